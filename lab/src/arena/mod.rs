@@ -7,13 +7,12 @@
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: the sale under each lock and each fence
-//! - `table`, `plots`: the results as text and pictures
+//! - `table`: the results as text
 
 pub mod contender;
 mod contestants;
 mod faults;
 mod options;
-mod plots;
 mod sale;
 mod servers;
 mod speed;
@@ -22,11 +21,11 @@ mod table;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::ValueEnum as _;
 use demo::baselines::Fence;
 use demo::locks::LockMode;
 use fenced_lock::Promises;
-use flash_sale::error_chain::ErrorChain;
 use serde::Serialize;
 use testkit::OwnedDir;
 
@@ -36,19 +35,18 @@ pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
 use self::servers::Servers;
 use self::speed::{Contest, Handovers};
-use crate::articles;
-use crate::error::LabError;
-use crate::experiment::{self, Trials, note, publish, random, write};
+use crate::articles::{self, Shown};
+use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
 
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
 
 /// The results of one lock. `None` or empty: not measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Figures {
     lock: &'static str,
     #[serde(skip)]
-    promises: Promises,
+    promises: Option<Promises>,
     /// One entry for each distance.
     handovers: Vec<Handovers>,
     waiters: usize,
@@ -68,9 +66,8 @@ struct Figures {
 
 impl Figures {
     /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
-    fn keep<T>(&mut self, what: &str, measured: Result<T, LabError>) -> Option<T> {
-        let failed =
-            |error| self.faults.push(format!("{what}: not measured: {}", ErrorChain(&error)));
+    fn keep<T>(&mut self, what: &str, measured: Result<T>) -> Option<T> {
+        let failed = |error| self.faults.push(format!("{what}: not measured: {error:#}"));
         measured.map_err(failed).ok()
     }
 }
@@ -79,9 +76,11 @@ impl Figures {
 #[derive(Debug, Serialize)]
 struct Results {
     seed: u64,
-    build: &'static str,
+    machine: Machine,
     trials: u32,
     locks: Vec<Figures>,
+    /// What goes wrong under the locks of articles.
+    flaws: Vec<Shown>,
 }
 
 /// Measures, prints and writes the results.
@@ -89,12 +88,13 @@ pub async fn run(options: ArenaOptions) -> ExitCode {
     experiment::run("arena", async |dir| measure(&options, dir).await).await
 }
 
-async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
+async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut results = Results {
         seed: options.seed.unwrap_or_else(loadtest::any_seed),
-        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        machine: machine(),
         trials: options.trials(),
         locks: Vec::new(),
+        flaws: Vec::new(),
     };
     note(&format!(
         "seed {}: {} trials of each fault, {} at a time",
@@ -114,16 +114,16 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode, Lab
         let arena = Arena { options, lock, dir, seed: results.seed };
         results.locks.push(arena.figures().await?);
         // after each lock, so that an interrupted run leaves what it has
-        write(out, &results, &table::text(&results), &plots::all(&results))?;
+        write(out, &results, &table::text(&results), &[])?;
     }
     if options.measures(Measure::Flaws) {
         let trials = options.trials.unwrap_or(options.full_or_short(3, 1));
-        articles::measure(&options.articles, trials, out).await?;
-        if results.locks.is_empty() {
-            return Ok(ExitCode::SUCCESS);
-        }
+        let is_wanted = |lock: &str| {
+            options.articles.is_empty() || options.articles.iter().any(|one| one == lock)
+        };
+        results.flaws = articles::shown(is_wanted, trials).await?;
     }
-    publish(out, &results, &table::text(&results), &plots::all(&results))?;
+    publish(out, &results, &table::text(&results), &[])?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -145,23 +145,14 @@ impl Arena<'_> {
         Trials::new(what, self.options.trials(), self.options.jobs, self.seed)
     }
 
-    async fn figures(&self) -> Result<Figures, LabError> {
+    async fn figures(&self) -> Result<Figures> {
         self.note("starting its servers");
         let servers = Servers::start(self.lock, 1, self.dir).await?;
         let mut figures = Figures {
             lock: self.lock.name(),
-            promises: servers.promises()?,
-            handovers: Vec::new(),
+            promises: Some(self.lock.promises(&servers.all.addresses())?),
             waiters: self.options.full_or_short(100, 10),
-            overtaken: None,
-            contest: None,
-            idle_requests: None,
-            speed: None,
-            burst_ms: None,
-            takeovers: Vec::new(),
-            oversold: Vec::new(),
-            left_out: Vec::new(),
-            faults: Vec::new(),
+            ..Figures::default()
         };
         let done = self.uncontended(&servers, &mut figures).await;
         figures.keep("handovers or fairness", done);
@@ -178,7 +169,7 @@ impl Arena<'_> {
     }
 
     /// Handovers, and the order of waiters.
-    async fn uncontended(&self, servers: &Servers, figures: &mut Figures) -> Result<(), LabError> {
+    async fn uncontended(&self, servers: &Servers, figures: &mut Figures) -> Result<()> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
         let mut random = random(self.seed, "handovers");
@@ -192,20 +183,22 @@ impl Arena<'_> {
         }
         if options.measures(Measure::Fairness) {
             self.note("waiters, one after the other");
-            let queue = figures.promises.queue;
-            figures.overtaken = Some(speed::overtaken(servers, figures.waiters, queue).await?);
+            figures.overtaken = Some(speed::overtaken(servers, figures.waiters).await?);
         }
         Ok(())
     }
 
     /// A contest of many, and requests at the servers.
-    async fn with_counters(&self, figures: &mut Figures) -> Result<(), LabError> {
+    async fn with_counters(&self, figures: &mut Figures) -> Result<()> {
         let options = self.options;
         let wants_requests = options.measures(Measure::Requests);
         if !options.measures(Measure::Fairness) && !wants_requests {
             return Ok(());
         }
-        let servers = Servers::counting(self.lock, self.dir).await?;
+        let mut servers = Servers::start(self.lock, 1, self.dir).await?;
+        for member in &mut servers.all.members {
+            member.count_requests().await?;
+        }
         let clients = figures.waiters;
         self.note(&format!("{clients} clients contend"));
         let grants = clients * options.full_or_short(10, 2);
@@ -242,7 +235,7 @@ impl Arena<'_> {
     }
 
     /// The sale under the lock.
-    async fn speed_of_sales(&self, lock: LockMode, figures: &mut Figures) -> Result<(), LabError> {
+    async fn speed_of_sales(&self, lock: LockMode, figures: &mut Figures) -> Result<()> {
         let options = self.options;
         if !options.measures(Measure::Load) && !options.measures(Measure::Burst) {
             return Ok(());

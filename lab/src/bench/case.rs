@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use loadtest::Report;
 use serde::Serialize;
@@ -10,8 +11,7 @@ use testkit::Proxy;
 use super::contender::Contender;
 use super::etcd_cost::{self, EtcdCost};
 use super::options::{BenchOptions, Measure};
-use crate::error::LabError;
-use crate::experiment::{Spread, note, rounds};
+use crate::experiment::{Spread, fault, note, rounds};
 use demo::cluster::{Cluster, Proxied, Spec};
 use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
 
@@ -201,13 +201,13 @@ impl Case {
     }
 
     /// Compacts etcd, so that no load pays for earlier ones; sends the orders and waits for the report.
-    async fn run(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Report, LabError> {
+    async fn run(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Report> {
         etcd_cost::compact(&cluster.etcd[0].endpoint()).await?;
         Ok(self.start(cluster, rate)?.report(TIMEOUT).await?)
     }
 
     /// Starts to send the orders; at so many a second in an open loop.
-    pub(super) fn start(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Load, LabError> {
+    pub(super) fn start(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Load> {
         let mut args = Vec::new();
         let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
         flag("--requests", self.requests.to_string());
@@ -253,18 +253,6 @@ impl Measured {
 /// A figure of a load.
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
-/// Why a load does not count, if it does not.
-pub(super) fn fault(load: &Report) -> Option<String> {
-    let settled = load.acknowledged + load.sold_out + load.answered;
-    if !load.pass {
-        Some(load.verdict.clone())
-    } else if usize::try_from(settled) != Ok(load.requests) {
-        Some(format!("{settled} of {} requests were answered", load.requests))
-    } else {
-        None
-    }
-}
-
 impl Experiment {
     fn new(rounds: usize, stages: impl IntoIterator<Item = Vec<Case>>) -> Self {
         let measured = |case| Measured { case, loads: Vec::new() };
@@ -278,7 +266,7 @@ impl Experiment {
         cluster: &mut Cluster,
         options: &BenchOptions,
         etcd: &mut Vec<EtcdCost>,
-    ) -> Result<(), LabError> {
+    ) -> Result<()> {
         let commits = options.full_or_short(500, 10);
         let mut cases = self.stages.iter().flatten();
         let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
@@ -316,11 +304,7 @@ impl Experiment {
 }
 
 /// Starts the instances of a stage, and warms up connections and caches.
-async fn start(
-    cluster: &mut Cluster,
-    stage: &[Measured],
-    options: &BenchOptions,
-) -> Result<(), LabError> {
+async fn start(cluster: &mut Cluster, stage: &[Measured], options: &BenchOptions) -> Result<()> {
     let instances = stage.iter().map(|one| one.case.instances).max().unwrap_or_default();
     let first = &stage[0].case;
     first.contender.start(cluster, instances, first.far).await?;
@@ -341,7 +325,7 @@ impl Contender {
         cluster: &mut Cluster,
         instances: usize,
         far: Option<(u64, u64)>,
-    ) -> Result<(), LabError> {
+    ) -> Result<()> {
         let flags = FLAGS.map(str::to_owned);
         let proxied = if far.is_some() { Proxied::Servers } else { Proxied::Nothing };
         let lock = self.lock();
@@ -361,6 +345,6 @@ impl Contender {
 }
 
 /// Stops the instances.
-pub(super) async fn stop_instances(cluster: &mut Cluster) -> Result<(), LabError> {
-    cluster.stop_instances().await.map_err(LabError::system("an instance does not stop"))
+pub(super) async fn stop_instances(cluster: &mut Cluster) -> Result<()> {
+    cluster.stop_instances().await.context("an instance does not stop")
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
 use testkit::{AuthTokens, RedisClusterOptions};
 
 use super::run::{NO_FAULT, Outcome};
 use super::scene::Scene;
-use crate::error::LabError;
 use demo::cluster::Proxied;
 use demo::load::ENDLESS_STOCK;
 
@@ -32,11 +32,11 @@ const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
 /// Injects a fault once, and records what proves that it happened.
 pub(super) trait Fault: Sync {
-    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
+    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<()>>;
 }
 
-impl<F: AsyncFn(&mut Scene) -> Result<(), LabError> + Sync + 'static> Fault for F {
-    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>> {
+impl<F: AsyncFn(&mut Scene) -> Result<()> + Sync + 'static> Fault for F {
+    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move { self(scene).await })
     }
 }

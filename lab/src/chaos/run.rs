@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Result;
 use loadtest::Report;
 use loadtest::report::Violation;
 use serde::Serialize;
@@ -13,8 +14,8 @@ use tokio::time::Instant;
 
 use super::case::Case;
 use super::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::random;
+use crate::wait::NotInTime;
 use demo::load::Load;
 
 /// How long an order may take with its retries; an attempt may take half of it, unless the case says otherwise.
@@ -77,7 +78,7 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     /// Starts everything, sends orders, injects the fault, and judges.
-    pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome, LabError> {
+    pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome> {
         let began = Instant::now();
         // an earlier run's files would be taken for this one's
         match std::fs::remove_dir_all(self.out) {
@@ -97,14 +98,14 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    async fn inject(&self, scene: &mut Scene) -> Result<(), LabError> {
+    async fn inject(&self, scene: &mut Scene) -> Result<()> {
         let Case { goes_on_within, proof, setup, .. } = *self.case;
         let history = self.out.join("history.jsonl");
         let load = self.send_orders(scene, &history)?;
         scene.ends_at = Instant::now() + self.lasts;
         match self.inject_until_the_end(scene).await {
             // the checker finds that the sale hangs
-            Err(LabError::NotInTime { .. }) if self.case.may_hang() => {}
+            Err(error) if self.case.may_hang() && error.is::<NotInTime>() => {}
             done => done?,
         }
         if self.case.may_hang() {
@@ -126,7 +127,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn inject_until_the_end(&self, scene: &mut Scene) -> Result<(), LabError> {
+    async fn inject_until_the_end(&self, scene: &mut Scene) -> Result<()> {
         while scene.next_round().await {
             self.case.inject.inject(scene).await?;
         }
@@ -134,7 +135,7 @@ impl Run<'_> {
     }
 
     /// Starts to send orders to all instances and to record their outcomes.
-    fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load, LabError> {
+    fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load> {
         let plan = self.case.setup.load;
         let mut args = Vec::new();
         let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -172,7 +173,7 @@ async fn check(
     scene: &Scene,
     history: &Path,
     longest_pause: Duration,
-) -> Result<(Report, Vec<Violation>), LabError> {
+) -> Result<(Report, Vec<Violation>)> {
     let pause = format!("{}ms", longest_pause.as_millis());
     let args = ["check", &history.to_string_lossy(), "--longest-pause", &pause];
     let checker = Load::start(&scene.cluster, &args.map(str::to_owned), false)?;

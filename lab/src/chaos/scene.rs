@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use anyhow::Result;
 use hyper::{Method, StatusCode};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
@@ -16,8 +17,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG};
 use super::etcd::{self, Claim, OtherLocks};
 use super::run::Outcome;
-use crate::error::LabError;
 use crate::experiment::counter;
+use crate::wait::NotInTime;
 use demo::baselines::LockMode;
 use demo::cluster::{Cluster, Instance, Spec};
 
@@ -49,11 +50,7 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
-    pub(super) async fn open(
-        dir: &OwnedDir,
-        case: &Case,
-        random: SplitMix64,
-    ) -> Result<Self, LabError> {
+    pub(super) async fn open(dir: &OwnedDir, case: &Case, random: SplitMix64) -> Result<Self> {
         let setup = case.setup;
         let etcd_options = EtcdOptions {
             quota_backend_bytes: setup.etcd_quota_bytes,
@@ -101,7 +98,7 @@ impl Scene {
         Ok(scene)
     }
 
-    async fn add(&mut self, index: usize) -> Result<(), LabError> {
+    async fn add(&mut self, index: usize) -> Result<()> {
         let Setup { fault_points, can_starve, one_name, .. } = self.setup;
         let mut flags = vec!["--lock-ttl".to_owned(), TTL_FLAG.to_owned()];
         let file = |fault| self.fault_file(index, fault).display().to_string();
@@ -131,7 +128,7 @@ impl Scene {
     }
 
     /// Ends all processes and removes their files.
-    pub(super) async fn close(mut self) -> Result<(), LabError> {
+    pub(super) async fn close(mut self) -> Result<()> {
         self.cluster.kill().await;
         Ok(self.cluster.remove().await?)
     }
@@ -174,7 +171,7 @@ impl Scene {
     }
 
     /// Records what all rounds together have done.
-    pub(super) async fn record_totals(&mut self) -> Result<(), LabError> {
+    pub(super) async fn record_totals(&mut self) -> Result<()> {
         let proxies = self
             .cluster
             .instances
@@ -207,12 +204,7 @@ impl Scene {
     }
 
     /// Triggers this fault at the instance, and waits until it happens.
-    pub(super) async fn trigger(
-        &self,
-        index: usize,
-        fault: &str,
-        how: &str,
-    ) -> Result<(), LabError> {
+    pub(super) async fn trigger(&self, index: usize, fault: &str, how: &str) -> Result<()> {
         let file = self.fault_file(index, fault);
         // the instance must not read half of it
         let half = file.with_extension("half");
@@ -222,7 +214,7 @@ impl Scene {
     }
 
     /// Restarts all instances shortly before the load ends: a sale that hangs cannot be judged.
-    pub(super) async fn revive(&mut self) -> Result<(), LabError> {
+    pub(super) async fn revive(&mut self) -> Result<()> {
         sleep_until(self.ends_at - LAST_CALM / 2).await;
         for index in 0..self.cluster.instances.len() {
             self.cluster.instances[index].child.kill().await?;
@@ -238,14 +230,14 @@ impl Scene {
     }
 
     /// Kills an instance with SIGKILL.
-    pub(super) async fn kill(&mut self, index: usize) -> Result<(), LabError> {
+    pub(super) async fn kill(&mut self, index: usize) -> Result<()> {
         self.cluster.instances[index].child.kill().await?;
         self.evidence.add("instances killed", 1);
         Ok(())
     }
 
     /// Stops Redis for so long with SIGSTOP, in which nothing is sold.
-    pub(super) async fn pause_redis(&mut self, lasts: Duration) -> Result<(), LabError> {
+    pub(super) async fn pause_redis(&mut self, lasts: Duration) -> Result<()> {
         let began = Instant::now();
         self.cluster.redis.child().pause()?;
         sleep(lasts).await;
@@ -255,13 +247,13 @@ impl Scene {
     }
 
     /// Restarts an instance that has ended, on its port. It need not be able to sell.
-    pub(super) async fn start_again(&mut self, index: usize) -> Result<(), LabError> {
+    pub(super) async fn start_again(&mut self, index: usize) -> Result<()> {
         let Cluster { instances, program, dir, .. } = &mut self.cluster;
         Ok(instances[index].start_again(program, dir).await?)
     }
 
     /// Waits until an instance has ended by itself.
-    pub(super) async fn has_ended(&mut self, index: usize) -> Result<ExitStatus, LabError> {
+    pub(super) async fn has_ended(&mut self, index: usize) -> Result<ExitStatus> {
         let ended = timeout(PATIENCE, self.cluster.instances[index].child.wait()).await;
         let late = |_| not_in_time("the instance has ended");
         Ok(ended.map_err(late)??)
@@ -271,8 +263,8 @@ impl Scene {
     pub(super) async fn until<T>(
         &self,
         what: &'static str,
-        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, LabError>,
-    ) -> Result<T, LabError> {
+        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>>,
+    ) -> Result<T> {
         let mut deadline = Instant::now() + PATIENCE;
         if self.may_hang {
             deadline = deadline.min(self.ends_at - LAST_CALM);
@@ -296,7 +288,7 @@ impl Scene {
     }
 
     /// The leader of etcd, by its own word.
-    pub(super) async fn leader(&self) -> Result<usize, LabError> {
+    pub(super) async fn leader(&self) -> Result<usize> {
         self.until("etcd has a leader", async |scene| {
             for (n, member) in scene.cluster.etcd.iter().enumerate() {
                 if Some(n) != scene.member_away && etcd::leads(member).await {
@@ -309,7 +301,7 @@ impl Scene {
     }
 
     /// Waits until an instance other than `besides` holds the lock, and returns its index and its lease.
-    pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64), LabError> {
+    pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64)> {
         let what = match besides {
             None => "an instance holds the lock",
             Some(_) => "another instance holds the lock",
@@ -325,27 +317,27 @@ impl Scene {
     }
 
     /// Waits until this instance has a claim on the lock, and returns its lease.
-    pub(super) async fn until_queued(&self, index: usize) -> Result<i64, LabError> {
+    pub(super) async fn until_queued(&self, index: usize) -> Result<i64> {
         self.until("the instance queues for the lock", async |scene| scene.lease_of(index).await)
             .await
     }
 
     /// Waits until this instance has no claim on the lock.
-    pub(super) async fn until_unqueued(&self, index: usize) -> Result<(), LabError> {
+    pub(super) async fn until_unqueued(&self, index: usize) -> Result<()> {
         self.until("the instance gives up the lock", async |scene| {
             Ok(scene.lease_of(index).await?.is_none().then_some(()))
         })
         .await
     }
 
-    async fn lease_of(&self, index: usize) -> Result<Option<i64>, LabError> {
+    async fn lease_of(&self, index: usize) -> Result<Option<i64>> {
         let queue = etcd::queue(self.member(), LOCK_NAME).await?;
         let name = &self.cluster.instances[index].name;
         Ok(queue.iter().find(|claim| claim.instance == *name).map(|claim| claim.lease))
     }
 
     /// Waits until this lease is gone, and records it.
-    pub(super) async fn lease_gone(&mut self, lease: i64) -> Result<(), LabError> {
+    pub(super) async fn lease_gone(&mut self, lease: i64) -> Result<()> {
         self.until("the lease is gone", async |scene| {
             Ok(etcd::is_lease_gone(scene.member(), lease).await?.then_some(()))
         })
@@ -361,7 +353,7 @@ impl Scene {
     }
 
     /// Waits until each instance has sold something within the last `stretch`.
-    pub(super) async fn until_all_sell(&self, stretch: Duration) -> Result<(), LabError> {
+    pub(super) async fn until_all_sell(&self, stretch: Duration) -> Result<()> {
         let batches =
             async |instance: &Instance| counter(instance.port, "flash_sale_batches_total").await;
         self.until("every instance sells", async |scene| {
@@ -403,6 +395,6 @@ impl Scene {
     }
 }
 
-fn not_in_time(what: &'static str) -> LabError {
-    LabError::NotInTime { what, seconds: PATIENCE.as_secs() }
+fn not_in_time(what: &'static str) -> anyhow::Error {
+    NotInTime { what, bound: PATIENCE }.into()
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use testkit::{LOCK_NAME, Proxy};
 use tokio::time::sleep;
 
 use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
 
@@ -53,7 +53,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Counts a handover if the lock has another lease after a while.
-async fn count_handover(scene: &mut Scene) -> Result<(), LabError> {
+async fn count_handover(scene: &mut Scene) -> Result<()> {
     let (_, before) = scene.holder(None).await?;
     sleep(scene.random_millis(300, 1500)).await;
     let (_, after) = scene.holder(None).await?;
@@ -65,7 +65,7 @@ async fn count_handover(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Holds the locks one after the other.
-async fn hold_others(scene: &mut Scene) -> Result<(), LabError> {
+async fn hold_others(scene: &mut Scene) -> Result<()> {
     let session = etcd_session("chaos", &[scene.member().endpoint()]).await?;
     for name in ["a-b", "a/y"] {
         let guard = session.mutex(&format!("{LOCK_NAME}:{name}"))?.lock().await?;
@@ -78,7 +78,7 @@ async fn hold_others(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Breaks all watches and kills the holder, so that the queue must be read again before anyone is granted the
 /// lock. It is read with the claims of the longer name.
-async fn break_and_kill(scene: &mut Scene) -> Result<(), LabError> {
+async fn break_and_kill(scene: &mut Scene) -> Result<()> {
     let (index, lease) = scene.holder(None).await?;
     let instances = &scene.cluster.instances;
     instances.iter().flat_map(|instance| &instance.etcd_proxies).for_each(Proxy::cut);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use fenced_lock::chaos::Safeguard;
 use testkit::{Direction, LOCK_NAME, Proxy};
 use tokio::time::{Instant, sleep};
@@ -9,7 +10,6 @@ use tokio::time::{Instant, sleep};
 use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
 
@@ -95,7 +95,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Kills and pauses the leader in turn.
-async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
+async fn lose_leader(scene: &mut Scene) -> Result<()> {
     let kills = scene.turn(2) == 0;
     let index = scene.leader().await?;
     // an instance with one endpoint must lose that member
@@ -122,7 +122,7 @@ async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-async fn restart(scene: &mut Scene) -> Result<(), LabError> {
+async fn restart(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     let away = scene.random_millis(0, 1500);
     scene.cluster.etcd[0].kill().await?;
@@ -134,14 +134,14 @@ async fn restart(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Restarts etcd once: a second restart may end the session and so repair what the first one broke.
-pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), LabError> {
+pub(super) async fn restart_once(scene: &mut Scene) -> Result<()> {
     scene.end_rounds();
     restart(scene).await
 }
 
 /// Compacts all the time, and cuts an instance off for some compactions, so that its watch cannot go on
 /// where it ended.
-async fn compact(scene: &mut Scene) -> Result<(), LabError> {
+async fn compact(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::refuse);
     let began = Instant::now();
@@ -166,7 +166,7 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
 
 /// The suite takes the lock, and loses the answer to its own release, since no instance waits for the answer to
 /// its release. Answers to the instances are lost as well.
-async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
+async fn lose_answers(scene: &mut Scene) -> Result<()> {
     // for the suite's own release; in no other case is its answer lost
     Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
@@ -185,7 +185,7 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// While etcd takes no writes, orders are sold or refused, but answered at once.
-async fn fill(scene: &mut Scene) -> Result<(), LabError> {
+async fn fill(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     etcd::fill(scene.member()).await?;
     scene.evidence.add("etcd out of space", 1);

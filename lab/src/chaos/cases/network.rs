@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use testkit::{Direction, Proxy};
 use tokio::time::sleep;
 
 use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use demo::cluster::Proxied;
 
 /// Long enough to hold up the write, and too short to matter.
@@ -45,7 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Holds up what the holder sends to Redis until another instance has sold.
-async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
+async fn hold_write(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let late = |scene: &Scene| {
         let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
@@ -70,7 +70,7 @@ async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
 /// The other instance sleeps until then, so that the holder does not know that anything waits.
-async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
+async fn cut_off_holder(scene: &mut Scene) -> Result<()> {
     const DIRECTIONS: [&[Direction]; 3] = [
         &[Direction::ToServer, Direction::ToClient],
         &[Direction::ToServer],

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
@@ -10,7 +11,6 @@ use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::counter;
 use demo::cluster::Proxied;
 
@@ -102,7 +102,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Stops the holder when it is about to write, and resumes it after another instance has sold.
-async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
+async fn pause_holder(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let before = scene.stale_batches().await;
     scene.trigger(index, "before-write:stop", "").await?;
@@ -122,7 +122,7 @@ async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Kills the holder at each point in turn, and restarts it once another instance holds the lock.
-async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
+async fn kill_holder(scene: &mut Scene) -> Result<()> {
     let points = scene.setup.fault_points;
     let point = points[scene.turn(points.len())];
     let index = scene.pick();
@@ -138,7 +138,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
 
 /// While one instance keeps the lock, another one queues for a few buyers. Then it is killed, or all of
 /// its buyers leave.
-async fn remove_waiter(scene: &mut Scene) -> Result<(), LabError> {
+async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let waiter = scene.pick();
     let holder = (waiter + 1) % scene.cluster.instances.len();
     // without other load, so that its next claim is for those buyers only
@@ -162,13 +162,13 @@ async fn remove_waiter(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Keeps the load away from an instance, and waits until it has no claim.
-async fn withdraw_load(scene: &Scene, index: usize) -> Result<(), LabError> {
+async fn withdraw_load(scene: &Scene, index: usize) -> Result<()> {
     scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::refuse);
     scene.until_unqueued(index).await
 }
 
 /// Keeps all workers of the holder busy for 1.5 TTL, which its lease must survive.
-async fn starve(scene: &mut Scene) -> Result<(), LabError> {
+async fn starve(scene: &mut Scene) -> Result<()> {
     let length = TTL + TTL / 2;
     let (index, lease) = scene.holder(None).await?;
     scene.trigger(index, "starve", &format!("{}ms", length.as_millis())).await?;
@@ -183,7 +183,7 @@ async fn starve(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Signals an instance that keeps the lock while orders wait. It must answer them all, release the lock
 /// and exit with status 0.
-async fn signal_to_stop(scene: &mut Scene) -> Result<(), LabError> {
+async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let signals: &[_] = if scene.turn(2) == 1 { &[Signal::HUP] } else { &[Signal::TERM; 2] };
     // without other load, to know how many orders wait

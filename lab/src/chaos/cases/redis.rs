@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Result;
 use testkit::replication::follow;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::{Case, LoadPlan, Setup};
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use demo::cluster::Cluster;
 
 /// The bytes that a roll-back loses: more than any instance sells in a turn.
@@ -87,7 +87,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn kill(scene: &mut Scene) -> Result<(), LabError> {
+async fn kill(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     scene.cluster.redis.kill().await?;
     sleep(scene.random_millis(0, 500)).await;
@@ -99,7 +99,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Lets the sentinels replace a primary that dies after its replicas stopped following it. The former one comes back as
 /// a replica.
-async fn fail_over(scene: &mut Scene) -> Result<(), LabError> {
+async fn fail_over(scene: &mut Scene) -> Result<()> {
     let alone = scene.random_millis(100, 400);
     let Cluster { redis, sentinels: Some(sentinels), .. } = &mut scene.cluster else {
         return Ok(());
@@ -117,7 +117,7 @@ async fn fail_over(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Cuts off the end of the append-only file, as a power loss may. Each instance must report it and sell
 /// nothing until the whole file is back.
-async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
+async fn roll_back(scene: &mut Scene) -> Result<()> {
     // an instance that sold none of the lost orders cannot detect the loss
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let began = Instant::now();
@@ -159,21 +159,21 @@ fn appended(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// Pauses Redis for a little less or more than an instance waits for an answer.
-async fn stop(scene: &mut Scene) -> Result<(), LabError> {
+async fn stop(scene: &mut Scene) -> Result<()> {
     let lasts = scene.random_millis(1900, 2700);
     scene.pause_redis(lasts).await?;
     scene.evidence.add("Redis stopped", 1);
     Ok(())
 }
 
-async fn flush(scene: &mut Scene) -> Result<(), LabError> {
+async fn flush(scene: &mut Scene) -> Result<()> {
     scene.cluster.redis.run::<()>("SCRIPT FLUSH").await?;
     scene.evidence.add("script caches flushed", 1);
     Ok(())
 }
 
 /// Fills Redis. An order must be refused at once, for that reason.
-async fn fill(scene: &mut Scene) -> Result<(), LabError> {
+async fn fill(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     scene.cluster.redis.run::<()>("CONFIG SET maxmemory 1").await?;
     let index = scene.pick();

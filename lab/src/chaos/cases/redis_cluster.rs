@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use testkit::redis_cluster::PRIMARIES;
 use testkit::{PrivateRedisCluster, RedisClusterOptions};
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::{Case, LoadPlan, Setup};
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 
 /// A key of the item that the load orders.
 const STOCK: &str = "stock:{tea}";
@@ -62,7 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Cuts the replica off, so that it lacks the last orders, and kills the primary. When the replica was
 /// promoted, the killed node comes back as its replica.
-async fn kill(scene: &mut Scene) -> Result<(), LabError> {
+async fn kill(scene: &mut Scene) -> Result<()> {
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let began = Instant::now();
     let calm = scene.random_millis(300, 800);
@@ -90,7 +90,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Moves the slot on and on, and never back to where the instances have seen it first.
-async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
+async fn move_slot(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     let (slot, from) = place(scene).await?;
     let first = usize::from(slot) * PRIMARIES / SLOTS;
@@ -103,7 +103,7 @@ async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// The slot of the item, and the node that serves it.
-async fn place(scene: &Scene) -> Result<(u16, usize), LabError> {
+async fn place(scene: &Scene) -> Result<(u16, usize)> {
     scene
         .until("a node serves the item", async |scene| {
             let (slot, node) = shards(scene).place_of(STOCK).await?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use etcd_client::{Permission, RoleRevokePermissionOptions};
 use hyper::Method;
 use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
@@ -9,7 +10,6 @@ use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 use super::etcd::{killed, leader_lost, restart_once};
 use crate::chaos::case::{Case, Fault, Setup};
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 
 /// The life of tokens that outlast a run, in seconds.
 const LASTING: u64 = 300;
@@ -75,13 +75,13 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Pauses Redis until the tokens have expired: no instance sends a request to etcd meanwhile.
-async fn wait_for_token_expiry(scene: &mut Scene) -> Result<(), LabError> {
+async fn wait_for_token_expiry(scene: &mut Scene) -> Result<()> {
     scene.pause_redis(Duration::from_secs(SHORT + 1)).await?;
     scene.evidence.add("tokens outlived", 1);
     Ok(())
 }
 
-async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
+async fn change_role(scene: &mut Scene) -> Result<()> {
     let mut root = scene.member().root().await?;
     let more = Permission::read(format!("chaos/{}", scene.evidence.times));
     root.role_grant_permission(etcd::USER, more).await?;
@@ -90,7 +90,7 @@ async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Orders of the other item must be refused at once, for that reason.
-async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
+async fn refuse_name(scene: &mut Scene) -> Result<()> {
     if scene.evidence.times == 1 {
         let port = scene.cluster.instances[0].port;
         probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await?;
@@ -112,7 +112,7 @@ async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-async fn rotate(scene: &mut Scene) -> Result<(), LabError> {
+async fn rotate(scene: &mut Scene) -> Result<()> {
     scene.member().rotate_password().await?;
     scene.cluster.redis.rotate_password().await?;
     scene.cluster.redis.run::<i64>(&format!("CLIENT KILL USER {}", redis::USER)).await?;
