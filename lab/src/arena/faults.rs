@@ -96,13 +96,10 @@ pub(super) struct Takeover {
     pub(super) repeated_tokens: usize,
     pub(super) other_cluster: usize,
     pub(super) each: Vec<Trial>,
-    /// Why trials are missing.
-    #[serde(skip)]
-    pub(super) faults: Vec<String>,
 }
 
 impl Takeover {
-    fn of(fault: Fault, trials: Vec<Trial>, faults: Vec<String>) -> Self {
+    fn of(fault: Fault, trials: Vec<Trial>) -> Self {
         let is_hit = |trial: &&Trial| trial.hit_holder != Some(false) || trial.overlap_ms > 0.0;
         let takeover = |trial: &Trial| trial.takeover_ms.unwrap_or(f64::INFINITY);
         let unless_never = |millis: &f64| millis.is_finite();
@@ -121,7 +118,6 @@ impl Takeover {
             repeated_tokens: count(|trial| trial.repeated_tokens > 0),
             other_cluster: count(|trial| trial.other_cluster),
             each: trials,
-            faults,
         }
     }
 
@@ -149,13 +145,13 @@ pub(super) fn applies(fault: Fault, server: Server) -> bool {
     }
 }
 
-/// Runs all trials of a fault.
+/// Runs all trials of a fault. Returns also why trials are missing.
 pub(super) async fn takeover(
     fault: Fault,
     lock: Contestant,
     parent: &OwnedDir,
     trials: &Trials,
-) -> Result<Takeover> {
+) -> Result<(Takeover, Vec<String>)> {
     let starting = tokio::sync::Mutex::new(());
     let worker = async |done: &mut Vec<Trial>| {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
@@ -191,7 +187,7 @@ pub(super) async fn takeover(
     };
     let most = if is_heavy { 2 } else { usize::MAX };
     let (done, faults) = trials.run(most, worker).await?;
-    Ok(Takeover::of(fault, done, faults))
+    Ok((Takeover::of(fault, done), faults))
 }
 
 /// Two contenders, and what they wrote down.
@@ -482,11 +478,11 @@ mod tests {
             trial(None, true),
             trial(Some(1.0), false),
         ];
-        let takeover = Takeover::of(Fault::Pause, trials.clone(), Vec::new());
+        let takeover = Takeover::of(Fault::Pause, trials.clone());
         assert_eq!((takeover.trials, takeover.hits, takeover.never), (4, 3, 2));
         assert_eq!((takeover.p50_ms, takeover.longest_ms), (None, None));
         trials.retain(|trial| trial.takeover_ms.is_some());
-        let takeover = Takeover::of(Fault::Pause, trials.clone(), Vec::new());
+        let takeover = Takeover::of(Fault::Pause, trials.clone());
         assert_eq!((takeover.hits, takeover.never), (1, 0));
         assert_eq!((takeover.p50_ms, takeover.longest_ms), (Some(2.0), Some(2.0)));
     }

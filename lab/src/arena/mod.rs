@@ -58,18 +58,8 @@ struct Figures {
     burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
-    /// The measures that were left out, since a program is not installed.
-    left_out: Vec<String>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
-}
-
-impl Figures {
-    /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
-    fn keep<T>(&mut self, what: &str, measured: Result<T>) -> Option<T> {
-        let failed = |error| self.faults.push(format!("{what}: not measured: {error:#}"));
-        measured.map_err(failed).ok()
-    }
 }
 
 /// The whole run.
@@ -111,8 +101,9 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
             note(&format!("{}: left out, since {missing} is not installed", lock.name()));
             continue;
         }
-        let arena = Arena { options, lock, dir, seed: results.seed };
-        results.locks.push(arena.figures().await?);
+        let figures = Figures { lock: lock.name(), ..Figures::default() };
+        let arena = Arena { options, lock, dir, seed: results.seed, figures };
+        results.locks.push(arena.measure().await?);
         // after each lock, so that an interrupted run leaves what it has
         write(out, &results, &table::text(&results), &[])?;
     }
@@ -133,6 +124,7 @@ struct Arena<'a> {
     lock: Contestant,
     dir: &'a OwnedDir,
     seed: u64,
+    figures: Figures,
 }
 
 impl Arena<'_> {
@@ -145,31 +137,33 @@ impl Arena<'_> {
         Trials::new(what, self.options.trials(), self.options.jobs, self.seed)
     }
 
-    async fn figures(&self) -> Result<Figures> {
+    /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
+    fn keep<T>(&mut self, what: &str, measured: Result<T>) -> Option<T> {
+        let faults = &mut self.figures.faults;
+        measured.map_err(|error| faults.push(format!("{what}: not measured: {error:#}"))).ok()
+    }
+
+    async fn measure(mut self) -> Result<Figures> {
         self.note("starting its servers");
         let servers = Servers::start(self.lock, 1, self.dir).await?;
-        let mut figures = Figures {
-            lock: self.lock.name(),
-            promises: Some(self.lock.promises(&servers.all.addresses())?),
-            waiters: self.options.full_or_short(100, 10),
-            ..Figures::default()
-        };
-        let done = self.uncontended(&servers, &mut figures).await;
-        figures.keep("handovers or fairness", done);
+        self.figures.promises = Some(self.lock.promises(&servers.all.addresses())?);
+        self.figures.waiters = self.options.full_or_short(100, 10);
+        let done = self.uncontended(&servers).await;
+        self.keep("handovers or fairness", done);
         servers.stop().await?;
-        let done = self.with_counters(&mut figures).await;
-        figures.keep("requests", done);
-        self.takeovers(&mut figures).await;
+        let done = self.with_counters().await;
+        self.keep("requests", done);
+        self.takeovers().await;
         if let Some(guard) = self.lock.guard() {
-            let done = self.speed_of_sales(guard, &mut figures).await;
-            figures.keep("load or burst", done);
-            self.oversold(guard, &mut figures).await;
+            let done = self.speed_of_sales(guard).await;
+            self.keep("load or burst", done);
+            self.oversold(guard).await;
         }
-        Ok(figures)
+        Ok(self.figures)
     }
 
     /// Handovers, and the order of waiters.
-    async fn uncontended(&self, servers: &Servers, figures: &mut Figures) -> Result<()> {
+    async fn uncontended(&mut self, servers: &Servers) -> Result<()> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
         let mut random = random(self.seed, "handovers");
@@ -179,17 +173,17 @@ impl Arena<'_> {
             let turns = if round_trip_ms < 10 { 300 } else { 100 };
             let turns = options.full_or_short(turns, 20);
             let done = speed::handovers(servers, round_trip_ms, turns, &mut random).await?;
-            figures.handovers.extend(done);
+            self.figures.handovers.extend(done);
         }
         if options.measures(Measure::Fairness) {
             self.note("waiters, one after the other");
-            figures.overtaken = Some(speed::overtaken(servers, figures.waiters).await?);
+            self.figures.overtaken = Some(speed::overtaken(servers, self.figures.waiters).await?);
         }
         Ok(())
     }
 
     /// A contest of many, and requests at the servers.
-    async fn with_counters(&self, figures: &mut Figures) -> Result<()> {
+    async fn with_counters(&mut self) -> Result<()> {
         let options = self.options;
         let wants_requests = options.measures(Measure::Requests);
         if !options.measures(Measure::Fairness) && !wants_requests {
@@ -199,43 +193,42 @@ impl Arena<'_> {
         for member in &mut servers.all.members {
             member.count_requests().await?;
         }
-        let clients = figures.waiters;
+        let clients = self.figures.waiters;
         self.note(&format!("{clients} clients contend"));
         let grants = clients * options.full_or_short(10, 2);
-        figures.contest = Some(speed::contest(&servers, clients, grants).await?);
+        self.figures.contest = Some(speed::contest(&servers, clients, grants).await?);
         if wants_requests {
             self.note(&format!("{clients} clients wait"));
             let time = Duration::from_secs(options.full_or_short(10, 1));
-            figures.idle_requests = speed::idle_requests(&servers, clients, time).await?;
+            self.figures.idle_requests = speed::idle_requests(&servers, clients, time).await?;
         }
         servers.stop().await
     }
 
     /// What each fault does to the lock.
-    async fn takeovers(&self, figures: &mut Figures) {
-        if !self.options.measures(Measure::Takeover) {
-            return;
-        }
-        for fault in Fault::value_variants().iter().copied() {
-            if !self.options.injects(fault) || !faults::applies(fault, self.lock.server()) {
-                continue;
-            }
+    async fn takeovers(&mut self) {
+        let applies = |fault: &Fault| {
+            self.options.injects(*fault) && faults::applies(*fault, self.lock.server())
+        };
+        let wanted = Fault::value_variants().iter().copied().filter(applies);
+        let wanted = wanted.filter(|_| self.options.measures(Measure::Takeover));
+        for fault in wanted.collect::<Vec<_>>() {
             let what = format!("takeover, {}", fault.name());
             if fault == Fault::Clock && faults::fake_clock().is_none() {
-                figures.left_out.push(format!("{what}: libfaketime is not installed"));
+                let lock = self.lock.name();
+                note(&format!("LEFT OUT under {lock}: {what}: libfaketime is not installed"));
                 continue;
             }
-            let trials = self.trials(&what);
-            let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
-            if let Some(takeover) = figures.keep(&what, done) {
-                figures.faults.extend(takeover.faults.iter().cloned());
-                figures.takeovers.push(takeover);
+            let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;
+            if let Some((takeover, faults)) = self.keep(&what, done) {
+                self.figures.faults.extend(faults);
+                self.figures.takeovers.push(takeover);
             }
         }
     }
 
     /// The sale under the lock.
-    async fn speed_of_sales(&self, lock: LockMode, figures: &mut Figures) -> Result<()> {
+    async fn speed_of_sales(&mut self, lock: LockMode) -> Result<()> {
         let options = self.options;
         if !options.measures(Measure::Load) && !options.measures(Measure::Burst) {
             return Ok(());
@@ -244,39 +237,31 @@ impl Arena<'_> {
         if options.measures(Measure::Load) {
             self.note("orders under load");
             let requests = options.full_or_short(20_000, 200);
-            figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
+            self.figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
         }
         if options.measures(Measure::Burst) {
             self.note("500 buyers for 300 units");
-            match sale::burst(&mut cluster, lock).await? {
-                Ok(millis) => figures.burst_ms = Some(millis),
-                Err(fault) => figures.faults.push(fault),
-            }
+            self.figures.burst_ms = Some(sale::burst(&mut cluster, lock).await?);
         }
         sale::close(cluster).await
     }
 
     /// What a fault of the holder does to a sale.
-    async fn oversold(&self, lock: LockMode, figures: &mut Figures) {
-        let options = self.options;
-        if !options.measures(Measure::Oversold) {
-            return;
-        }
+    async fn oversold(&mut self, lock: LockMode) {
         let own = lock.fence(None);
         let mut wanted = vec![(Fault::Kill, own), (Fault::Pause, own), (Fault::Pause, Fence::None)];
         // a lock without tokens has the store's fence anyway
         if own != Fence::Store {
             wanted.push((Fault::Pause, Fence::Store));
         }
+        let options = self.options;
+        wanted.retain(|(fault, _)| options.measures(Measure::Oversold) && options.injects(*fault));
         for (fault, fence) in wanted {
-            if options.injects(fault) {
-                let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
-                let trials = self.trials(&what);
-                let done = sale::oversold(lock, fault, fence, self.dir, &trials).await;
-                if let Some(oversold) = figures.keep(&what, done) {
-                    figures.faults.extend(oversold.faults.iter().cloned());
-                    figures.oversold.push(oversold);
-                }
+            let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
+            let done = sale::oversold(lock, fault, fence, self.dir, &self.trials(&what)).await;
+            if let Some((oversold, faults)) = self.keep(&what, done) {
+                self.figures.faults.extend(faults.iter().map(|fault| format!("{what}: {fault}")));
+                self.figures.oversold.push(oversold);
             }
         }
     }

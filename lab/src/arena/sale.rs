@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use demo::baselines::Fence;
 use demo::cluster::{Cluster, Spec};
 use demo::control::{self, NewRun, Run, Side};
@@ -47,8 +47,6 @@ pub(super) struct Oversold {
     pub(super) most_units: u64,
     /// From the first order to the last answer, in the slowest trial.
     pub(super) slowest_ms: u64,
-    /// Trials that failed in another way, or are missing.
-    pub(super) faults: Vec<String>,
 }
 
 /// The speed of a sale, per second.
@@ -95,12 +93,12 @@ async fn end_sale(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// 500 buyers at once for 300 units: the time to the last answer in milliseconds, or what went wrong.
-pub(super) async fn burst(cluster: &mut Cluster, lock: LockMode) -> Result<Result<f64, String>> {
+/// 500 buyers at once for 300 units: the time to the last answer in milliseconds.
+pub(super) async fn burst(cluster: &mut Cluster, lock: LockMode) -> Result<f64> {
     start_instances(cluster, lock, "").await?;
     let report = load(cluster, 500, 500, 300).await?;
     end_sale(cluster).await?;
-    Ok(fault(&report).map_or(Ok(report.duration_seconds * 1e3), Err))
+    fault(&report).map_or(Ok(report.duration_seconds * 1e3), |fault| bail!(fault))
 }
 
 /// Orders a second, with `requests` of them combined, and fewer one by one.
@@ -135,14 +133,15 @@ async fn load(
     Ok(Load::start(cluster, &args, false)?.report(LONGEST_RUN * 5).await?)
 }
 
-/// Sales with a fault of the holder between reading and writing, without a fence or with this one.
+/// Sales with a fault of the holder between reading and writing, without a fence or with this one. Returns also what
+/// went wrong in another way, and why trials are missing.
 pub(super) async fn oversold(
     lock: LockMode,
     fault: Fault,
     fence: Fence,
     dir: &OwnedDir,
     trials: &Trials,
-) -> Result<Oversold> {
+) -> Result<(Oversold, Vec<String>)> {
     let wanted = NewRun {
         stock: 60,
         requests: 100,
@@ -178,19 +177,17 @@ pub(super) async fn oversold(
             Some(_) => Some("the fault did not hit the holder".to_owned()),
             None => Some(run.error.unwrap_or_else(|| "no verdict".to_owned())),
         };
-        let of_run =
-            |what| format!("a sale with a {}, fence: {}: {what}", fault.name(), fence.name());
-        faults.extend(what.map(of_run));
+        faults.extend(what);
     }
-    Ok(Oversold {
+    let oversold = Oversold {
         fault,
         fence: fence.name(),
         trials: counted.len(),
         broken: counted.iter().filter(|(oversold, _)| *oversold > 0).count(),
         most_units: counted.iter().map(|(oversold, _)| *oversold).max().unwrap_or_default(),
         slowest_ms: counted.iter().map(|(_, millis)| *millis).max().unwrap_or_default(),
-        faults,
-    })
+    };
+    Ok((oversold, faults))
 }
 
 /// Carries out a run.

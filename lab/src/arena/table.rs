@@ -40,9 +40,6 @@ pub(super) fn text(results: &Results) -> String {
         section(&mut text, "What the articles' locks do", &flaws);
     }
     for one in all {
-        for what in &one.left_out {
-            let _ = writeln!(text, "LEFT OUT under {}: {what}", one.lock);
-        }
         for fault in &one.faults {
             let _ = writeln!(text, "FAULT under {}: {fault}", one.lock);
         }

@@ -143,9 +143,7 @@ impl Client for SetEx {
     async fn lock(&mut self) -> Result<Option<Token>> {
         let mut setex = cmd("SETEX");
         setex.arg(&self.key).arg(30).arg("user");
-        while !setex.query_async::<String>(&mut self.redis).await?.eq("OK") {
-            sleep(POLL).await;
-        }
+        setex.query_async::<()>(&mut self.redis).await?;
         Ok(None)
     }
 

@@ -65,22 +65,22 @@ pub(super) struct Experiment {
 }
 
 /// Everything that is wanted.
-pub(super) fn experiments(options: &BenchOptions) -> Vec<Experiment> {
+pub(super) fn experiments(options: &BenchOptions) -> impl Iterator<Item = Experiment> {
     let contenders = Contender::value_variants().iter().copied();
     let contenders = contenders.filter(|contender| options.wants_contender(*contender));
-    let compared = Experiment::new(options.rounds(5), contenders.map(|one| compared(one, options)));
+    let compared = (options.rounds(5), contenders.map(|one| compared(one, options)).collect());
     let swept = [Measure::Requests, Measure::Connections, Measure::Instances, Measure::Items];
-    let swept =
-        swept.map(|measure| Experiment::new(options.rounds(3).min(3), [sweep(measure, options)]));
-    let far = Experiment::new(options.rounds(1), far(options));
-    let mut all: Vec<_> = [compared].into_iter().chain(swept).chain([far]).collect();
-    for experiment in &mut all {
-        for stage in &mut experiment.stages {
-            stage.retain(|one| options.measures(one.case.measure));
-        }
-        experiment.stages.retain(|stage| !stage.is_empty());
-    }
-    all
+    let swept = swept.map(|measure| (options.rounds(3).min(3), vec![sweep(measure, options)]));
+    let all = [compared].into_iter().chain(swept).chain([(options.rounds(1), far(options))]);
+    all.map(|(rounds, stages): (usize, Vec<Vec<Case>>)| {
+        let wanted = |case: &Case| options.measures(case.measure);
+        let measured = |case| Measured { case, loads: Vec::new() };
+        let stage = |cases: Vec<Case>| -> Vec<_> {
+            cases.into_iter().filter(wanted).map(measured).collect()
+        };
+        let stages = stages.into_iter().map(stage).filter(|stage| !stage.is_empty());
+        Experiment { rounds, stages: stages.collect() }
+    })
 }
 
 /// What the contenders are compared by. Each load takes some seconds.
@@ -107,23 +107,23 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
 /// The product as one number changes.
 fn sweep(measure: Measure, options: &BenchOptions) -> Vec<Case> {
     let usual = || Case::usual(measure, Contender::Combined, options);
-    let case = |value: usize| match measure {
-        Measure::Requests => Case { requests: value, ..usual() },
-        Measure::Connections => {
-            // where there are few connections, many requests take too long
-            let requests = usual().requests.min(value * options.full_or_short(2000, 10));
-            Case { connections: value, requests, ..usual() }
+    let of = |full: &[usize], short: &[usize], case: &dyn Fn(usize) -> Case| {
+        options.full_or_short(full, short).iter().copied().map(case).collect()
+    };
+    match measure {
+        Measure::Requests => {
+            of(&[500, 5000, 50_000, 500_000], &[10, 40], &|requests| Case { requests, ..usual() })
         }
-        Measure::Instances => Case { instances: value, ..usual() },
-        _ => Case { items: Some(value), ..usual() },
-    };
-    let values: &[usize] = match measure {
-        Measure::Requests => options.full_or_short(&[500, 5000, 50_000, 500_000], &[10, 40]),
-        Measure::Connections => options.full_or_short(&[2, 10, 50, 500, 2000, 10_000], &[2, 8]),
-        Measure::Instances => options.full_or_short(&[1, 2, 4, 8], &[1, 2]),
-        _ => options.full_or_short(&[1, 4, 16, 64], &[1, 3]),
-    };
-    values.iter().copied().map(case).collect()
+        Measure::Connections => of(&[2, 10, 50, 500, 2000, 10_000], &[2, 8], &|connections| {
+            // where there are few connections, many requests take too long
+            let requests = usual().requests.min(connections * options.full_or_short(2000, 10));
+            Case { requests, connections, ..usual() }
+        }),
+        Measure::Instances => {
+            of(&[1, 2, 4, 8], &[1, 2], &|instances| Case { instances, ..usual() })
+        }
+        _ => of(&[1, 4, 16, 64], &[1, 3], &|items| Case { items: Some(items), ..usual() }),
+    }
 }
 
 /// The product and the sale without a lock, which follow each other, while etcd and Redis are far away. The closed loops
@@ -254,12 +254,6 @@ impl Measured {
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
 impl Experiment {
-    fn new(rounds: usize, stages: impl IntoIterator<Item = Vec<Case>>) -> Self {
-        let measured = |case| Measured { case, loads: Vec::new() };
-        let stage = |cases: Vec<Case>| cases.into_iter().map(measured).collect();
-        Self { rounds, stages: stages.into_iter().map(stage).collect() }
-    }
-
     /// Runs all rounds. Where handovers are measured, each round begins with what they cost etcd.
     pub(super) async fn run(
         &mut self,

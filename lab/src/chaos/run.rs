@@ -12,7 +12,7 @@ use serde::Serialize;
 use testkit::OwnedDir;
 use tokio::time::Instant;
 
-use super::case::Case;
+use super::case::{Case, LoadPlan};
 use super::scene::Scene;
 use crate::experiment::random;
 use crate::wait::NotInTime;
@@ -53,7 +53,9 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Adds to the count of a fact.
     pub(super) fn add(&mut self, what: &'static str, times: u64) {
-        *self.facts.entry(what).or_default() += times;
+        if times > 0 {
+            *self.facts.entry(what).or_default() += times;
+        }
     }
 
     /// Records that no instance could sell for so long.
@@ -99,7 +101,7 @@ impl Run<'_> {
     }
 
     async fn inject(&self, scene: &mut Scene) -> Result<()> {
-        let Case { goes_on_within, proof, setup, .. } = *self.case;
+        let Case { goes_on_within, proof, tolerates, .. } = *self.case;
         let history = self.out.join("history.jsonl");
         let load = self.send_orders(scene, &history)?;
         scene.ends_at = Instant::now() + self.lasts;
@@ -115,7 +117,7 @@ impl Run<'_> {
         load.report(self.lasts + OVERTIME).await?;
         let bound = scene.evidence.longest_outage + goes_on_within;
         let (counts, mut findings) = check(scene, &history, bound).await?;
-        findings.retain(|found| !setup.tolerates.contains(&found.invariant.as_str()));
+        findings.retain(|found| !tolerates.contains(&found.invariant.as_str()));
         let evidence = &mut scene.evidence;
         evidence.findings.splice(..0, findings);
         if evidence.times == 0 || evidence.facts.get(proof).is_none_or(|times| *times == 0) {
@@ -136,19 +138,16 @@ impl Run<'_> {
 
     /// Starts to send orders to all instances and to record their outcomes.
     fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load> {
-        let plan = self.case.setup.load;
-        let mut args = Vec::new();
-        let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        flag("--duration", format!("{}ms", self.lasts.as_millis()));
-        flag("--rate", plan.rate.to_string());
-        flag("--concurrency", plan.connections.to_string());
-        flag("--stock", plan.stock.to_string());
-        flag("--seed", self.seed.to_string());
-        flag("--timeout", ORDER_TIMEOUT.to_owned());
-        flag("--history", history.to_string_lossy().into_owned());
-        args.extend(plan.alone.then(|| "--alone".to_owned()));
-        args.push("--tokens".to_owned());
-        args.extend(plan.flags.iter().map(|&flag| flag.to_owned()));
+        let LoadPlan { rate, connections, stock, alone, flags: more } = self.case.load;
+        let (lasts, seed) = (self.lasts.as_millis(), self.seed);
+        let flags = format!(
+            "--duration {lasts}ms --rate {rate} --concurrency {connections} --stock {stock} --seed {seed} \
+             --timeout {ORDER_TIMEOUT} --tokens --history"
+        );
+        let mut args: Vec<_> = flags.split(' ').map(str::to_owned).collect();
+        args.push(history.display().to_string());
+        args.extend(alone.then(|| "--alone".to_owned()));
+        args.extend(more.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
         Ok(Load::start(&scene.cluster, &args, false)?)
     }

@@ -1,7 +1,5 @@
 //! Bars, as SVG.
 
-use std::fmt::{self, Write as _};
-
 use super::{Spread, figure};
 
 /// Grey that is readable on white and on black, and one colour for emphasis.
@@ -46,56 +44,44 @@ pub(crate) fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
 
     let height = TOP + BAR_STEP * super::float(bars.len()) + BOTTOM;
     let bottom = height - BOTTOM;
-    let mut body = String::new();
-    add_text(&mut body, "title", (12.0, 22.0), title);
+    let mut body = vec![text("title", (12.0, 22.0), title)];
     let mut decade = from;
     while decade <= to {
         let value = 10_f64.powf(decade);
-        add_line(&mut body, "grid", (x(value), TOP - 6.0), (x(value), bottom));
-        add_text(&mut body, "small middle", (x(value), bottom + 16.0), &figure(value));
+        body.push(line("grid", (x(value), TOP - 6.0), (x(value), bottom)));
+        body.push(text("small middle", (x(value), bottom + 16.0), &figure(value)));
         decade += 1.0;
     }
     let unit = format!("{unit} (logarithmic; line: smallest to largest of all rounds)");
-    add_text(&mut body, "small", (LABELS, bottom + 36.0), &unit);
+    body.push(text("small", (LABELS, bottom + 36.0), &unit));
     let mut y = TOP;
     for bar in bars {
         let Spread { median, min, max } = bar.spread;
         let (class, width) = (if bar.ours { "mark" } else { "other" }, x(median) - LABELS);
         let middle = y + BAR / 2.0;
-        add_text(&mut body, "end", (LABELS - 10.0, middle + 4.5), &bar.label);
-        add(
-            &mut body,
-            format_args!(
-                "<rect class='{class}' x='{LABELS:.1}' y='{y:.1}' width='{width:.1}' height='{BAR:.1}' rx='2'/>"
-            ),
-        );
-        add_line(&mut body, "range", (x(min), middle), (x(max), middle));
-        add_text(&mut body, "", (x(max.max(median)) + 8.0, middle + 4.5), &figure(median));
+        body.push(text("end", (LABELS - 10.0, middle + 4.5), &bar.label));
+        body.push(format!(
+            "<rect class='{class}' x='{LABELS:.1}' y='{y:.1}' width='{width:.1}' height='{BAR:.1}' rx='2'/>"
+        ));
+        body.push(line("range", (x(min), middle), (x(max), middle)));
+        body.push(text("", (x(max.max(median)) + 8.0, middle + 4.5), &figure(median)));
         y += BAR_STEP;
     }
-    add_line(&mut body, "axis", (LABELS, TOP - 6.0), (LABELS, bottom));
+    body.push(line("axis", (LABELS, TOP - 6.0), (LABELS, bottom)));
+    let body = body.join("\n");
     let title = escaped(title);
     Some(format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' \
-         height='{height}' role='img'>\n<title>{title}</title>\n<style>{STYLE}</style>\n{body}</svg>\n"
+         height='{height}' role='img'>\n<title>{title}</title>\n<style>{STYLE}</style>\n{body}\n</svg>\n"
     ))
 }
 
-fn add_line(body: &mut String, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
-    add(
-        body,
-        format_args!("<line class='{class}' x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}'/>"),
-    );
+fn line(class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) -> String {
+    format!("<line class='{class}' x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}'/>")
 }
 
-fn add_text(body: &mut String, class: &str, (x, y): (f64, f64), text: &str) {
-    let text = escaped(text);
-    add(body, format_args!("<text class='{class}' x='{x:.1}' y='{y:.1}'>{text}</text>"));
-}
-
-fn add(body: &mut String, element: fmt::Arguments<'_>) {
-    // writing to a string cannot fail
-    let _ = writeln!(body, "{element}");
+fn text(class: &str, (x, y): (f64, f64), text: &str) -> String {
+    format!("<text class='{class}' x='{x:.1}' y='{y:.1}'>{}</text>", escaped(text))
 }
 
 fn escaped(text: &str) -> String {

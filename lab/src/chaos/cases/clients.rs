@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use testkit::Proxy;
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::case::{Case, LoadPlan};
 use crate::chaos::clients;
 use crate::chaos::scene::Scene;
 use demo::cluster::Proxied;
@@ -15,14 +15,15 @@ use demo::cluster::Proxied;
 pub(super) fn cases() -> Vec<Case> {
     let fault = "answers are swallowed; clients ask again at another instance";
     let swallowed = Case {
-        setup: Setup { proxied: Proxied::Clients, load: LoadPlan::SELLS_OUT, ..Setup::USUAL },
+        proxied: Proxied::Clients,
+        load: LoadPlan::SELLS_OUT,
         round: Duration::from_millis(500),
         ..Case::new("answer-swallowed", fault, &swallow_answers, "answers swallowed")
     };
 
-    let load = LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL };
     let gone = Case {
-        setup: Setup { proxied: Proxied::Clients, load, ..Setup::USUAL },
+        proxied: Proxied::Clients,
+        load: LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL },
         round: Duration::from_secs(3),
         // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
@@ -35,12 +36,12 @@ pub(super) fn cases() -> Vec<Case> {
     };
     // a client may believe the answer that nothing was taken
     let load = LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL };
-    let believing = Case { setup: Setup { load, ..gone.setup }, ..gone };
+    let believing = Case { load, ..gone };
 
     let fault =
         "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies";
     let flooded = Case {
-        setup: Setup { flags: &["--header-timeout", "2s"], ..Setup::USUAL },
+        flags: &["--header-timeout", "2s"],
         round: Duration::from_secs(7),
         goes_on_within: Duration::from_secs(1),
         alone: true,

@@ -6,7 +6,7 @@ use anyhow::Result;
 use testkit::{LOCK_NAME, Proxy};
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, LoadPlan, TTL};
 use crate::chaos::scene::Scene;
 use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
@@ -17,16 +17,15 @@ const HELD: Duration = Duration::from_secs(3);
 pub(super) fn cases() -> Vec<Case> {
     let handovers = "handovers between instances of one name";
     let one_name = Case {
-        setup: Setup { one_name: true, ..Setup::USUAL },
+        one_name: true,
         round: Duration::from_millis(1500),
         ..Case::new("one-name", "two instances go by one name", &count_handover, handovers)
     };
     let both_hold = Case { proof: "looks", ..one_name };
 
-    let load = LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL };
     let fault = "item a sells while the locks of a-b and of a/y are held";
     let alike = Case {
-        setup: Setup { load, ..Setup::USUAL },
+        load: LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL },
         round: HELD * 2,
         ..Case::new("names-alike", fault, &hold_others, "locks with longer names held")
     };
@@ -34,7 +33,8 @@ pub(super) fn cases() -> Vec<Case> {
     let fault =
         "10,000 locks held, 50,000 claims beside the sale's; watches break, the holder is killed";
     let crowded = Case {
-        setup: Setup { proxied: Proxied::Etcd, crowded: true, ..Setup::USUAL },
+        proxied: Proxied::Etcd,
+        crowded: true,
         round: TTL + Duration::from_secs(4),
         // that of a killed holder, and the time to read the queue again
         goes_on_within: TTL + Duration::from_secs(4),

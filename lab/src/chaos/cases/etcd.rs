@@ -7,7 +7,7 @@ use fenced_lock::chaos::Safeguard;
 use testkit::{Direction, LOCK_NAME, Proxy};
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, LoadPlan, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
 use crate::experiment::etcd_session;
@@ -28,7 +28,7 @@ const PROMPT: Duration = Duration::from_millis(1500);
 pub(super) fn leader_lost() -> Case {
     let fault = "the leader of three etcd members is killed, or stands still";
     Case {
-        setup: Setup { etcd_members: 3, ..Setup::USUAL },
+        etcd_members: 3,
         round: AWAY + Duration::from_secs(2),
         goes_on_within: 2 * TTL + Duration::from_secs(3),
         ..Case::new("etcd-leader-lost", fault, &lose_leader, "leaders changed")
@@ -46,19 +46,18 @@ pub(super) fn killed() -> Case {
 
 pub(super) fn cases() -> Vec<Case> {
     let (leader_lost, killed) = (leader_lost(), killed());
-    let one_endpoint =
-        Case { setup: Setup { one_endpoint: true, ..leader_lost.setup }, ..leader_lost };
+    let one_endpoint = Case { one_endpoint: true, ..leader_lost };
 
     let fault = "etcd is compacted every 200 ms, and watches break";
     let compacted = Case {
-        setup: Setup { proxied: Proxied::Etcd, ..Setup::USUAL },
+        proxied: Proxied::Etcd,
         round: BREAK * 2,
         ..Case::new("etcd-compacted", fault, &compact, "compactions")
     };
 
-    let load = LoadPlan::NOT_ALONE;
     let full = Case {
-        setup: Setup { etcd_quota_bytes: Some(16 << 20), load, ..Setup::USUAL },
+        etcd_quota_bytes: Some(16 << 20),
+        load: LoadPlan::NOT_ALONE,
         round: Duration::from_secs(6),
         ..Case::new(
             "etcd-full",
@@ -71,7 +70,8 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "a member of etcd releases the lock, its answer is lost, and another one is asked";
     let unanswered = Case {
-        setup: Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL },
+        etcd_members: 3,
+        proxied: Proxied::Etcd,
         round: Duration::from_secs(3),
         // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
@@ -99,7 +99,7 @@ async fn lose_leader(scene: &mut Scene) -> Result<()> {
     let kills = scene.turn(2) == 0;
     let index = scene.leader().await?;
     // an instance with one endpoint must lose that member
-    if scene.setup.one_endpoint && index != 0 {
+    if scene.case.one_endpoint && index != 0 {
         scene.end_rounds();
         return Ok(());
     }
@@ -168,7 +168,7 @@ async fn compact(scene: &mut Scene) -> Result<()> {
 /// its release. Answers to the instances are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<()> {
     // for the suite's own release; in no other case is its answer lost
-    Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
+    Safeguard::UnknownRelease.set(scene.case.without != Some("unknown-release"));
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
     let session = etcd_session("chaos", &[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;

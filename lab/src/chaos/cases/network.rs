@@ -6,7 +6,7 @@ use anyhow::Result;
 use testkit::{Direction, Proxy};
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, LoadPlan, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
 use demo::cluster::Proxied;
@@ -20,7 +20,8 @@ const CUT_OFF: Duration = Duration::from_secs(5);
 pub(super) fn cases() -> Vec<Case> {
     let fault = "a write to Redis arrives after the takeover";
     let late = Case {
-        setup: Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL },
+        proxied: Proxied::Redis,
+        fault_points: &[ABOUT_TO_WRITE],
         round: 2 * TTL,
         goes_on_within: Duration::from_millis(3500),
         ..Case::new("write-late", fault, &hold_write, "late batches refused")
@@ -29,12 +30,13 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "the holder is cut off from etcd, each direction";
     let cut_off = Case {
-        setup: Setup { proxied: Proxied::Etcd, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL },
+        proxied: Proxied::Etcd,
+        load: LoadPlan::LEAVES_SOON,
         round: CUT_OFF + Duration::from_secs(4),
         goes_on_within: TTL + Duration::from_secs(3),
         ..Case::new("cut-off-from-etcd", fault, &cut_off_holder, "leases gone")
     };
-    let holds_on = Case { setup: Setup { flags: &["--tenure", "1m"], ..cut_off.setup }, ..cut_off };
+    let holds_on = Case { flags: &["--tenure", "1m"], ..cut_off };
 
     vec![
         late,

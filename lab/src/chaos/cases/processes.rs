@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, LoadPlan, TTL};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
@@ -16,14 +16,6 @@ use demo::cluster::Proxied;
 
 /// A holder that keeps the lock: long enough for others to queue, and shorter than the lease.
 const KEEPS_LOCK: &str = "before-write:pause=1500ms";
-
-/// Instances that can keep the lock, and be kept from the load.
-const KEEPING: Setup = Setup {
-    proxied: Proxied::Clients,
-    fault_points: &[KEEPS_LOCK],
-    load: LoadPlan::NOT_ALONE,
-    ..Setup::USUAL
-};
 
 /// The points of a tenure at which the holder is killed.
 const KILLS: &[&str] = &[
@@ -42,36 +34,38 @@ pub(super) fn cases() -> Vec<Case> {
     let fault = "the holder is paused for 3 TTL between reading and writing";
     let load = LoadPlan::LEAVES_SOON;
     let paused = Case {
-        setup: Setup { fault_points: &["before-write:stop"], load, ..Setup::USUAL },
+        fault_points: &["before-write:stop"],
+        load,
         round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
         ..Case::new("holder-paused", fault, &pause_holder, "stale batches refused")
     };
-    let five = Setup { instances: 5, ..paused.setup };
-    let five = Case { setup: five, proof: "leases gone", ..paused };
+    let five = Case { instances: 5, proof: "leases gone", ..paused };
 
     let fault = "the holder is killed at five points of its tenure";
     let killed = Case {
-        setup: Setup { fault_points: KILLS, ..Setup::USUAL },
+        fault_points: KILLS,
         round: TTL + Duration::from_millis(1500),
         rounds: 5,
         goes_on_within: TAKEOVER,
         ..Case::new("holder-killed", fault, &kill_holder, "leases gone")
     };
-    let between = Setup { fault_points: &["between-writes:kill"], ..Setup::USUAL };
-    let between = Case { setup: between, ..killed };
+    let between = Case { fault_points: &["between-writes:kill"], ..killed };
 
     let fault = "a waiting instance is killed, or all its buyers leave";
     let waiter_gone = Case {
-        setup: KEEPING,
         round: 2 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
+        proxied: Proxied::Clients,
+        fault_points: &[KEEPS_LOCK],
+        load: LoadPlan::NOT_ALONE,
         ..Case::new("waiter-gone", fault, &remove_waiter, "waiters gone")
     };
 
     let fault = "busy tasks on every worker of the holder for 1.5 TTL";
     let starved = Case {
-        setup: Setup { can_starve: true, load, ..Setup::USUAL },
+        can_starve: true,
+        load,
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
         ..Case::new("runtime-starved", fault, &starve, "instances starved")
@@ -79,11 +73,13 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "the holder gets SIGHUP, or SIGTERM twice within 20 ms";
     let stopped = Case {
-        setup: KEEPING,
         round: Duration::from_secs(4),
         rounds: 4,
         // less than the TTL, since it releases the lock
         goes_on_within: Duration::from_secs(1),
+        proxied: Proxied::Clients,
+        fault_points: &[KEEPS_LOCK],
+        load: LoadPlan::NOT_ALONE,
         ..Case::new("told-to-stop", fault, &signal_to_stop, "instances drained")
     };
 
@@ -108,7 +104,7 @@ async fn pause_holder(scene: &mut Scene) -> Result<()> {
     scene.trigger(index, "before-write:stop", "").await?;
     let stopped = Instant::now();
     scene
-        .until("the instance stands still", async |scene| {
+        .until("the instance stands still", async || {
             Ok(scene.cluster.instances[index].child.is_paused().then_some(()))
         })
         .await?;
@@ -123,7 +119,7 @@ async fn pause_holder(scene: &mut Scene) -> Result<()> {
 
 /// Kills the holder at each point in turn, and restarts it once another instance holds the lock.
 async fn kill_holder(scene: &mut Scene) -> Result<()> {
-    let points = scene.setup.fault_points;
+    let points = scene.case.fault_points;
     let point = points[scene.turn(points.len())];
     let index = scene.pick();
     // it has no claim between two tenures
@@ -195,7 +191,7 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     let mut buyers = first?;
     buyers.extend(clients::buyers(port, 50).await?);
     scene
-        .until("the orders wait", async |_| {
+        .until("the orders wait", async || {
             Ok((counter(port, "flash_sale_orders_waiting").await >= 50).then_some(()))
         })
         .await?;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use testkit::replication::follow;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::case::{Case, LoadPlan};
 use crate::chaos::scene::Scene;
 use demo::cluster::Cluster;
 
@@ -17,38 +17,34 @@ const LOST_BYTES: usize = 256 << 10;
 
 pub(super) fn cases() -> Vec<Case> {
     let killed = Case {
-        setup: Setup { load: LoadPlan::SELLS_OUT, ..Setup::USUAL },
+        load: LoadPlan::SELLS_OUT,
         round: Duration::from_secs(3),
         ..Case::new("redis-killed", "Redis is killed and started again", &kill, "Redis restarted")
     };
-    let volatile = Case { setup: Setup { redis_volatile: true, ..killed.setup }, ..killed };
+    let volatile = Case { redis_volatile: true, ..killed };
 
     // The primary is alone for a moment, so the promoted replica lacks what it took last. With `--redis-replicas` that
     // is not acknowledged. Without, the sale stops as soon as an instance sees the loss.
     let fault =
         "the primary of Redis dies, cut off from its replicas, and the sentinels promote one";
-    let setup = Setup {
+    let failed_over = Case {
         redis_replicas: 2,
         flags: &["--redis-replicas", "1"],
         // a failover may last longer than a client waits
         tolerates: &["failed", "unanswered"],
-        ..Setup::USUAL
-    };
-    let failed_over = Case {
-        setup,
         round: Duration::from_secs(12),
         rounds: 2,
         // the other replica follows the new primary
         goes_on_within: Duration::from_secs(4),
         ..Case::new("redis-failed-over", fault, &fail_over, "replicas promoted")
     };
-    let unconfirmed = Case { setup: Setup { flags: &[], ..setup }, ..failed_over };
+    let unconfirmed = Case { flags: &[], ..failed_over };
 
-    // clients do not retry what an operator must resolve
-    let tolerates = &["failed", "unanswered"];
     let fault = "Redis comes back without the last orders of each instance, then with them";
     let rolled_back = Case {
-        setup: Setup { load: LoadPlan::NOT_ALONE, tolerates, ..Setup::USUAL },
+        load: LoadPlan::NOT_ALONE,
+        // clients do not retry what an operator must resolve
+        tolerates: &["failed", "unanswered"],
         // every buyer waits a second before it retries
         goes_on_within: Duration::from_secs(3),
         ..Case::new("redis-rolled-back", fault, &roll_back, "roll-backs noticed")
@@ -62,10 +58,9 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("scripts-flushed", "Redis forgets its scripts", &flush, "script caches flushed")
     };
 
-    // refused buyers wait a second before they retry, and others must order meanwhile
-    let load = LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE };
     let full = Case {
-        setup: Setup { load, ..Setup::USUAL },
+        // refused buyers wait a second before they retry, and others must order meanwhile
+        load: LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE },
         round: Duration::from_secs(2),
         goes_on_within: Duration::from_secs(1),
         ..Case::new("redis-full", "Redis hits its memory limit", &fill, "clear refusals")

@@ -7,7 +7,7 @@ use testkit::redis_cluster::PRIMARIES;
 use testkit::{PrivateRedisCluster, RedisClusterOptions};
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::case::{Case, LoadPlan};
 use crate::chaos::scene::Scene;
 
 /// A key of the item that the load orders.
@@ -21,26 +21,22 @@ const LOAD: LoadPlan = LoadPlan { connections: 1000, flags: &["--item", "tea"], 
 
 pub(super) fn cases() -> Vec<Case> {
     let node_timeout = Duration::from_secs(2);
-    let setup = Setup {
+    let fault = "a shard's primary is killed while its replica lags";
+    let killed = Case {
         load: LOAD,
         redis_cluster: Some(RedisClusterOptions { replicas: 1, node_timeout }),
         flags: &["--redis-replicas", "1"],
         // a failover may take longer than a buyer waits
         tolerates: &["unanswered"],
-        ..Setup::USUAL
-    };
-    let fault = "a shard's primary is killed while its replica lags";
-    let killed = Case {
-        setup,
         round: Duration::from_secs(10),
         goes_on_within: Duration::from_secs(4),
         ..Case::new("shard-killed", fault, &kill, "replicas promoted")
     };
-    let unconfirmed = Case { setup: Setup { flags: &[], ..setup }, ..killed };
+    let unconfirmed = Case { flags: &[], ..killed };
 
-    let redis_cluster = Some(RedisClusterOptions::default());
     let moved = Case {
-        setup: Setup { load: LOAD, redis_cluster, ..Setup::USUAL },
+        load: LOAD,
+        redis_cluster: Some(RedisClusterOptions::default()),
         round: Duration::from_secs(2),
         goes_on_within: Duration::from_secs(3),
         ..Case::new(
@@ -73,13 +69,13 @@ async fn kill(scene: &mut Scene) -> Result<()> {
     sleep(calm).await;
     nodes(scene)[primary].kill().await?;
     scene
-        .until("the replica is promoted", async |scene| {
+        .until("the replica is promoted", async || {
             Ok((shards(scene).place_of(STOCK).await?.1 == Some(replica)).then_some(()))
         })
         .await?;
     nodes(scene)[primary].restart().await?;
     scene
-        .until("the killed node follows", async |scene| {
+        .until("the killed node follows", async || {
             let info: String = shards(scene).nodes[replica].run("INFO replication").await?;
             Ok(info.contains("state=online").then_some(()))
         })
@@ -105,7 +101,7 @@ async fn move_slot(scene: &mut Scene) -> Result<()> {
 /// The slot of the item, and the node that serves it.
 async fn place(scene: &Scene) -> Result<(u16, usize)> {
     scene
-        .until("a node serves the item", async |scene| {
+        .until("a node serves the item", async || {
             let (slot, node) = shards(scene).place_of(STOCK).await?;
             Ok(node.map(|node| (slot, node)))
         })
@@ -113,9 +109,9 @@ async fn place(scene: &Scene) -> Result<(u16, usize)> {
 }
 
 fn shards(scene: &Scene) -> &PrivateRedisCluster {
-    scene.cluster.shards.as_ref().expect("the setup has them")
+    scene.cluster.shards.as_ref().expect("the case has them")
 }
 
 fn nodes(scene: &mut Scene) -> &mut [testkit::PrivateRedis] {
-    &mut scene.cluster.shards.as_mut().expect("the setup has them").nodes
+    &mut scene.cluster.shards.as_mut().expect("the case has them").nodes
 }

@@ -8,7 +8,7 @@ use hyper::Method;
 use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 
 use super::etcd::{killed, leader_lost, restart_once};
-use crate::chaos::case::{Case, Fault, Setup};
+use crate::chaos::case::{Case, Fault};
 use crate::chaos::scene::Scene;
 
 /// The life of tokens that outlast a run, in seconds.
@@ -18,23 +18,24 @@ const LASTING: u64 = 300;
 const SHORT: u64 = 2;
 
 pub(super) fn cases() -> Vec<Case> {
-    let secured =
-        |tokens, case: Case| Case { setup: Setup { secured: Some(tokens), ..case.setup }, ..case };
+    let lasting = Some(AuthTokens::Simple(LASTING));
     let case = |name, fault, tokens, inject: &'static dyn Fault, proof| {
         let case = Case::new(name, fault, inject, proof);
-        secured(tokens, Case { round: Duration::from_secs(4), ..case })
+        Case { secured: Some(tokens), round: Duration::from_secs(4), ..case }
     };
     let killed = Case {
         name: "secured-etcd-killed",
         fault: "the only etcd, with TLS and users, is killed and started again",
-        ..secured(AuthTokens::Simple(LASTING), killed())
+        secured: lasting,
+        ..killed()
     };
     let killed_once = Case { inject: &restart_once, ..killed };
     let leader_lost = Case {
         name: "secured-leader-lost",
         fault: "the leader of three etcd members with TLS and users is killed, or stands still",
         rounds: 2,
-        ..secured(AuthTokens::Simple(LASTING), leader_lost())
+        secured: lasting,
+        ..leader_lost()
     };
 
     let fault = "etcd's simple tokens expire after 2 s without use";
