@@ -29,6 +29,13 @@ pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
 /// The time without faults at the end of a run, in which unknown outcomes are resolved.
 pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
+/// A stock that is sold out while faults go on.
+pub(super) const SELLS_OUT: u64 = 20_000;
+
+/// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no
+/// other one orders, would look like a sale that has stopped.
+pub(super) const LEAVES_SOON: &[&str] = &["--attempt-timeout", "1s"];
+
 /// How long a control sends orders at most: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
@@ -95,7 +102,14 @@ pub(super) struct Case {
     pub(super) flags: &'static [&'static str],
     /// Safeguards that the instances run without, separated by commas.
     pub(super) without: Option<&'static str>,
-    pub(super) load: LoadPlan,
+    /// Orders a second.
+    pub(super) rate: u32,
+    pub(super) connections: u32,
+    pub(super) stock: u64,
+    /// Whether the fault sends orders as well.
+    pub(super) others_order: bool,
+    /// Further flags of the load test.
+    pub(super) load_flags: &'static [&'static str],
     /// Findings that the fault makes unavoidable.
     pub(super) tolerates: &'static [&'static str],
 }
@@ -107,19 +121,6 @@ pub(super) struct Control {
     pub(super) without: &'static str,
     /// It must break one of these.
     pub(super) breaks: &'static [&'static str],
-}
-
-/// The orders of a run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LoadPlan {
-    /// Orders a second.
-    pub(super) rate: u32,
-    pub(super) connections: u32,
-    pub(super) stock: u64,
-    /// Whether only the load test orders. Not so if the fault sends orders itself.
-    pub(super) alone: bool,
-    /// Further flags of the load test.
-    pub(super) flags: &'static [&'static str],
 }
 
 impl Serialize for Case {
@@ -165,7 +166,11 @@ impl Case {
             can_starve: false,
             flags: &[],
             without: None,
-            load: LoadPlan::USUAL,
+            rate: 2000,
+            connections: 100,
+            stock: ENDLESS_STOCK,
+            others_order: false,
+            load_flags: &[],
             tolerates: &[],
         }
     }
@@ -229,21 +234,4 @@ impl Case {
         let hangs = self.round + LONGEST_CALM + self.goes_on_within * 2 + calm;
         if self.may_hang() { lasts.max(hangs) } else { lasts }
     }
-}
-
-impl LoadPlan {
-    /// Two thousand orders a second, of a stock that never ends.
-    pub(super) const USUAL: Self =
-        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, alone: true, flags: &[] };
-
-    /// Of a stock that is sold out while faults go on.
-    pub(super) const SELLS_OUT: Self = Self { stock: 20_000, ..Self::USUAL };
-
-    /// By buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no
-    /// other one orders, would look like a sale that has stopped.
-    pub(super) const LEAVES_SOON: Self =
-        Self { flags: &["--attempt-timeout", "1s"], ..Self::USUAL };
-
-    /// Besides orders that the fault sends.
-    pub(super) const NOT_ALONE: Self = Self { alone: false, ..Self::USUAL };
 }

@@ -148,7 +148,7 @@ fn choose(options: &ChaosOptions) -> Result<Vec<Case>> {
         for case in &mut all {
             case.rounds = 1;
             case.goes_on_within += SHORT_GRACE;
-            case.load.rate = SHORT_RATE;
+            case.rate = SHORT_RATE;
         }
     }
     Ok(all)

@@ -12,7 +12,7 @@ use serde::Serialize;
 use testkit::OwnedDir;
 use tokio::time::Instant;
 
-use super::case::{Case, LoadPlan};
+use super::case::Case;
 use super::scene::Scene;
 use crate::experiment::random;
 use crate::wait::NotInTime;
@@ -138,7 +138,7 @@ impl Run<'_> {
 
     /// Starts to send orders to all instances and to record their outcomes.
     fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load> {
-        let LoadPlan { rate, connections, stock, alone, flags: more } = self.case.load;
+        let Case { rate, connections, stock, others_order, load_flags, .. } = *self.case;
         let (lasts, seed) = (self.lasts.as_millis(), self.seed);
         let flags = format!(
             "--duration {lasts}ms --rate {rate} --concurrency {connections} --stock {stock} --seed {seed} \
@@ -146,8 +146,8 @@ impl Run<'_> {
         );
         let mut args: Vec<_> = flags.split(' ').map(str::to_owned).collect();
         args.push(history.display().to_string());
-        args.extend(alone.then(|| "--alone".to_owned()));
-        args.extend(more.iter().map(|&flag| flag.to_owned()));
+        args.extend((!others_order).then(|| "--alone".to_owned()));
+        args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
         Ok(Load::start(&scene.cluster, &args, false)?)
     }

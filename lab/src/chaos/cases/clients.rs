@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use testkit::Proxy;
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan};
+use crate::chaos::case::{Case, SELLS_OUT};
 use crate::chaos::clients;
 use crate::chaos::scene::Scene;
 use demo::cluster::Proxied;
@@ -16,14 +16,14 @@ pub(super) fn cases() -> Vec<Case> {
     let fault = "answers are swallowed; clients ask again at another instance";
     let swallowed = Case {
         proxied: Proxied::Clients,
-        load: LoadPlan::SELLS_OUT,
+        stock: SELLS_OUT,
         round: Duration::from_millis(500),
         ..Case::new("answer-swallowed", fault, &swallow_answers, "answers swallowed")
     };
 
     let gone = Case {
         proxied: Proxied::Clients,
-        load: LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL },
+        load_flags: &["--abandon", "0.01"],
         round: Duration::from_secs(3),
         // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
@@ -35,8 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
         )
     };
     // a client may believe the answer that nothing was taken
-    let load = LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL };
-    let believing = Case { load, ..gone };
+    let believing = Case { load_flags: &["--retries", "0"], ..gone };
 
     let fault =
         "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies";

@@ -6,7 +6,7 @@ use anyhow::Result;
 use testkit::{LOCK_NAME, Proxy};
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, TTL};
+use crate::chaos::case::{Case, TTL};
 use crate::chaos::scene::Scene;
 use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "item a sells while the locks of a-b and of a/y are held";
     let alike = Case {
-        load: LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL },
+        load_flags: &["--item", "a"],
         round: HELD * 2,
         ..Case::new("names-alike", fault, &hold_others, "locks with longer names held")
     };

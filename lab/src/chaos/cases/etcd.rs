@@ -7,7 +7,7 @@ use fenced_lock::chaos::Safeguard;
 use testkit::{Direction, LOCK_NAME, Proxy};
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, TTL};
+use crate::chaos::case::{Case, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
 use crate::experiment::etcd_session;
@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
 
     let full = Case {
         etcd_quota_bytes: Some(16 << 20),
-        load: LoadPlan::NOT_ALONE,
+        others_order: true,
         round: Duration::from_secs(6),
         ..Case::new(
             "etcd-full",

@@ -6,7 +6,7 @@ use anyhow::Result;
 use testkit::{Direction, Proxy};
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, TTL};
+use crate::chaos::case::{Case, LEAVES_SOON, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
 use demo::cluster::Proxied;
@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
     let fault = "the holder is cut off from etcd, each direction";
     let cut_off = Case {
         proxied: Proxied::Etcd,
-        load: LoadPlan::LEAVES_SOON,
+        load_flags: LEAVES_SOON,
         round: CUT_OFF + Duration::from_secs(4),
         goes_on_within: TTL + Duration::from_secs(3),
         ..Case::new("cut-off-from-etcd", fault, &cut_off_holder, "leases gone")

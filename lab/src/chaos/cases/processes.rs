@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, TTL};
+use crate::chaos::case::{Case, LEAVES_SOON, TTL};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
@@ -32,10 +32,9 @@ const TAKEOVER: Duration = Duration::from_millis(3500);
 
 pub(super) fn cases() -> Vec<Case> {
     let fault = "the holder is paused for 3 TTL between reading and writing";
-    let load = LoadPlan::LEAVES_SOON;
     let paused = Case {
         fault_points: &["before-write:stop"],
-        load,
+        load_flags: LEAVES_SOON,
         round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
         ..Case::new("holder-paused", fault, &pause_holder, "stale batches refused")
@@ -58,14 +57,14 @@ pub(super) fn cases() -> Vec<Case> {
         goes_on_within: TAKEOVER,
         proxied: Proxied::Clients,
         fault_points: &[KEEPS_LOCK],
-        load: LoadPlan::NOT_ALONE,
+        others_order: true,
         ..Case::new("waiter-gone", fault, &remove_waiter, "waiters gone")
     };
 
     let fault = "busy tasks on every worker of the holder for 1.5 TTL";
     let starved = Case {
         can_starve: true,
-        load,
+        load_flags: LEAVES_SOON,
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
         ..Case::new("runtime-starved", fault, &starve, "instances starved")
@@ -79,7 +78,7 @@ pub(super) fn cases() -> Vec<Case> {
         goes_on_within: Duration::from_secs(1),
         proxied: Proxied::Clients,
         fault_points: &[KEEPS_LOCK],
-        load: LoadPlan::NOT_ALONE,
+        others_order: true,
         ..Case::new("told-to-stop", fault, &signal_to_stop, "instances drained")
     };
 

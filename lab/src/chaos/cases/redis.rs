@@ -8,7 +8,7 @@ use anyhow::Result;
 use testkit::replication::follow;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan};
+use crate::chaos::case::{Case, SELLS_OUT};
 use crate::chaos::scene::Scene;
 use demo::cluster::Cluster;
 
@@ -17,7 +17,7 @@ const LOST_BYTES: usize = 256 << 10;
 
 pub(super) fn cases() -> Vec<Case> {
     let killed = Case {
-        load: LoadPlan::SELLS_OUT,
+        stock: SELLS_OUT,
         round: Duration::from_secs(3),
         ..Case::new("redis-killed", "Redis is killed and started again", &kill, "Redis restarted")
     };
@@ -42,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "Redis comes back without the last orders of each instance, then with them";
     let rolled_back = Case {
-        load: LoadPlan::NOT_ALONE,
+        others_order: true,
         // clients do not retry what an operator must resolve
         tolerates: &["failed", "unanswered"],
         // every buyer waits a second before it retries
@@ -60,7 +60,8 @@ pub(super) fn cases() -> Vec<Case> {
 
     let full = Case {
         // refused buyers wait a second before they retry, and others must order meanwhile
-        load: LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE },
+        connections: 1000,
+        others_order: true,
         round: Duration::from_secs(2),
         goes_on_within: Duration::from_secs(1),
         ..Case::new("redis-full", "Redis hits its memory limit", &fill, "clear refusals")

@@ -7,7 +7,7 @@ use testkit::redis_cluster::PRIMARIES;
 use testkit::{PrivateRedisCluster, RedisClusterOptions};
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan};
+use crate::chaos::case::Case;
 use crate::chaos::scene::Scene;
 
 /// A key of the item that the load orders.
@@ -17,13 +17,15 @@ const STOCK: &str = "stock:{tea}";
 const SLOTS: usize = 16_384;
 
 /// Refused buyers wait a second before they retry, and others must order meanwhile.
-const LOAD: LoadPlan = LoadPlan { connections: 1000, flags: &["--item", "tea"], ..LoadPlan::USUAL };
+const BUYERS: u32 = 1000;
+const ITEM: &[&str] = &["--item", "tea"];
 
 pub(super) fn cases() -> Vec<Case> {
     let node_timeout = Duration::from_secs(2);
     let fault = "a shard's primary is killed while its replica lags";
     let killed = Case {
-        load: LOAD,
+        connections: BUYERS,
+        load_flags: ITEM,
         redis_cluster: Some(RedisClusterOptions { replicas: 1, node_timeout }),
         flags: &["--redis-replicas", "1"],
         // a failover may take longer than a buyer waits
@@ -35,7 +37,8 @@ pub(super) fn cases() -> Vec<Case> {
     let unconfirmed = Case { flags: &[], ..killed };
 
     let moved = Case {
-        load: LOAD,
+        connections: BUYERS,
+        load_flags: ITEM,
         redis_cluster: Some(RedisClusterOptions::default()),
         round: Duration::from_secs(2),
         goes_on_within: Duration::from_secs(3),
