@@ -1,6 +1,5 @@
 //! The `serve` command: the service with a relay to the control, baselines and faults.
 
-use std::error::Error;
 use std::sync::Arc;
 
 use axum::http::Uri;

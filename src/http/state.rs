@@ -71,5 +71,4 @@ pub trait Extension: Send + Sync + 'static {
 
     /// The member `demo` of the events.
     fn view(&self) -> serde_json::Value;
-
 }

@@ -95,8 +95,6 @@ impl Extension for Relay {
     fn view(&self) -> Value {
         self.view.lock().clone()
     }
-
-    }
 }
 
 impl Relay {

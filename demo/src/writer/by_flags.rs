@@ -54,7 +54,7 @@ pub(super) async fn reduce(
     }
     let (status, detail, fields, answers): (String, String, Vec<String>, Vec<String>) =
         fault::once_sent(inventory.command(&take)).await?;
-    match (&*status, token, Fence::from_record(&detail)) {
+    match (&*status, token, parse_token(&detail)) {
         ("ok", ..) => {}
         ("stale", Some(token), Some(fence)) => {
             return Err(InventoryError::StaleToken { token, fence });
