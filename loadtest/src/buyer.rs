@@ -104,7 +104,7 @@ impl Buyer {
         let mut departure = Departure::of(plan.setup.seed, plan.args.abandon, number);
         let (item, number) = plan.place(number);
         let id = order_id(&plan.setup.items[item].run, number);
-        let mut order = Order::unsent();
+        let mut order = Order::default();
         let mut pauses = 0;
         for attempt in 0..=plan.args.retries {
             let limit = deadline.saturating_duration_since(sent).min(plan.args.attempt_timeout());

@@ -106,7 +106,7 @@ impl Recorded {
         let number = history.number(&id).filter(|number| *number < MOST_REQUESTS);
         let number = number.ok_or_else(|| format!("{id} is no order of this run"))?;
         if number >= history.orders.len() {
-            history.orders.resize(number + 1, Order::unsent());
+            history.orders.resize(number + 1, Order::default());
         }
         let order = &mut history.orders[number];
         if order.attempts > 0 && (sent < order.ended || order.is_settled()) {
@@ -154,7 +154,7 @@ impl Recorded {
             }
             // those that were not sent, since all buyers had given up
             if orders > history.orders.len() && orders <= MOST_REQUESTS {
-                history.orders.resize(orders, Order::unsent());
+                history.orders.resize(orders, Order::default());
             }
         }
         Ok(self)
