@@ -13,7 +13,6 @@ use crate::cli::Args;
 use crate::load::Live;
 use crate::report::Report;
 use crate::run::{RunError, run_shown};
-use crate::table::Table;
 use shop::{Fault, Shop};
 
 /// The arguments with flags, separated by spaces, for the instances of `shop`.
@@ -51,7 +50,7 @@ async fn good_shop_passes() {
     let latency = report.latency_microseconds.as_ref().expect("200 answers");
     assert!(latency.min <= latency.p50 && latency.p50 <= latency.max);
 
-    let text = Table(&report).to_string();
+    let text = report.to_string();
     assert!(text.contains("200 reserved                 120"), "{text}");
     assert!(text.contains("409 sold out                  80"), "{text}");
     let json = serde_json::to_value(&report).expect("plain data");
@@ -98,7 +97,7 @@ async fn attempts_without_a_decision() {
         assert_eq!(report.unsettled_attempts, [(why.to_owned(), times)].into(), "{fault:?}");
         let reason = report.reasons.first().map_or("", |reason| &reason.kind);
         assert_eq!(reason, failure, "{fault:?}: {}", report.verdict);
-        let shown = Table(&report).to_string();
+        let shown = report.to_string();
         assert_eq!(
             shown.contains("\nFAIL: I5 slow: 1 order was"),
             failure == "slow_order",
