@@ -42,9 +42,7 @@ pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Option<Retry>) {
         }
         ConnectionError::Connect { .. } => (Effect::Failed, "connection refused"),
         ConnectionError::Timeout(_) => (Effect::Unknown, "no answer in time"),
-        ConnectionError::Broken(_) | ConnectionError::Body(_) => {
-            (Effect::Unknown, "broken connection")
-        }
+        ConnectionError::Broken(_) => (Effect::Unknown, "broken connection"),
     };
     let effect = effect(Failure { why: why.into(), is_final: false });
     (Outcome { status: None, effect }, Some(Retry { elsewhere: true, wait: None }))

@@ -3,9 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::Request;
-use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
@@ -104,16 +101,13 @@ impl Buyer {
         let mut departure = Departure::of(plan.setup.seed, plan.args.abandon, number);
         let (item, number) = plan.place(number);
         let id = order_id(&plan.setup.items[item].run, number);
-        let mut order = Order::unsent();
+        let mut order = Order::default();
         let mut pauses = 0;
         for attempt in 0..=plan.args.retries {
             let limit = deadline.saturating_duration_since(sent).min(plan.args.attempt_timeout());
             let to = self.place;
-            let (outcome, retry) = match departure.take() {
-                Some(departure) => self.send_and_depart(item, &id, limit, departure).await,
-                None => self.send(item, &id, limit).await,
-            }
-            .unwrap_or_else(|error| answer::read_error(&error));
+            let sending = self.send(item, &id, limit, departure.take()).await;
+            let (outcome, retry) = sending.unwrap_or_else(|error| answer::read_error(&error));
             let (began, ended) = (shared.micros(sent), shared.micros(Instant::now()));
             shared.note(&outcome);
             if let Some(recorder) = &shared.recorder {
@@ -158,14 +152,28 @@ impl Buyer {
         }
     }
 
+    /// Sends an order once, and waits for the answer unless the client disconnects before. Replacing a connection that
+    /// closed while idle is no retry.
     async fn send(
         &mut self,
         item: usize,
         id: &str,
         limit: Duration,
+        departure: Option<Departure>,
     ) -> Result<(Outcome, Option<Retry>), ConnectionError> {
         let started = Instant::now();
-        let (mut connection, request) = self.prepare(item, id, limit).await?;
+        let endpoint = &self.plan.endpoints[self.place];
+        let idle = self.connection.take();
+        let mut connection = Connection::reuse_or_open(idle, endpoint, limit).await?;
+        let key =
+            HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
+        let mut request = self.plan.requests[self.place][item].clone();
+        request.headers_mut().insert(&IDEMPOTENCY_KEY, key);
+        if let Some(Departure { stay, away }) = departure {
+            connection.send_and_close(request, stay).await;
+            let retry = away.map(|away| Retry { elsewhere: true, wait: Some(away) });
+            return Ok((Outcome::went_away(), retry));
+        }
         let answer = connection.send(request, limit.saturating_sub(started.elapsed())).await?;
         // only after a whole answer
         self.connection = Some(connection);
@@ -173,36 +181,6 @@ impl Buyer {
             Some(_) => (answer::read_probe(&answer), None),
             None => answer::read(&answer, id, self.plan.args.quantity),
         })
-    }
-
-    async fn send_and_depart(
-        &mut self,
-        item: usize,
-        id: &str,
-        limit: Duration,
-        departure: Departure,
-    ) -> Result<(Outcome, Option<Retry>), ConnectionError> {
-        let (connection, request) = self.prepare(item, id, limit).await?;
-        connection.send_and_close(request, departure.stay).await;
-        let retry = departure.away.map(|away| Retry { elsewhere: true, wait: Some(away) });
-        Ok((Outcome::went_away(), retry))
-    }
-
-    /// The request for an order, and an open connection for it. Replacing a connection that closed while idle is no
-    /// retry.
-    async fn prepare(
-        &mut self,
-        item: usize,
-        id: &str,
-        limit: Duration,
-    ) -> Result<(Connection, Request<Full<Bytes>>), ConnectionError> {
-        let endpoint = &self.plan.endpoints[self.place];
-        let idle = self.connection.take();
-        let connection = Connection::reuse_or_open(idle, endpoint, limit).await?;
-        let id = HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
-        let mut request = self.plan.requests[self.place][item].clone();
-        request.headers_mut().insert(&IDEMPOTENCY_KEY, id);
-        Ok((connection, request))
     }
 }
 

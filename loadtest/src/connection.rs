@@ -12,6 +12,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use crate::BoxError;
 use crate::endpoint::Endpoint;
 
 /// No answer of the service is larger: a page of the ledger has at most 1,000 short orders.
@@ -48,9 +49,7 @@ pub(crate) enum ConnectionError {
     #[error("cannot connect to {url}")]
     Connect { url: String, source: std::io::Error },
     #[error("the connection broke")]
-    Broken(#[source] hyper::Error),
-    #[error("the answer's body could not be read")]
-    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Broken(#[source] BoxError),
     #[error("no answer within {}", humantime::format_duration(*.0))]
     Timeout(Duration),
 }
@@ -76,7 +75,7 @@ impl Connection {
             .map_err(|source| ConnectionError::Connect { url: endpoint.url.to_string(), source })?;
         // requests are small: `writev` costs more than copying
         let handshake = http1::Builder::new().writev(false).handshake(TokioIo::new(stream));
-        let (sender, connection) = handshake.await.map_err(ConnectionError::Broken)?;
+        let (sender, connection) = handshake.await.map_err(broken)?;
         Ok(Self { sender, driver: Some(connection) })
     }
 
@@ -145,13 +144,16 @@ async fn answer(
     sender: &mut SendRequest<Full<Bytes>>,
     request: Request<Full<Bytes>>,
 ) -> Result<Answer, ConnectionError> {
-    sender.ready().await.map_err(ConnectionError::Broken)?;
-    let response = sender.send_request(request).await.map_err(ConnectionError::Broken)?;
+    sender.ready().await.map_err(broken)?;
+    let response = sender.send_request(request).await.map_err(broken)?;
     let (head, body) = response.into_parts();
     let retry_after = head.headers.get(header::RETRY_AFTER).and_then(seconds);
-    let body =
-        Limited::new(body, BODY_LIMIT_BYTES).collect().await.map_err(ConnectionError::Body)?;
+    let body = Limited::new(body, BODY_LIMIT_BYTES).collect().await.map_err(broken)?;
     Ok(Answer { status: head.status, retry_after, body: body.to_bytes() })
+}
+
+fn broken(error: impl Into<BoxError>) -> ConnectionError {
+    ConnectionError::Broken(error.into())
 }
 
 fn seconds(value: &HeaderValue) -> Option<Duration> {

@@ -94,15 +94,19 @@ impl Endpoint {
 mod tests {
     use super::*;
 
-    /// Goal: usual base URLs are accepted; others are refused with the reason.
-    #[test]
-    fn base_urls() {
-        for (text, shown) in [
-            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
-            ("http://shop/sale/", "http://shop/sale"),
-            ("http://[::1]:8090/", "http://[::1]:8090"),
+    /// Goal: usual base URLs are accepted, and looked up; others are refused with the reason.
+    #[tokio::test]
+    async fn base_urls() {
+        for (text, shown, address) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080", "127.0.0.1:8080"),
+            ("http://127.0.0.1/sale/", "http://127.0.0.1/sale", "127.0.0.1:80"),
+            ("http://[::1]:8090/", "http://[::1]:8090", "[::1]:8090"),
+            ("http://[::1]", "http://[::1]", "[::1]:80"),
         ] {
-            assert_eq!(text.parse::<BaseUrl>().expect(text).to_string(), shown);
+            let url: BaseUrl = text.parse().expect(text);
+            assert_eq!(url.to_string(), shown);
+            let endpoint = Endpoint::resolve(url).await.expect("an address needs no look-up");
+            assert_eq!(endpoint.addresses, [address.parse().expect("an address")]);
         }
         for (text, reason) in [
             ("https://shop", "TLS"),
@@ -113,20 +117,6 @@ mod tests {
         ] {
             let error = text.parse::<BaseUrl>().expect_err(text);
             assert!(error.contains(reason), "{text}: {error}");
-        }
-    }
-
-    /// Goal: an address with brackets, and one without a port, can be looked up.
-    #[tokio::test]
-    async fn looks_up_addresses() {
-        for (text, address) in [
-            ("http://[::1]:8090", "[::1]:8090"),
-            ("http://127.0.0.1", "127.0.0.1:80"),
-            ("http://[::1]", "[::1]:80"),
-        ] {
-            let url = text.parse().expect(text);
-            let endpoint = Endpoint::resolve(url).await.expect("an address needs no look-up");
-            assert_eq!(endpoint.addresses, [address.parse().expect("an address")]);
         }
     }
 }

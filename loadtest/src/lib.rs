@@ -76,18 +76,23 @@ pub async fn run(cli: Cli) -> ExitCode {
     print_report(run::run_shown(&args).await, args.json)
 }
 
+/// The text goes to stdout, or with `json` to stderr.
 fn print_report(report: Result<Report, RunError>, json: bool) -> ExitCode {
-    match report {
-        Ok(report) => {
-            // if this fails, the exit code remains
-            let _ = print(&report, json);
-            if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+    let report = match report {
+        Ok(report) => report,
         Err(error) => {
             eprintln!("loadtest: {}", in_full(&error));
-            ExitCode::from(2)
+            return ExitCode::from(2);
         }
-    }
+    };
+    // if this fails, the exit code remains
+    let _ = if json {
+        let object = serde_json::to_string_pretty(&report).expect("plain data");
+        write!(io::stderr(), "{report}").and_then(|()| writeln!(io::stdout(), "{object}"))
+    } else {
+        write!(io::stdout(), "{report}")
+    };
+    if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A seed for a run that was given none: random, and short enough to type.
@@ -106,19 +111,6 @@ fn check(args: &CheckArgs) -> Result<Report, RunError> {
     let Recorded { setup, histories, unsettled } = recorded.map_err(because(what))?;
     let load = Load { unsettled, ..Load::default() };
     Ok(Report::new(&setup, &histories, args.limits, load))
-}
-
-/// The text goes to stdout, or with `json` to stderr.
-fn print(report: &Report, json: bool) -> io::Result<()> {
-    let text = table::Table(report);
-    if json {
-        write!(io::stderr(), "{text}")?;
-        let mut stdout = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut stdout, report)?;
-        writeln!(stdout)
-    } else {
-        write!(io::stdout(), "{text}")
-    }
 }
 
 /// An error and all its sources, in one line.

@@ -165,10 +165,10 @@ pub(crate) async fn run(
     let cpu_seconds = cpu_seconds_since(processes, &spent_before);
     // orders that were not sent, since all buyers gave up, are unknown
     let planned = if plan.args.duration.is_some() { 0 } else { plan.setup.requests };
-    let mut orders = vec![Order::unsent(); planned];
+    let mut orders = vec![Order::default(); planned];
     for (number, order) in all.into_iter().flatten() {
         if number >= orders.len() {
-            orders.resize(number + 1, Order::unsent());
+            orders.resize(number + 1, Order::default());
         }
         orders[number] = order;
     }

@@ -12,9 +12,6 @@ use crate::cli::Limits;
 use crate::load::{Load, due};
 use crate::record::Setup;
 
-/// How the refusal of an old token is counted.
-const STALE_TOKEN: &str = "503 stale-token";
-
 /// Longer latencies are recorded as this long.
 const LONGEST_LATENCY: Duration = Duration::from_hours(1);
 
@@ -69,8 +66,6 @@ pub struct Report {
     pub lost: u64,
     /// How often orders were sent, retries included.
     pub attempts: u64,
-    /// Attempts that were refused because the instance had lost the lock unnoticed.
-    pub stale_tokens: u64,
     /// Settled orders by HTTP status.
     pub answers_by_status: BTreeMap<u16, u64>,
     /// Failed orders by status and problem type.
@@ -181,7 +176,6 @@ impl Report {
             quantity: setup.quantity,
             run: setup.items[0].run.clone(),
             seed: setup.seed,
-            stale_tokens: load.unsettled.get(STALE_TOKEN).copied().unwrap_or_default(),
             unsettled_attempts: load.unsettled,
             ..Self::of_load(setup, &orders, load.cpu_seconds)
         };

@@ -9,52 +9,48 @@ use crate::report::{Percentiles, Report};
 /// Shorter pauses are normal.
 const PAUSE_WORTH_TELLING_SECONDS: f64 = 0.5;
 
-/// Shows a report.
-#[derive(Debug)]
-pub(crate) struct Table<'a>(pub(crate) &'a Report);
-
-impl fmt::Display for Table<'_> {
+/// The table and the verdict.
+impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(report) = self;
-        if report.probe_path.is_some() {
-            return writeln!(f, "{}", report.verdict);
+        if self.probe_path.is_some() {
+            return writeln!(f, "{}", self.verdict);
         }
         writeln!(
             f,
             "{} of {} each, over {} at {}\n",
-            count(u64_from(report.requests), "order"),
-            count(report.quantity, "unit"),
-            count(u64_from(report.connections), "connection"),
-            report.urls.join(", ")
+            count(u64_from(self.requests), "order"),
+            count(self.quantity, "unit"),
+            count(u64_from(self.connections), "connection"),
+            self.urls.join(", ")
         )?;
-        rows(f, "answers", answers(report))?;
+        rows(f, "answers", answers(self))?;
         let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
             counts.iter().map(|(name, n)| counter(name, *n)).collect()
         };
-        rows(f, "failures", counted(&report.failures))?;
-        rows(f, "unsettled", counted(&report.unsettled_attempts))?;
-        let sold_by = report.instances.iter().map(|(instance, share)| {
+        rows(f, "failures", counted(&self.failures))?;
+        rows(f, "unsettled", counted(&self.unsettled_attempts))?;
+        let sold_by = self.instances.iter().map(|(instance, share)| {
             format!("{}  {:>5.1} %", counter(instance, share.acknowledged), share.share * 100.0)
         });
         rows(f, "sold by", sold_by)?;
-        let pause = (report.longest_pause_seconds >= PAUSE_WORTH_TELLING_SECONDS).then(|| {
-            let (length, at) = (report.longest_pause_seconds, report.longest_pause_at_seconds);
+        let pause = (self.longest_pause_seconds >= PAUSE_WORTH_TELLING_SECONDS).then(|| {
+            let (length, at) = (self.longest_pause_seconds, self.longest_pause_at_seconds);
             format!("longest pause {length:.3} s, from {at:.3} s on")
         });
         let time = format!(
             "{:.3} s from the first request to the last answer, {:.0} answers/s",
-            report.duration_seconds, report.answers_per_second
+            self.duration_seconds, self.answers_per_second
         );
         rows(f, "time", [time].into_iter().chain(pause))?;
-        rows(f, "latency", report.latency_microseconds.iter().flat_map(latencies))?;
-        rows(f, "stock", stock(report))?;
-        for note in &report.notes {
+        rows(f, "latency", self.latency_microseconds.iter().flat_map(latencies))?;
+        rows(f, "stock", stock(self))?;
+        for note in &self.notes {
             rows(f, "note", [note])?;
         }
         writeln!(f)?;
         // one reason a line
-        let Some((first, rest)) = report.reasons.split_first() else {
-            return writeln!(f, "{}", report.verdict);
+        let Some((first, rest)) = self.reasons.split_first() else {
+            return writeln!(f, "{}", self.verdict);
         };
         writeln!(f, "FAIL: {}", first.text)?;
         rest.iter().try_for_each(|fault| writeln!(f, "      {}", fault.text))

@@ -137,7 +137,7 @@ impl Child {
     ///
     /// # Errors
     /// When the system call fails.
-    pub fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
+    pub(crate) fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
         let status = self.process.try_wait()?;
         if status.is_some() {
             self.dismiss_guardian();

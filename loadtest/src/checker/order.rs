@@ -10,8 +10,8 @@ const WENT_AWAY: &str = "client went away";
 /// The problem type of an order for which too few units were left.
 const SOLD_OUT: &str = "sold-out";
 
-/// One order of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One order of a run; by default one that was not sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) outcome: FinalOutcome,
     /// Whether an attempt without an answer may have taken units.
@@ -27,12 +27,13 @@ pub(crate) struct Order {
 }
 
 /// The final outcome of an order for its buyer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FinalOutcome {
     Acknowledged(Acknowledgement),
     /// Too few units were left.
     SoldOut,
     /// No definite answer.
+    #[default]
     Unknown,
     /// Any other answer, such as `500 internal`: the status and the problem's type.
     Failed {
@@ -123,18 +124,6 @@ impl Outcome {
 }
 
 impl Order {
-    /// An order that was not sent.
-    pub(crate) fn unsent() -> Self {
-        Self {
-            outcome: FinalOutcome::Unknown,
-            in_doubt: false,
-            abandoned: false,
-            attempts: 0,
-            sent: 0,
-            ended: 0,
-        }
-    }
-
     /// Adds an attempt, which lasted from `sent` to `ended`. The attempts of an order follow each
     /// other.
     pub(crate) fn add(&mut self, sent: u64, ended: u64, outcome: Outcome) {

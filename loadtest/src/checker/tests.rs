@@ -483,5 +483,5 @@ fn longest_pause_is_found() {
     assert_eq!(longest_pause(&orders), (100, 250));
     // nor is there an end to it if nothing is answered any more
     assert_eq!(longest_pause(&orders[..2]), (100, 120));
-    assert_eq!(longest_pause(&[Order::unsent(), span(7, 8, FinalOutcome::Unknown)]), (7, 8));
+    assert_eq!(longest_pause(&[Order::default(), span(7, 8, FinalOutcome::Unknown)]), (7, 8));
 }

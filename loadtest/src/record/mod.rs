@@ -121,7 +121,7 @@ struct StateLine {
 }
 
 /// How much there must be.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct EndLine {
     attempts: u64,
     ledger: u64,

@@ -1,15 +1,14 @@
 //! Reads a file that was recorded, line by line.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, Read as _};
+use std::io::Read;
+
+use serde_json::Deserializer;
 
 use super::{Attempt, EndLine, LedgerLine, Line, Setup, StateLine, VERSION};
 use crate::BoxError;
 use crate::checker::{History, Order, u64_from};
 use crate::cli::{MOST_REQUESTS, RATES};
-
-/// No line that this program writes is longer, but for a first one with very many items.
-const LINE_LIMIT_BYTES: u64 = 1 << 20;
 
 /// A run, as far as a file has it.
 #[derive(Clone, Debug)]
@@ -25,21 +24,14 @@ pub(crate) struct Recorded {
 ///
 /// # Errors
 /// It cannot be read, a line is none, or it is not whole.
-pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, BoxError> {
+pub(crate) fn read(input: impl Read) -> Result<Recorded, BoxError> {
     let mut recorded: Option<Recorded> = None;
     let mut end = None;
-    let mut text = Vec::new();
-    for number in 1.. {
-        text.clear();
-        let length = input.by_ref().take(LINE_LIMIT_BYTES).read_until(b'\n', &mut text)?;
-        if length == 0 {
-            break;
-        }
-        let whole = text.last() == Some(&b'\n');
-        let line = match serde_json::from_slice(&text) {
+    for (number, line) in (1..).zip(Deserializer::from_reader(input).into_iter()) {
+        let line = match line {
             Ok(line) => line,
             // the last thing that a killed run wrote
-            Err(_) if !whole && u64_from(length) < LINE_LIMIT_BYTES => break,
+            Err(error) if error.is_eof() => break,
             Err(error) => {
                 let what = format!("line {number} is not a line of a recorded run: {error}");
                 return Err(what.into());
@@ -60,7 +52,7 @@ pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, BoxError> {
             }
             (Some(recorded), Line::State(state)) => recorded.state(state),
         };
-        read.map_err(|what| format!("line {number}: {what}"))?;
+        read.map_err(|what: String| format!("line {number}: {what}"))?;
     }
     Ok(recorded.ok_or("it is empty: no run was recorded")?.whole(end)?)
 }
@@ -114,7 +106,7 @@ impl Recorded {
         let number = history.number(&id).filter(|number| *number < MOST_REQUESTS);
         let number = number.ok_or_else(|| format!("{id} is no order of this run"))?;
         if number >= history.orders.len() {
-            history.orders.resize(number + 1, Order::unsent());
+            history.orders.resize(number + 1, Order::default());
         }
         let order = &mut history.orders[number];
         if order.attempts > 0 && (sent < order.ended || order.is_settled()) {
@@ -162,7 +154,7 @@ impl Recorded {
             }
             // those that were not sent, since all buyers had given up
             if orders > history.orders.len() && orders <= MOST_REQUESTS {
-                history.orders.resize(orders, Order::unsent());
+                history.orders.resize(orders, Order::default());
             }
         }
         Ok(self)

@@ -31,19 +31,12 @@ pub(crate) struct RecorderGone;
 /// Takes attempts for the file; waits while too many wait to be written.
 pub(crate) type Recorder = mpsc::Sender<Attempt>;
 
-/// The file and the thread that writes it.
+/// The thread that writes the file.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    thread: JoinHandle<io::Result<Output>>,
-}
-
-#[derive(Debug)]
-struct Output {
-    file: BufWriter<File>,
+    thread: JoinHandle<io::Result<BufWriter<File>>>,
     /// The URLs.
     instances: Vec<String>,
-    /// How many were written.
-    attempts: u64,
 }
 
 impl Writer {
@@ -52,18 +45,13 @@ impl Writer {
     /// # Errors
     /// The file cannot be written, or the system has no more threads.
     pub(crate) fn start(file: File, setup: &Setup) -> io::Result<(Self, Recorder)> {
-        let mut output = Output {
-            file: BufWriter::with_capacity(BUFFER_BYTES, file),
-            instances: setup.instances.clone(),
-            attempts: 0,
-        };
-        output.line(&Line::Run(setup.clone()))?;
-        output.file.flush()?;
+        let mut file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        write_line(&mut file, &Line::Run(setup.clone()))?;
+        file.flush()?;
         let (recorder, attempts) = mpsc::channel(QUEUE_LENGTH);
-        let thread = thread::Builder::new()
-            .name("history".to_owned())
-            .spawn(move || output.attempts(attempts))?;
-        Ok((Self { thread }, recorder))
+        let thread = thread::Builder::new().name("history".to_owned());
+        let thread = thread.spawn(move || write_attempts(file, attempts))?;
+        Ok((Self { thread, instances: setup.instances.clone() }, recorder))
     }
 
     /// Waits until all attempts are written, which needs all recorders to be gone, and writes the
@@ -73,57 +61,61 @@ impl Writer {
     /// Something could not be written.
     pub(crate) fn finish(self, histories: Option<&[History]>) -> io::Result<()> {
         let written = self.thread.join();
-        let mut output =
+        let mut file =
             written.unwrap_or_else(|_| Err(io::Error::other("the writing thread has failed")))?;
         if let Some(histories) = histories {
-            output.end(histories)?;
+            write_end(&mut file, &self.instances, histories)?;
         }
-        output.file.flush()
+        file.flush()
     }
 }
 
-impl Output {
-    fn line(&mut self, line: &Line) -> io::Result<()> {
-        serde_json::to_writer(&mut self.file, line)?;
-        self.file.write_all(b"\n")
-    }
+fn write_line(file: &mut BufWriter<File>, line: &Line) -> io::Result<()> {
+    serde_json::to_writer(&mut *file, line)?;
+    file.write_all(b"\n")
+}
 
-    #[allow(clippy::disallowed_methods, reason = "the writer has a thread of its own")]
-    fn attempts(mut self, mut attempts: mpsc::Receiver<Attempt>) -> io::Result<Self> {
-        let mut batch = Vec::with_capacity(BATCH);
-        while attempts.blocking_recv_many(&mut batch, BATCH) > 0 {
-            let all = batch.len() < BATCH;
-            for attempt in batch.drain(..) {
-                self.attempts += 1;
-                self.line(&Line::Attempt(attempt))?;
-            }
-            if all {
-                // a run that is killed leaves what happened until a moment before
-                self.file.flush()?;
-                thread::sleep(NAP);
-            }
+#[allow(clippy::disallowed_methods, reason = "the writer has a thread of its own")]
+fn write_attempts(
+    mut file: BufWriter<File>,
+    mut attempts: mpsc::Receiver<Attempt>,
+) -> io::Result<BufWriter<File>> {
+    let mut batch = Vec::with_capacity(BATCH);
+    while attempts.blocking_recv_many(&mut batch, BATCH) > 0 {
+        let all = batch.len() < BATCH;
+        for attempt in batch.drain(..) {
+            write_line(&mut file, &Line::Attempt(attempt))?;
         }
-        Ok(self)
+        if all {
+            // a run that is killed leaves what happened until a moment before
+            file.flush()?;
+            thread::sleep(NAP);
+        }
     }
+    Ok(file)
+}
 
-    /// What was found after the last answer, item by item.
-    fn end(&mut self, histories: &[History]) -> io::Result<()> {
-        let mut ledger = 0;
-        for (item, history) in histories.iter().enumerate() {
-            for entry in &history.ledger {
-                self.line(&Line::Order(LedgerLine { item, entry: entry.clone() }))?;
-            }
-            ledger += u64_from(history.ledger.len());
-            let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));
-            let gone = history.gone.iter().map(|url| (url, None));
-            for (url, state) in there.chain(gone) {
-                let instance = self.instances.iter().position(|known| known == url);
-                let instance = instance.ok_or_else(|| io::Error::other("an unknown instance"))?;
-                self.line(&Line::State(StateLine { item, instance, state }))?;
-            }
+/// Writes what was found after the last answer, item by item.
+fn write_end(
+    file: &mut BufWriter<File>,
+    instances: &[String],
+    histories: &[History],
+) -> io::Result<()> {
+    let mut end = EndLine::default();
+    for (item, history) in histories.iter().enumerate() {
+        for entry in &history.ledger {
+            write_line(file, &Line::Order(LedgerLine { item, entry: entry.clone() }))?;
         }
-        let orders = histories.iter().map(|history| history.orders.len()).collect();
-        let attempts = self.attempts;
-        self.line(&Line::End(EndLine { attempts, ledger, orders }))
+        let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));
+        let gone = history.gone.iter().map(|url| (url, None));
+        for (url, state) in there.chain(gone) {
+            let instance = instances.iter().position(|known| known == url);
+            let instance = instance.ok_or_else(|| io::Error::other("an unknown instance"))?;
+            write_line(file, &Line::State(StateLine { item, instance, state }))?;
+        }
+        end.attempts += history.orders.iter().map(|order| u64::from(order.attempts)).sum::<u64>();
+        end.ledger += u64_from(history.ledger.len());
+        end.orders.push(history.orders.len());
     }
+    write_line(file, &Line::End(end))
 }

@@ -99,14 +99,15 @@ async fn passing_refusals_are_asked_again() {
     }
 }
 
-/// Goal: an answer of the service that names no time to ask again is the last one.
+/// Goal: an answer of the service that names no time to ask again is the last one, and counted by its type.
 #[tokio::test(flavor = "multi_thread")]
 async fn lasting_refusal_is_final() {
-    let fault = Fault::Problem(1, 503, "foreign-fence");
-    let report = report(fault, "--requests 3 --stock 3").await;
-    assert_eq!(report.failures, [("503 foreign-fence".to_owned(), 1)].into());
-    assert_eq!((report.acknowledged, report.attempts), (2, 3));
-    assert!(report.violations.is_empty() && !report.pass, "{}", report.verdict);
+    for (status, kind) in [(400, "bad-item"), (503, "foreign-fence")] {
+        let report = report(Fault::Problem(1, status, kind), "--requests 3 --stock 3").await;
+        assert_eq!(report.failures, [(format!("{status} {kind}"), 1)].into());
+        assert_eq!((report.acknowledged, report.attempts), (2, 3));
+        assert!(report.violations.is_empty() && !report.pass, "{}", report.verdict);
+    }
 }
 
 /// Goal: a run ends at its time, at its rate, and only orders that were sent are counted.

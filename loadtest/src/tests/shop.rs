@@ -28,8 +28,6 @@ pub(super) enum Fault {
     Problem(u32, u16, &'static str),
     /// The second instance is gone after this many orders.
     LeaveAfter(u32),
-    /// Every order is accepted, and none is recorded.
-    NoLock,
     /// Starting a sale needs this token.
     AdminToken(&'static str),
     NotReady,
@@ -170,7 +168,7 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         ("/stock/reduce", _) => {
             let order = head.headers["idempotency-key"].to_str().expect("visible ASCII");
             let quantity = number("quantity").try_into().expect("small");
-            let reply = sale.reduce(order, quantity, port, fault == Fault::NoLock);
+            let reply = sale.reduce(order, quantity, port);
             let is_lost = matches!(fault, Fault::LoseAnswers(_));
             if is_lost { Err(io::Error::other("lost")) } else { Ok(reply) }
         }
@@ -203,7 +201,7 @@ impl Store {
 }
 
 impl Sale {
-    fn reduce(&mut self, order: &str, quantity: i64, port: u16, no_lock: bool) -> Reply {
+    fn reduce(&mut self, order: &str, quantity: i64, port: u16) -> Reply {
         if let Some(answer) = self.answers.get(order) {
             return reply(200, answer);
         }
@@ -213,19 +211,12 @@ impl Sale {
         self.stock -= quantity;
         self.lucky += quantity;
         let position = self.ledger.len() + 1;
-        let token = (!no_lock).then_some(1000 + position / 10);
-        if no_lock {
-            // two buyers read the same stock, and only one of the writes is left
-            self.stock = self.initial - 1;
-        }
         let answer = json!({
             "outcome": "reserved", "position": position, "order": order, "quantity": quantity,
-            "remaining": self.stock, "instance": port.to_string(), "token": token,
+            "remaining": self.stock, "instance": port.to_string(), "token": 1000 + position / 10,
         });
-        if !no_lock {
-            self.ledger.push(answer.clone());
-            self.answers.insert(order.to_owned(), answer.clone());
-        }
+        self.ledger.push(answer.clone());
+        self.answers.insert(order.to_owned(), answer.clone());
         reply(200, &answer)
     }
 }

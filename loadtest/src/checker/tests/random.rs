@@ -39,7 +39,7 @@ fn sale(random: &mut SplitMix64) -> History {
         };
         let late = if fate == Fate::Lost { 3000 } else { 0 };
         effects.push((random.random_range(sent..ended + late), number, fate));
-        orders.push(Order { sent, ended, ..Order::unsent() });
+        orders.push(Order { sent, ended, ..Order::default() });
     }
     effects.sort_unstable_by_key(|(at, number, _)| (*at, *number));
     let (mut stock, mut token) = (initial, 100);
