@@ -1,12 +1,12 @@
 //! The `serve` command: the service with a relay to the control, baselines and faults.
 
-use std::error::Error;
 use std::sync::Arc;
 
 use axum::http::Uri;
 use clap::Args;
 use flash_sale::config::Config;
 use flash_sale::http::Extension;
+use flash_sale::sale::BoxError;
 use flash_sale::serve::serve_with;
 
 use crate::baselines::{self, GuardOptions};
@@ -44,7 +44,7 @@ pub struct ServeOptions {
 ///
 /// # Errors
 /// An admin token was given, or the service failed.
-pub async fn serve(mut options: ServeOptions) -> Result<(), Box<dyn Error>> {
+pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
     let config = &options.service;
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
         return Err("`demo serve` takes no admin token: any client may start a sale".into());
@@ -57,7 +57,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), Box<dyn Error>> {
         let relay = Relay::new(sale.clone(), switch, control);
         Ok((sale, Some(Arc::new(relay) as Arc<dyn Extension>)))
     };
-    Ok(serve_with(service, sale).await?)
+    serve_with(service, sale).await
 }
 
 /// Removes the safeguards that `options` name, and arms the faults.

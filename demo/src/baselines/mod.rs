@@ -27,7 +27,7 @@ use fenced_lock::EtcdOptions;
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
-use flash_sale::serve::{self, ServeError};
+use flash_sale::serve;
 use tokio::sync::Mutex;
 
 use self::order_locks::{EachOrder, InProcess, LockCall, Recipe};
@@ -128,7 +128,7 @@ pub async fn sale(
     options: &GuardOptions,
     writer: &Arc<Writer>,
     port: u16,
-) -> Result<(Sale, Arc<Switch>), ServeError> {
+) -> Result<(Sale, Arc<Switch>), BoxError> {
     let lock = options.lock;
     if options.fence == Some(Fence::None) {
         writer.set(Safeguard::Fence, false);
@@ -136,17 +136,15 @@ pub async fn sale(
     let inventory = serve::inventory(config).await?;
     let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
     let context = SaleContext::new(inventory, config.sale_options(port));
-    let refused = |source: BoxError| ServeError::Connect { source };
     let mut promises = None;
     let main = if lock.is_shared() {
         let any = match lock {
             LockMode::Etcd => AnyLock::Fenced(serve::etcd(config)?),
-            _ => AnyLock::at(lock, &options.lock_at).map_err(|error| refused(error.into()))?,
+            _ => AnyLock::at(lock, &options.lock_at)?,
         };
         promises = Some(any.promises());
         let name = &context.options.lock_name;
-        let fenced = any.fenced_by(options.fence, &context.inventory, name);
-        let fenced = fenced.map_err(|error| refused(error.into()))?;
+        let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
         let fenced = Arc::new(FaultyLock::new(fenced, writer));
         let sessions = serve::lock_sessions(config, &context.options.instance, fenced).await?;
         match options.hold {
@@ -158,7 +156,7 @@ pub async fn sale(
             tracing::warn!("{warning}");
         }
         let etcd = config.servers.etcd_options()?;
-        baseline(&context, lock, etcd, config.lock_ttl).await.map_err(refused)?
+        baseline(&context, lock, etcd, config.lock_ttl).await?
     };
     // switched on later, it is the one that the lock has anyway
     let fence = lock.fence(options.fence.filter(|fence| *fence != Fence::None));

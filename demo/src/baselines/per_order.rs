@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fenced_lock::{QueueEntry, Token};
 use flash_sale::inventory::{InventoryError, Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -60,7 +60,7 @@ impl<L: OrderLock> PerOrder<L> {
             let sold = by_the_script(&self.context, None, &order).await;
             return sold.map_err(|error| SaleError::of_order(error, &order));
         }
-        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
+        if let Some(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         // kept until the order has left etcd as well

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fenced_lock::{Promises, QueueEntry, SessionKeeper};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
@@ -135,7 +135,7 @@ async fn reduce_in_the_request(
     order: Order,
 ) -> Result<Outcome, SaleError> {
     let waited = Duration::from_secs(1);
-    if let StockCheck::Answer(outcome) = context.check_stock(&order).await? {
+    if let Some(outcome) = context.check_stock(&order).await? {
         return Ok(outcome);
     }
     let name = lock_name(&context.options.lock_name, &order.item);

@@ -95,12 +95,6 @@ impl Extension for Relay {
     fn view(&self) -> Value {
         self.view.lock().clone()
     }
-
-    fn instances(&self) -> Vec<Arc<str>> {
-        let view = self.view.lock();
-        let all = view["instances"].as_array().into_iter().flatten();
-        all.filter_map(|one| one["instance"].as_str().map(Arc::from)).collect()
-    }
 }
 
 impl Relay {

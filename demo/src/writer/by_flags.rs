@@ -4,7 +4,7 @@
 //! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
 
 use flash_sale::inventory::{
-    Accepted, Batch, Fence, Inventory, InventoryError, Keys, Order, Outcome,
+    Accepted, Batch, Inventory, InventoryError, Keys, Order, Outcome, parse_token, token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -72,7 +72,7 @@ pub(super) async fn reduce(
         take
     };
     take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
-    take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
+    take.arg(token.map(token_record).unwrap_or_default())
         .arg(seen.as_ref().map(|seen| seen.stock.max(0).to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
@@ -84,7 +84,7 @@ pub(super) async fn reduce(
     }
     let (status, detail, fields, answers): (String, String, Vec<String>, Vec<String>) =
         fault::once_sent(inventory.command(&take)).await?;
-    match (&*status, token, Fence::from_record(&detail)) {
+    match (&*status, token, parse_token(&detail)) {
         ("ok", ..) => {}
         ("stale", Some(token), Some(fence)) => {
             return Err(InventoryError::StaleToken { token, fence });
