@@ -3,7 +3,8 @@
 -- KEYS  stock, lucky, orders, ledger, fence
 -- ARGV  1 token, or nothing; 2 nothing, or the stock that the holder saw: then it decides by that, and no token is
 --       compared; 3 whether a known id gets its first answer; 4 whether lucky and ledger are written here;
---       5 instance, then for each order its id, quantity and user
+--       5 instance, then for each order its id, quantity, user, and whether it may be known: a holder without the fence
+--       decides by what it saw in this as well
 -- Answer: ok, the units sold, the new ids and records, and for each order its record or the stock that did
 --         not suffice; or stale or foreign, and the fence; or unknown.
 
@@ -23,9 +24,9 @@ if not stock then return {'unknown', '', {}, {}} end
 local position = redis.call('LLEN', LEDGER)
 
 local answers, fields, accepted, sold = {}, {}, {}, 0
-for i = 6, #ARGV, 3 do
-  local id, quantity, user = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local record = has_ids and (accepted[id] or redis.call('HGET', ORDERS, id))
+for i = 6, #ARGV, 4 do
+  local id, quantity, user, may_be_known = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3] ~= ''
+  local record = has_ids and (accepted[id] or may_be_known and redis.call('HGET', ORDERS, id))
   if record then
     answers[#answers + 1] = record
   elseif tonumber(quantity) > stock then

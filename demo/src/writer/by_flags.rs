@@ -25,12 +25,40 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by the stock that was `seen`.
+/// What a holder without the fence decides by. Its buyers may have been served elsewhere meanwhile, under the same ids.
+pub(super) struct Seen {
+    stock: i64,
+    /// Which orders of the batch have been accepted before.
+    known: Vec<bool>,
+}
+
+impl Seen {
+    pub(super) async fn of(
+        inventory: &Inventory,
+        batch: &Batch<'_>,
+    ) -> Result<Self, InventoryError> {
+        let stock = inventory.available(batch.item).await?;
+        let mut get = redis::cmd("HMGET");
+        get.arg(&Keys::of(batch.item).orders);
+        for order in batch.orders {
+            get.arg(order.id.as_str());
+        }
+        let records = inventory.command(&get).await.map_err(|error| match error {
+            // a read writes nothing
+            InventoryError::Unanswered { source } => InventoryError::Unreachable { source },
+            error => error,
+        });
+        let records: Vec<Option<String>> = records?;
+        Ok(Self { stock, known: records.iter().map(Option::is_some).collect() })
+    }
+}
+
+/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by what was `seen`.
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
     Batch { item, token, instance, orders }: Batch<'_>,
-    seen: Option<i64>,
+    seen: Option<Seen>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
@@ -45,12 +73,14 @@ pub(super) async fn reduce(
     };
     take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
     take.arg(token.map(token_record).unwrap_or_default())
-        .arg(seen.map(|stock| stock.max(0).to_string()).unwrap_or_default())
+        .arg(seen.as_ref().map(|seen| seen.stock.max(0).to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
     take.arg(instance);
-    for order in orders {
+    for (place, order) in orders.iter().enumerate() {
+        let may_be_known = seen.as_ref().is_none_or(|seen| seen.known[place]);
         take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
+        take.arg(if may_be_known { "1" } else { "" });
     }
     let (status, detail, fields, answers): (String, String, Vec<String>, Vec<String>) =
         fault::once_sent(inventory.command(&take)).await?;

@@ -56,7 +56,9 @@ impl Writer {
             fault::at(Point::AfterGrant).await;
         }
         let seen = match batch.token {
-            Some(_) if !self.has(Safeguard::Fence) => Some(inventory.available(batch.item).await?),
+            Some(_) if !self.has(Safeguard::Fence) => {
+                Some(by_flags::Seen::of(inventory, &batch).await?)
+            }
             _ => None,
         };
         fault::at(Point::BeforeWrite).await;
