@@ -66,9 +66,6 @@ pub trait Extension: Send + Sync + 'static {
     /// The request may not.
     fn check_start(&self, head: &Parts) -> Result<(), Problem>;
 
-    /// Called several times a second while the sale is watched. It must not block.
-    fn refresh(self: Arc<Self>);
-
-    /// The member `demo` of the events.
-    fn view(&self) -> serde_json::Value;
+    /// The member `demo` of the events. Called several times a second while the sale is watched; it must not block.
+    fn view(self: Arc<Self>) -> serde_json::Value;
 }

@@ -70,13 +70,9 @@ impl StockReads {
         let waiting = (order.id.clone(), reply);
         let is_first = {
             let mut items = self.waiting.lock();
-            match items.get_mut(&order.item) {
-                Some(others) => {
-                    others.push(waiting);
-                    false
-                }
-                None => items.insert(order.item.clone(), vec![waiting]).is_none(),
-            }
+            let is_first = !items.contains_key(&order.item);
+            items.entry(order.item.clone()).or_default().push(waiting);
+            is_first
         };
         if is_first {
             let (reads, item) = (Arc::clone(self), order.item.clone());

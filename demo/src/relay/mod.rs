@@ -78,7 +78,9 @@ impl Extension for Relay {
         same_site::check(&head.method, &head.headers)
     }
 
-    fn refresh(self: Arc<Self>) {
+    /// What the control said last. It is asked again meanwhile.
+    fn view(self: Arc<Self>) -> Value {
+        let view = self.view.lock().clone();
         if !self.is_asking.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let answer = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
@@ -90,10 +92,7 @@ impl Extension for Relay {
                 self.is_asking.store(false, Ordering::Relaxed);
             });
         }
-    }
-
-    fn view(&self) -> Value {
-        self.view.lock().clone()
+        view
     }
 }
 

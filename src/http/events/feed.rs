@@ -101,9 +101,6 @@ impl Feed {
                     return self.remove_from(feeds);
                 }
             }
-            if let Some(extension) = &app.extension {
-                Arc::clone(extension).refresh();
-            }
             app.events.pace.turn().await;
             let cursor = self.projection.lock().cursor();
             let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), budget.most());

@@ -270,7 +270,7 @@ impl Projection {
             "latency_ms": self.latency(),
             "skipped": self.history.skipped,
             "troubles": alerts.collect::<Vec<_>>(),
-            "demo": self.extension.as_ref().map(|extension| extension.view()),
+            "demo": self.extension.clone().map(Extension::view),
         })
     }
 

