@@ -17,6 +17,7 @@
 
 mod access;
 pub mod body;
+mod client_io;
 mod events;
 mod lock;
 mod metrics;

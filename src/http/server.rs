@@ -2,7 +2,7 @@
 //!
 //! The server speaks HTTP/1.1 alone: load balancers use it to their backends, and hyper-util's detection of HTTP/2
 //! without TLS waits for the first bytes without a bound. So does `axum::serve` for the head of a request. hyper's
-//! connection has a time limit for the head; `TimeoutStream` adds one for writing.
+//! connection has a time limit for the head; `ClientIo` adds one for writing.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,8 +25,8 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_io_timeout::TimeoutStream;
 
+use super::client_io::ClientIo;
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::safeguard::LIMITS;
 
@@ -45,8 +45,7 @@ pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
     /// The time for a client to send the head of a request, which includes the time that the connection is idle;
-    /// and to make room for more of an answer. The system reports room only when much of the send buffer is free,
-    /// so reading byte by byte is too slow.
+    /// and to read 16 KiB of its answers, or the rest of them.
     pub header_timeout: Duration,
     /// The most open connections; more wait to be accepted.
     pub max_connections: usize,
@@ -109,11 +108,10 @@ pub async fn serve(
         };
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(options.header_timeout));
+        let io = ClientIo::new(stream, options.header_timeout);
         let router = TowerToHyperService::new(router.clone());
         let service = service_fn(move |request| answer(router.clone(), request));
-        let io = TokioIo::new(Box::pin(stream));
+        let io = TokioIo::new(io);
         let connection = graceful.watch(http.serve_connection(io, service));
         connections.spawn(async move {
             // a broken connection is no fault of the service
