@@ -31,8 +31,9 @@ mod tests {
     #[test]
     fn every_source_is_shown_once() {
         let source = Box::new(std::io::Error::other("connection refused"));
-        let error = SaleError::StoreUnavailable { source };
-        let shown = "the store does not answer: nothing was taken, retry later: connection refused";
+        let error = SaleError::LockUnavailable { source };
+        let shown = "the lock service does not answer or is out of space: nothing was taken, retry later: \
+                     connection refused";
         assert_eq!(ErrorChain(&error).to_string(), shown);
         assert_eq!(ErrorChain(&std::io::Error::other(error)).to_string(), shown);
     }

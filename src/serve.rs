@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::http::server::{self, Stopped};
+use crate::http::server;
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
@@ -82,7 +82,8 @@ pub async fn serve_with(
     stop.cancel();
 
     let finish = async {
-        if let Stopped::CutOff { connections } = serving.await {
+        let connections = serving.await;
+        if connections > 0 {
             tracing::warn!(connections, "requests in flight took longer than the time to stop");
         }
         let close_by = stop_by.max(Instant::now() + MIN_CLOSE_TIME);

@@ -2,23 +2,20 @@
 
 use std::any::Any;
 
+use anyhow::Result;
+use async_trait::async_trait;
 use demo::locks::proxy_to;
-use fenced_lock::{GrantToken, Guard, LockError, Mutex, Session, Token};
-use futures_util::future::BoxFuture;
+use fenced_lock::{GrantToken, Guard, Mutex, Session, Token};
 use testkit::Proxy;
 
-use crate::error::LabError;
-
-/// What a client does, once it is done.
-pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, LabError>>;
-
 /// One that has a lock, or wants it.
+#[async_trait]
 pub(crate) trait Client: Send {
     /// Takes the lock, waiting as long as another one has it. Returns the token of the grant, if it has one.
-    fn lock(&mut self) -> Answer<'_, Option<Token>>;
+    async fn lock(&mut self) -> Result<Option<Token>>;
 
     /// Releases the lock, as far as this client knows that it has it.
-    fn unlock(&mut self) -> Answer<'_, ()>;
+    async fn unlock(&mut self) -> Result<()>;
 
     /// Whether it knows that it lost the lock.
     fn is_lost(&self) -> bool {
@@ -26,13 +23,13 @@ pub(crate) trait Client: Send {
     }
 
     /// How many claims are in the queue, if it can be seen.
-    fn queue_length(&mut self) -> Answer<'_, usize> {
-        Box::pin(std::future::ready(Ok(0)))
+    async fn queue_length(&mut self) -> Result<usize> {
+        Ok(0)
     }
 
     /// Why it is not granted the lock, by what the servers say.
-    fn why_locked(&mut self) -> Answer<'_, &'static str> {
-        Box::pin(std::future::ready(Ok("locked")))
+    async fn why_locked(&mut self) -> Result<&'static str> {
+        Ok("locked")
     }
 
     /// Whether it has noticed that the servers do not answer, if it does not repeat its requests.
@@ -42,18 +39,20 @@ pub(crate) trait Client: Send {
 }
 
 /// A session, which the clients of one process share.
+#[async_trait]
 pub(crate) trait LockSession: Send + Sync {
     /// A client of the lock of this name.
-    fn client(&self, name: &str) -> Result<Box<dyn Client>, LabError>;
+    fn client(&self, name: &str) -> Result<Box<dyn Client>>;
 
     /// Whether it has ended.
     fn is_lost(&self) -> bool;
 
-    fn close(&self) -> BoxFuture<'_, Result<(), LockError>>;
+    async fn close(&self) -> Result<()>;
 }
 
+#[async_trait]
 impl<T: GrantToken> LockSession for Session<T> {
-    fn client(&self, name: &str) -> Result<Box<dyn Client>, LabError> {
+    fn client(&self, name: &str) -> Result<Box<dyn Client>> {
         Ok(Box::new(Ours { mutex: self.mutex(name)?, guard: None }))
     }
 
@@ -61,8 +60,8 @@ impl<T: GrantToken> LockSession for Session<T> {
         Self::is_lost(self)
     }
 
-    fn close(&self) -> BoxFuture<'_, Result<(), LockError>> {
-        Box::pin(Self::close(self))
+    async fn close(&self) -> Result<()> {
+        Ok(Self::close(self).await?)
     }
 }
 
@@ -72,34 +71,31 @@ struct Ours<T: GrantToken> {
     guard: Option<Guard<T>>,
 }
 
+#[async_trait]
 impl<T: GrantToken> Client for Ours<T> {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let guard = self.guard.insert(self.mutex.lock().await?);
-            Ok((&guard.token() as &dyn Any).downcast_ref().copied())
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let guard = self.guard.insert(self.mutex.lock().await?);
+        Ok((&guard.token() as &dyn Any).downcast_ref().copied())
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            if let Some(guard) = self.guard.take() {
-                guard.unlock().await?;
-            }
-            Ok(())
-        })
+    async fn unlock(&mut self) -> Result<()> {
+        if let Some(guard) = self.guard.take() {
+            guard.unlock().await?;
+        }
+        Ok(())
     }
 
     fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
     }
 
-    fn queue_length(&mut self) -> Answer<'_, usize> {
-        Box::pin(async { Ok(self.mutex.queue().await?.len()) })
+    async fn queue_length(&mut self) -> Result<usize> {
+        Ok(self.mutex.queue().await?.len())
     }
 }
 
 /// A proxy to each of these servers, and the addresses through them. A lock without servers has no proxies.
-pub(crate) async fn proxies_to(servers: &[String]) -> Result<(Vec<Proxy>, Vec<String>), LabError> {
+pub(crate) async fn proxies_to(servers: &[String]) -> Result<(Vec<Proxy>, Vec<String>)> {
     let (mut proxies, mut addresses) = (Vec::new(), Vec::new());
     for address in servers {
         let Some(port) = port_of(address) else {

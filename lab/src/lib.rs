@@ -12,8 +12,5 @@ pub mod bench;
 #[cfg(feature = "chaos")]
 pub mod chaos;
 mod clients;
-mod error;
 mod experiment;
 mod wait;
-
-pub use error::LabError;

@@ -1,7 +1,7 @@
 //! One buyer's attempt, and its outcome.
 
 use fenced_lock::Token;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::Item;
 use super::stock::{parse_token, token_record};
@@ -93,8 +93,8 @@ pub struct Order {
     pub user: User,
 }
 
-/// An accepted order as the ledger records it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An accepted order as the ledger records it, and as `GET /orders` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     /// Its place in the ledger, from 1; 0 if it is in none.
     pub position: u64,
@@ -109,7 +109,13 @@ pub struct Accepted {
     /// The instance that accepted it.
     pub instance: String,
     /// The token under which it was accepted; `None` without a lock.
+    #[serde(serialize_with = "revision")]
     pub token: Option<Token>,
+}
+
+#[allow(clippy::ref_option, reason = "the signature that serde asks for")]
+fn revision<S: Serializer>(token: &Option<Token>, serializer: S) -> Result<S::Ok, S::Error> {
+    token.map(Token::revision).serialize(serializer)
 }
 
 impl Accepted {

@@ -2,20 +2,21 @@
 //!
 //! The times are of the monotonic clock of this machine, which all its processes share.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use clap::Args;
 use demo::cluster::is_setting;
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
 use super::contestants::Contestant;
 use crate::clients::LockSession;
-use crate::error::LabError;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
@@ -50,36 +51,60 @@ pub struct ContendOptions {
     after: PathBuf,
 }
 
-/// Takes the lock until it is killed. Writes a line at each grant and one at its end.
+/// What a contender does, a line of its log.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Event {
+    /// It has a session.
+    Opened,
+    /// It asks for the lock.
+    Asks,
+    Granted {
+        at: u64,
+        token: (u64, i64),
+    },
+    /// Its last write under this grant.
+    Ended {
+        at: u64,
+    },
+    Failed(String),
+}
+
+impl Event {
+    fn say(&self) {
+        println!("{}", serde_json::to_string(self).unwrap_or_default());
+    }
+}
+
+/// Takes the lock until it is killed, and says so.
 pub async fn contend(options: ContendOptions) -> ExitCode {
     loop {
         if let Err(error) = take_turns(&options).await {
-            println!("failed {error}");
+            Event::Failed(error.to_string()).say();
         }
         sleep(AGAIN_AFTER).await;
     }
 }
 
 /// Takes the lock again and again, until the session is lost.
-async fn take_turns(options: &ContendOptions) -> Result<(), LabError> {
+async fn take_turns(options: &ContendOptions) -> Result<()> {
     let ttl = Duration::from_millis(options.ttl);
     let session: Box<dyn LockSession> = options.lock.open(&options.lock_at, ttl).await?;
-    println!("opened {}", now());
+    Event::Opened.say();
     while !options.after.exists() {
         sleep(LOOK_EVERY).await;
     }
     let mut client = session.client(&options.name)?;
     while !session.is_lost() {
-        println!("asks {}", now());
+        Event::Asks.say();
         let token = match client.lock().await {
             Ok(token) => token.map_or((0, 0), |token| (token.cluster().0, token.revision())),
             Err(error) => {
-                println!("failed {error}");
+                Event::Failed(error.to_string()).say();
                 sleep(AGAIN_AFTER).await;
                 continue;
             }
         };
-        println!("granted {} {} {}", now(), token.0, token.1);
+        Event::Granted { at: now(), token }.say();
         let until = Instant::now() + Duration::from_millis(options.hold);
         // a step is what a sale does: look at the lock, think, write
         let mut written = now();
@@ -87,9 +112,9 @@ async fn take_turns(options: &ContendOptions) -> Result<(), LabError> {
             sleep(STEP).await;
             written = now();
         }
-        println!("ended {written}");
+        Event::Ended { at: written }.say();
         if let Err(error) = client.unlock().await {
-            println!("failed {error}");
+            Event::Failed(error.to_string()).say();
         }
     }
     Ok(())
@@ -126,72 +151,56 @@ impl Contender {
         addresses: &[String],
         name: &str,
         [ttl, hold]: [Duration; 2],
-    ) -> Result<Self, LabError> {
-        let system = LabError::system("a contender could not be started");
-        let program = std::env::current_exe().map_err(&system)?;
+    ) -> Result<Self> {
+        let program = std::env::current_exe()?;
         let log = dir.path().join(format!("contender-{}.log", uuid::Uuid::new_v4().simple()));
         let after = log.with_extension("begin");
-        let args = [
-            "contend",
-            "--lock",
-            lock.name(),
-            "--lock-at",
-            &addresses.join(","),
-            "--name",
-            name,
-            "--ttl",
-            &ttl.as_millis().to_string(),
-            "--hold",
-            &hold.as_millis().to_string(),
-            "--after",
-            &after.display().to_string(),
-        ];
+        let (ttl, hold) = (ttl.as_millis(), hold.as_millis());
+        let flags =
+            format!("contend --lock {} --name {name} --ttl {ttl} --hold {hold}", lock.name());
+        let at = OsString::from(addresses.join(","));
+        let places = ["--lock-at".into(), at, "--after".into(), after.clone().into()];
+        let args = flags.split(' ').map(OsString::from).chain(places);
         let program = Program::new(&program, dir, &log, STOP_GRACE);
         let program = Program { without_env: is_setting, ..program };
-        Ok(Self { child: program.start(args).map_err(system)?, after })
+        let child = program.start(args).context("a contender could not be started")?;
+        Ok(Self { child, after })
     }
 
     /// Lets it ask for the lock.
-    pub(super) fn begin(&self) -> io::Result<()> {
-        std::fs::write(&self.after, "")
+    pub(super) fn begin(&self) -> Result<()> {
+        std::fs::write(&self.after, "").context("a contender cannot begin")
     }
 
     /// Whether it has had a session.
     pub(super) fn has_opened(&self) -> bool {
-        std::fs::read_to_string(self.child.log()).is_ok_and(|text| text.contains("opened "))
+        self.events().contains(&Event::Opened)
     }
 
     /// How often it asked for the lock so far, and its grants.
     pub(super) fn tenures(&self) -> (usize, Vec<Tenure>) {
-        read(self.child.log())
+        tenures(&self.events())
+    }
+
+    fn events(&self) -> Vec<Event> {
+        // not there yet: nothing was written; the last line may be half written
+        let text = std::fs::read_to_string(self.child.log()).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 }
 
-fn read(log: &Path) -> (usize, Vec<Tenure>) {
-    // not there yet: nothing was written
-    parse(&std::fs::read_to_string(log).unwrap_or_default())
-}
-
-fn parse(text: &str) -> (usize, Vec<Tenure>) {
+fn tenures(events: &[Event]) -> (usize, Vec<Tenure>) {
     let (mut asked, mut tenures) = (0, Vec::<Tenure>::new());
-    // the last line may be half written
-    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-        let mut words = line.split_whitespace();
-        let (what, at) = (words.next(), words.next().and_then(|at| at.parse().ok()));
-        match (what, at) {
-            (Some("asks"), _) => asked += 1,
-            (Some("granted"), Some(granted)) => {
-                let cluster = words.next().and_then(|word| word.parse().ok());
-                let number = words.next().and_then(|word| word.parse().ok());
-                let token = (cluster.unwrap_or_default(), number.unwrap_or_default());
-                tenures.push(Tenure { granted, ended: None, token });
+    for event in events {
+        match *event {
+            Event::Asks => asked += 1,
+            Event::Granted { at, token } => {
+                tenures.push(Tenure { granted: at, ended: None, token });
             }
-            (Some("ended"), Some(ended)) => {
-                if let Some(last) = tenures.last_mut() {
-                    last.ended = Some(ended);
-                }
+            Event::Ended { at } => {
+                tenures.iter_mut().last().into_iter().for_each(|last| last.ended = Some(at));
             }
-            _ => {}
+            Event::Opened | Event::Failed(_) => {}
         }
     }
     (asked, tenures)
@@ -233,13 +242,23 @@ pub(super) fn millis(nanos: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Goal: what a contender wrote is read back; a line that is half written does not count yet.
+    /// Goal: each grant lasts until the last write that is known.
     #[test]
     fn reads_what_was_written() {
-        let text = "asks 1\ngranted 10 7 3\nended 20\nfailed: x\nasks 21\ngranted 30 7 4\nended 4";
+        let granted = |at, number| Event::Granted { at, token: (7, number) };
+        let failed = Event::Failed("x".to_owned());
+        let events = [
+            Event::Opened,
+            Event::Asks,
+            granted(10, 3),
+            Event::Ended { at: 20 },
+            failed,
+            Event::Asks,
+            granted(30, 4),
+        ];
         let first = Tenure { granted: 10, ended: Some(20), token: (7, 3) };
         let second = Tenure { granted: 30, ended: None, token: (7, 4) };
-        assert_eq!(parse(text), (2, vec![first, second]));
+        assert_eq!(tenures(&events), (2, vec![first, second]));
     }
 
     /// Goal: a contender holds the lock from its grant to its last write.

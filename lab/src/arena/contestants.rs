@@ -5,18 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anyhow::Result;
+use async_trait::async_trait;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use demo::locks::{AnyLock, LockMode, Server};
 use fenced_lock::{
-    Clock, Ends, LockError, Loss, Order, Promises, QueueView, Session, SessionOptions, TokenLife,
-    Wake,
+    Clock, Ends, Loss, Order, Promises, QueueView, Session, SessionOptions, TokenLife, Wake,
 };
-use futures_util::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 
 use crate::articles::{SetNx, connect};
 use crate::clients::{Client, LockSession};
-use crate::error::LabError;
 
 /// How often a waiter of the plainest lock asks: the default of `Lock` in `redis-py`, which is this lock.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -76,11 +75,9 @@ impl Contestant {
         }
     }
 
-    pub(super) fn promises(self, addresses: &[String]) -> Result<Promises, LabError> {
+    pub(super) fn promises(self, addresses: &[String]) -> Result<Promises> {
         match self {
-            Self::Library(lock) => {
-                Ok(AnyLock::at(lock, addresses).map_err(LockError::from)?.promises())
-            }
+            Self::Library(lock) => Ok(AnyLock::at(lock, addresses)?.promises()),
             Self::SetNx => Ok(Promises {
                 order: Order::Unordered,
                 wake: Wake::Polled,
@@ -97,13 +94,13 @@ impl Contestant {
         self,
         addresses: &[String],
         ttl: Duration,
-    ) -> Result<Box<dyn LockSession>, LabError> {
+    ) -> Result<Box<dyn LockSession>> {
         let Self::Library(lock) = self else {
             let redis = connect(&addresses.concat()).await?;
             return Ok(Box::new(SetNxSession { redis, ttl, has_failed: Arc::default() }));
         };
         let options = SessionOptions::new(ttl);
-        Ok(match AnyLock::at(lock, addresses).map_err(LockError::from)? {
+        Ok(match AnyLock::at(lock, addresses)? {
             AnyLock::Fenced(lock) => Box::new(Session::open(lock, options).await?),
             AnyLock::Unfenced(lock) => Box::new(Session::open(lock, options).await?),
         })
@@ -118,8 +115,9 @@ struct SetNxSession {
     has_failed: Arc<AtomicBool>,
 }
 
+#[async_trait]
 impl LockSession for SetNxSession {
-    fn client(&self, name: &str) -> Result<Box<dyn Client>, LabError> {
+    fn client(&self, name: &str) -> Result<Box<dyn Client>> {
         let mut client = SetNx::new(self.redis.clone(), name, self.ttl, PAUSE);
         client.has_failed = Arc::clone(&self.has_failed);
         Ok(Box::new(client))
@@ -129,7 +127,7 @@ impl LockSession for SetNxSession {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    fn close(&self) -> BoxFuture<'_, Result<(), LockError>> {
-        Box::pin(async { Ok(()) })
+    async fn close(&self) -> Result<()> {
+        Ok(())
     }
 }

@@ -7,13 +7,12 @@
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: the sale under each lock and each fence
-//! - `table`, `plots`: the results as text and pictures
+//! - `table`: the results as text
 
 pub mod contender;
 mod contestants;
 mod faults;
 mod options;
-mod plots;
 mod sale;
 mod servers;
 mod speed;
@@ -22,11 +21,11 @@ mod table;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::ValueEnum as _;
 use demo::baselines::Fence;
 use demo::locks::LockMode;
 use fenced_lock::Promises;
-use flash_sale::error_chain::ErrorChain;
 use serde::Serialize;
 use testkit::OwnedDir;
 
@@ -36,19 +35,18 @@ pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
 use self::servers::Servers;
 use self::speed::{Contest, Handovers};
-use crate::articles;
-use crate::error::LabError;
-use crate::experiment::{self, Trials, note, publish, random, write};
+use crate::articles::{self, Shown};
+use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
 
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
 
 /// The results of one lock. `None` or empty: not measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Figures {
     lock: &'static str,
     #[serde(skip)]
-    promises: Promises,
+    promises: Option<Promises>,
     /// One entry for each distance.
     handovers: Vec<Handovers>,
     waiters: usize,
@@ -60,28 +58,19 @@ struct Figures {
     burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
-    /// The measures that were left out, since a program is not installed.
-    left_out: Vec<String>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
-}
-
-impl Figures {
-    /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
-    fn keep<T>(&mut self, what: &str, measured: Result<T, LabError>) -> Option<T> {
-        let failed =
-            |error| self.faults.push(format!("{what}: not measured: {}", ErrorChain(&error)));
-        measured.map_err(failed).ok()
-    }
 }
 
 /// The whole run.
 #[derive(Debug, Serialize)]
 struct Results {
     seed: u64,
-    build: &'static str,
+    machine: Machine,
     trials: u32,
     locks: Vec<Figures>,
+    /// What goes wrong under the locks of articles.
+    flaws: Vec<Shown>,
 }
 
 /// Measures, prints and writes the results.
@@ -89,12 +78,13 @@ pub async fn run(options: ArenaOptions) -> ExitCode {
     experiment::run("arena", async |dir| measure(&options, dir).await).await
 }
 
-async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
+async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut results = Results {
         seed: options.seed.unwrap_or_else(loadtest::any_seed),
-        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        machine: machine(),
         trials: options.trials(),
         locks: Vec::new(),
+        flaws: Vec::new(),
     };
     note(&format!(
         "seed {}: {} trials of each fault, {} at a time",
@@ -111,19 +101,20 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode, Lab
             note(&format!("{}: left out, since {missing} is not installed", lock.name()));
             continue;
         }
-        let arena = Arena { options, lock, dir, seed: results.seed };
-        results.locks.push(arena.figures().await?);
+        let figures = Figures { lock: lock.name(), ..Figures::default() };
+        let arena = Arena { options, lock, dir, seed: results.seed, figures };
+        results.locks.push(arena.measure().await?);
         // after each lock, so that an interrupted run leaves what it has
-        write(out, &results, &table::text(&results), &plots::all(&results))?;
+        write(out, &results, &table::text(&results), &[])?;
     }
     if options.measures(Measure::Flaws) {
         let trials = options.trials.unwrap_or(options.full_or_short(3, 1));
-        articles::measure(&options.articles, trials, out).await?;
-        if results.locks.is_empty() {
-            return Ok(ExitCode::SUCCESS);
-        }
+        let is_wanted = |lock: &str| {
+            options.articles.is_empty() || options.articles.iter().any(|one| one == lock)
+        };
+        results.flaws = articles::shown(is_wanted, trials).await?;
     }
-    publish(out, &results, &table::text(&results), &plots::all(&results))?;
+    publish(out, &results, &table::text(&results), &[])?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -133,6 +124,7 @@ struct Arena<'a> {
     lock: Contestant,
     dir: &'a OwnedDir,
     seed: u64,
+    figures: Figures,
 }
 
 impl Arena<'_> {
@@ -145,40 +137,33 @@ impl Arena<'_> {
         Trials::new(what, self.options.trials(), self.options.jobs, self.seed)
     }
 
-    async fn figures(&self) -> Result<Figures, LabError> {
+    /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
+    fn keep<T>(&mut self, what: &str, measured: Result<T>) -> Option<T> {
+        let faults = &mut self.figures.faults;
+        measured.map_err(|error| faults.push(format!("{what}: not measured: {error:#}"))).ok()
+    }
+
+    async fn measure(mut self) -> Result<Figures> {
         self.note("starting its servers");
         let servers = Servers::start(self.lock, 1, self.dir).await?;
-        let mut figures = Figures {
-            lock: self.lock.name(),
-            promises: servers.promises()?,
-            handovers: Vec::new(),
-            waiters: self.options.full_or_short(100, 10),
-            overtaken: None,
-            contest: None,
-            idle_requests: None,
-            speed: None,
-            burst_ms: None,
-            takeovers: Vec::new(),
-            oversold: Vec::new(),
-            left_out: Vec::new(),
-            faults: Vec::new(),
-        };
-        let done = self.uncontended(&servers, &mut figures).await;
-        figures.keep("handovers or fairness", done);
+        self.figures.promises = Some(self.lock.promises(&servers.all.addresses())?);
+        self.figures.waiters = self.options.full_or_short(100, 10);
+        let done = self.uncontended(&servers).await;
+        self.keep("handovers or fairness", done);
         servers.stop().await?;
-        let done = self.with_counters(&mut figures).await;
-        figures.keep("requests", done);
-        self.takeovers(&mut figures).await;
+        let done = self.with_counters().await;
+        self.keep("requests", done);
+        self.takeovers().await;
         if let Some(guard) = self.lock.guard() {
-            let done = self.speed_of_sales(guard, &mut figures).await;
-            figures.keep("load or burst", done);
-            self.oversold(guard, &mut figures).await;
+            let done = self.speed_of_sales(guard).await;
+            self.keep("load or burst", done);
+            self.oversold(guard).await;
         }
-        Ok(figures)
+        Ok(self.figures)
     }
 
     /// Handovers, and the order of waiters.
-    async fn uncontended(&self, servers: &Servers, figures: &mut Figures) -> Result<(), LabError> {
+    async fn uncontended(&mut self, servers: &Servers) -> Result<()> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
         let mut random = random(self.seed, "handovers");
@@ -188,61 +173,62 @@ impl Arena<'_> {
             let turns = if round_trip_ms < 10 { 300 } else { 100 };
             let turns = options.full_or_short(turns, 20);
             let done = speed::handovers(servers, round_trip_ms, turns, &mut random).await?;
-            figures.handovers.extend(done);
+            self.figures.handovers.extend(done);
         }
         if options.measures(Measure::Fairness) {
             self.note("waiters, one after the other");
-            let queue = figures.promises.queue;
-            figures.overtaken = Some(speed::overtaken(servers, figures.waiters, queue).await?);
+            self.figures.overtaken = Some(speed::overtaken(servers, self.figures.waiters).await?);
         }
         Ok(())
     }
 
     /// A contest of many, and requests at the servers.
-    async fn with_counters(&self, figures: &mut Figures) -> Result<(), LabError> {
+    async fn with_counters(&mut self) -> Result<()> {
         let options = self.options;
         let wants_requests = options.measures(Measure::Requests);
         if !options.measures(Measure::Fairness) && !wants_requests {
             return Ok(());
         }
-        let servers = Servers::counting(self.lock, self.dir).await?;
-        let clients = figures.waiters;
+        let mut servers = Servers::start(self.lock, 1, self.dir).await?;
+        for member in &mut servers.all.members {
+            member.count_requests().await?;
+        }
+        let clients = self.figures.waiters;
         self.note(&format!("{clients} clients contend"));
         let grants = clients * options.full_or_short(10, 2);
-        figures.contest = Some(speed::contest(&servers, clients, grants).await?);
+        self.figures.contest = Some(speed::contest(&servers, clients, grants).await?);
         if wants_requests {
             self.note(&format!("{clients} clients wait"));
             let time = Duration::from_secs(options.full_or_short(10, 1));
-            figures.idle_requests = speed::idle_requests(&servers, clients, time).await?;
+            self.figures.idle_requests = speed::idle_requests(&servers, clients, time).await?;
         }
         servers.stop().await
     }
 
     /// What each fault does to the lock.
-    async fn takeovers(&self, figures: &mut Figures) {
-        if !self.options.measures(Measure::Takeover) {
-            return;
-        }
-        for fault in Fault::value_variants().iter().copied() {
-            if !self.options.injects(fault) || !faults::applies(fault, self.lock.server()) {
-                continue;
-            }
+    async fn takeovers(&mut self) {
+        let applies = |fault: &Fault| {
+            self.options.injects(*fault) && faults::applies(*fault, self.lock.server())
+        };
+        let wanted = Fault::value_variants().iter().copied().filter(applies);
+        let wanted = wanted.filter(|_| self.options.measures(Measure::Takeover));
+        for fault in wanted.collect::<Vec<_>>() {
             let what = format!("takeover, {}", fault.name());
             if fault == Fault::Clock && faults::fake_clock().is_none() {
-                figures.left_out.push(format!("{what}: libfaketime is not installed"));
+                let lock = self.lock.name();
+                note(&format!("LEFT OUT under {lock}: {what}: libfaketime is not installed"));
                 continue;
             }
-            let trials = self.trials(&what);
-            let done = faults::takeover(fault, self.lock, self.dir, &trials).await;
-            if let Some(takeover) = figures.keep(&what, done) {
-                figures.faults.extend(takeover.faults.iter().cloned());
-                figures.takeovers.push(takeover);
+            let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;
+            if let Some((takeover, faults)) = self.keep(&what, done) {
+                self.figures.faults.extend(faults);
+                self.figures.takeovers.push(takeover);
             }
         }
     }
 
     /// The sale under the lock.
-    async fn speed_of_sales(&self, lock: LockMode, figures: &mut Figures) -> Result<(), LabError> {
+    async fn speed_of_sales(&mut self, lock: LockMode) -> Result<()> {
         let options = self.options;
         if !options.measures(Measure::Load) && !options.measures(Measure::Burst) {
             return Ok(());
@@ -251,39 +237,31 @@ impl Arena<'_> {
         if options.measures(Measure::Load) {
             self.note("orders under load");
             let requests = options.full_or_short(20_000, 200);
-            figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
+            self.figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
         }
         if options.measures(Measure::Burst) {
             self.note("500 buyers for 300 units");
-            match sale::burst(&mut cluster, lock).await? {
-                Ok(millis) => figures.burst_ms = Some(millis),
-                Err(fault) => figures.faults.push(fault),
-            }
+            self.figures.burst_ms = Some(sale::burst(&mut cluster, lock).await?);
         }
         sale::close(cluster).await
     }
 
     /// What a fault of the holder does to a sale.
-    async fn oversold(&self, lock: LockMode, figures: &mut Figures) {
-        let options = self.options;
-        if !options.measures(Measure::Oversold) {
-            return;
-        }
+    async fn oversold(&mut self, lock: LockMode) {
         let own = lock.fence(None);
         let mut wanted = vec![(Fault::Kill, own), (Fault::Pause, own), (Fault::Pause, Fence::None)];
         // a lock without tokens has the store's fence anyway
         if own != Fence::Store {
             wanted.push((Fault::Pause, Fence::Store));
         }
+        let options = self.options;
+        wanted.retain(|(fault, _)| options.measures(Measure::Oversold) && options.injects(*fault));
         for (fault, fence) in wanted {
-            if options.injects(fault) {
-                let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
-                let trials = self.trials(&what);
-                let done = sale::oversold(lock, fault, fence, self.dir, &trials).await;
-                if let Some(oversold) = figures.keep(&what, done) {
-                    figures.faults.extend(oversold.faults.iter().cloned());
-                    figures.oversold.push(oversold);
-                }
+            let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
+            let done = sale::oversold(lock, fault, fence, self.dir, &self.trials(&what)).await;
+            if let Some((oversold, faults)) = self.keep(&what, done) {
+                self.figures.faults.extend(faults.iter().map(|fault| format!("{what}: {fault}")));
+                self.figures.oversold.push(oversold);
             }
         }
     }

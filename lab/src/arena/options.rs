@@ -11,8 +11,8 @@ use crate::articles;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
 ///
-/// Starts private servers and instances on this machine, prints tables, and writes results.json, tables.md and
-/// plots. Leaves nothing behind.
+/// Starts private servers and instances on this machine, prints tables, and writes results.json and tables.md.
+/// Leaves nothing behind.
 ///
 /// Exit status: 0 measured, 2 could not run.
 #[derive(Clone, Debug, Args)]
@@ -50,7 +50,7 @@ pub struct ArenaOptions {
     #[arg(long)]
     pub short: bool,
 
-    /// Directory for results.json, tables.md and the plots; created if missing.
+    /// Directory for results.json and tables.md; created if missing.
     #[arg(long, default_value = "target/arena", value_name = "DIR")]
     pub out: PathBuf,
 }

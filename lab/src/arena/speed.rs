@@ -1,10 +1,14 @@
 //! A lock by itself: handovers, fairness, waits, and what they cost its servers.
 
+use std::cell::RefCell;
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use fenced_lock::{Promises, QueueView, Wake};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use parking_lot::Mutex;
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
@@ -13,8 +17,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::servers::Servers;
 use crate::clients::{Client, LockSession, proxies_to};
-use crate::error::LabError;
 use crate::experiment::{float, quantile};
+use crate::wait::within;
 
 /// The TTL: no client is to lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
@@ -76,20 +80,20 @@ pub(super) struct Contest {
 }
 
 /// Two sessions, each with a connection of its own.
-async fn two_sessions(servers: &Servers, addresses: &[String]) -> Result<Sessions, LabError> {
+async fn two_sessions(servers: &Servers, addresses: &[String]) -> Result<Sessions> {
     let mut sessions: Sessions = Vec::new();
     for _ in 0..2 {
-        sessions.push(servers.session(addresses, LONG_TTL).await?);
+        sessions.push(servers.lock.open(addresses, LONG_TTL).await?);
     }
     Ok(sessions)
 }
 
 /// A client with this number, which shares one of the sessions.
-fn client(sessions: &Sessions, number: usize, name: &str) -> Result<Box<dyn Client>, LabError> {
+fn client(sessions: &Sessions, number: usize, name: &str) -> Result<Box<dyn Client>> {
     sessions[number % sessions.len()].client(name)
 }
 
-async fn close(sessions: Sessions) -> Result<(), LabError> {
+async fn close(sessions: Sessions) -> Result<()> {
     for session in sessions {
         session.close().await?;
     }
@@ -102,8 +106,8 @@ pub(super) async fn handovers(
     round_trip_ms: u64,
     turns: usize,
     random: &mut SplitMix64,
-) -> Result<Option<Handovers>, LabError> {
-    let (proxies, addresses) = proxies_to(&servers.addresses()).await?;
+) -> Result<Option<Handovers>> {
+    let (proxies, addresses) = proxies_to(&servers.all.addresses()).await?;
     if round_trip_ms > 0 && proxies.is_empty() {
         return Ok(None);
     }
@@ -111,7 +115,8 @@ pub(super) async fn handovers(
     for proxy in &proxies {
         proxy.delay(Duration::from_millis(round_trip_ms) / 2);
     }
-    let millis = take_turns(&sessions, turns, servers.promises()?, random).await?;
+    let promises = servers.lock.promises(&addresses)?;
+    let millis = take_turns(&sessions, turns, promises, random).await?;
     close(sessions).await?;
     let percentile = |percent| quantile(millis.iter().copied(), percent);
     Ok(Some(Handovers {
@@ -129,7 +134,7 @@ async fn take_turns(
     turns: usize,
     promises: Promises,
     random: &mut SplitMix64,
-) -> Result<Vec<f64>, LabError> {
+) -> Result<Vec<f64>> {
     const NAME: &str = "arena-turns";
     let mut millis = Vec::new();
     let (mut looking, mut holder) = (client(sessions, 0, NAME)?, client(sessions, 0, NAME)?);
@@ -139,7 +144,7 @@ async fn take_turns(
         let mut asking = JoinSet::new();
         asking.spawn(async move {
             next.lock().await?;
-            Ok::<_, LabError>((next, Instant::now()))
+            anyhow::Ok((next, Instant::now()))
         });
         until_queued(&mut *looking, 2, promises.queue).await?;
         if promises.wake == Wake::Polled {
@@ -148,7 +153,7 @@ async fn take_turns(
         let released_at = Instant::now();
         bounded("a release", holder.unlock()).await?;
         let granted = bounded("a handover", async {
-            asking.join_next().await.expect("one client was spawned").map_err(ended_early)?
+            asking.join_next().await.expect("one client was spawned")?
         });
         let granted_at;
         (holder, granted_at) = granted.await?;
@@ -159,11 +164,7 @@ async fn take_turns(
 }
 
 /// Waits until so many claims are in the queue, or for as long as that takes if it cannot be seen.
-async fn until_queued(
-    looking: &mut dyn Client,
-    claims: usize,
-    view: QueueView,
-) -> Result<(), LabError> {
+async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) -> Result<()> {
     if view != QueueView::Whole {
         sleep(UNSEEN).await;
         return Ok(());
@@ -178,22 +179,16 @@ async fn until_queued(
 }
 
 /// Waits for a step of a lock that works.
-async fn bounded<T>(
-    what: &'static str,
-    step: impl Future<Output = Result<T, LabError>>,
-) -> Result<T, LabError> {
-    let late = LabError::NotInTime { what, seconds: LONGEST_STEP.as_secs() };
-    timeout(LONGEST_STEP, step).await.unwrap_or(Err(late))
+async fn bounded<T>(what: &'static str, step: impl Future<Output = Result<T>>) -> Result<T> {
+    within(what, LONGEST_STEP, step).await
 }
 
 /// How many of these waiters, which come one after the other, are served after one that came later.
-pub(super) async fn overtaken(
-    servers: &Servers,
-    waiters: usize,
-    view: QueueView,
-) -> Result<usize, LabError> {
+pub(super) async fn overtaken(servers: &Servers, waiters: usize) -> Result<usize> {
     const NAME: &str = "arena-fairness";
-    let sessions = two_sessions(servers, &servers.addresses()).await?;
+    let addresses = servers.all.addresses();
+    let view = servers.lock.promises(&addresses)?.queue;
+    let sessions = two_sessions(servers, &addresses).await?;
     let (mut looking, mut holder) = (client(&sessions, 0, NAME)?, client(&sessions, 0, NAME)?);
     bounded("the first grant", holder.lock()).await?;
     let served = Arc::new(Mutex::new(Vec::new()));
@@ -202,7 +197,7 @@ pub(super) async fn overtaken(
         let (mut client, served) = (client(&sessions, number, NAME)?, Arc::clone(&served));
         tasks.spawn(async move {
             client.lock().await?;
-            served.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+            served.lock().push(number);
             client.unlock().await
         });
         until_queued(&mut *looking, number + 2, view).await?;
@@ -210,79 +205,80 @@ pub(super) async fn overtaken(
     bounded("a release", holder.unlock()).await?;
     let all = async {
         while let Some(ended) = tasks.join_next().await {
-            ended.map_err(ended_early)??;
+            ended??;
         }
         Ok(())
     };
-    let seconds = LONGEST_CONTEST.as_secs();
-    let late = LabError::NotInTime { what: "all waiters are served", seconds };
-    timeout(LONGEST_CONTEST, all).await.unwrap_or(Err(late))?;
+    within("all waiters are served", LONGEST_CONTEST, all).await?;
     close(sessions).await?;
-    let served = served.lock().unwrap_or_else(PoisonError::into_inner);
+    let served = served.lock();
     let is_late =
         |(place, number): (usize, &usize)| served[..place].iter().any(|other| other > number);
     Ok(served.iter().enumerate().filter(|served| is_late(*served)).count())
 }
 
 /// What the clients of a contest got, and how long they waited.
-#[derive(Default)]
 struct Waits {
-    /// The grants of each client.
+    /// Since when each client waits, if it does.
+    since: Vec<Option<Instant>>,
     grants: Vec<u32>,
     millis: Vec<f64>,
     gave_up: usize,
 }
 
+impl Waits {
+    /// A client does not wait any more. One that waits still at the end counts as well.
+    fn note(&mut self, client: usize) {
+        let waited = self.since[client].take().map(|since| since.elapsed().as_secs_f64() * 1e3);
+        self.millis.extend(waited);
+    }
+}
+
 /// Clients ask for the lock all the time, until there were so many grants.
-pub(super) async fn contest(
-    servers: &Servers,
-    clients: usize,
-    grants: usize,
-) -> Result<Contest, LabError> {
+pub(super) async fn contest(servers: &Servers, clients: usize, grants: usize) -> Result<Contest> {
     const NAME: &str = "arena-contest";
-    let sessions = two_sessions(servers, &servers.addresses()).await?;
-    let waits = Waits { grants: vec![0; clients], ..Waits::default() };
-    let waits = Arc::new(Mutex::new(waits));
+    let sessions = two_sessions(servers, &servers.all.addresses()).await?;
+    let waits = RefCell::new(Waits {
+        since: vec![None; clients],
+        grants: vec![0; clients],
+        millis: Vec::new(),
+        gave_up: 0,
+    });
+    let contend = async |number: usize| {
+        let mut lock = client(&sessions, number, NAME)?;
+        loop {
+            waits.borrow_mut().since[number] = Some(Instant::now());
+            // a client that gives up asks again: its wait counts from the first time
+            let granted = loop {
+                match timeout(PATIENCE, lock.lock()).await {
+                    Ok(granted) => break granted,
+                    Err(_) => waits.borrow_mut().gave_up += 1,
+                }
+            };
+            granted?;
+            waits.borrow_mut().note(number);
+            waits.borrow_mut().grants[number] += 1;
+            let all: u32 = waits.borrow().grants.iter().sum();
+            if usize::try_from(all).is_ok_and(|all| all >= grants) {
+                return lock.unlock().await;
+            }
+            sleep(WORK).await;
+            lock.unlock().await?;
+        }
+    };
     let cost = cost_of_asking(servers).await;
     let before = servers.requests().await;
-    let mut tasks = JoinSet::new();
-    for client in 0..clients {
-        let (mut lock, waits) = (self::client(&sessions, client, NAME)?, Arc::clone(&waits));
-        tasks.spawn(async move {
-            loop {
-                let waiting = Waiting { since: Instant::now(), waits: Arc::clone(&waits) };
-                let waits = || waits.lock().unwrap_or_else(PoisonError::into_inner);
-                // a client that gives up asks again: its wait counts from the first time
-                loop {
-                    match timeout(PATIENCE, lock.lock()).await {
-                        Ok(Ok(_)) => break,
-                        Ok(Err(error)) => return Err(error),
-                        Err(_) => waits().gave_up += 1,
-                    }
-                }
-                drop(waiting);
-                let all = {
-                    let mut waits = waits();
-                    waits.grants[client] += 1;
-                    waits.grants.iter().sum::<u32>()
-                };
-                if usize::try_from(all).is_ok_and(|all| all >= grants) {
-                    return lock.unlock().await;
-                }
-                sleep(WORK).await;
-                lock.unlock().await?;
-            }
-        });
-    }
-    // the first one that ends has seen enough grants; the others wait, and are noted as they are dropped
-    if let Ok(Some(ended)) = timeout(LONGEST_CONTEST, tasks.join_next()).await {
-        ended.map_err(ended_early)??;
+    // the first one that ends has seen enough grants
+    let mut contending: FuturesUnordered<_> = (0..clients).map(contend).collect();
+    if let Ok(Some(ended)) = timeout(LONGEST_CONTEST, contending.next()).await {
+        ended?;
     }
     let after = servers.requests().await;
-    tasks.shutdown().await;
+    drop(contending);
     close(sessions).await?;
-    let Waits { grants: each, millis, gave_up } =
-        std::mem::take(&mut *waits.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut waits = waits.into_inner();
+    (0..clients).for_each(|client| waits.note(client));
+    let Waits { grants: each, millis, gave_up, .. } = waits;
     let sum: f64 = each.iter().copied().map(f64::from).sum();
     let squares: f64 = each.iter().map(|grants| f64::from(*grants).powi(2)).sum();
     let percentile = |percent| quantile(millis.iter().copied(), percent).unwrap_or_default();
@@ -298,27 +294,14 @@ pub(super) async fn contest(
     })
 }
 
-/// Notes a wait when it ends, however it ends.
-struct Waiting {
-    since: Instant,
-    waits: Arc<Mutex<Waits>>,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        waits.millis.push(self.since.elapsed().as_secs_f64() * 1e3);
-    }
-}
-
 /// Requests a second while one client holds the lock and these wait for it.
 pub(super) async fn idle_requests(
     servers: &Servers,
     waiters: usize,
     time: Duration,
-) -> Result<Option<f64>, LabError> {
+) -> Result<Option<f64>> {
     const NAME: &str = "arena-idle";
-    let sessions = two_sessions(servers, &servers.addresses()).await?;
+    let sessions = two_sessions(servers, &servers.all.addresses()).await?;
     let cost = cost_of_asking(servers).await;
     let mut holder = client(&sessions, 0, NAME)?;
     holder.lock().await?;
@@ -327,7 +310,7 @@ pub(super) async fn idle_requests(
         let mut client = client(&sessions, waiter, NAME)?;
         tasks.spawn(async move {
             client.lock().await?;
-            pending::<Result<(), LabError>>().await
+            pending::<Result<()>>().await
         });
     }
     sleep(SETTLING).await;
@@ -336,7 +319,7 @@ pub(super) async fn idle_requests(
     let after = servers.requests().await;
     // a client that waits does not end
     if let Some(ended) = tasks.try_join_next() {
-        ended.map_err(ended_early)??;
+        ended??;
     }
     tasks.shutdown().await;
     holder.unlock().await?;
@@ -353,10 +336,6 @@ async fn cost_of_asking(servers: &Servers) -> Option<u64> {
 /// The requests between two looks, without that of the second look.
 fn between(before: Option<u64>, after: Option<u64>, cost: Option<u64>) -> Option<f64> {
     Some(float(after?.saturating_sub(before? + cost?)))
-}
-
-fn ended_early(error: tokio::task::JoinError) -> LabError {
-    LabError::System { what: "a client ended early", source: error.into() }
 }
 
 /// A number of milliseconds below `limit`.

@@ -7,8 +7,10 @@ use fenced_lock::{Clock, Ends, Promises, TokenLife, Wake};
 
 use super::faults::Takeover;
 use super::options::Fault;
-use super::sale::Oversold;
+use super::sale::{Oversold, Speed};
+use super::speed::{Contest, Handovers};
 use super::{Figures, Results};
+use crate::articles;
 use crate::experiment::{figure, float, rows, section};
 
 /// All tables with rows.
@@ -33,10 +35,11 @@ pub(super) fn text(results: &Results) -> String {
     add("Two holders at once", overlaps(all), &command);
     let command = format!("--only oversold --faults FAULT {trials}");
     add("Units oversold", oversold(all), &command);
+    if !results.flaws.is_empty() {
+        let flaws = articles::table(&results.flaws) + articles::NOTES;
+        section(&mut text, "What the articles' locks do", &flaws);
+    }
     for one in all {
-        for what in &one.left_out {
-            let _ = writeln!(text, "LEFT OUT under {}: {what}", one.lock);
-        }
         for fault in &one.faults {
             let _ = writeln!(text, "FAULT under {}: {fault}", one.lock);
         }
@@ -49,12 +52,12 @@ fn or_dash(value: Option<f64>) -> String {
 }
 
 fn promises(all: &[Figures]) -> String {
-    let head = ["lock", "order", "wake-up", "token", "end", "loss", "needs"];
     let row = |one: &Figures| {
-        let [order, wake, token, ends, loss] = in_words(one.promises).map(str::to_owned);
-        [one.lock.to_owned(), order, wake, token, ends, loss, needs(one.lock, one.promises)]
+        let promises = one.promises?;
+        let [order, wake, token, ends, loss] = in_words(promises).map(str::to_owned);
+        Some([one.lock.to_owned(), order, wake, token, ends, loss, needs(one.lock, promises)])
     };
-    rows(head, all.iter().map(row))
+    rows("lock | order | wake-up | token | end | loss | needs", all.iter().filter_map(row))
 }
 
 /// What a lock depends on.
@@ -82,179 +85,122 @@ fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
 }
 
 fn handovers(all: &[Figures]) -> String {
-    let head = ["lock", "round trip ms", "handovers", "p50 ms", "p99 ms"];
-    let cells = |one: &Figures| {
-        let lock = one.lock;
-        let row = move |at: &super::Handovers| {
-            [
-                lock.to_owned(),
-                at.round_trip_ms.to_string(),
-                at.turns.to_string(),
-                figure(at.p50_ms),
-                or_dash(at.p99_ms),
-            ]
-        };
-        one.handovers.iter().map(row).collect::<Vec<_>>()
+    let pairs = all.iter().flat_map(|one| one.handovers.iter().map(move |at| (one.lock, at)));
+    let row = |(lock, at): (&str, &Handovers)| {
+        [
+            lock.to_owned(),
+            at.round_trip_ms.to_string(),
+            at.turns.to_string(),
+            figure(at.p50_ms),
+            or_dash(at.p99_ms),
+        ]
     };
-    rows(head, all.iter().flat_map(cells))
+    rows("lock | round trip ms | handovers | p50 ms | p99 ms", pairs.map(row))
 }
 
 fn fairness(all: &[Figures]) -> String {
-    let head = [
-        "lock",
-        "overtaken",
-        "Jain's index",
-        "wait p50 ms",
-        "p99 ms",
-        "longest ms",
-        "gave up",
-        "requests for a grant",
-        "requests/s, all waiting",
-    ];
+    let head = "lock | overtaken | Jain's index | wait p50 ms | p99 ms | longest ms | gave up \
+                | requests for a grant | requests/s, all waiting";
     let measured = all.iter().filter(|one| one.overtaken.is_some() || one.contest.is_some());
-    rows(
-        head,
-        measured.map(|one| {
-            let contest = one.contest.as_ref();
-            let of = |value: fn(&super::Contest) -> f64| or_dash(contest.map(value));
-            let waiters = one.waiters;
-            [
-                one.lock.to_owned(),
-                one.overtaken.map_or("-".to_owned(), |count| format!("{count} of {waiters}")),
-                of(|contest| contest.jain),
-                of(|contest| contest.wait_p50_ms),
-                of(|contest| contest.wait_p99_ms),
-                of(|contest| contest.longest_wait_ms),
-                contest.map_or("-".to_owned(), |contest| contest.gave_up.to_string()),
-                or_dash(contest.and_then(|contest| contest.requests_per_grant)),
-                or_dash(one.idle_requests),
-            ]
-        }),
-    )
+    let row = |one: &Figures| {
+        let contest = one.contest.as_ref();
+        let of = |value: fn(&Contest) -> f64| or_dash(contest.map(value));
+        let waiters = one.waiters;
+        [
+            one.lock.to_owned(),
+            one.overtaken.map_or("-".to_owned(), |count| format!("{count} of {waiters}")),
+            of(|contest| contest.jain),
+            of(|contest| contest.wait_p50_ms),
+            of(|contest| contest.wait_p99_ms),
+            of(|contest| contest.longest_wait_ms),
+            contest.map_or("-".to_owned(), |contest| contest.gave_up.to_string()),
+            or_dash(contest.and_then(|contest| contest.requests_per_grant)),
+            or_dash(one.idle_requests),
+        ]
+    };
+    rows(head, measured.map(row))
 }
 
 fn speed(all: &[Figures]) -> String {
-    let head = [
-        "lock",
-        "orders/s, combined",
-        "orders/s, a lock for each",
-        "handovers/s",
-        "500 buyers, 300 units: ms",
-    ];
+    let head = "lock | orders/s, combined | orders/s, a lock for each | handovers/s \
+                | 500 buyers, 300 units: ms";
     let measured = all.iter().filter(|one| one.speed.is_some() || one.burst_ms.is_some());
-    rows(
-        head,
-        measured.map(|one| {
-            [
-                one.lock.to_owned(),
-                or_dash(one.speed.map(|speed| speed.combined)),
-                or_dash(one.speed.map(|speed| speed.single)),
-                or_dash(one.speed.map(|speed| speed.handovers)),
-                or_dash(one.burst_ms),
-            ]
-        }),
-    )
+    let row = |one: &Figures| {
+        let of = |value: fn(Speed) -> f64| or_dash(one.speed.map(value));
+        let [combined, single] = [of(|speed| speed.combined), of(|speed| speed.single)];
+        let handovers = of(|speed| speed.handovers);
+        [one.lock.to_owned(), combined, single, handovers, or_dash(one.burst_ms)]
+    };
+    rows(head, measured.map(row))
 }
 
-/// What stops a sale under the lock's own fence.
-const RESTARTED: &str = "numbers restart: an operator must decide";
-
 fn takeovers(all: &[Figures]) -> String {
-    let head = [
-        "lock",
-        "fault",
-        "trials",
-        "hit the holder",
-        "p50 s of those",
-        "longest s",
-        "never",
-        RESTARTED,
-    ];
-    let served = |takeover: &Takeover| !takeover.is_kept();
-    rows(
-        head,
-        of_each(all, served, |one, takeover| {
-            let seconds = |millis: Option<f64>| {
-                millis.map_or("never".to_owned(), |millis| figure(millis / 1e3))
-            };
-            [
-                one.lock.to_owned(),
-                takeover.fault.name(),
-                takeover.trials.to_string(),
-                if takeover.hits_process() { takeover.hits.to_string() } else { "-".to_owned() },
-                if takeover.hits == 0 { "-".to_owned() } else { seconds(takeover.p50_ms) },
-                seconds(takeover.longest_ms),
-                takeover.never.to_string(),
-                of_tokens(one, takeover, takeover.other_cluster),
-            ]
-        }),
-    )
+    let head = "lock | fault | trials | hit the holder | p50 s of those | longest s | never \
+                | numbers restart: an operator must decide";
+    let seconds =
+        |millis: Option<f64>| millis.map_or("never".to_owned(), |millis| figure(millis / 1e3));
+    let served = of_each(all).filter(|(_, it)| !it.is_kept()).map(|(one, it)| {
+        [
+            one.lock.to_owned(),
+            it.fault.name(),
+            it.trials.to_string(),
+            if it.hits_process() { it.hits.to_string() } else { "-".to_owned() },
+            if it.hits == 0 { "-".to_owned() } else { seconds(it.p50_ms) },
+            seconds(it.longest_ms),
+            it.never.to_string(),
+            of_tokens(one, it, it.other_cluster),
+        ]
+    });
+    rows(head, served)
 }
 
 fn overlaps(all: &[Figures]) -> String {
-    let head = [
-        "lock",
-        "fault",
-        "holder lost the lock",
-        "two holders",
-        "at 95 %",
-        "longest ms",
-        "same number given twice",
-        RESTARTED,
-    ];
+    let head = "lock | fault | holder lost the lock | two holders | at 95 % | longest ms \
+                | same number given twice | numbers restart: an operator must decide";
     // a process that was killed holds nothing
-    let lives = |takeover: &Takeover| takeover.fault != Fault::Kill;
-    rows(
-        head,
-        of_each(all, lives, |one, takeover| {
-            let (trials, hits) = (takeover.trials, takeover.hits);
-            let of_hits = if takeover.hits_process() { " that hit the holder" } else { "" };
-            let lost = format!("{} of {trials}", trials - takeover.never);
-            [
-                one.lock.to_owned(),
-                takeover.fault.name(),
-                if takeover.is_kept() { lost } else { "-".to_owned() },
-                format!("{} of {hits}{of_hits}", takeover.overlaps),
-                bound(takeover.overlaps, hits),
-                figure(takeover.longest_overlap_ms),
-                of_tokens(one, takeover, takeover.repeated_tokens),
-                of_tokens(one, takeover, takeover.other_cluster),
-            ]
-        }),
-    )
+    let alive = of_each(all).filter(|(_, it)| it.fault != Fault::Kill).map(|(one, it)| {
+        let of_hits = if it.hits_process() { " that hit the holder" } else { "" };
+        let lost = format!("{} of {}", it.trials - it.never, it.trials);
+        [
+            one.lock.to_owned(),
+            it.fault.name(),
+            if it.is_kept() { lost } else { "-".to_owned() },
+            format!("{} of {}{of_hits}", it.overlaps, it.hits),
+            bound(it.overlaps, it.hits),
+            figure(it.longest_overlap_ms),
+            of_tokens(one, it, it.repeated_tokens),
+            of_tokens(one, it, it.other_cluster),
+        ]
+    });
+    rows(head, alive)
+}
+
+/// Each lock with each fault.
+fn of_each(all: &[Figures]) -> impl Iterator<Item = (&Figures, &Takeover)> {
+    all.iter().flat_map(|one| one.takeovers.iter().map(move |it| (one, it)))
 }
 
 /// In how many trials something happened to the numbers of grants, for a lock that has them.
 fn of_tokens(one: &Figures, takeover: &Takeover, count: usize) -> String {
-    match one.promises.token {
-        TokenLife::None => "-".to_owned(),
-        _ => format!("{count} of {}", takeover.trials),
+    match one.promises.map(|promises| promises.token) {
+        None | Some(TokenLife::None) => "-".to_owned(),
+        Some(_) => format!("{count} of {}", takeover.trials),
     }
 }
 
-fn of_each<const N: usize>(
-    all: &[Figures],
-    is_shown: impl Fn(&Takeover) -> bool,
-    row: impl Fn(&Figures, &Takeover) -> [String; N],
-) -> Vec<[String; N]> {
-    let pairs = all.iter().flat_map(|one| one.takeovers.iter().map(move |it| (one, it)));
-    pairs.filter(|(_, it)| is_shown(it)).map(|(one, it)| row(one, it)).collect()
-}
-
 fn oversold(all: &[Figures]) -> String {
-    let head = ["lock", "fault", "fence", "oversold in", "at 95 %", "most units", "slowest sale s"];
     let row = |one: &Figures, it: &Oversold| {
-        let (oversold, trials) = (it.broken as usize, it.trials as usize);
         [
             one.lock.to_owned(),
             it.fault.name(),
             it.fence.to_owned(),
-            format!("{oversold} of {trials}"),
-            bound(oversold, trials),
+            format!("{} of {}", it.broken, it.trials),
+            bound(it.broken, it.trials),
             it.most_units.to_string(),
-            figure(it.slowest_ms / 1e3),
+            figure(float(it.slowest_ms) / 1e3),
         ]
     };
+    let head = "lock | fault | fence | oversold in | at 95 % | most units | slowest sale s";
     rows(head, all.iter().flat_map(|one| one.oversold.iter().map(move |it| row(one, it))))
 }
 

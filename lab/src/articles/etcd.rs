@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
+use async_trait::async_trait;
 use demo::baselines::etcd::{Claim, KeptLease};
 use etcd_client::{Client as Etcd, GetOptions, LockOptions};
 use fenced_lock::Token;
 use uuid::Uuid;
 
 use super::{Part, Role};
-use crate::clients::{Answer, Client};
-use crate::error::LabError;
+use crate::clients::Client;
 
 /// The TTL of a lease that is to end in a story, or needs to be renewed. The articles have 10 to 30 s.
 const SHORT: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ struct LockCall {
     key: Option<Vec<u8>>,
 }
 
-pub(super) async fn lock_call(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn lock_call(part: &Part) -> Result<Box<dyn Client>> {
     let (etcd, name) = (connect(part).await?, part.lock.clone());
     Ok(Box::new(LockCall { etcd, name, lease: None, key: None }))
 }
@@ -42,24 +43,21 @@ impl LockCall {
     }
 }
 
+#[async_trait]
 impl Client for LockCall {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            if let Err(error) = self.try_lock().await {
-                tracing::debug!(%error, "lock failed");
-            }
-            Ok(None)
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        if let Err(error) = self.try_lock().await {
+            tracing::debug!(%error, "lock failed");
+        }
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            if let Some((lease, key)) = self.lease.take().zip(self.key.take()) {
-                self.etcd.unlock(key).await?;
-                lease.revoke().await?;
-            }
-            Ok(())
-        })
+    async fn unlock(&mut self) -> Result<()> {
+        if let Some((lease, key)) = self.lease.take().zip(self.key.take()) {
+            self.etcd.unlock(key).await?;
+            lease.revoke().await?;
+        }
+        Ok(())
     }
 
     fn has_noticed_outage(&self) -> bool {
@@ -78,7 +76,7 @@ struct OwnKey {
     claim: Option<Claim>,
 }
 
-pub(super) async fn own_key(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn own_key(part: &Part) -> Result<Box<dyn Client>> {
     let (etcd, name) = (connect(part).await?, part.lock.clone());
     // whoever waits loses its lease, as if its heartbeats were lost
     let ttl = if part.role == Role::First { SHORT } else { LONG };
@@ -86,35 +84,30 @@ pub(super) async fn own_key(part: &Part) -> Result<Box<dyn Client>, LabError> {
     Ok(Box::new(OwnKey { etcd, name, lease, claim: None }))
 }
 
+#[async_trait]
 impl Client for OwnKey {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let key = Uuid::new_v4().to_string();
-            let claim = Claim::make(&self.etcd, &self.name, &key, self.lease.id).await?;
-            self.claim.insert(claim).wait(&self.etcd).await?;
-            Ok(None)
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let key = Uuid::new_v4().to_string();
+        let claim = Claim::make(&self.etcd, &self.name, &key, self.lease.id).await?;
+        self.claim.insert(claim).wait(&self.etcd).await?;
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            if let Some(claim) = self.claim.take() {
-                self.etcd.delete(claim.key, None).await?;
-            }
-            Ok(())
-        })
+    async fn unlock(&mut self) -> Result<()> {
+        if let Some(claim) = self.claim.take() {
+            self.etcd.delete(claim.key, None).await?;
+        }
+        Ok(())
     }
 
-    fn queue_length(&mut self) -> Answer<'_, usize> {
-        Box::pin(async {
-            let all = GetOptions::new().with_prefix().with_count_only();
-            let count = self.etcd.get(format!("{}/", self.name), Some(all)).await?.count();
-            Ok(usize::try_from(count).unwrap_or_default())
-        })
+    async fn queue_length(&mut self) -> Result<usize> {
+        let all = GetOptions::new().with_prefix().with_count_only();
+        let count = self.etcd.get(format!("{}/", self.name), Some(all)).await?.count();
+        Ok(usize::try_from(count).unwrap_or_default())
     }
 }
 
 /// A client of its own, boxed, as it is large.
-async fn connect(part: &Part) -> Result<Box<Etcd>, LabError> {
+async fn connect(part: &Part) -> Result<Box<Etcd>> {
     Ok(Box::new(Box::pin(Etcd::connect(&part.at, None)).await?))
 }

@@ -16,37 +16,38 @@ mod story;
 mod zookeeper;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use demo::locks::LockMode;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
-use tokio::time::timeout;
 
 pub(crate) use self::redis::{SetNx, connect};
 pub use self::shop::Ending;
 use self::story::{Accident, Servers, Side};
-use crate::clients::{Answer, Client};
-use crate::error::LabError;
+use crate::clients::Client;
 use crate::experiment::{note, rows};
+use crate::wait::within;
 
 /// How long one story may take: each takes seconds.
 const LONGEST_STORY: Duration = Duration::from_mins(1);
 
 /// What follows the table.
-const NOTES: &str = "
+pub(crate) const NOTES: &str = "
 A row: `make arena ARGS='--only flaws --articles NAME'`
 
 Both sides of a redlock row are Redlock, which has no tokens: the store's own fence alone makes the difference.
 ";
+
+type Opened<'a> = BoxFuture<'a, Result<Box<dyn Client>>>;
 
 /// A lock of articles, and its flaws.
 struct Article {
     lock: &'static str,
     /// The lock of `fenced-lock` on the same kind of server.
     ours: LockMode,
-    open: for<'a> fn(&'a Part) -> Answer<'a, Box<dyn Client>>,
+    open: for<'a> fn(&'a Part) -> Opened<'a>,
     /// Each flaw in words, and the accident that shows it.
     flaws: &'static [(&'static str, Accident)],
 }
@@ -207,22 +208,7 @@ impl Shown {
     }
 }
 
-/// Runs all stories, or those of `locks`, prints the table, and writes it to flaws.md and flaws.json in `out`.
-///
-/// # Errors
-/// When a server fails, or a file cannot be written.
-pub async fn measure(locks: &[String], trials: u32, out: &Path) -> Result<(), LabError> {
-    let all = shown(|lock| locks.is_empty() || locks.iter().any(|one| one == lock), trials).await?;
-    let table = format!("## What the articles' locks do\n\n{}{NOTES}", table(&all));
-    let written = fs::create_dir_all(out)
-        .and_then(|()| fs::write(out.join("flaws.md"), &table))
-        .and_then(|()| fs::write(out.join("flaws.json"), serde_json::to_vec_pretty(&all)?));
-    written.map_err(LabError::system("the results cannot be written"))?;
-    println!("{table}\nflaws.md and flaws.json are in {}\n", out.display());
-    Ok(())
-}
-
-/// The locks, by the names that [`measure`] takes.
+/// The locks, by their names.
 pub fn names() -> [&'static str; ARTICLES.len()] {
     ARTICLES.map(|article| article.lock)
 }
@@ -231,7 +217,7 @@ pub fn names() -> [&'static str; ARTICLES.len()] {
 ///
 /// # Errors
 /// When a server fails, or a client.
-pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Shown>, LabError> {
+pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Shown>> {
     let mut all = Vec::new();
     let wanted: Vec<_> = ARTICLES.iter().filter(|article| wanted(article.lock)).collect();
     // those on the same servers one after the other
@@ -252,23 +238,21 @@ pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Sho
                     for (ending, side) in told.iter_mut().zip([Side::Article(article), Side::Ours])
                     {
                         let story = Box::pin(servers.run(accident, side));
-                        let seconds = LONGEST_STORY.as_secs();
-                        let late = LabError::NotInTime { what: "a story ends", seconds };
-                        *ending = timeout(LONGEST_STORY, story).await.unwrap_or(Err(late))?;
+                        *ending = within("a story ends", LONGEST_STORY, story).await?;
                     }
                     endings.push(told);
                 }
                 all.push(Shown { lock: article.lock, flaw: what, trials: endings });
             }
         }
-        servers.stop().await.map_err(LabError::system("a server does not stop"))?;
+        servers.stop().await.context("a server does not stop")?;
     }
     Ok(all)
 }
 
 /// The table, in Markdown.
 pub fn table(all: &[Shown]) -> String {
-    let head = ["article's lock", "flaw", "ends as", "wrong in", "with fenced-lock"];
+    let head = "article's lock | flaw | ends as | wrong in | with fenced-lock";
     let row = |shown: &Shown| {
         let [article, ours] = shown.wrong();
         let of = |count: usize| format!("{count} of {}", shown.trials.len());

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context as _, Result, ensure};
+use async_trait::async_trait;
 use fenced_lock::Token;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError, Script, cmd};
@@ -12,10 +14,9 @@ use testkit::server::START_TIMEOUT;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::story::{Accident, LONG, TTL, ensure};
+use super::story::{Accident, LONG, TTL};
 use super::{Part, Role};
-use crate::clients::{Answer, Client};
-use crate::error::LabError;
+use crate::clients::Client;
 
 /// The TTL of a lock that is to end in a story. The articles have 5 to 30 s.
 const SHORT: Duration = Duration::from_millis(400);
@@ -54,39 +55,36 @@ impl SetNx {
         Self { redis, key: key.to_owned(), value, ttl, poll, has_failed }
     }
 
-    fn failed(&self, error: RedisError) -> LabError {
+    fn failed(&self, error: RedisError) -> RedisError {
         self.has_failed.store(true, Ordering::Relaxed);
-        error.into()
+        error
     }
 }
 
-pub(super) async fn set_nx(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn set_nx(part: &Part) -> Result<Box<dyn Client>> {
     let ttl = if part.accident == Accident::FailOver { LONG } else { SHORT };
     Ok(Box::new(SetNx::new(part.redis().await?, &part.lock, ttl, POLL)))
 }
 
+#[async_trait]
 impl Client for SetNx {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let mut set = cmd("SET");
-            set.arg(&self.key).arg(&self.value).arg("NX").arg("PX").arg(millis(self.ttl));
-            loop {
-                let is_set = set.query_async(&mut self.redis).await;
-                if is_set.map_err(|error| self.failed(error))? {
-                    return Ok(None);
-                }
-                sleep(self.poll).await;
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let mut set = cmd("SET");
+        set.arg(&self.key).arg(&self.value).arg("NX").arg("PX").arg(millis(self.ttl));
+        loop {
+            let is_set = set.query_async(&mut self.redis).await;
+            if is_set.map_err(|error| self.failed(error))? {
+                return Ok(None);
             }
-        })
+            sleep(self.poll).await;
+        }
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            let script = Script::new(COMPARE_AND_DELETE);
-            let mut delete = script.key(&self.key);
-            let deleted = delete.arg(&self.value).invoke_async::<()>(&mut self.redis).await;
-            deleted.map_err(|error| self.failed(error))
-        })
+    async fn unlock(&mut self) -> Result<()> {
+        let script = Script::new(COMPARE_AND_DELETE);
+        let mut delete = script.key(&self.key);
+        let deleted = delete.arg(&self.value).invoke_async::<()>(&mut self.redis).await;
+        Ok(deleted.map_err(|error| self.failed(error))?)
     }
 }
 
@@ -98,37 +96,34 @@ struct SetNxExpire {
     dies_in_between: bool,
 }
 
-pub(super) async fn setnx_expire(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn setnx_expire(part: &Part) -> Result<Box<dyn Client>> {
     let (redis, key) = (part.redis().await?, part.lock.clone());
     Ok(Box::new(SetNxExpire { redis, key, dies_in_between: part.role == Role::First }))
 }
 
+#[async_trait]
 impl Client for SetNxExpire {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let mut setnx = cmd("SETNX");
-            setnx.arg(&self.key).arg("user");
-            while !setnx.query_async(&mut self.redis).await? {
-                sleep(POLL).await;
-            }
-            if !self.dies_in_between {
-                cmd("EXPIRE").arg(&self.key).arg(30).query_async::<()>(&mut self.redis).await?;
-            }
-            Ok(None)
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let mut setnx = cmd("SETNX");
+        setnx.arg(&self.key).arg("user");
+        while !setnx.query_async(&mut self.redis).await? {
+            sleep(POLL).await;
+        }
+        if !self.dies_in_between {
+            cmd("EXPIRE").arg(&self.key).arg(30).query_async::<()>(&mut self.redis).await?;
+        }
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(delete(&mut self.redis, &self.key))
+    async fn unlock(&mut self) -> Result<()> {
+        delete(&mut self.redis, &self.key).await
     }
 
-    fn why_locked(&mut self) -> Answer<'_, &'static str> {
-        Box::pin(async {
-            let left: i64 = cmd("PTTL").arg(&self.key).query_async(&mut self.redis).await?;
-            // that is the answer for a key without a TTL
-            ensure("the key has no TTL", left == -1)?;
-            Ok("locked for ever")
-        })
+    async fn why_locked(&mut self) -> Result<&'static str> {
+        let left: i64 = cmd("PTTL").arg(&self.key).query_async(&mut self.redis).await?;
+        // that is the answer for a key without a TTL
+        ensure!(left == -1, "the key has a TTL");
+        Ok("locked for ever")
     }
 }
 
@@ -139,24 +134,21 @@ struct SetEx {
     key: String,
 }
 
-pub(super) async fn setex(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn setex(part: &Part) -> Result<Box<dyn Client>> {
     Ok(Box::new(SetEx { redis: part.redis().await?, key: part.lock.clone() }))
 }
 
+#[async_trait]
 impl Client for SetEx {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let mut setex = cmd("SETEX");
-            setex.arg(&self.key).arg(30).arg("user");
-            while !setex.query_async::<String>(&mut self.redis).await?.eq("OK") {
-                sleep(POLL).await;
-            }
-            Ok(None)
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let mut setex = cmd("SETEX");
+        setex.arg(&self.key).arg(30).arg("user");
+        setex.query_async::<()>(&mut self.redis).await?;
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(delete(&mut self.redis, &self.key))
+    async fn unlock(&mut self) -> Result<()> {
+        delete(&mut self.redis, &self.key).await
     }
 }
 
@@ -171,33 +163,30 @@ struct OwnClock {
     expires_at: i64,
 }
 
-pub(super) async fn own_clock(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn own_clock(part: &Part) -> Result<Box<dyn Client>> {
     let (ttl, set_back) =
         if part.role == Role::Early { (SHORT, HOUR) } else { (LONG, Duration::ZERO) };
     let (redis, key) = (part.redis().await?, part.lock.clone());
     Ok(Box::new(OwnClock { redis, key, ttl, set_back, expires_at: 0 }))
 }
 
+#[async_trait]
 impl Client for OwnClock {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let mut set = cmd("SET");
-            set.arg(&self.key).arg("locked").arg("NX").arg("PX").arg(millis(self.ttl));
-            while !set.query_async(&mut self.redis).await? {
-                sleep(POLL).await;
-            }
-            self.expires_at = now() + millis(self.ttl);
-            Ok(None)
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let mut set = cmd("SET");
+        set.arg(&self.key).arg("locked").arg("NX").arg("PX").arg(millis(self.ttl));
+        while !set.query_async(&mut self.redis).await? {
+            sleep(POLL).await;
+        }
+        self.expires_at = now() + millis(self.ttl);
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            if now() - millis(self.set_back) < self.expires_at {
-                delete(&mut self.redis, &self.key).await?;
-            }
-            Ok(())
-        })
+    async fn unlock(&mut self) -> Result<()> {
+        if now() - millis(self.set_back) < self.expires_at {
+            delete(&mut self.redis, &self.key).await?;
+        }
+        Ok(())
     }
 }
 
@@ -218,23 +207,23 @@ impl GetSet {
     }
 
     /// The lock's expiry, if it is over.
-    async fn seen_expired(&mut self) -> Result<Option<i64>, LabError> {
+    async fn seen_expired(&mut self) -> Result<Option<i64>> {
         let seen: Option<i64> = cmd("GET").arg(&self.key).query_async(&mut self.redis).await?;
         Ok(seen.filter(|expiry| *expiry < self.now()))
     }
 
     /// Tries to be the successor of the holder with this expiry.
-    async fn getset(&mut self, seen: i64) -> Result<bool, LabError> {
+    async fn getset(&mut self, seen: i64) -> Result<bool> {
         let mut getset = cmd("GETSET");
         getset.arg(&self.key).arg(self.now() + millis(self.ttl));
         Ok(getset.query_async::<Option<i64>>(&mut self.redis).await? == Some(seen))
     }
 }
 
-pub(super) async fn getset(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn getset(part: &Part) -> Result<Box<dyn Client>> {
     let key = part.lock.clone();
     let client = async |ttl, ahead| {
-        Ok::<_, LabError>(GetSet { redis: part.redis().await?, key: key.clone(), ttl, ahead })
+        anyhow::Ok(GetSet { redis: part.redis().await?, key: key.clone(), ttl, ahead })
     };
     Ok(match (part.accident, part.role) {
         (Accident::HolderDies, Role::First) => {
@@ -248,36 +237,33 @@ pub(super) async fn getset(part: &Part) -> Result<Box<dyn Client>, LabError> {
     })
 }
 
+#[async_trait]
 impl Client for GetSet {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            loop {
-                let mut setnx = cmd("SETNX");
-                setnx.arg(&self.key).arg(self.now() + millis(self.ttl));
-                if setnx.query_async(&mut self.redis).await? {
-                    return Ok(None);
-                }
-                if let Some(seen) = self.seen_expired().await?
-                    && self.getset(seen).await?
-                {
-                    return Ok(None);
-                }
-                sleep(POLL).await;
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        loop {
+            let mut setnx = cmd("SETNX");
+            setnx.arg(&self.key).arg(self.now() + millis(self.ttl));
+            if setnx.query_async(&mut self.redis).await? {
+                return Ok(None);
             }
-        })
+            if let Some(seen) = self.seen_expired().await?
+                && self.getset(seen).await?
+            {
+                return Ok(None);
+            }
+            sleep(POLL).await;
+        }
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(delete(&mut self.redis, &self.key))
+    async fn unlock(&mut self) -> Result<()> {
+        delete(&mut self.redis, &self.key).await
     }
 
-    fn why_locked(&mut self) -> Answer<'_, &'static str> {
-        Box::pin(async {
-            let expiry: i64 = cmd("GET").arg(&self.key).query_async(&mut self.redis).await?;
-            let minutes_left = (expiry - self.now()) / 60_000;
-            ensure("59 minutes are left", minutes_left >= 59)?;
-            Ok("locked for an hour")
-        })
+    async fn why_locked(&mut self) -> Result<&'static str> {
+        let expiry: i64 = cmd("GET").arg(&self.key).query_async(&mut self.redis).await?;
+        let minutes_left = (expiry - self.now()) / 60_000;
+        ensure!(minutes_left >= 59, "{minutes_left} minutes are left, not 59");
+        Ok("locked for an hour")
     }
 }
 
@@ -288,24 +274,23 @@ struct Race {
     loser: GetSet,
 }
 
+#[async_trait]
 impl Client for Race {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            self.dead.lock().await?;
-            let seen = loop {
-                if let Some(seen) = self.winner.seen_expired().await? {
-                    break seen;
-                }
-                sleep(POLL).await;
-            };
-            ensure("one client wins", self.winner.getset(seen).await?)?;
-            ensure("the other one loses", !self.loser.getset(seen).await?)?;
-            Ok(None)
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        self.dead.lock().await?;
+        let seen = loop {
+            if let Some(seen) = self.winner.seen_expired().await? {
+                break seen;
+            }
+            sleep(POLL).await;
+        };
+        ensure!(self.winner.getset(seen).await?, "neither client wins");
+        ensure!(!self.loser.getset(seen).await?, "both clients win");
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        self.winner.unlock()
+    async fn unlock(&mut self) -> Result<()> {
+        self.winner.unlock().await
     }
 }
 
@@ -323,34 +308,30 @@ pub(super) fn redlock(part: &Part) -> Box<dyn Client> {
     Box::new(Redlock { manager, lock, ttl, guard: None })
 }
 
+#[async_trait]
 impl Client for Redlock {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let granted = self.manager.acquire(self.lock.as_bytes(), self.ttl).await;
-            let refused = LabError::system("the lock was not granted");
-            self.guard = Some(granted.map_err(|error| refused(std::io::Error::other(error)))?);
-            Ok(None)
-        })
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let granted = self.manager.acquire(self.lock.as_bytes(), self.ttl).await;
+        self.guard = Some(granted.context("the lock was not granted")?);
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            if let Some(guard) = self.guard.take() {
-                guard.release().await;
-            }
-            Ok(())
-        })
+    async fn unlock(&mut self) -> Result<()> {
+        if let Some(guard) = self.guard.take() {
+            guard.release().await;
+        }
+        Ok(())
     }
 }
 
 impl Part {
-    async fn redis(&self) -> Result<MultiplexedConnection, LabError> {
+    async fn redis(&self) -> Result<MultiplexedConnection> {
         connect(&self.at[0]).await
     }
 }
 
 /// A connection of one client.
-pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection, LabError> {
+pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
     let patient = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(START_TIMEOUT))
         .set_response_timeout(Some(START_TIMEOUT));
@@ -358,7 +339,7 @@ pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection, LabError
     Ok(client.get_multiplexed_async_connection_with_config(&patient).await?)
 }
 
-async fn delete(redis: &mut MultiplexedConnection, key: &str) -> Result<(), LabError> {
+async fn delete(redis: &mut MultiplexedConnection, key: &str) -> Result<()> {
     Ok(cmd("DEL").arg(key).query_async(redis).await?)
 }
 

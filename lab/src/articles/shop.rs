@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use anyhow::Result;
 use fenced_lock::Token;
 use flash_sale::inventory::{Item, Keys};
 use redis::Script;
@@ -11,8 +12,6 @@ use serde::Serialize;
 use testkit::PrivateRedis;
 
 use super::redis::connect;
-use crate::clients::Client;
-use crate::error::LabError;
 
 /// The name of the default item's lock.
 pub(super) const LOCK: &str = "stock-lock";
@@ -78,7 +77,7 @@ const OPERATOR: &str = "the fence refuses the new cluster until an operator deci
 
 impl Shop {
     /// A new item with so many units.
-    pub(super) async fn open(server: &PrivateRedis, stock: u64) -> Result<Self, LabError> {
+    pub(super) async fn open(server: &PrivateRedis, stock: u64) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("item-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let item: Item = name.parse().expect("letters, a hyphen and digits are an item's name");
@@ -90,12 +89,12 @@ impl Shop {
     }
 
     /// How many units a buyer sees.
-    pub(super) async fn read(&mut self) -> Result<u64, LabError> {
+    pub(super) async fn read(&mut self) -> Result<u64> {
         Ok(redis::cmd("GET").arg(&self.keys.stock).query_async(&mut self.redis).await?)
     }
 
     /// Sells one of the units that the buyer saw.
-    pub(super) async fn write(&mut self, seen: u64, token: Option<Token>) -> Result<(), LabError> {
+    pub(super) async fn write(&mut self, seen: u64, token: Option<Token>) -> Result<()> {
         let Some(left) = seen.checked_sub(1) else { return Ok(()) };
         let answer = match token {
             None => {
@@ -120,15 +119,8 @@ impl Shop {
         Ok(())
     }
 
-    pub(super) async fn buy(&mut self, token: Option<Token>) -> Result<(), LabError> {
+    pub(super) async fn buy(&mut self, token: Option<Token>) -> Result<()> {
         let seen = self.read().await?;
         self.write(seen, token).await
-    }
-
-    /// A buyer buys before anything happens.
-    pub(super) async fn sell_one(&mut self, buyer: &mut dyn Client) -> Result<(), LabError> {
-        let token = buyer.lock().await?;
-        self.buy(token).await?;
-        buyer.unlock().await
     }
 }

@@ -1,22 +1,25 @@
 //! A story: two or three clients of a lock, one unit, and an accident. The same code runs it under the article's lock
 //! and under ours.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use demo::locks::{AnyLock, LockMode, LockServers, Server};
-use fenced_lock::{LockError, Session, SessionOptions, Token};
+use fenced_lock::{Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;
 use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedRedis};
+use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::redis::connect;
 use super::shop::{Ending, LOCK, Shop};
 use super::{Article, Part, Role, database};
-use crate::clients::{Answer, Client, LockSession as _, proxies_to};
-use crate::error::LabError;
-use crate::wait;
+use crate::clients::{Client, LockSession as _, proxies_to};
+use crate::wait::until;
 
 /// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -79,11 +82,38 @@ pub(super) struct Servers {
 
 /// A client, and its connections to the servers.
 struct Actor {
-    client: Box<dyn Client>,
+    client: Arc<Mutex<Box<dyn Client>>>,
+    /// If it asked for the lock already.
+    granted: Option<AbortOnDropHandle<Result<Option<Token>>>>,
     proxies: Vec<Proxy>,
 }
 
 impl Actor {
+    /// Asks for the lock, and waits until so many are in the queue.
+    async fn ask(&mut self, looking: &Self, queue: usize) -> Result<()> {
+        let client = Arc::clone(&self.client);
+        let granted = tokio::spawn(async move { client.lock().await.lock().await });
+        self.granted = Some(AbortOnDropHandle::new(granted));
+        looking.sees(queue).await
+    }
+
+    /// Waits until so many are in the queue.
+    async fn sees(&self, claims: usize) -> Result<()> {
+        let is_so = async || Ok(self.client.lock().await.queue_length().await? == claims);
+        until("the queue is as long as it should be", START_TIMEOUT, is_so).await
+    }
+
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        match self.granted.take() {
+            Some(granted) => granted.await?,
+            None => self.client.lock().await.lock().await,
+        }
+    }
+
+    async fn unlock(&self) -> Result<()> {
+        self.client.lock().await.unlock().await
+    }
+
     fn freeze(&self) {
         self.proxies.iter().for_each(Proxy::freeze);
     }
@@ -94,8 +124,8 @@ impl Actor {
 }
 
 impl Servers {
-    pub(super) async fn start(ours: LockMode) -> Result<Self, LabError> {
-        let dir = OwnedDir::create().map_err(LabError::system("no directory could be made"))?;
+    pub(super) async fn start(ours: LockMode) -> Result<Self> {
+        let dir = OwnedDir::create().context("no directory could be made")?;
         let stock = PrivateRedis::start_in(&dir, in_memory()).await?;
         let lock = match ours.server() {
             Server::Redis { nodes } => {
@@ -117,11 +147,7 @@ impl Servers {
     }
 
     /// Runs one story.
-    pub(super) async fn run(
-        &mut self,
-        accident: Accident,
-        side: Side<'_>,
-    ) -> Result<Ending, LabError> {
+    pub(super) async fn run(&mut self, accident: Accident, side: Side<'_>) -> Result<Ending> {
         // of three units one is sold before, so that the fence knows the cluster of the tokens
         let stock = if accident == Accident::FailOver { 3 } else { 1 };
         let shop = Shop::open(&self.stock, stock).await?;
@@ -143,11 +169,11 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    async fn run(mut self) -> Result<Ending, LabError> {
+    async fn run(mut self) -> Result<Ending> {
         let mut early = None;
         if matches!(self.accident, Accident::LateRelease | Accident::WaiterLosesLease) {
             let mut actor = self.actor(Role::Early).await?;
-            actor.client.lock().await?;
+            actor.lock().await?;
             early = Some(actor);
         }
         let (mut first, mut second) =
@@ -155,7 +181,7 @@ impl Story<'_> {
         let mut middle = None;
         match self.accident {
             Accident::HolderDies => {
-                first.client.lock().await?;
+                first.lock().await?;
                 first.freeze();
                 return self.next_buys(second).await;
             }
@@ -164,23 +190,25 @@ impl Story<'_> {
                 self.sweep().await?;
             }
             Accident::Unreachable => second.proxies.iter().for_each(Proxy::refuse),
-            Accident::FailOver => self.shop.sell_one(&mut *first.client).await?,
+            Accident::FailOver => {
+                let token = first.lock().await?;
+                self.shop.buy(token).await?;
+                first.unlock().await?;
+            }
             Accident::WaiterDies => {
-                let mut looking = self.actor(Role::Middle).await?;
-                first.client = self.waiting(first.client, &mut looking, 1).await?;
-                let mut waiter = self.actor(Role::Middle).await?;
-                waiter.client = self.waiting(waiter.client, &mut looking, 2).await?;
-                middle = Some(waiter);
-                second.client = self.waiting(second.client, &mut looking, 3).await?;
+                let looking = self.actor(Role::Middle).await?;
+                first.ask(&looking, 1).await?;
+                middle.insert(self.actor(Role::Middle).await?).ask(&looking, 2).await?;
+                second.ask(&looking, 3).await?;
             }
             Accident::WaiterLosesLease => {
-                let mut early = early.take().expect("it has the lock");
-                first.client = self.waiting(first.client, &mut early, 2).await?;
+                let early = early.take().expect("it has the lock");
+                first.ask(&early, 2).await?;
                 first.freeze();
-                queued(&mut early, 1).await?;
-                second.client = self.waiting(second.client, &mut early, 2).await?;
+                early.sees(1).await?;
+                second.ask(&early, 2).await?;
                 first.release();
-                early.client.unlock().await?;
+                early.unlock().await?;
             }
             _ => {}
         }
@@ -188,11 +216,11 @@ impl Story<'_> {
             pair.hold_writes_back().await?;
         }
         // a buyer without the lock does not buy
-        let held = first.client.lock().await;
+        let held = first.lock().await;
         let seen = self.shop.read().await?;
         drop(middle);
         self.cause_accident(&first, early).await?;
-        let mut waiting = second.client.lock();
+        let mut waiting = pin!(second.lock());
         let mut granted = timeout(PATIENCE, &mut waiting).await;
         if let Ok(Ok(token)) = granted {
             self.shop.ending.two_held = held.is_ok();
@@ -203,7 +231,7 @@ impl Story<'_> {
         }
         if granted.is_err() {
             // an error: the first client never had the lock
-            drop(first.client.unlock().await);
+            drop(first.unlock().await);
             granted = timeout(START_TIMEOUT, waiting).await;
         }
         if let Ok(Ok(token)) = granted {
@@ -213,11 +241,7 @@ impl Story<'_> {
     }
 
     /// Causes the accident while the first client has the lock.
-    async fn cause_accident(
-        &mut self,
-        first: &Actor,
-        early: Option<Actor>,
-    ) -> Result<(), LabError> {
+    async fn cause_accident(&mut self, first: &Actor, early: Option<Actor>) -> Result<()> {
         match self.accident {
             Accident::Freeze => first.freeze(),
             Accident::Cut => first.proxies.iter().for_each(Proxy::cut),
@@ -225,15 +249,16 @@ impl Story<'_> {
                 sleep(OUTAGE_AFTER).await;
                 first.proxies.iter().for_each(Proxy::refuse);
                 sleep(OUTAGE).await;
-                until("a renewal fails", async || Ok(first.client.has_noticed_outage())).await?;
+                let fails = async || Ok(first.client.lock().await.has_noticed_outage());
+                until("a renewal fails", START_TIMEOUT, fails).await?;
                 first.proxies.iter().for_each(Proxy::accept);
             }
             Accident::Sweep => self.sweep().await?,
             Accident::LateRelease => {
-                if let Some(mut early) = early {
+                if let Some(early) = early {
                     early.release();
                     // an error: the lock was lost
-                    drop(early.client.unlock().await);
+                    drop(early.unlock().await);
                 }
             }
             Accident::FailOver => {
@@ -256,16 +281,18 @@ impl Story<'_> {
 
     /// After the holder has died, or seems to have: the next one tries to buy, for 5 s. If it is not granted the lock,
     /// it looks at the servers, and says why; an error if that is not the flaw of the story.
-    async fn next_buys(mut self, mut next: Actor) -> Result<Ending, LabError> {
-        match timeout(PATIENCE, next.client.lock()).await {
+    async fn next_buys(mut self, mut next: Actor) -> Result<Ending> {
+        match timeout(PATIENCE, next.lock()).await {
             Ok(token) => self.shop.buy(token?).await?,
-            Err(_) => self.shop.ending.stuck = Some(next.client.why_locked().await?),
+            Err(_) => {
+                self.shop.ending.stuck = Some(next.client.lock().await.why_locked().await?);
+            }
         }
         Ok(self.shop.ending)
     }
 
     /// Waits until the row of the article's lock has expired, and deletes it, as a scheduler does sooner or later.
-    async fn sweep(&self) -> Result<(), LabError> {
+    async fn sweep(&self) -> Result<()> {
         match self.side {
             Side::Article(article) if article.ours == LockMode::Postgres => {
                 database::sweep(&self.servers.lock.addresses()[0], &self.shop.lock).await
@@ -276,7 +303,7 @@ impl Story<'_> {
 
     /// A client in this role, with a proxy to each server if something happens to it: while that holds everything up, its
     /// process is paused.
-    async fn actor(&self, role: Role) -> Result<Actor, LabError> {
+    async fn actor(&self, role: Role) -> Result<Actor> {
         let at = match (&self.pair, self.side, role) {
             (None, ..) => self.servers.lock.addresses(),
             // it connects to the replica, once that is the primary
@@ -297,89 +324,19 @@ impl Story<'_> {
             Side::Article(article) => (article.open)(&Part { role, accident, at, lock }).await?,
             Side::Ours => self.ours(&at, &lock).await?,
         };
-        Ok(Actor { client, proxies })
+        Ok(Actor { client: Arc::new(Mutex::new(client)), granted: None, proxies })
     }
 
     /// A client of `fenced-lock`. What has no tokens gets those of the stock.
-    async fn ours(&self, at: &[String], lock: &str) -> Result<Box<dyn Client>, LabError> {
+    async fn ours(&self, at: &[String], lock: &str) -> Result<Box<dyn Client>> {
         let url = self.servers.stock.url();
-        let stock = Inventory::connect(&*url, InventoryOptions::default());
-        let failed = LabError::system("the stock cannot be reached");
-        let stock = stock.await.map_err(|error| failed(std::io::Error::other(error)))?;
-        let any = AnyLock::at(self.servers.ours, at).map_err(LockError::from)?;
-        let backend = any.fenced_by(None, &stock, LOCK).map_err(LockError::from)?;
+        let stock = Inventory::connect(&*url, InventoryOptions::default()).await?;
+        let backend = AnyLock::at(self.servers.ours, at)?.fenced_by(None, &stock, LOCK)?;
         let is_long =
             matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);
         let options = SessionOptions::new(if is_long { LONG } else { TTL });
         Session::open(backend, options).await?.client(lock)
     }
-
-    /// Lets this client ask for the lock, and waits until so many are in the queue.
-    async fn waiting(
-        &self,
-        client: Box<dyn Client>,
-        looking: &mut Actor,
-        queue: usize,
-    ) -> Result<Box<dyn Client>, LabError> {
-        let waiting = Box::new(Waiting::start(client));
-        queued(looking, queue).await?;
-        Ok(waiting)
-    }
-}
-
-async fn queued(looking: &mut Actor, claims: usize) -> Result<(), LabError> {
-    let is_so = async || Ok(looking.client.queue_length().await? == claims);
-    until("the queue is as long as it should be", is_so).await
-}
-
-/// The result of a wait, and the client that waited.
-type Waited = (Result<Option<Token>, LabError>, Box<dyn Client>);
-
-/// A client that waits for the lock already. It dies with this value.
-struct Waiting {
-    task: AbortOnDropHandle<Waited>,
-    /// Waits until the client's wait has ended.
-    client: Option<Box<dyn Client>>,
-}
-
-impl Waiting {
-    fn start(mut client: Box<dyn Client>) -> Self {
-        let task = tokio::spawn(async move { (client.lock().await, client) });
-        Self { task: AbortOnDropHandle::new(task), client: None }
-    }
-}
-
-impl Client for Waiting {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let ended = (&mut self.task).await.map_err(std::io::Error::from);
-            let (granted, client) = ended.map_err(LabError::system("a buyer ended early"))?;
-            self.client = Some(client);
-            granted
-        })
-    }
-
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            match &mut self.client {
-                Some(client) => client.unlock().await,
-                None => Ok(()),
-            }
-        })
-    }
-}
-
-/// Waits until the condition is true, as long as for a server.
-pub(super) async fn until(
-    what: &'static str,
-    condition: impl AsyncFnMut() -> Result<bool, LabError>,
-) -> Result<(), LabError> {
-    wait::until(what, START_TIMEOUT, condition).await
-}
-
-/// Fails if a condition of the story is not true.
-pub(super) fn ensure(what: &'static str, is_so: bool) -> Result<(), LabError> {
-    if is_so { Ok(()) } else { Err(LabError::NotAsExpected(what)) }
 }
 
 fn in_memory() -> RedisOptions {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
+use async_trait::async_trait;
 use fenced_lock::Token;
 use zookeeper_client::{Acls, Client as ZooKeeper, CreateMode};
 
 use super::Part;
-use crate::clients::{Answer, Client};
-use crate::error::LabError;
+use crate::clients::Client;
 
 /// How long a silent session lives; the articles have 5 to 30 s.
 const SESSION: Duration = Duration::from_millis(600);
@@ -24,7 +25,7 @@ struct SequentialNode {
     node: Option<String>,
 }
 
-pub(super) async fn sequential_node(part: &Part) -> Result<Box<dyn Client>, LabError> {
+pub(super) async fn sequential_node(part: &Part) -> Result<Box<dyn Client>> {
     let connector = ZooKeeper::connector().with_session_timeout(SESSION);
     let zookeeper = connector.connect(&part.at[0]).await?;
     let dir = format!("/articles/{}", part.lock);
@@ -32,38 +33,35 @@ pub(super) async fn sequential_node(part: &Part) -> Result<Box<dyn Client>, LabE
     Ok(Box::new(SequentialNode { zookeeper, dir, node: None }))
 }
 
+#[async_trait]
 impl Client for SequentialNode {
-    fn lock(&mut self) -> Answer<'_, Option<Token>> {
-        Box::pin(async {
-            let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-            let path = format!("{}/{PREFIX}", self.dir);
-            let (_, sequence) = self.zookeeper.create(&path, b"", &ephemeral).await?;
-            let node = format!("{PREFIX}{sequence}");
-            self.node = Some(node.clone());
-            let mut nodes = self.zookeeper.list_children(&self.dir).await?;
-            nodes.sort();
-            let before = nodes.into_iter().rfind(|other| *other < node);
-            if let Some(before) = before {
-                let before = format!("{}/{before}", self.dir);
-                let (stat, watcher) = self.zookeeper.check_and_watch_stat(&before).await?;
-                if stat.is_some() {
-                    watcher.changed().await;
-                }
+    async fn lock(&mut self) -> Result<Option<Token>> {
+        let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let path = format!("{}/{PREFIX}", self.dir);
+        let (_, sequence) = self.zookeeper.create(&path, b"", &ephemeral).await?;
+        let node = format!("{PREFIX}{sequence}");
+        self.node = Some(node.clone());
+        let mut nodes = self.zookeeper.list_children(&self.dir).await?;
+        nodes.sort();
+        let before = nodes.into_iter().rfind(|other| *other < node);
+        if let Some(before) = before {
+            let before = format!("{}/{before}", self.dir);
+            let (stat, watcher) = self.zookeeper.check_and_watch_stat(&before).await?;
+            if stat.is_some() {
+                watcher.changed().await;
             }
-            Ok(None)
-        })
+        }
+        Ok(None)
     }
 
-    fn unlock(&mut self) -> Answer<'_, ()> {
-        Box::pin(async {
-            if let Some(node) = self.node.take() {
-                self.zookeeper.delete(&format!("{}/{node}", self.dir), None).await?;
-            }
-            Ok(())
-        })
+    async fn unlock(&mut self) -> Result<()> {
+        if let Some(node) = self.node.take() {
+            self.zookeeper.delete(&format!("{}/{node}", self.dir), None).await?;
+        }
+        Ok(())
     }
 
-    fn queue_length(&mut self) -> Answer<'_, usize> {
-        Box::pin(async { Ok(self.zookeeper.list_children(&self.dir).await?.len()) })
+    async fn queue_length(&mut self) -> Result<usize> {
+        Ok(self.zookeeper.list_children(&self.dir).await?.len())
     }
 }

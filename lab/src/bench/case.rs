@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use loadtest::Report;
 use serde::Serialize;
@@ -10,8 +11,7 @@ use testkit::Proxy;
 use super::contender::Contender;
 use super::etcd_cost::{self, EtcdCost};
 use super::options::{BenchOptions, Measure};
-use crate::error::LabError;
-use crate::experiment::{Spread, note, rounds};
+use crate::experiment::{Spread, fault, note, rounds};
 use demo::cluster::{Cluster, Proxied, Spec};
 use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
 
@@ -65,22 +65,22 @@ pub(super) struct Experiment {
 }
 
 /// Everything that is wanted.
-pub(super) fn experiments(options: &BenchOptions) -> Vec<Experiment> {
+pub(super) fn experiments(options: &BenchOptions) -> impl Iterator<Item = Experiment> {
     let contenders = Contender::value_variants().iter().copied();
     let contenders = contenders.filter(|contender| options.wants_contender(*contender));
-    let compared = Experiment::new(options.rounds(5), contenders.map(|one| compared(one, options)));
+    let compared = (options.rounds(5), contenders.map(|one| compared(one, options)).collect());
     let swept = [Measure::Requests, Measure::Connections, Measure::Instances, Measure::Items];
-    let swept =
-        swept.map(|measure| Experiment::new(options.rounds(3).min(3), [sweep(measure, options)]));
-    let far = Experiment::new(options.rounds(1), far(options));
-    let mut all: Vec<_> = [compared].into_iter().chain(swept).chain([far]).collect();
-    for experiment in &mut all {
-        for stage in &mut experiment.stages {
-            stage.retain(|one| options.measures(one.case.measure));
-        }
-        experiment.stages.retain(|stage| !stage.is_empty());
-    }
-    all
+    let swept = swept.map(|measure| (options.rounds(3).min(3), vec![sweep(measure, options)]));
+    let all = [compared].into_iter().chain(swept).chain([(options.rounds(1), far(options))]);
+    all.map(|(rounds, stages): (usize, Vec<Vec<Case>>)| {
+        let wanted = |case: &Case| options.measures(case.measure);
+        let measured = |case| Measured { case, loads: Vec::new() };
+        let stage = |cases: Vec<Case>| -> Vec<_> {
+            cases.into_iter().filter(wanted).map(measured).collect()
+        };
+        let stages = stages.into_iter().map(stage).filter(|stage| !stage.is_empty());
+        Experiment { rounds, stages: stages.collect() }
+    })
 }
 
 /// What the contenders are compared by. Each load takes some seconds.
@@ -107,23 +107,23 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
 /// The product as one number changes.
 fn sweep(measure: Measure, options: &BenchOptions) -> Vec<Case> {
     let usual = || Case::usual(measure, Contender::Combined, options);
-    let case = |value: usize| match measure {
-        Measure::Requests => Case { requests: value, ..usual() },
-        Measure::Connections => {
-            // where there are few connections, many requests take too long
-            let requests = usual().requests.min(value * options.full_or_short(2000, 10));
-            Case { connections: value, requests, ..usual() }
+    let of = |full: &[usize], short: &[usize], case: &dyn Fn(usize) -> Case| {
+        options.full_or_short(full, short).iter().copied().map(case).collect()
+    };
+    match measure {
+        Measure::Requests => {
+            of(&[500, 5000, 50_000, 500_000], &[10, 40], &|requests| Case { requests, ..usual() })
         }
-        Measure::Instances => Case { instances: value, ..usual() },
-        _ => Case { items: Some(value), ..usual() },
-    };
-    let values: &[usize] = match measure {
-        Measure::Requests => options.full_or_short(&[500, 5000, 50_000, 500_000], &[10, 40]),
-        Measure::Connections => options.full_or_short(&[2, 10, 50, 500, 2000, 10_000], &[2, 8]),
-        Measure::Instances => options.full_or_short(&[1, 2, 4, 8], &[1, 2]),
-        _ => options.full_or_short(&[1, 4, 16, 64], &[1, 3]),
-    };
-    values.iter().copied().map(case).collect()
+        Measure::Connections => of(&[2, 10, 50, 500, 2000, 10_000], &[2, 8], &|connections| {
+            // where there are few connections, many requests take too long
+            let requests = usual().requests.min(connections * options.full_or_short(2000, 10));
+            Case { requests, connections, ..usual() }
+        }),
+        Measure::Instances => {
+            of(&[1, 2, 4, 8], &[1, 2], &|instances| Case { instances, ..usual() })
+        }
+        _ => of(&[1, 4, 16, 64], &[1, 3], &|items| Case { items: Some(items), ..usual() }),
+    }
 }
 
 /// The product and the sale without a lock, which follow each other, while etcd and Redis are far away. The closed loops
@@ -201,13 +201,13 @@ impl Case {
     }
 
     /// Compacts etcd, so that no load pays for earlier ones; sends the orders and waits for the report.
-    async fn run(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Report, LabError> {
+    async fn run(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Report> {
         etcd_cost::compact(&cluster.etcd[0].endpoint()).await?;
         Ok(self.start(cluster, rate)?.report(TIMEOUT).await?)
     }
 
     /// Starts to send the orders; at so many a second in an open loop.
-    pub(super) fn start(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Load, LabError> {
+    pub(super) fn start(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Load> {
         let mut args = Vec::new();
         let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
         flag("--requests", self.requests.to_string());
@@ -253,32 +253,14 @@ impl Measured {
 /// A figure of a load.
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
-/// Why a load does not count, if it does not.
-pub(super) fn fault(load: &Report) -> Option<String> {
-    let settled = load.acknowledged + load.sold_out + load.answered;
-    if !load.pass {
-        Some(load.verdict.clone())
-    } else if usize::try_from(settled) != Ok(load.requests) {
-        Some(format!("{settled} of {} requests were answered", load.requests))
-    } else {
-        None
-    }
-}
-
 impl Experiment {
-    fn new(rounds: usize, stages: impl IntoIterator<Item = Vec<Case>>) -> Self {
-        let measured = |case| Measured { case, loads: Vec::new() };
-        let stage = |cases: Vec<Case>| cases.into_iter().map(measured).collect();
-        Self { rounds, stages: stages.into_iter().map(stage).collect() }
-    }
-
     /// Runs all rounds. Where handovers are measured, each round begins with what they cost etcd.
     pub(super) async fn run(
         &mut self,
         cluster: &mut Cluster,
         options: &BenchOptions,
         etcd: &mut Vec<EtcdCost>,
-    ) -> Result<(), LabError> {
+    ) -> Result<()> {
         let commits = options.full_or_short(500, 10);
         let mut cases = self.stages.iter().flatten();
         let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
@@ -316,11 +298,7 @@ impl Experiment {
 }
 
 /// Starts the instances of a stage, and warms up connections and caches.
-async fn start(
-    cluster: &mut Cluster,
-    stage: &[Measured],
-    options: &BenchOptions,
-) -> Result<(), LabError> {
+async fn start(cluster: &mut Cluster, stage: &[Measured], options: &BenchOptions) -> Result<()> {
     let instances = stage.iter().map(|one| one.case.instances).max().unwrap_or_default();
     let first = &stage[0].case;
     first.contender.start(cluster, instances, first.far).await?;
@@ -341,7 +319,7 @@ impl Contender {
         cluster: &mut Cluster,
         instances: usize,
         far: Option<(u64, u64)>,
-    ) -> Result<(), LabError> {
+    ) -> Result<()> {
         let flags = FLAGS.map(str::to_owned);
         let proxied = if far.is_some() { Proxied::Servers } else { Proxied::Nothing };
         let lock = self.lock();
@@ -361,6 +339,6 @@ impl Contender {
 }
 
 /// Stops the instances.
-pub(super) async fn stop_instances(cluster: &mut Cluster) -> Result<(), LabError> {
-    cluster.stop_instances().await.map_err(LabError::system("an instance does not stop"))
+pub(super) async fn stop_instances(cluster: &mut Cluster) -> Result<()> {
+    cluster.stop_instances().await.context("an instance does not stop")
 }

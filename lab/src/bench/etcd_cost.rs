@@ -1,11 +1,11 @@
 //! The least that a handover costs: one commit, and its notification. And compaction, so that all contenders meet the
 //! same etcd.
 
+use anyhow::Result;
 use etcd_client::{Client, CompactionOptions};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::error::LabError;
 use crate::experiment::Spread;
 
 const KEY: &str = "bench/commit";
@@ -21,7 +21,7 @@ pub(super) struct EtcdCost {
 
 /// Compacts etcd, as its operators do regularly. Otherwise it walks over all deleted claims of a lock when it
 /// lists the queue, and later loads would be slower.
-pub(super) async fn compact(endpoint: &str) -> Result<(), LabError> {
+pub(super) async fn compact(endpoint: &str) -> Result<()> {
     let mut client = Client::connect([endpoint], None).await?;
     let put = client.put(KEY, "", None).await?;
     let revision = put.header().map_or(0, etcd_client::ResponseHeader::revision);
@@ -30,7 +30,7 @@ pub(super) async fn compact(endpoint: &str) -> Result<(), LabError> {
 }
 
 /// Measures so many commits.
-pub(super) async fn measure(endpoint: &str, commits: usize) -> Result<EtcdCost, LabError> {
+pub(super) async fn measure(endpoint: &str, commits: usize) -> Result<EtcdCost> {
     let mut writer = Client::connect([endpoint], None).await?;
     let mut watcher = Client::connect([endpoint], None).await?;
     let mut watch = watcher.watch(KEY, None).await?;

@@ -1,17 +1,16 @@
 //! Memory of an instance, idle and with many waiting orders.
 
-use std::fs;
 use std::time::Duration;
 
+use anyhow::Result;
 use loadtest::Report;
 use serde::Serialize;
 use testkit::LOCK_NAME;
 
-use super::case::{self, Case, stop_instances};
+use super::case::{Case, stop_instances};
 use super::contender::Contender;
 use super::options::{BenchOptions, Measure};
-use crate::error::LabError;
-use crate::experiment::{counter, etcd_session, float, note};
+use crate::experiment::{counter, etcd_session, fault, float, in_proc, note};
 use crate::wait::until;
 use demo::cluster::Cluster;
 use demo::load::TIMEOUT;
@@ -36,7 +35,7 @@ impl Memory {
     }
 
     pub(super) fn fault(&self) -> Option<String> {
-        case::fault(&self.load).map(|fault| format!("memory: {fault}"))
+        fault(&self.load).map(|fault| format!("memory: {fault}"))
     }
 }
 
@@ -44,7 +43,7 @@ impl Memory {
 pub(super) async fn measure(
     cluster: &mut Cluster,
     options: &BenchOptions,
-) -> Result<Option<Memory>, LabError> {
+) -> Result<Option<Memory>> {
     Contender::Combined.start(cluster, 1, None).await?;
     let (pid, port) = (cluster.instances[0].child.pid(), cluster.instances[0].port);
     let usual = Case { instances: 1, ..Case::usual(Measure::Memory, Contender::Combined, options) };
@@ -52,6 +51,7 @@ pub(super) async fn measure(
     let first = Case { requests: 1, connections: 1, ..usual.clone() };
     first.start(cluster, None)?.report(TIMEOUT).await?;
     let Some(idle) = resident_bytes(pid) else {
+        note("memory: left out, since it needs /proc");
         stop_instances(cluster).await?;
         return Ok(None);
     };
@@ -77,8 +77,6 @@ pub(super) async fn measure(
 
 /// Bytes of memory that are in RAM.
 fn resident_bytes(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
+    let resident = in_proc(&format!("{pid}/status"), "VmRSS")?;
+    Some(resident.strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }

@@ -19,6 +19,7 @@ mod table;
 
 use std::process::ExitCode;
 
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
@@ -28,19 +29,16 @@ use self::etcd_cost::EtcdCost;
 use self::memory::Memory;
 pub use self::options::{BenchOptions, Measure};
 use self::ratios::Finding;
-use crate::error::LabError;
-use crate::experiment::{self, FAULTS, Machine, publish};
+use crate::experiment::{self, FAULTS, Machine, machine, publish};
 use demo::cluster::Cluster;
 
 /// All results.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Results {
     machine: Machine,
     findings: Vec<Finding>,
     /// Loads that were not fully answered or accounted for: the run fails.
     faults: Vec<String>,
-    /// Skipped measures, and why.
-    left_out: Vec<String>,
     cases: Vec<Measured>,
     /// In each round.
     etcd: Vec<EtcdCost>,
@@ -66,16 +64,8 @@ pub async fn run(options: BenchOptions) -> ExitCode {
     experiment::run("bench", async |dir| Box::pin(bench(&options, dir)).await).await
 }
 
-async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
-    let mut results = Results {
-        machine: Machine::this(),
-        findings: Vec::new(),
-        faults: Vec::new(),
-        left_out: Vec::new(),
-        cases: Vec::new(),
-        etcd: Vec::new(),
-        memory: None,
-    };
+async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
+    let mut results = Results { machine: machine(), ..Results::default() };
     let mut cluster =
         Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
     for mut experiment in case::experiments(options) {
@@ -84,12 +74,9 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode, LabEr
     }
     if options.measures(Measure::Memory) {
         results.memory = memory::measure(&mut cluster, options).await?;
-        if results.memory.is_none() {
-            results.left_out.push("memory and CPU time, which need /proc".to_owned());
-        }
     }
     let stopped = cluster.stop().await.and(cluster.remove().await);
-    stopped.map_err(LabError::system("not everything is stopped"))?;
+    stopped.context("not everything is stopped")?;
 
     let faults = results.cases.iter().flat_map(Measured::faults);
     results.faults = faults.chain(results.memory.iter().filter_map(Memory::fault)).collect();

@@ -8,7 +8,7 @@ use super::case::{CONNECTIONS, Figure, INSTANCES, Measured};
 use super::contender::Contender;
 use super::memory::Memory;
 use super::options::Measure;
-use crate::experiment::{Spread, figure, float};
+use crate::experiment::{Spread, figure, float, handovers};
 
 /// A ratio, or another figure that does not depend on the machine.
 #[derive(Clone, Debug, Serialize)]
@@ -136,11 +136,6 @@ pub(super) fn ratios(
 #[expect(clippy::unnecessary_wraps, reason = "other figures may be missing")]
 pub(super) fn rate(load: &Report) -> Option<f64> {
     Some(load.answers_per_second)
-}
-
-/// Handovers a second.
-pub(super) fn handovers(load: &Report) -> Option<f64> {
-    (load.duration_seconds > 0.0).then(|| float(load.turns.handovers) / load.duration_seconds)
 }
 
 /// Bursts a second: more is better, as with the other figures.

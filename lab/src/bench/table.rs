@@ -5,34 +5,33 @@ use std::fmt::Write as _;
 use loadtest::Report;
 
 use super::Results;
-use super::case::{Case, Figure};
+use super::case::{Case, Figure, Measured};
 use super::contender::Contender;
 use super::memory::Memory;
 use super::options::Measure;
-use super::ratios::{Finding, Goal, handovers, p50, p99, rate, ratios};
-use crate::experiment::{Bar, Machine, Spread, bars, figure, float, rows, section};
+use super::ratios::{Finding, Goal, p50, p99, rate, ratios};
+use crate::experiment::{Bar, Spread, bars, figure, float, handovers, rows, section};
 
 /// All results.
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     let mut add = |title: &str, table: String| section(&mut text, title, &table);
-    add("Machine", machine(&results.machine));
+    let machine = results.machine.iter().map(|(name, value)| [(*name).to_owned(), value.clone()]);
+    add("Machine, shared by load test, instances, etcd and Redis", rows(" | ", machine));
     add("Ratios", findings(&results.findings));
-    add("Throughput", loads(results, Measure::Throughput, ["", "requests/s"], rate));
-    add("Sold out", loads(results, Measure::SoldOut, ["", "requests/s"], rate));
-    add("Burst", loads(results, Measure::Burst, ["", "last answer ms"], millis));
+    add("Throughput", loads(results, Measure::Throughput, " | requests/s", rate));
+    add("Sold out", loads(results, Measure::SoldOut, " | requests/s", rate));
+    add("Burst", loads(results, Measure::Burst, " | last answer ms", millis));
     add("Handovers", passed(results));
     add("CPU time for each request", cpu(results, Measure::Throughput));
     add("CPU time for each request, sold out", cpu(results, Measure::SoldOut));
     for (measure, what) in SWEPT {
-        add(&format!("By {what}"), loads(results, measure, [what, "orders/s"], rate));
+        let head = format!("{what} | orders/s");
+        add(&format!("By {what}"), loads(results, measure, &head, rate));
     }
     add("By distance, guarded : atomic script", far(results));
     add("Memory of one instance", results.memory.as_ref().map(memory).unwrap_or_default());
     // writing to a string cannot fail
-    for left_out in &results.left_out {
-        let _ = writeln!(text, "Left out: {left_out}.");
-    }
     for fault in &results.faults {
         let _ = writeln!(text, "FAULT: {fault}");
     }
@@ -47,25 +46,6 @@ const SWEPT: [(Measure, &str); 4] = [
     (Measure::Items, "items"),
 ];
 
-fn machine(machine: &Machine) -> String {
-    let Machine { date, build, cores, processor, memory, kernel, load_average, etcd, redis } =
-        machine;
-    let row = |name: &str, value: String| [name.to_owned(), value];
-    rows(
-        ["", ""],
-        [
-            row("date", date.clone()),
-            row("cores", format!("{cores} ({processor})")),
-            row("memory", memory.clone()),
-            row("system", kernel.clone()),
-            row("servers", format!("{etcd}, {redis} (appendfsync always)")),
-            row("load average before", load_average.clone()),
-            row("build", (*build).to_owned()),
-            row("shared by", "load test, instances, etcd and Redis, all on these cores".to_owned()),
-        ],
-    )
-}
-
 fn findings(findings: &[Finding]) -> String {
     let row = |Finding { name, spread, goal }: &Finding| {
         let reached = goal.map(|goal| if goal.is_reached(spread.median) { "yes" } else { "no" });
@@ -77,18 +57,17 @@ fn findings(findings: &[Finding]) -> String {
             reached.unwrap_or_default().to_owned(),
         ]
     };
-    rows(["ratio", "median", "min to max", "goal", "reached"], findings.iter().map(row))
+    rows("ratio | median | min to max | goal | reached", findings.iter().map(row))
 }
 
 /// A figure of all cases of a measure, and their latency.
-fn loads(results: &Results, measure: Measure, [what, unit]: [&str; 2], of: Figure) -> String {
+fn loads(results: &Results, measure: Measure, head: &str, of: Figure) -> String {
     let table = results.of(measure).filter_map(|one| {
         let found = one.spread(of)?;
         let latency = |of| middle(one.spread(of), 1e-3);
-        let title = one.case.title();
-        Some([title, figure(found.median), range(found), latency(p50), latency(p99)])
+        Some([one.case.title(), figure(found.median), range(found), latency(p50), latency(p99)])
     });
-    rows([what, unit, "min to max", "p50 ms", "p99 ms"], table)
+    rows(&format!("{head} | min to max | p50 ms | p99 ms"), table)
 }
 
 fn passed(results: &Results) -> String {
@@ -97,7 +76,7 @@ fn passed(results: &Results) -> String {
     let table = of_cases
         .chain(of_etcd(results))
         .filter_map(|(name, found)| Some([name, figure(found?.median), range(found?)]));
-    rows(["", "handovers/s", "min to max"], table)
+    rows(" | handovers/s | min to max", table)
 }
 
 /// How often etcd could do the least of a handover in a second.
@@ -124,7 +103,7 @@ fn cpu(results: &Results, measure: Measure) -> String {
             ["instances", "etcd", "redis", "loadtest"].map(|process| middle(of(process), 1.0));
         Some([one.case.title(), instances, etcd, redis, loadtest])
     });
-    rows(["µs a request", "instances", "etcd", "Redis", "load test"], table)
+    rows("µs a request | instances | etcd | Redis | load test", table)
 }
 
 fn far(results: &Results) -> String {
@@ -151,29 +130,16 @@ fn far(results: &Results) -> String {
             middle(script.spread(p99), 1e-3),
         ])
     });
-    rows(
-        [
-            "etcd ms",
-            "Redis ms",
-            "instances",
-            "connections",
-            "load",
-            "guarded, orders/s",
-            "atomic script",
-            "ratio",
-            "min to max",
-            "guarded, p99 ms",
-            "atomic script, p99 ms",
-        ],
-        table,
-    )
+    let head = "etcd ms | Redis ms | instances | connections | load | guarded, orders/s | atomic script | ratio \
+                | min to max | guarded, p99 ms | atomic script, p99 ms";
+    rows(head, table)
 }
 
 fn memory(memory: &Memory) -> String {
     let mebibytes = |bytes: u64| format!("{} MiB", figure(float(bytes) / 1_048_576.0));
     let of_an_order = format!("{} KiB", figure(memory.kibibytes_of_an_order()));
     rows(
-        ["", ""],
+        " | ",
         [
             ["idle".to_owned(), mebibytes(memory.idle)],
             [format!("with {} waiting orders", memory.orders), mebibytes(memory.waiting)],
@@ -183,43 +149,32 @@ fn memory(memory: &Memory) -> String {
 }
 
 /// File name and content of every plot with something to show.
-pub(super) fn plots(results: &Results) -> Vec<(&'static str, String)> {
-    let bar =
-        |label: String, spread: Option<Spread>, ours| Some(Bar { label, spread: spread?, ours });
+pub(super) fn plots(results: &Results) -> Vec<(String, String)> {
     let of = |measure: Measure, of: Figure| -> Vec<Bar> {
-        let bar = results.of(measure).filter_map(|one| {
-            bar(one.case.title(), one.spread(of), one.case.contender == Contender::Combined)
-        });
-        bar.collect()
+        let bar = |one: &Measured| {
+            let ours = one.case.contender == Contender::Combined;
+            Some(Bar { label: one.case.title(), spread: one.spread(of)?, ours })
+        };
+        results.of(measure).filter_map(bar).collect()
     };
     let mut handed_over = of(Measure::Handovers, handovers);
     let [_, (label, bound)] = of_etcd(results);
-    handed_over.extend(bar(label, bound, false));
-    let title = str::to_owned;
+    handed_over.extend(bound.map(|spread| Bar { label, spread, ours: false }));
+    let throughput = of(Measure::Throughput, rate);
+    let burst = of(Measure::Burst, millis);
+    let in_burst = "More buyers than units, all at once: time to the last answer";
+    let between = "Handovers between two instances, one client each";
     let mut all = vec![
-        ("throughput.svg", title("Orders answered"), "requests/s", of(Measure::Throughput, rate)),
-        (
-            "burst.svg",
-            title("More buyers than units, all at once: time to the last answer"),
-            "milliseconds",
-            of(Measure::Burst, millis),
-        ),
-        (
-            "handovers.svg",
-            title("Handovers between two instances, one client each"),
-            "handovers/s",
-            handed_over,
-        ),
+        ("throughput", bars("Orders answered", "requests/s", &throughput)),
+        ("burst", bars(in_burst, "milliseconds", &burst)),
+        ("handovers", bars(between, "handovers/s", &handed_over)),
     ];
-    let files = ["requests.svg", "connections.svg", "instances.svg", "items.svg"];
-    for ((measure, what), file) in SWEPT.into_iter().zip(files) {
+    all.extend(SWEPT.map(|(measure, what)| {
         let title = format!("Guarded sale: throughput by {what}");
-        all.push((file, title, "orders/s", of(measure, rate)));
-    }
-    let line = "smallest to largest of all rounds";
-    let drawn =
-        all.into_iter().map(|(name, title, unit, of)| (name, bars(&title, (unit, line), &of)));
-    drawn.filter_map(|(name, plot)| Some((name, plot?))).collect()
+        (what, bars(&title, "orders/s", &of(measure, rate)))
+    }));
+    let drawn = all.into_iter().filter_map(|(name, plot)| Some((format!("{name}.svg"), plot?)));
+    drawn.collect()
 }
 
 /// Milliseconds from the first request to the last answer.

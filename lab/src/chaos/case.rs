@@ -1,14 +1,16 @@
 //! A case of the suite, as data: a scenario, in which everything must hold, or a control, in which something must break.
 
+use std::fmt;
 use std::time::Duration;
 
+use anyhow::Result;
 use futures_util::future::LocalBoxFuture;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 use testkit::{AuthTokens, RedisClusterOptions};
 
 use super::run::{NO_FAULT, Outcome};
 use super::scene::Scene;
-use crate::error::LabError;
 use demo::cluster::Proxied;
 use demo::load::ENDLESS_STOCK;
 
@@ -27,62 +29,53 @@ pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
 /// The time without faults at the end of a run, in which unknown outcomes are resolved.
 pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
+/// A stock that is sold out while faults go on.
+pub(super) const SELLS_OUT: u64 = 20_000;
+
+/// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no
+/// other one orders, would look like a sale that has stopped.
+pub(super) const LEAVES_SOON: &[&str] = &["--attempt-timeout", "1s"];
+
 /// How long a control sends orders at most: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
 /// Injects a fault once, and records what proves that it happened.
 pub(super) trait Fault: Sync {
-    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>>;
+    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<()>>;
 }
 
-impl<F: AsyncFn(&mut Scene) -> Result<(), LabError> + Sync + 'static> Fault for F {
-    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<(), LabError>> {
+impl fmt::Debug for dyn Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a function")
+    }
+}
+
+impl<F: AsyncFn(&mut Scene) -> Result<()> + Sync + 'static> Fault for F {
+    fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move { self(scene).await })
     }
 }
 
 /// A kind of fault, and what must hold under it.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct Case {
     /// The name for `--only`; a control has that of its scenario.
     pub(super) name: &'static str,
     /// What happens.
     pub(super) fault: &'static str,
-    #[serde(skip)]
     pub(super) inject: &'static dyn Fault,
-    #[serde(skip)]
-    pub(super) setup: Setup,
     /// How long one round of the fault takes, with its aftermath.
-    #[serde(skip)]
     pub(super) round: Duration,
     /// The run lasts long enough for this many rounds.
-    #[serde(skip)]
     pub(super) rounds: u32,
     /// The sale must go on within this time after the end of the fault (I5).
-    #[serde(skip)]
     pub(super) goes_on_within: Duration,
     /// What must be seen at least once, or the fault did not happen.
     pub(super) proof: &'static str,
     /// Whether it runs while no other case does.
-    #[serde(skip)]
     pub(super) alone: bool,
-    #[serde(flatten)]
     pub(super) control: Option<Control>,
-}
-
-/// What makes a case a control.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Control {
-    /// What is missing.
-    pub(super) without: &'static str,
-    /// It must break one of these.
-    pub(super) breaks: &'static [&'static str],
-}
-
-/// The processes of a run and the orders that they get.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
-pub(super) struct Setup {
     pub(super) instances: usize,
     /// All instances have the first one's name.
     pub(super) one_name: bool,
@@ -103,32 +96,43 @@ pub(super) struct Setup {
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the case can trigger.
     pub(super) fault_points: &'static [&'static str],
-    /// The case can keep an instance's workers busy.
-    pub(super) can_starve: bool,
     /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
     /// Safeguards that the instances run without, separated by commas.
     pub(super) without: Option<&'static str>,
-    pub(super) load: LoadPlan,
-    /// Findings that the fault makes unavoidable.
-    pub(super) tolerates: &'static [&'static str],
-}
-
-/// The orders of a run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LoadPlan {
     /// Orders a second.
     pub(super) rate: u32,
     pub(super) connections: u32,
     pub(super) stock: u64,
-    /// Whether only the load test orders. Not so if the fault sends orders itself.
-    pub(super) alone: bool,
+    /// Whether the fault sends orders as well.
+    pub(super) others_order: bool,
     /// Further flags of the load test.
-    pub(super) flags: &'static [&'static str],
+    pub(super) load_flags: &'static [&'static str],
+    /// Findings that the fault makes unavoidable.
+    pub(super) tolerates: &'static [&'static str],
+}
+
+/// What makes a case a control.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Control {
+    /// What is missing.
+    pub(super) without: &'static str,
+    /// It must break one of these.
+    pub(super) breaks: &'static [&'static str],
+}
+
+impl Serialize for Case {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (without, breaks) = self.control.map(|it| (it.without, it.breaks)).unzip();
+        let (name, fault, proof) = (self.name, self.fault, self.proof);
+        json!({ "name": name, "fault": fault, "proof": proof, "without": without, "breaks": breaks })
+            .serialize(serializer)
+    }
 }
 
 impl Case {
-    /// A scenario of three rounds of 5 s, beside others, after which the sale goes on within 2 s.
+    /// A scenario of three rounds of 5 s, beside others, after which the sale goes on within 2 s. It has two instances, one
+    /// etcd, one Redis.
     pub(super) const fn new(
         name: &'static str,
         fault: &'static str,
@@ -139,13 +143,32 @@ impl Case {
             name,
             fault,
             inject,
-            setup: Setup::USUAL,
             round: Duration::from_secs(5),
             rounds: 3,
             goes_on_within: Duration::from_secs(2),
             proof,
             alone: false,
             control: None,
+            instances: 2,
+            one_name: false,
+            etcd_members: 1,
+            etcd_quota_bytes: None,
+            secured: None,
+            crowded: false,
+            one_endpoint: false,
+            redis_volatile: false,
+            redis_replicas: 0,
+            redis_cluster: None,
+            proxied: Proxied::Nothing,
+            fault_points: &[],
+            flags: &[],
+            without: None,
+            rate: 2000,
+            connections: 100,
+            stock: ENDLESS_STOCK,
+            others_order: false,
+            load_flags: &[],
+            tolerates: &[],
         }
     }
 
@@ -155,8 +178,7 @@ impl Case {
         safeguard: &'static str,
         breaks: &'static [&'static str],
     ) -> Self {
-        let setup = Setup { without: Some(safeguard), ..self.setup };
-        Self { setup, ..self }.as_control(safeguard, breaks)
+        Self { without: Some(safeguard), ..self }.as_control(safeguard, breaks)
     }
 
     /// The same as a control, in which something else is missing.
@@ -209,44 +231,4 @@ impl Case {
         let hangs = self.round + LONGEST_CALM + self.goes_on_within * 2 + calm;
         if self.may_hang() { lasts.max(hangs) } else { lasts }
     }
-}
-
-impl Setup {
-    /// Two instances, one etcd, one Redis.
-    pub(super) const USUAL: Self = Self {
-        instances: 2,
-        one_name: false,
-        etcd_members: 1,
-        etcd_quota_bytes: None,
-        secured: None,
-        crowded: false,
-        one_endpoint: false,
-        redis_volatile: false,
-        redis_replicas: 0,
-        redis_cluster: None,
-        proxied: Proxied::Nothing,
-        fault_points: &[],
-        can_starve: false,
-        flags: &[],
-        without: None,
-        load: LoadPlan::USUAL,
-        tolerates: &[],
-    };
-}
-
-impl LoadPlan {
-    /// Two thousand orders a second, of a stock that never ends.
-    pub(super) const USUAL: Self =
-        Self { rate: 2000, connections: 100, stock: ENDLESS_STOCK, alone: true, flags: &[] };
-
-    /// Of a stock that is sold out while faults go on.
-    pub(super) const SELLS_OUT: Self = Self { stock: 20_000, ..Self::USUAL };
-
-    /// By buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no
-    /// other one orders, would look like a sale that has stopped.
-    pub(super) const LEAVES_SOON: Self =
-        Self { flags: &["--attempt-timeout", "1s"], ..Self::USUAL };
-
-    /// Besides orders that the fault sends.
-    pub(super) const NOT_ALONE: Self = Self { alone: false, ..Self::USUAL };
 }

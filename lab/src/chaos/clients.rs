@@ -129,17 +129,17 @@ pub(super) async fn headers(port: u16) -> Option<String> {
         let _ = connection.write_all(&head).await;
         let mut answer = [0; 12];
         connection.read_exact(&mut answer).await?;
-        Ok::<_, io::Error>(String::from_utf8_lossy(&answer).into_owned())
-    })
-    .await;
-    match answer {
-        Err(_) => Some("a head of 1 MB was neither answered nor refused".to_owned()),
+        io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
+    });
+    let what = match answer.await {
+        Err(_) => "neither answered nor refused".to_owned(),
         Ok(Ok(answer)) if !answer.ends_with(" 431") && !answer.ends_with(" 400") => {
-            Some(format!("a head of 1 MB was answered: {answer}"))
+            format!("answered: {answer}")
         }
         // refused or disconnected
-        Ok(_) => None,
-    }
+        Ok(_) => return None,
+    };
+    Some(format!("a head of 1 MB was {what}"))
 }
 
 /// Sends a body of 1 GB, and expects a refusal long before its end.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use etcd_client::{
     AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, PutOptions,
     ResponseHeader, SortOrder, SortTarget, Txn, TxnOp,
@@ -11,14 +12,14 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use testkit::{LOCK_NAME, PrivateEtcd};
 use tokio::time::{sleep, timeout};
 
-use crate::error::LabError;
 use crate::experiment::etcd_session;
+use crate::wait::NotInTime;
 
 /// How long a request may take: a member that is away must not hold up the suite.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often to end an alarm that comes back, and how long to wait in between.
-const ALARM_ATTEMPTS: usize = 50;
+const ALARM_ATTEMPTS: u32 = 50;
 const ALARM_PAUSE: Duration = Duration::from_millis(20);
 
 /// A place in the queue of a lock.
@@ -30,7 +31,7 @@ pub(super) struct Claim {
 }
 
 /// The first claims on the lock `name`, the holder's at the front, as this member sees it.
-pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<Claim>, LabError> {
+pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<Claim>> {
     // keys of claims begin with the hexadecimal number of a lease; those of longer names need not
     let options = GetOptions::new()
         .with_range(format!("{name}/g"))
@@ -47,7 +48,7 @@ pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<Claim>, 
 }
 
 /// Whether this lease has expired or was revoked.
-pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool, LabError> {
+pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool> {
     Ok(etcd.root().await?.lease_time_to_live(lease, None).await?.ttl() < 0)
 }
 
@@ -56,13 +57,13 @@ pub(super) async fn leads(etcd: &PrivateEtcd) -> bool {
     let ask = async {
         let status = etcd.root().await?.status().await?;
         let member = status.header().map_or(0, ResponseHeader::member_id);
-        Ok::<_, LabError>(member == status.leader())
+        anyhow::Ok(member == status.leader())
     };
     matches!(timeout(TIMEOUT, ask).await, Ok(Ok(true)))
 }
 
 /// Compacts everything but the latest state, and returns its revision.
-pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, LabError> {
+pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
     let mut client = etcd.root().await?;
     let put = client.put("chaos/compaction", "", None).await?;
     let revision = put.header().map_or(0, ResponseHeader::revision);
@@ -71,7 +72,7 @@ pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64, LabError> {
 }
 
 /// Writes until etcd is out of space.
-pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), LabError> {
+pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<()> {
     const PIECE: usize = 1 << 20;
     const PIECES: usize = 256;
     let mut client = etcd.root().await?;
@@ -82,7 +83,7 @@ pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<(), LabError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(LabError::NotInTime { what: "etcd has no space", seconds: 0 })
+    bail!("etcd still has space")
 }
 
 fn is_space(error: &etcd_client::Error) -> bool {
@@ -90,7 +91,7 @@ fn is_space(error: &etcd_client::Error) -> bool {
 }
 
 /// Frees space and ends the alarm.
-pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<(), LabError> {
+pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<()> {
     let mut client = etcd.root().await?;
     let status = client.status().await?;
     let revision = status.header().map_or(0, ResponseHeader::revision);
@@ -111,7 +112,8 @@ pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<(), LabError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(LabError::NotInTime { what: "etcd has space again", seconds: 1 })
+    let bound = ALARM_PAUSE * ALARM_ATTEMPTS;
+    Err(NotInTime { what: "etcd has space again", bound }.into())
 }
 
 /// What others keep in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with
@@ -122,7 +124,7 @@ pub(super) struct OtherLocks {
 }
 
 impl OtherLocks {
-    pub(super) async fn take(etcd: &PrivateEtcd) -> Result<Self, LabError> {
+    pub(super) async fn take(etcd: &PrivateEtcd) -> Result<Self> {
         const LOCKS: usize = 10_000;
         const LOCKS_AT_A_TIME: usize = 200;
         put_claims(etcd).await?;
@@ -134,7 +136,7 @@ impl OtherLocks {
     }
 
     /// Releases the locks. Returns how many were lost.
-    pub(super) async fn release(self) -> Result<usize, LabError> {
+    pub(super) async fn release(self) -> Result<usize> {
         let lost = self.guards.iter().filter(|guard| guard.is_lost()).count();
         self.session.close().await?;
         Ok(lost)
@@ -142,7 +144,7 @@ impl OtherLocks {
 }
 
 /// Puts claims into a queue. A list of them all is larger than a message may be.
-async fn put_claims(etcd: &PrivateEtcd) -> Result<(), LabError> {
+async fn put_claims(etcd: &PrivateEtcd) -> Result<()> {
     const CLAIMS: usize = 50_000;
     // longer than a run
     const LEASE_SECONDS: i64 = 600;

@@ -19,11 +19,13 @@ mod run;
 mod scene;
 mod table;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use flash_sale::error_chain::ErrorChain;
+use anyhow::{Result, bail};
+use futures_util::stream::{self, StreamExt as _};
 use serde::Serialize;
 use testkit::OwnedDir;
 use tokio::sync::RwLock;
@@ -32,8 +34,7 @@ use tokio::time::Instant;
 use self::case::Case;
 pub use self::options::ChaosOptions;
 use self::run::{Outcome, Run};
-use crate::error::LabError;
-use crate::experiment::{self, FAULTS, Machine, NO_RESULTS, Trial, Trials, note, publish};
+use crate::experiment::{self, FAULTS, Machine, NO_RESULTS, machine, note, publish};
 
 /// How long each case of a short run sends orders.
 const SHORT_SECONDS: u64 = 8;
@@ -103,7 +104,7 @@ pub async fn run(options: ChaosOptions) -> ExitCode {
     experiment::run("chaos", async |dir| Box::pin(suite(&options, dir)).await).await
 }
 
-async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode, LabError> {
+async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let cases = choose(options)?;
     if options.list {
         let lines = cases.iter().map(Case::in_words);
@@ -115,13 +116,13 @@ async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode, LabEr
     let began = Instant::now();
     let mut results = Results {
         seed: options.seed.unwrap_or_else(loadtest::any_seed),
-        machine: Machine::this(),
+        machine: machine(),
         load_seconds: if options.short { SHORT_SECONDS } else { options.seconds },
         ..Results::default()
     };
     let Results { seed, load_seconds, .. } = results;
     note(&format!("seed {seed}: {} cases of {load_seconds} s and more", cases.len()));
-    results.cases = run_all(options, &cases, dir, &results).await?;
+    results.cases = run_all(options, &cases, dir, &results).await;
     results.seconds = began.elapsed().as_secs_f64();
     publish(&options.out, &results, &table::text(&results), &[])?;
     Ok(match results.verdict() {
@@ -131,11 +132,11 @@ async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode, LabEr
     })
 }
 
-fn choose(options: &ChaosOptions) -> Result<Vec<Case>, LabError> {
+fn choose(options: &ChaosOptions) -> Result<Vec<Case>> {
     let mut all = cases::all();
     let is_unknown = |name: &&String| all.iter().all(|case| case.name != name.as_str());
     if let Some(name) = options.only.iter().find(is_unknown) {
-        return Err(LabError::NoSuchScenario(name.clone()));
+        bail!("there is no scenario {name:?}: `lab chaos --list` lists them");
     }
     if options.only.is_empty() {
         all.retain(|case| !options.short || cases::SHORT.contains(&case.name));
@@ -147,7 +148,7 @@ fn choose(options: &ChaosOptions) -> Result<Vec<Case>, LabError> {
         for case in &mut all {
             case.rounds = 1;
             case.goes_on_within += SHORT_GRACE;
-            case.setup.load.rate = SHORT_RATE;
+            case.rate = SHORT_RATE;
         }
     }
     Ok(all)
@@ -159,54 +160,38 @@ async fn run_all(
     cases: &[Case],
     dir: &OwnedDir,
     &Results { seed, load_seconds, .. }: &Results,
-) -> Result<Vec<CaseResult>, LabError> {
-    let count = u32::try_from(cases.len()).unwrap_or(u32::MAX);
-    let next = Trials::new("case", count, options.jobs, seed);
+) -> Vec<CaseResult> {
     let lasts = Duration::from_secs(load_seconds);
     // a case that runs alone takes it for itself
     let machine = RwLock::new(());
-    let worker = async |done: &mut Vec<_>| {
-        while let Some(Trial { number, .. }) = next.next() {
-            let case = cases[number];
-            let _alone = if case.alone { Some(machine.write().await) } else { None };
-            let _beside = if case.alone { None } else { Some(machine.read().await) };
-            let most = if case.control.is_some() { CONTROL_TRIALS } else { 1 };
-            for trials in 1..=most {
-                // the seed of the suite repeats a scenario with its controls
-                let seed = seed.wrapping_add(u64::from(trials) * 1_000_000_007);
-                let run = trial(options, &case, case.lasts(lasts), seed, dir).await;
-                let result = CaseResult { case, trials, run };
-                if result.verdict() == Verdict::Good || trials == most {
-                    done.push((number, result));
-                    break;
-                }
+    let result = async |(number, case): (usize, &Case)| {
+        let _alone = if case.alone { Some(machine.write().await) } else { None };
+        let _beside = if case.alone { None } else { Some(machine.read().await) };
+        let most = if case.control.is_some() { CONTROL_TRIALS } else { 1 };
+        let mut trials = 0;
+        loop {
+            trials += 1;
+            // the seed of the suite repeats a scenario with its controls
+            let seed = seed.wrapping_add(u64::from(trials) * 1_000_000_007);
+            let out = &options.out.join(case.title().replace(' ', "-"));
+            // boxed, as it is large
+            let run = Box::pin(Run { case, lasts: case.lasts(lasts), seed, out }.run(dir)).await;
+            let run = run.map_err(|error| format!("{error:#}"));
+            let mut result = CaseResult { case: *case, trials, run };
+            let is_good = result.verdict() == Verdict::Good;
+            if let Ok(outcome) = &mut result.run
+                && is_good
+                && !options.keep
+                && std::fs::remove_dir_all(out).is_ok()
+            {
+                outcome.kept = None;
+            }
+            note(&table::progress(&result));
+            if is_good || trials == most {
+                return (number, result);
             }
         }
-        Ok(())
     };
-    let (mut done, _) = next.run(usize::MAX, worker).await?;
-    done.sort_by_key(|(number, _)| *number);
-    Ok(done.into_iter().map(|(_, result)| result).collect())
-}
-
-async fn trial(
-    options: &ChaosOptions,
-    case: &Case,
-    lasts: Duration,
-    seed: u64,
-    dir: &OwnedDir,
-) -> Result<Outcome, String> {
-    let out = &options.out.join(case.title().replace(' ', "-"));
-    // boxed, as it is large
-    let outcome = Box::pin(Run { case, lasts, seed, out }.run(dir)).await;
-    let mut outcome = outcome.map_err(|error| ErrorChain(&error).to_string());
-    if let Ok(outcome) = &mut outcome
-        && case.is_good(outcome)
-        && !options.keep
-        && std::fs::remove_dir_all(out).is_ok()
-    {
-        outcome.kept = None;
-    }
-    note(&table::progress(case, &outcome));
-    outcome
+    let results = stream::iter(cases.iter().enumerate()).map(result).buffer_unordered(options.jobs);
+    results.collect::<BTreeMap<_, _>>().await.into_values().collect()
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Result;
 use loadtest::Report;
 use loadtest::report::Violation;
 use serde::Serialize;
@@ -13,8 +14,8 @@ use tokio::time::Instant;
 
 use super::case::Case;
 use super::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::random;
+use crate::wait::NotInTime;
 use demo::load::Load;
 
 /// How long an order may take with its retries; an attempt may take half of it, unless the case says otherwise.
@@ -52,7 +53,9 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Adds to the count of a fact.
     pub(super) fn add(&mut self, what: &'static str, times: u64) {
-        *self.facts.entry(what).or_default() += times;
+        if times > 0 {
+            *self.facts.entry(what).or_default() += times;
+        }
     }
 
     /// Records that no instance could sell for so long.
@@ -77,7 +80,7 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     /// Starts everything, sends orders, injects the fault, and judges.
-    pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome, LabError> {
+    pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome> {
         let began = Instant::now();
         // an earlier run's files would be taken for this one's
         match std::fs::remove_dir_all(self.out) {
@@ -97,14 +100,14 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    async fn inject(&self, scene: &mut Scene) -> Result<(), LabError> {
-        let Case { goes_on_within, proof, setup, .. } = *self.case;
+    async fn inject(&self, scene: &mut Scene) -> Result<()> {
+        let Case { goes_on_within, proof, tolerates, .. } = *self.case;
         let history = self.out.join("history.jsonl");
         let load = self.send_orders(scene, &history)?;
         scene.ends_at = Instant::now() + self.lasts;
         match self.inject_until_the_end(scene).await {
             // the checker finds that the sale hangs
-            Err(LabError::NotInTime { .. }) if self.case.may_hang() => {}
+            Err(error) if self.case.may_hang() && error.is::<NotInTime>() => {}
             done => done?,
         }
         if self.case.may_hang() {
@@ -114,7 +117,7 @@ impl Run<'_> {
         load.report(self.lasts + OVERTIME).await?;
         let bound = scene.evidence.longest_outage + goes_on_within;
         let (counts, mut findings) = check(scene, &history, bound).await?;
-        findings.retain(|found| !setup.tolerates.contains(&found.invariant.as_str()));
+        findings.retain(|found| !tolerates.contains(&found.invariant.as_str()));
         let evidence = &mut scene.evidence;
         evidence.findings.splice(..0, findings);
         if evidence.times == 0 || evidence.facts.get(proof).is_none_or(|times| *times == 0) {
@@ -126,7 +129,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn inject_until_the_end(&self, scene: &mut Scene) -> Result<(), LabError> {
+    async fn inject_until_the_end(&self, scene: &mut Scene) -> Result<()> {
         while scene.next_round().await {
             self.case.inject.inject(scene).await?;
         }
@@ -134,20 +137,17 @@ impl Run<'_> {
     }
 
     /// Starts to send orders to all instances and to record their outcomes.
-    fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load, LabError> {
-        let plan = self.case.setup.load;
-        let mut args = Vec::new();
-        let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        flag("--duration", format!("{}ms", self.lasts.as_millis()));
-        flag("--rate", plan.rate.to_string());
-        flag("--concurrency", plan.connections.to_string());
-        flag("--stock", plan.stock.to_string());
-        flag("--seed", self.seed.to_string());
-        flag("--timeout", ORDER_TIMEOUT.to_owned());
-        flag("--history", history.to_string_lossy().into_owned());
-        args.extend(plan.alone.then(|| "--alone".to_owned()));
-        args.push("--tokens".to_owned());
-        args.extend(plan.flags.iter().map(|&flag| flag.to_owned()));
+    fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load> {
+        let Case { rate, connections, stock, others_order, load_flags, .. } = *self.case;
+        let (lasts, seed) = (self.lasts.as_millis(), self.seed);
+        let flags = format!(
+            "--duration {lasts}ms --rate {rate} --concurrency {connections} --stock {stock} --seed {seed} \
+             --timeout {ORDER_TIMEOUT} --tokens --history"
+        );
+        let mut args: Vec<_> = flags.split(' ').map(str::to_owned).collect();
+        args.push(history.display().to_string());
+        args.extend((!others_order).then(|| "--alone".to_owned()));
+        args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
         Ok(Load::start(&scene.cluster, &args, false)?)
     }
@@ -172,7 +172,7 @@ async fn check(
     scene: &Scene,
     history: &Path,
     longest_pause: Duration,
-) -> Result<(Report, Vec<Violation>), LabError> {
+) -> Result<(Report, Vec<Violation>)> {
     let pause = format!("{}ms", longest_pause.as_millis());
     let args = ["check", &history.to_string_lossy(), "--longest-pause", &pause];
     let checker = Load::start(&scene.cluster, &args.map(str::to_owned), false)?;

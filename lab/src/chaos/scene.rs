@@ -4,22 +4,24 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use anyhow::Result;
+use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
 use testkit::{
-    EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedisCluster, RedisOptions, Sentinels,
-    probe,
+    EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedisCluster, Proxy, RedisOptions,
+    Sentinels, probe,
 };
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, Setup, TTL_FLAG};
+use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, TTL_FLAG};
 use super::etcd::{self, Claim, OtherLocks};
 use super::run::Outcome;
-use crate::error::LabError;
 use crate::experiment::counter;
+use crate::wait::{NotInTime, within};
 use demo::baselines::LockMode;
-use demo::cluster::{Cluster, Instance, Spec};
+use demo::cluster::{Cluster, Spec};
 
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -33,7 +35,7 @@ const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 /// Everything that a run has started. It ends when this is dropped.
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
-    pub(super) setup: Setup,
+    pub(super) case: Case,
     /// The random choices of the run, which repeat with the seed.
     pub(super) random: SplitMix64,
     pub(super) evidence: Outcome,
@@ -42,96 +44,86 @@ pub(super) struct Scene {
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
     other_locks: Option<OtherLocks>,
-    round: Duration,
     may_hang: bool,
     is_over: bool,
 }
 
 impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
-    pub(super) async fn open(
-        dir: &OwnedDir,
-        case: &Case,
-        random: SplitMix64,
-    ) -> Result<Self, LabError> {
-        let setup = case.setup;
+    pub(super) async fn open(dir: &OwnedDir, case: &Case, random: SplitMix64) -> Result<Self> {
         let etcd_options = EtcdOptions {
-            quota_backend_bytes: setup.etcd_quota_bytes,
-            secured: setup.secured,
+            quota_backend_bytes: case.etcd_quota_bytes,
+            secured: case.secured,
             ..EtcdOptions::default()
         };
         let redis_options = RedisOptions {
-            volatile: setup.redis_volatile,
-            secured: setup.secured.is_some(),
+            volatile: case.redis_volatile,
+            secured: case.secured.is_some(),
             ..RedisOptions::default()
         };
         let mut cluster =
-            Cluster::open(dir, setup.etcd_members, etcd_options, redis_options).await?;
-        if setup.redis_replicas > 0 {
-            let replicas = usize::from(setup.redis_replicas);
+            Cluster::open(dir, case.etcd_members, etcd_options, redis_options).await?;
+        if case.redis_replicas > 0 {
+            let replicas = usize::from(case.redis_replicas);
             let sentinels = Sentinels::start_in(&cluster.dir, &cluster.redis, replicas).await?;
             cluster.sentinels = Some(sentinels);
         }
-        if let Some(options) = setup.redis_cluster {
+        if let Some(options) = case.redis_cluster {
             // boxed: few cases have one
             let shards = Box::pin(PrivateRedisCluster::start_in(&cluster.dir, options));
             cluster.shards = Some(shards.await?);
         }
         let mut scene = Self {
             cluster,
-            setup,
+            case: *case,
             random,
             evidence: Outcome::default(),
             ends_at: Instant::now(),
             member_away: None,
             other_locks: None,
-            round: case.round,
             may_hang: false,
             is_over: false,
         };
         let leader = scene.leader().await?;
         scene.cluster.etcd.swap(0, leader);
-        for index in 0..setup.instances {
+        for index in 0..case.instances {
             scene.add(index).await?;
         }
-        if setup.crowded {
+        if case.crowded {
             scene.other_locks = Some(OtherLocks::take(scene.member()).await?);
         }
         scene.may_hang = case.may_hang();
         Ok(scene)
     }
 
-    async fn add(&mut self, index: usize) -> Result<(), LabError> {
-        let Setup { fault_points, can_starve, one_name, .. } = self.setup;
+    async fn add(&mut self, index: usize) -> Result<()> {
+        let Case { fault_points, one_name, .. } = self.case;
         let mut flags = vec!["--lock-ttl".to_owned(), TTL_FLAG.to_owned()];
+        let mut flag = |name: &str, value: String| flags.extend([name.to_owned(), value]);
         let file = |fault| self.fault_file(index, fault).display().to_string();
-        let points = fault_points.iter().map(|point| format!("{point}:file={}", file(point)));
-        let points = points.collect::<Vec<_>>().join(",");
-        if !points.is_empty() {
-            flags.extend(["--fault-at".to_owned(), points]);
+        if !fault_points.is_empty() {
+            let points = fault_points.iter().map(|point| format!("{point}:file={}", file(point)));
+            flag("--fault-at", points.collect::<Vec<_>>().join(","));
         }
-        if can_starve {
-            flags.extend(["--starve-file".to_owned(), file("starve")]);
+        if let Some(safeguards) = self.case.without {
+            flag("--without", safeguards.to_owned());
         }
-        if let Some(safeguards) = self.setup.without {
-            flags.extend(["--without".to_owned(), safeguards.to_owned()]);
-        }
-        flags.extend(self.setup.flags.iter().map(ToString::to_string));
+        flags.extend(self.case.flags.iter().map(ToString::to_string));
         let name = self.cluster.instances.first().filter(|_| one_name);
         let name = name.map(|first| first.name.clone());
         let spec = Spec {
             name: name.as_deref(),
             lock: LockMode::Etcd,
-            instances: self.setup.instances,
+            instances: self.case.instances,
             flags: &flags,
-            proxied: self.setup.proxied,
-            one_endpoint: self.setup.one_endpoint,
+            proxied: self.case.proxied,
+            one_endpoint: self.case.one_endpoint,
         };
         Ok(self.cluster.add(spec).await?)
     }
 
     /// Ends all processes and removes their files.
-    pub(super) async fn close(mut self) -> Result<(), LabError> {
+    pub(super) async fn close(mut self) -> Result<()> {
         self.cluster.kill().await;
         Ok(self.cluster.remove().await?)
     }
@@ -144,7 +136,7 @@ impl Scene {
         if self.evidence.times == 0 {
             calm += FIRST_CALM;
         }
-        let ends = Instant::now() + calm + self.round + LAST_CALM;
+        let ends = Instant::now() + calm + self.case.round + LAST_CALM;
         if self.is_over || (self.evidence.times > 0 && ends > self.ends_at) {
             return false;
         }
@@ -174,16 +166,10 @@ impl Scene {
     }
 
     /// Records what all rounds together have done.
-    pub(super) async fn record_totals(&mut self) -> Result<(), LabError> {
-        let proxies = self
-            .cluster
-            .instances
-            .iter()
-            .flat_map(|instance| instance.etcd_proxies.iter().chain(&instance.client_proxy));
-        let swallowed: u64 = proxies.map(testkit::Proxy::lost_answers).sum();
-        if swallowed > 0 {
-            self.evidence.add("answers swallowed", swallowed);
-        }
+    pub(super) async fn record_totals(&mut self) -> Result<()> {
+        let instances = self.cluster.instances.iter();
+        let proxies = instances.flat_map(|one| one.etcd_proxies.iter().chain(&one.client_proxy));
+        self.evidence.add("answers swallowed", proxies.map(Proxy::lost_answers).sum());
         if let Some(other_locks) = self.other_locks.take() {
             let lost = other_locks.release().await?;
             if lost > 0 {
@@ -207,45 +193,42 @@ impl Scene {
     }
 
     /// Triggers this fault at the instance, and waits until it happens.
-    pub(super) async fn trigger(
-        &self,
-        index: usize,
-        fault: &str,
-        how: &str,
-    ) -> Result<(), LabError> {
+    pub(super) async fn trigger(&self, index: usize, fault: &str, how: &str) -> Result<()> {
         let file = self.fault_file(index, fault);
         // the instance must not read half of it
         let half = file.with_extension("half");
         std::fs::write(&half, how).and_then(|()| std::fs::rename(&half, &file))?;
-        self.until("the instance meets the fault", async |_| Ok((!file.exists()).then_some(())))
+        self.until("the instance meets the fault", async || Ok((!file.exists()).then_some(())))
             .await
     }
 
     /// Restarts all instances shortly before the load ends: a sale that hangs cannot be judged.
-    pub(super) async fn revive(&mut self) -> Result<(), LabError> {
+    pub(super) async fn revive(&mut self) -> Result<()> {
         sleep_until(self.ends_at - LAST_CALM / 2).await;
         for index in 0..self.cluster.instances.len() {
             self.cluster.instances[index].child.kill().await?;
             self.start_again(index).await?;
         }
         // else the new ones refuse what the killed ones missed
-        let Some(shards) = &self.cluster.shards else {
-            return Ok(self.cluster.redis.run("DEL doubt").await?);
+        let (redis, doubt) = match &self.cluster.shards {
+            None => (&self.cluster.redis, "doubt"),
+            Some(shards) => {
+                let (_, node) = shards.place_of("doubt:{tea}").await?;
+                (&shards.nodes[node.unwrap_or_default()], "doubt:{tea}")
+            }
         };
-        let doubt = "doubt:{tea}";
-        let (_, node) = shards.place_of(doubt).await?;
-        Ok(shards.nodes[node.unwrap_or_default()].run(&format!("DEL {doubt}")).await?)
+        Ok(redis.run(&format!("DEL {doubt}")).await?)
     }
 
     /// Kills an instance with SIGKILL.
-    pub(super) async fn kill(&mut self, index: usize) -> Result<(), LabError> {
+    pub(super) async fn kill(&mut self, index: usize) -> Result<()> {
         self.cluster.instances[index].child.kill().await?;
         self.evidence.add("instances killed", 1);
         Ok(())
     }
 
     /// Stops Redis for so long with SIGSTOP, in which nothing is sold.
-    pub(super) async fn pause_redis(&mut self, lasts: Duration) -> Result<(), LabError> {
+    pub(super) async fn pause_redis(&mut self, lasts: Duration) -> Result<()> {
         let began = Instant::now();
         self.cluster.redis.child().pause()?;
         sleep(lasts).await;
@@ -255,35 +238,35 @@ impl Scene {
     }
 
     /// Restarts an instance that has ended, on its port. It need not be able to sell.
-    pub(super) async fn start_again(&mut self, index: usize) -> Result<(), LabError> {
+    pub(super) async fn start_again(&mut self, index: usize) -> Result<()> {
         let Cluster { instances, program, dir, .. } = &mut self.cluster;
         Ok(instances[index].start_again(program, dir).await?)
     }
 
     /// Waits until an instance has ended by itself.
-    pub(super) async fn has_ended(&mut self, index: usize) -> Result<ExitStatus, LabError> {
-        let ended = timeout(PATIENCE, self.cluster.instances[index].child.wait()).await;
-        let late = |_| not_in_time("the instance has ended");
-        Ok(ended.map_err(late)??)
+    pub(super) async fn has_ended(&mut self, index: usize) -> Result<ExitStatus> {
+        let ended = async { Ok(self.cluster.instances[index].child.wait().await?) };
+        within("the instance has ended", PATIENCE, ended).await
     }
 
     /// Waits until `ask` returns an answer.
     pub(super) async fn until<T>(
         &self,
         what: &'static str,
-        mut ask: impl AsyncFnMut(&Self) -> Result<Option<T>, LabError>,
-    ) -> Result<T, LabError> {
+        mut ask: impl AsyncFnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
         let mut deadline = Instant::now() + PATIENCE;
         if self.may_hang {
             deadline = deadline.min(self.ends_at - LAST_CALM);
         }
         loop {
             // a failure may pass: a member that has just started
-            let asked = ask(self).await;
-            match asked {
+            match ask().await {
                 Ok(Some(answer)) => return Ok(answer),
                 Err(error) if Instant::now() >= deadline => return Err(error),
-                Ok(None) if Instant::now() >= deadline => return Err(not_in_time(what)),
+                Ok(None) if Instant::now() >= deadline => {
+                    return Err(NotInTime { what, bound: PATIENCE }.into());
+                }
                 Ok(None) | Err(_) => sleep(POLL_INTERVAL).await,
             }
         }
@@ -296,10 +279,10 @@ impl Scene {
     }
 
     /// The leader of etcd, by its own word.
-    pub(super) async fn leader(&self) -> Result<usize, LabError> {
-        self.until("etcd has a leader", async |scene| {
-            for (n, member) in scene.cluster.etcd.iter().enumerate() {
-                if Some(n) != scene.member_away && etcd::leads(member).await {
+    pub(super) async fn leader(&self) -> Result<usize> {
+        self.until("etcd has a leader", async || {
+            for (n, member) in self.cluster.etcd.iter().enumerate() {
+                if Some(n) != self.member_away && etcd::leads(member).await {
                     return Ok(Some(n));
                 }
             }
@@ -309,15 +292,15 @@ impl Scene {
     }
 
     /// Waits until an instance other than `besides` holds the lock, and returns its index and its lease.
-    pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64), LabError> {
+    pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64)> {
         let what = match besides {
             None => "an instance holds the lock",
             Some(_) => "another instance holds the lock",
         };
-        self.until(what, async |scene| {
-            let queue = etcd::queue(scene.member(), LOCK_NAME).await?;
+        self.until(what, async || {
+            let queue = etcd::queue(self.member(), LOCK_NAME).await?;
             let Some(Claim { instance, lease }) = queue.first() else { return Ok(None) };
-            let mut instances = scene.cluster.instances.iter();
+            let mut instances = self.cluster.instances.iter();
             let index = instances.position(|one| one.name == *instance);
             Ok(index.filter(|index| Some(*index) != besides).map(|index| (index, *lease)))
         })
@@ -325,29 +308,28 @@ impl Scene {
     }
 
     /// Waits until this instance has a claim on the lock, and returns its lease.
-    pub(super) async fn until_queued(&self, index: usize) -> Result<i64, LabError> {
-        self.until("the instance queues for the lock", async |scene| scene.lease_of(index).await)
-            .await
+    pub(super) async fn until_queued(&self, index: usize) -> Result<i64> {
+        self.until("the instance queues for the lock", async || self.lease_of(index).await).await
     }
 
     /// Waits until this instance has no claim on the lock.
-    pub(super) async fn until_unqueued(&self, index: usize) -> Result<(), LabError> {
-        self.until("the instance gives up the lock", async |scene| {
-            Ok(scene.lease_of(index).await?.is_none().then_some(()))
+    pub(super) async fn until_unqueued(&self, index: usize) -> Result<()> {
+        self.until("the instance gives up the lock", async || {
+            Ok(self.lease_of(index).await?.is_none().then_some(()))
         })
         .await
     }
 
-    async fn lease_of(&self, index: usize) -> Result<Option<i64>, LabError> {
+    async fn lease_of(&self, index: usize) -> Result<Option<i64>> {
         let queue = etcd::queue(self.member(), LOCK_NAME).await?;
         let name = &self.cluster.instances[index].name;
         Ok(queue.iter().find(|claim| claim.instance == *name).map(|claim| claim.lease))
     }
 
     /// Waits until this lease is gone, and records it.
-    pub(super) async fn lease_gone(&mut self, lease: i64) -> Result<(), LabError> {
-        self.until("the lease is gone", async |scene| {
-            Ok(etcd::is_lease_gone(scene.member(), lease).await?.then_some(()))
+    pub(super) async fn lease_gone(&mut self, lease: i64) -> Result<()> {
+        self.until("the lease is gone", async || {
+            Ok(etcd::is_lease_gone(self.member(), lease).await?.then_some(()))
         })
         .await?;
         self.evidence.add("leases gone", 1);
@@ -357,18 +339,19 @@ impl Scene {
     /// The sum of this counter over all instances that answer.
     pub(super) async fn counter(&self, name: &str) -> u64 {
         let ports = self.cluster.instances.iter().map(|instance| counter(instance.port, name));
-        futures_util::future::join_all(ports).await.iter().sum()
+        join_all(ports).await.iter().sum()
     }
 
     /// Waits until each instance has sold something within the last `stretch`.
-    pub(super) async fn until_all_sell(&self, stretch: Duration) -> Result<(), LabError> {
-        let batches =
-            async |instance: &Instance| counter(instance.port, "flash_sale_batches_total").await;
-        self.until("every instance sells", async |scene| {
-            let instances = || scene.cluster.instances.iter();
-            let before = futures_util::future::join_all(instances().map(batches)).await;
+    pub(super) async fn until_all_sell(&self, stretch: Duration) -> Result<()> {
+        let batches = async || {
+            let instances = self.cluster.instances.iter();
+            join_all(instances.map(|one| counter(one.port, "flash_sale_batches_total"))).await
+        };
+        self.until("every instance sells", async || {
+            let before = batches().await;
             sleep(stretch).await;
-            let after = futures_util::future::join_all(instances().map(batches)).await;
+            let after = batches().await;
             Ok(before.iter().zip(&after).all(|(before, after)| before < after).then_some(()))
         })
         .await
@@ -401,8 +384,4 @@ impl Scene {
         let answer = probe::http(Method::POST, port, &path, "").await;
         (answer, asked.elapsed())
     }
-}
-
-fn not_in_time(what: &'static str) -> LabError {
-    LabError::NotInTime { what, seconds: PATIENCE.as_secs() }
 }

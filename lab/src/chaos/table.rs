@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::case::{Case, Control};
+use super::case::Control;
 use super::run::Outcome;
 use super::{CaseResult, Results, Verdict};
 use crate::experiment::{float, rows, section};
@@ -12,20 +12,10 @@ pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     let (scenarios, controls): (Vec<_>, Vec<_>) =
         results.cases.iter().partition(|result| result.case.control.is_none());
-    let head = [
-        "fault",
-        "times",
-        "orders",
-        "acknowledged",
-        "sold out",
-        "unknown",
-        "resolved",
-        "pause s",
-        "bound s",
-        "verdict",
-    ];
+    let head = "fault | times | orders | acknowledged | sold out | unknown | resolved | pause s | bound s \
+                | verdict";
     section(&mut text, "Faults", &rows(head, scenarios.into_iter().map(scenario)));
-    let head = ["control of", "without", "breaks", "broke", "in trial", "verdict"];
+    let head = "control of | without | breaks | broke | in trial | verdict";
     let controls = rows(head, controls.into_iter().filter_map(control));
     section(&mut text, "The same without the safeguard, in at most four trials", &controls);
     text += &unfenced(results).unwrap_or_default();
@@ -41,19 +31,15 @@ pub(super) fn text(results: &Results) -> String {
 }
 
 fn scenario(result: &CaseResult) -> [String; 10] {
-    let mut cells = [const { String::new() }; 10];
-    result.case.fault.clone_into(&mut cells[0]);
+    let fault = result.case.fault.to_owned();
     let Ok(outcome) = &result.run else {
-        "NOT RUN".clone_into(&mut cells[9]);
+        let mut cells = [const { String::new() }; 10];
+        (cells[0], cells[9]) = (fault, verdict(result));
         return cells;
     };
     let counts = &outcome.counts;
-    let verdict = match result.verdict() {
-        Verdict::Good => "holds".to_owned(),
-        _ => format!("BROKEN: {}", broken(outcome)),
-    };
     [
-        result.case.fault.to_owned(),
+        fault,
         outcome.times.to_string(),
         counts.requests.to_string(),
         counts.acknowledged.to_string(),
@@ -62,25 +48,26 @@ fn scenario(result: &CaseResult) -> [String; 10] {
         counts.resolved.to_string(),
         format!("{:.1}", counts.longest_pause_seconds),
         format!("{:.1}", outcome.bound_seconds),
-        verdict,
+        verdict(result),
     ]
 }
 
 fn control(result: &CaseResult) -> Option<[String; 6]> {
     let Control { without, breaks } = result.case.control?;
-    let verdict = match result.verdict() {
-        Verdict::Good => "fails, as it must",
-        Verdict::Bad => "PASSES, AND MUST NOT",
-        Verdict::Unknown => "NOT RUN",
-    };
-    Some([
-        result.case.name.to_owned(),
-        without.to_owned(),
-        breaks.join(" or "),
-        result.run.as_ref().map(broken).unwrap_or_default(),
-        result.trials.to_string(),
-        verdict.to_owned(),
-    ])
+    let (name, broke) = (result.case.name, result.run.as_ref().map(broken).unwrap_or_default());
+    let [name, without] = [name, without].map(str::to_owned);
+    let trials = result.trials.to_string();
+    Some([name, without, breaks.join(" or "), broke, trials, verdict(result)])
+}
+
+fn verdict(result: &CaseResult) -> String {
+    match (&result.run, result.case.control, result.verdict()) {
+        (Err(_), ..) => "NOT RUN".to_owned(),
+        (Ok(_), None, Verdict::Good) => "holds".to_owned(),
+        (Ok(outcome), None, _) => format!("BROKEN: {}", broken(outcome)),
+        (Ok(_), Some(_), Verdict::Good) => "fails, as it must".to_owned(),
+        (Ok(_), Some(_), _) => "PASSES, AND MUST NOT".to_owned(),
+    }
 }
 
 /// The broken invariants, each once.
@@ -135,27 +122,19 @@ fn failure(result: &CaseResult, results: &Results) -> String {
 }
 
 /// A line about a trial that has ended.
-pub(super) fn progress(case: &Case, outcome: &Result<Outcome, String>) -> String {
-    let title = case.title();
-    let outcome = match outcome {
-        Ok(outcome) => outcome,
-        Err(error) => return format!("{title}: could not be run: {error}"),
-    };
-    let broken = broken(outcome);
-    let verdict = match (case.is_good(outcome), case.control.is_some()) {
-        (true, false) => "holds".to_owned(),
-        (false, false) => format!("BROKEN: {broken}"),
-        (true, true) => format!("fails as it must: {broken}"),
-        (false, true) => format!("does not fail as it must ({broken})"),
-    };
-    let facts: Vec<_> =
-        outcome.facts.iter().map(|(what, times)| format!("{times} {what}")).collect();
-    let Outcome { times, seconds, .. } = outcome;
-    format!("{title}: {verdict}; {times} times in {seconds:.0} s ({})", facts.join(", "))
+pub(super) fn progress(result: &CaseResult) -> String {
+    let (title, verdict) = (result.case.title(), verdict(result));
+    match &result.run {
+        Err(error) => format!("{title}: could not be run: {error}"),
+        Ok(Outcome { times, seconds, facts, .. }) => {
+            format!("{title}: {verdict}; {times} times in {seconds:.0} s ({facts:?})")
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::chaos::case::Case;
     use loadtest::report::Violation;
 
     use super::*;

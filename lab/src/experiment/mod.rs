@@ -2,8 +2,9 @@
 //!
 //! - [`run`]: an experiment from start to end, with its directory, signals and exit code
 //! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
-//! - [`Machine`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
-//! - [`counter`], [`etcd_session`]: what an instance counts, and a session beside those of the instances
+//! - [`machine()`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
+//! - [`counter`], [`fault`], [`etcd_session`]: what an instance counts, why a load does not count, and a session beside
+//!   those of the instances
 //! - [`rows`], [`figure`], [`bars`], [`publish`]: the results as tables, pictures and files
 
 mod machine;
@@ -18,50 +19,49 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use demo::signals::{self, ENDINGS, Signals};
-use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
-use flash_sale::error_chain::ErrorChain;
+use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions};
 use hyper::Method;
+use loadtest::Report;
 use serde::Serialize;
 use testkit::{OwnedDir, probe};
 
-pub(crate) use self::machine::Machine;
+pub(crate) use self::machine::{Machine, in_proc, machine};
 pub(crate) use self::plot::{Bar, bars};
 pub(crate) use self::stats::{Spread, float, quantile};
 pub(crate) use self::table::{figure, rows, section};
-pub(crate) use self::trials::{Trial, Trials, random, rounds};
-use crate::error::LabError;
+pub(crate) use self::trials::{Trials, random, rounds};
 
 /// The results are there, and are not as they must be.
 pub(crate) const FAULTS: u8 = 1;
 
-/// The TTL of the experiment's own sessions.
-const SESSION_TTL: Duration = Duration::from_secs(10);
-
 /// There are no results.
 pub(crate) const NO_RESULTS: u8 = 2;
+
+/// The TTL of the experiment's own sessions.
+const SESSION_TTL: Duration = Duration::from_secs(10);
 
 /// Runs the experiment `name` with a directory for its servers, and removes that at the end.
 ///
 /// Exit codes: that of the experiment, 2 for an error, 128 + N after signal N.
 pub(crate) async fn run(
     name: &str,
-    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode, LabError>,
+    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
 ) -> ExitCode {
     ended(name, experiment).await.unwrap_or_else(|error| {
-        note(&format!("lab {name}: {}", ErrorChain(&error)));
+        note(&format!("lab {name}: {error:#}"));
         NO_RESULTS.into()
     })
 }
 
 async fn ended(
     name: &str,
-    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode, LabError>,
-) -> Result<ExitCode, LabError> {
-    let mut signals =
-        Signals::listen(&ENDINGS).map_err(LabError::system("signals cannot be listened to"))?;
-    let dir =
-        OwnedDir::create().map_err(LabError::system("no temporary directory could be made"))?;
+    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
+) -> Result<ExitCode> {
+    // whoever handles a signal does not pass "ignore" on, which `nohup` sets for SIGHUP: instances have its default
+    let mut signals = Signals::listen(&ENDINGS).context("signals cannot be listened to")?;
+    let dir = OwnedDir::create().context("no temporary directory could be made")?;
     let result = tokio::select! {
         result = experiment(&dir) => result,
         signal = signals.next() => {
@@ -71,7 +71,7 @@ async fn ended(
     };
     // what was dropped ends its processes; the directory can go when they are gone
     tokio::select! {
-        removed = dir.remove() => removed.map_err(LabError::system("not everything is stopped"))?,
+        removed = dir.remove() => removed.context("not everything is stopped")?,
         // the user does not want to wait: the rest ends by itself a little later
         _ = signals.next() => {}
     }
@@ -88,12 +88,12 @@ pub(crate) fn publish(
     out: &Path,
     results: &impl Serialize,
     text: &str,
-    plots: &[(&str, String)],
-) -> Result<(), LabError> {
+    plots: &[(String, String)],
+) -> Result<()> {
     // standard output may be closed: the files remain
     let _ = write!(io::stdout(), "{text}");
-    write(out, results, text, plots)?;
-    note(&format!("results.json, tables.md and plots are in {}", out.display()));
+    write(out, results, text, plots).context("the results could not be written")?;
+    note(&format!("the results are in {}", out.display()));
     Ok(())
 }
 
@@ -102,20 +102,17 @@ pub(crate) fn write(
     out: &Path,
     results: &impl Serialize,
     text: &str,
-    plots: &[(&str, String)],
-) -> Result<(), LabError> {
-    let written = || {
-        std::fs::create_dir_all(out)?;
-        std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
-        std::fs::write(out.join("tables.md"), text)?;
-        plots.iter().try_for_each(|(name, plot)| std::fs::write(out.join(name), plot))
-    };
-    written().map_err(LabError::system("the results could not be written"))
+    plots: &[(String, String)],
+) -> io::Result<()> {
+    std::fs::create_dir_all(out)?;
+    std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
+    std::fs::write(out.join("tables.md"), text)?;
+    plots.iter().try_for_each(|(name, plot)| std::fs::write(out.join(name), plot))
 }
 
 /// A session of the experiment's own.
-pub(crate) async fn etcd_session(label: &str, endpoints: &[String]) -> Result<Session, LabError> {
-    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints)).map_err(LockError::from)?;
+pub(crate) async fn etcd_session(label: &str, endpoints: &[String]) -> Result<Session> {
+    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints))?;
     let options = SessionOptions { label: label.into(), ..SessionOptions::new(SESSION_TTL) };
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
@@ -137,6 +134,23 @@ fn read_counter(text: &str, name: &str) -> u64 {
         value.split(['.', ' ']).next()?.parse::<u64>().ok()
     });
     samples.sum()
+}
+
+/// Why a load does not count, if it does not.
+pub(crate) fn fault(load: &Report) -> Option<String> {
+    let settled = load.acknowledged + load.sold_out + load.answered;
+    if !load.pass {
+        Some(load.verdict.clone())
+    } else if usize::try_from(settled) != Ok(load.requests) {
+        Some(format!("{settled} of {} requests were answered", load.requests))
+    } else {
+        None
+    }
+}
+
+/// Handovers a second.
+pub(crate) fn handovers(load: &Report) -> Option<f64> {
+    (load.duration_seconds > 0.0).then(|| float(load.turns.handovers) / load.duration_seconds)
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Bars, as SVG.
 
-use std::fmt::{self, Write as _};
-
 use super::{Spread, figure};
 
 /// Grey that is readable on white and on black, and one colour for emphasis.
@@ -34,8 +32,8 @@ pub(crate) struct Bar {
 }
 
 /// Bars on a logarithmic axis that begins at a power of ten; `None` if there is nothing to show. `unit` is that of the
-/// axis, and `line` says what the line across each bar shows.
-pub(crate) fn bars(title: &str, (unit, line): (&str, &str), bars: &[Bar]) -> Option<String> {
+/// axis.
+pub(crate) fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
     let bars: Vec<_> = bars.iter().filter(|bar| bar.spread.min > 0.0).collect();
     let lowest = bars.iter().map(|bar| bar.spread.min).min_by(f64::total_cmp)?;
     let highest = bars.iter().map(|bar| bar.spread.max).max_by(f64::total_cmp)?;
@@ -46,56 +44,44 @@ pub(crate) fn bars(title: &str, (unit, line): (&str, &str), bars: &[Bar]) -> Opt
 
     let height = TOP + BAR_STEP * super::float(bars.len()) + BOTTOM;
     let bottom = height - BOTTOM;
-    let mut body = String::new();
-    add_text(&mut body, "title", (12.0, 22.0), title);
+    let mut body = vec![text("title", (12.0, 22.0), title)];
     let mut decade = from;
     while decade <= to {
         let value = 10_f64.powf(decade);
-        add_line(&mut body, "grid", (x(value), TOP - 6.0), (x(value), bottom));
-        add_text(&mut body, "small middle", (x(value), bottom + 16.0), &figure(value));
+        body.push(line("grid", (x(value), TOP - 6.0), (x(value), bottom)));
+        body.push(text("small middle", (x(value), bottom + 16.0), &figure(value)));
         decade += 1.0;
     }
-    let unit = format!("{unit} (logarithmic; line: {line})");
-    add_text(&mut body, "small", (LABELS, bottom + 36.0), &unit);
+    let unit = format!("{unit} (logarithmic; line: smallest to largest of all rounds)");
+    body.push(text("small", (LABELS, bottom + 36.0), &unit));
     let mut y = TOP;
     for bar in bars {
         let Spread { median, min, max } = bar.spread;
         let (class, width) = (if bar.ours { "mark" } else { "other" }, x(median) - LABELS);
         let middle = y + BAR / 2.0;
-        add_text(&mut body, "end", (LABELS - 10.0, middle + 4.5), &bar.label);
-        add(
-            &mut body,
-            format_args!(
-                "<rect class='{class}' x='{LABELS:.1}' y='{y:.1}' width='{width:.1}' height='{BAR:.1}' rx='2'/>"
-            ),
-        );
-        add_line(&mut body, "range", (x(min), middle), (x(max), middle));
-        add_text(&mut body, "", (x(max.max(median)) + 8.0, middle + 4.5), &figure(median));
+        body.push(text("end", (LABELS - 10.0, middle + 4.5), &bar.label));
+        body.push(format!(
+            "<rect class='{class}' x='{LABELS:.1}' y='{y:.1}' width='{width:.1}' height='{BAR:.1}' rx='2'/>"
+        ));
+        body.push(line("range", (x(min), middle), (x(max), middle)));
+        body.push(text("", (x(max.max(median)) + 8.0, middle + 4.5), &figure(median)));
         y += BAR_STEP;
     }
-    add_line(&mut body, "axis", (LABELS, TOP - 6.0), (LABELS, bottom));
+    body.push(line("axis", (LABELS, TOP - 6.0), (LABELS, bottom)));
+    let body = body.join("\n");
     let title = escaped(title);
     Some(format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' \
-         height='{height}' role='img'>\n<title>{title}</title>\n<style>{STYLE}</style>\n{body}</svg>\n"
+         height='{height}' role='img'>\n<title>{title}</title>\n<style>{STYLE}</style>\n{body}\n</svg>\n"
     ))
 }
 
-fn add_line(body: &mut String, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
-    add(
-        body,
-        format_args!("<line class='{class}' x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}'/>"),
-    );
+fn line(class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) -> String {
+    format!("<line class='{class}' x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}'/>")
 }
 
-fn add_text(body: &mut String, class: &str, (x, y): (f64, f64), text: &str) {
-    let text = escaped(text);
-    add(body, format_args!("<text class='{class}' x='{x:.1}' y='{y:.1}'>{text}</text>"));
-}
-
-fn add(body: &mut String, element: fmt::Arguments<'_>) {
-    // writing to a string cannot fail
-    let _ = writeln!(body, "{element}");
+fn text(class: &str, (x, y): (f64, f64), text: &str) -> String {
+    format!("<text class='{class}' x='{x:.1}' y='{y:.1}'>{}</text>", escaped(text))
 }
 
 fn escaped(text: &str) -> String {
@@ -115,12 +101,12 @@ mod tests {
             ours: true,
         };
         for picture in [
-            bars("t", ("u", "l"), &[bar(1.0)]).expect("one bar"),
-            bars("t", ("u", "l"), &[bar(0.02), bar(90_000.0)]).expect("two bars"),
+            bars("t", "u", &[bar(1.0)]).expect("one bar"),
+            bars("t", "u", &[bar(0.02), bar(90_000.0)]).expect("two bars"),
         ] {
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
             assert!(!picture.contains("='-") && !picture.contains("a < b"), "{picture}");
         }
-        assert!(bars("t", ("u", "l"), &[]).is_none());
+        assert!(bars("t", "u", &[]).is_none());
     }
 }

@@ -2,13 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flash_sale::error_chain::ErrorChain;
+use anyhow::Result;
 use futures_util::future::join_all;
 use rand::{Rng as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
 
 use super::note;
-use crate::error::LabError;
 
 /// Trials of one kind, which workers share.
 pub(crate) struct Trials {
@@ -17,18 +16,6 @@ pub(crate) struct Trials {
     jobs: usize,
     seed: u64,
     next: AtomicU32,
-}
-
-/// One trial.
-pub(crate) struct Trial {
-    /// From 0.
-    #[cfg_attr(
-        not(feature = "chaos"),
-        allow(dead_code, reason = "the fault suite finds its cases by it")
-    )]
-    pub(crate) number: usize,
-    /// Its choices.
-    pub(crate) random: SplitMix64,
 }
 
 impl Trials {
@@ -45,37 +32,33 @@ impl Trials {
     pub(crate) async fn run<T>(
         &self,
         most: usize,
-        worker: impl AsyncFn(&mut Vec<T>) -> Result<(), LabError>,
-    ) -> Result<(Vec<T>, Vec<String>), LabError> {
-        let workers = self.jobs.min(most).min(usize::try_from(self.count).unwrap_or(usize::MAX));
+        worker: impl AsyncFn(&mut Vec<T>) -> Result<()>,
+    ) -> Result<(Vec<T>, Vec<String>)> {
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         let run = async || {
             let mut done = Vec::new();
             let ended = worker(&mut done).await;
             (done, ended.err())
         };
-        let (mut done, mut errors) = (Vec::new(), Vec::new());
-        for (some, error) in join_all((0..workers).map(|_| run())).await {
-            done.extend(some);
-            errors.extend(error);
-        }
+        let workers = join_all((0..self.jobs.min(most).min(count)).map(|_| run())).await;
+        let (done, errors): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
+        let done: Vec<_> = done.into_iter().flatten().collect();
+        let mut errors = errors.into_iter().flatten();
         if done.is_empty()
-            && let Some(error) = errors.pop()
+            && let Some(error) = errors.next()
         {
             return Err(error);
         }
-        let missing = |error| format!("{}: trials are missing: {}", self.what, ErrorChain(&error));
-        Ok((done, errors.into_iter().map(missing).collect()))
+        let missing = |error| format!("{}: trials are missing: {error:#}", self.what);
+        Ok((done, errors.map(missing).collect()))
     }
 
-    /// The next trial.
-    pub(crate) fn next(&self) -> Option<Trial> {
+    /// The random choices of the next trial, if there is one.
+    pub(crate) fn next(&self) -> Option<SplitMix64> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         (number < self.count).then(|| {
             note(&format!("{}, {} of {}", self.what, number + 1, self.count));
-            Trial {
-                number: usize::try_from(number).unwrap_or(usize::MAX),
-                random: random(self.seed.wrapping_add(u64::from(number)), &self.what),
-            }
+            random(self.seed.wrapping_add(u64::from(number)), &self.what)
         })
     }
 }
@@ -94,6 +77,8 @@ pub(crate) fn rounds(rounds: usize, cases: usize) -> impl Iterator<Item = (usize
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     /// Goal: a worker that cannot run costs its own trial, not those of the others; without any trial there is an
@@ -101,10 +86,11 @@ mod tests {
     #[tokio::test]
     async fn keeps_what_was_done() {
         let trials = || Trials::new("a fault", 5, 2, 1);
-        let failed = || LabError::NotInTime { what: "a server answers", seconds: 1 };
-        let shared = trials();
+        let failed = || anyhow::anyhow!("no server");
+        let (shared, begun) = (trials(), Cell::new(0));
         let worker = async |done: &mut Vec<usize>| {
-            while let Some(Trial { number, .. }) = shared.next() {
+            while shared.next().is_some() {
+                let number = begun.replace(begun.get() + 1);
                 if number == 1 {
                     return Err(failed());
                 }
@@ -115,7 +101,7 @@ mod tests {
         };
         let (done, faults) = shared.run(usize::MAX, worker).await.expect("some were done");
         assert_eq!(done, [0, 2, 3, 4]);
-        assert_eq!(faults, ["a fault: trials are missing: not within 1 s: a server answers"]);
+        assert_eq!(faults, ["a fault: trials are missing: no server"]);
         let none = trials().run(usize::MAX, async |_: &mut Vec<u32>| Err(failed())).await;
         assert!(none.is_err());
     }

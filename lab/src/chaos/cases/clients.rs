@@ -2,27 +2,28 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use rand::RngExt as _;
 use testkit::Proxy;
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::case::{Case, SELLS_OUT};
 use crate::chaos::clients;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use demo::cluster::Proxied;
 
 pub(super) fn cases() -> Vec<Case> {
     let fault = "answers are swallowed; clients ask again at another instance";
     let swallowed = Case {
-        setup: Setup { proxied: Proxied::Clients, load: LoadPlan::SELLS_OUT, ..Setup::USUAL },
+        proxied: Proxied::Clients,
+        stock: SELLS_OUT,
         round: Duration::from_millis(500),
         ..Case::new("answer-swallowed", fault, &swallow_answers, "answers swallowed")
     };
 
-    let load = LoadPlan { flags: &["--abandon", "0.01"], ..LoadPlan::USUAL };
     let gone = Case {
-        setup: Setup { proxied: Proxied::Clients, load, ..Setup::USUAL },
+        proxied: Proxied::Clients,
+        load_flags: &["--abandon", "0.01"],
         round: Duration::from_secs(3),
         // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
@@ -34,13 +35,12 @@ pub(super) fn cases() -> Vec<Case> {
         )
     };
     // a client may believe the answer that nothing was taken
-    let load = LoadPlan { flags: &["--retries", "0"], ..LoadPlan::USUAL };
-    let believing = Case { setup: Setup { load, ..gone.setup }, ..gone };
+    let believing = Case { load_flags: &["--retries", "0"], ..gone };
 
     let fault =
         "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies";
     let flooded = Case {
-        setup: Setup { flags: &["--header-timeout", "2s"], ..Setup::USUAL },
+        flags: &["--header-timeout", "2s"],
         round: Duration::from_secs(7),
         goes_on_within: Duration::from_secs(1),
         alone: true,
@@ -77,7 +77,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Swallows some answers, of one instance or of all.
-async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
+async fn swallow_answers(scene: &mut Scene) -> Result<()> {
     let all = scene.cluster.instances.len();
     let one = scene.random.random_range(0..=all);
     for (index, instance) in scene.cluster.instances.iter().enumerate() {
@@ -92,7 +92,7 @@ async fn swallow_answers(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Cuts the client connections of an instance; every other time while the store is slow, so that many
 /// requests are in flight.
-async fn cut_clients(scene: &mut Scene) -> Result<(), LabError> {
+async fn cut_clients(scene: &mut Scene) -> Result<()> {
     let is_slow = scene.turn(2) == 1;
     if is_slow {
         scene.cluster.redis.child().pause()?;
@@ -110,7 +110,7 @@ async fn cut_clients(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// All floods at once against one instance, which sells meanwhile.
-async fn flood(scene: &mut Scene) -> Result<(), LabError> {
+async fn flood(scene: &mut Scene) -> Result<()> {
     const SILENT: usize = 10_000;
     const DEAF: usize = 50;
     let index = scene.pick();
@@ -129,7 +129,7 @@ async fn flood(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Opens feeds at one instance.
-async fn open_feeds(scene: &mut Scene) -> Result<(), LabError> {
+async fn open_feeds(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;
     let opened = clients::feeds(port, 16, Duration::from_secs(5)).await;
@@ -138,7 +138,7 @@ async fn open_feeds(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Aborts requests at one instance, whose lock uses the same connection to etcd.
-async fn abort_requests(scene: &mut Scene) -> Result<(), LabError> {
+async fn abort_requests(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;
     let aborted = clients::aborted(port, 20_000).await;

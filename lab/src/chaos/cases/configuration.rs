@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use testkit::{LOCK_NAME, Proxy};
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, TTL};
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
 
@@ -17,16 +17,15 @@ const HELD: Duration = Duration::from_secs(3);
 pub(super) fn cases() -> Vec<Case> {
     let handovers = "handovers between instances of one name";
     let one_name = Case {
-        setup: Setup { one_name: true, ..Setup::USUAL },
+        one_name: true,
         round: Duration::from_millis(1500),
         ..Case::new("one-name", "two instances go by one name", &count_handover, handovers)
     };
     let both_hold = Case { proof: "looks", ..one_name };
 
-    let load = LoadPlan { flags: &["--item", "a"], ..LoadPlan::USUAL };
     let fault = "item a sells while the locks of a-b and of a/y are held";
     let alike = Case {
-        setup: Setup { load, ..Setup::USUAL },
+        load_flags: &["--item", "a"],
         round: HELD * 2,
         ..Case::new("names-alike", fault, &hold_others, "locks with longer names held")
     };
@@ -34,7 +33,8 @@ pub(super) fn cases() -> Vec<Case> {
     let fault =
         "10,000 locks held, 50,000 claims beside the sale's; watches break, the holder is killed";
     let crowded = Case {
-        setup: Setup { proxied: Proxied::Etcd, crowded: true, ..Setup::USUAL },
+        proxied: Proxied::Etcd,
+        crowded: true,
         round: TTL + Duration::from_secs(4),
         // that of a killed holder, and the time to read the queue again
         goes_on_within: TTL + Duration::from_secs(4),
@@ -53,7 +53,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Counts a handover if the lock has another lease after a while.
-async fn count_handover(scene: &mut Scene) -> Result<(), LabError> {
+async fn count_handover(scene: &mut Scene) -> Result<()> {
     let (_, before) = scene.holder(None).await?;
     sleep(scene.random_millis(300, 1500)).await;
     let (_, after) = scene.holder(None).await?;
@@ -65,7 +65,7 @@ async fn count_handover(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Holds the locks one after the other.
-async fn hold_others(scene: &mut Scene) -> Result<(), LabError> {
+async fn hold_others(scene: &mut Scene) -> Result<()> {
     let session = etcd_session("chaos", &[scene.member().endpoint()]).await?;
     for name in ["a-b", "a/y"] {
         let guard = session.mutex(&format!("{LOCK_NAME}:{name}"))?.lock().await?;
@@ -78,7 +78,7 @@ async fn hold_others(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Breaks all watches and kills the holder, so that the queue must be read again before anyone is granted the
 /// lock. It is read with the claims of the longer name.
-async fn break_and_kill(scene: &mut Scene) -> Result<(), LabError> {
+async fn break_and_kill(scene: &mut Scene) -> Result<()> {
     let (index, lease) = scene.holder(None).await?;
     let instances = &scene.cluster.instances;
     instances.iter().flat_map(|instance| &instance.etcd_proxies).for_each(Proxy::cut);

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use fenced_lock::chaos::Safeguard;
 use testkit::{Direction, LOCK_NAME, Proxy};
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
 
@@ -28,7 +28,7 @@ const PROMPT: Duration = Duration::from_millis(1500);
 pub(super) fn leader_lost() -> Case {
     let fault = "the leader of three etcd members is killed, or stands still";
     Case {
-        setup: Setup { etcd_members: 3, ..Setup::USUAL },
+        etcd_members: 3,
         round: AWAY + Duration::from_secs(2),
         goes_on_within: 2 * TTL + Duration::from_secs(3),
         ..Case::new("etcd-leader-lost", fault, &lose_leader, "leaders changed")
@@ -46,19 +46,18 @@ pub(super) fn killed() -> Case {
 
 pub(super) fn cases() -> Vec<Case> {
     let (leader_lost, killed) = (leader_lost(), killed());
-    let one_endpoint =
-        Case { setup: Setup { one_endpoint: true, ..leader_lost.setup }, ..leader_lost };
+    let one_endpoint = Case { one_endpoint: true, ..leader_lost };
 
     let fault = "etcd is compacted every 200 ms, and watches break";
     let compacted = Case {
-        setup: Setup { proxied: Proxied::Etcd, ..Setup::USUAL },
+        proxied: Proxied::Etcd,
         round: BREAK * 2,
         ..Case::new("etcd-compacted", fault, &compact, "compactions")
     };
 
-    let load = LoadPlan::NOT_ALONE;
     let full = Case {
-        setup: Setup { etcd_quota_bytes: Some(16 << 20), load, ..Setup::USUAL },
+        etcd_quota_bytes: Some(16 << 20),
+        others_order: true,
         round: Duration::from_secs(6),
         ..Case::new(
             "etcd-full",
@@ -71,7 +70,8 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "a member of etcd releases the lock, its answer is lost, and another one is asked";
     let unanswered = Case {
-        setup: Setup { etcd_members: 3, proxied: Proxied::Etcd, ..Setup::USUAL },
+        etcd_members: 3,
+        proxied: Proxied::Etcd,
         round: Duration::from_secs(3),
         // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
@@ -95,11 +95,11 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Kills and pauses the leader in turn.
-async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
+async fn lose_leader(scene: &mut Scene) -> Result<()> {
     let kills = scene.turn(2) == 0;
     let index = scene.leader().await?;
     // an instance with one endpoint must lose that member
-    if scene.setup.one_endpoint && index != 0 {
+    if scene.case.one_endpoint && index != 0 {
         scene.end_rounds();
         return Ok(());
     }
@@ -122,7 +122,7 @@ async fn lose_leader(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-async fn restart(scene: &mut Scene) -> Result<(), LabError> {
+async fn restart(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     let away = scene.random_millis(0, 1500);
     scene.cluster.etcd[0].kill().await?;
@@ -134,14 +134,14 @@ async fn restart(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Restarts etcd once: a second restart may end the session and so repair what the first one broke.
-pub(super) async fn restart_once(scene: &mut Scene) -> Result<(), LabError> {
+pub(super) async fn restart_once(scene: &mut Scene) -> Result<()> {
     scene.end_rounds();
     restart(scene).await
 }
 
 /// Compacts all the time, and cuts an instance off for some compactions, so that its watch cannot go on
 /// where it ended.
-async fn compact(scene: &mut Scene) -> Result<(), LabError> {
+async fn compact(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::refuse);
     let began = Instant::now();
@@ -166,9 +166,9 @@ async fn compact(scene: &mut Scene) -> Result<(), LabError> {
 
 /// The suite takes the lock, and loses the answer to its own release, since no instance waits for the answer to
 /// its release. Answers to the instances are lost as well.
-async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
+async fn lose_answers(scene: &mut Scene) -> Result<()> {
     // for the suite's own release; in no other case is its answer lost
-    Safeguard::UnknownRelease.set(scene.setup.without != Some("unknown-release"));
+    Safeguard::UnknownRelease.set(scene.case.without != Some("unknown-release"));
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
     let session = etcd_session("chaos", &[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
@@ -185,7 +185,7 @@ async fn lose_answers(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// While etcd takes no writes, orders are sold or refused, but answered at once.
-async fn fill(scene: &mut Scene) -> Result<(), LabError> {
+async fn fill(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     etcd::fill(scene.member()).await?;
     scene.evidence.add("etcd out of space", 1);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use testkit::{Direction, Proxy};
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, LEAVES_SOON, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use demo::cluster::Proxied;
 
 /// Long enough to hold up the write, and too short to matter.
@@ -20,7 +20,8 @@ const CUT_OFF: Duration = Duration::from_secs(5);
 pub(super) fn cases() -> Vec<Case> {
     let fault = "a write to Redis arrives after the takeover";
     let late = Case {
-        setup: Setup { proxied: Proxied::Redis, fault_points: &[ABOUT_TO_WRITE], ..Setup::USUAL },
+        proxied: Proxied::Redis,
+        fault_points: &[ABOUT_TO_WRITE],
         round: 2 * TTL,
         goes_on_within: Duration::from_millis(3500),
         ..Case::new("write-late", fault, &hold_write, "late batches refused")
@@ -29,12 +30,13 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "the holder is cut off from etcd, each direction";
     let cut_off = Case {
-        setup: Setup { proxied: Proxied::Etcd, load: LoadPlan::LEAVES_SOON, ..Setup::USUAL },
+        proxied: Proxied::Etcd,
+        load_flags: LEAVES_SOON,
         round: CUT_OFF + Duration::from_secs(4),
         goes_on_within: TTL + Duration::from_secs(3),
         ..Case::new("cut-off-from-etcd", fault, &cut_off_holder, "leases gone")
     };
-    let holds_on = Case { setup: Setup { flags: &["--tenure", "1m"], ..cut_off.setup }, ..cut_off };
+    let holds_on = Case { flags: &["--tenure", "1m"], ..cut_off };
 
     vec![
         late,
@@ -45,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Holds up what the holder sends to Redis until another instance has sold.
-async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
+async fn hold_write(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let late = |scene: &Scene| {
         let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
@@ -70,7 +72,7 @@ async fn hold_write(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
 /// The other instance sleeps until then, so that the holder does not know that anything waits.
-async fn cut_off_holder(scene: &mut Scene) -> Result<(), LabError> {
+async fn cut_off_holder(scene: &mut Scene) -> Result<()> {
     const DIRECTIONS: [&[Direction]; 3] = [
         &[Direction::ToServer, Direction::ToClient],
         &[Direction::ToServer],

@@ -2,28 +2,24 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup, TTL};
+use crate::chaos::case::{Case, LEAVES_SOON, TTL};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use crate::experiment::counter;
 use demo::cluster::Proxied;
 
 /// A holder that keeps the lock: long enough for others to queue, and shorter than the lease.
 const KEEPS_LOCK: &str = "before-write:pause=1500ms";
 
-/// Instances that can keep the lock, and be kept from the load.
-const KEEPING: Setup = Setup {
-    proxied: Proxied::Clients,
-    fault_points: &[KEEPS_LOCK],
-    load: LoadPlan::NOT_ALONE,
-    ..Setup::USUAL
-};
+/// A holder all of whose workers are busy for [`STARVED`].
+const STARVES: &str = "after-answer:starve=3s";
+const STARVED: Duration = Duration::from_secs(3);
 
 /// The points of a tenure at which the holder is killed.
 const KILLS: &[&str] = &[
@@ -40,38 +36,39 @@ const TAKEOVER: Duration = Duration::from_millis(3500);
 
 pub(super) fn cases() -> Vec<Case> {
     let fault = "the holder is paused for 3 TTL between reading and writing";
-    let load = LoadPlan::LEAVES_SOON;
     let paused = Case {
-        setup: Setup { fault_points: &["before-write:stop"], load, ..Setup::USUAL },
+        fault_points: &["before-write:stop"],
+        load_flags: LEAVES_SOON,
         round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
         ..Case::new("holder-paused", fault, &pause_holder, "stale batches refused")
     };
-    let five = Setup { instances: 5, ..paused.setup };
-    let five = Case { setup: five, proof: "leases gone", ..paused };
+    let five = Case { instances: 5, proof: "leases gone", ..paused };
 
     let fault = "the holder is killed at five points of its tenure";
     let killed = Case {
-        setup: Setup { fault_points: KILLS, ..Setup::USUAL },
+        fault_points: KILLS,
         round: TTL + Duration::from_millis(1500),
         rounds: 5,
         goes_on_within: TAKEOVER,
         ..Case::new("holder-killed", fault, &kill_holder, "leases gone")
     };
-    let between = Setup { fault_points: &["between-writes:kill"], ..Setup::USUAL };
-    let between = Case { setup: between, ..killed };
+    let between = Case { fault_points: &["between-writes:kill"], ..killed };
 
     let fault = "a waiting instance is killed, or all its buyers leave";
     let waiter_gone = Case {
-        setup: KEEPING,
         round: 2 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
+        proxied: Proxied::Clients,
+        fault_points: &[KEEPS_LOCK],
+        others_order: true,
         ..Case::new("waiter-gone", fault, &remove_waiter, "waiters gone")
     };
 
     let fault = "busy tasks on every worker of the holder for 1.5 TTL";
     let starved = Case {
-        setup: Setup { can_starve: true, load, ..Setup::USUAL },
+        fault_points: &[STARVES],
+        load_flags: LEAVES_SOON,
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
         ..Case::new("runtime-starved", fault, &starve, "instances starved")
@@ -79,11 +76,13 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "the holder gets SIGHUP, or SIGTERM twice within 20 ms";
     let stopped = Case {
-        setup: KEEPING,
         round: Duration::from_secs(4),
         rounds: 4,
         // less than the TTL, since it releases the lock
         goes_on_within: Duration::from_secs(1),
+        proxied: Proxied::Clients,
+        fault_points: &[KEEPS_LOCK],
+        others_order: true,
         ..Case::new("told-to-stop", fault, &signal_to_stop, "instances drained")
     };
 
@@ -102,13 +101,13 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Stops the holder when it is about to write, and resumes it after another instance has sold.
-async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
+async fn pause_holder(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let before = scene.stale_batches().await;
     scene.trigger(index, "before-write:stop", "").await?;
     let stopped = Instant::now();
     scene
-        .until("the instance stands still", async |scene| {
+        .until("the instance stands still", async || {
             Ok(scene.cluster.instances[index].child.is_paused().then_some(()))
         })
         .await?;
@@ -122,8 +121,8 @@ async fn pause_holder(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Kills the holder at each point in turn, and restarts it once another instance holds the lock.
-async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
-    let points = scene.setup.fault_points;
+async fn kill_holder(scene: &mut Scene) -> Result<()> {
+    let points = scene.case.fault_points;
     let point = points[scene.turn(points.len())];
     let index = scene.pick();
     // it has no claim between two tenures
@@ -138,7 +137,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<(), LabError> {
 
 /// While one instance keeps the lock, another one queues for a few buyers. Then it is killed, or all of
 /// its buyers leave.
-async fn remove_waiter(scene: &mut Scene) -> Result<(), LabError> {
+async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let waiter = scene.pick();
     let holder = (waiter + 1) % scene.cluster.instances.len();
     // without other load, so that its next claim is for those buyers only
@@ -162,16 +161,16 @@ async fn remove_waiter(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Keeps the load away from an instance, and waits until it has no claim.
-async fn withdraw_load(scene: &Scene, index: usize) -> Result<(), LabError> {
+async fn withdraw_load(scene: &Scene, index: usize) -> Result<()> {
     scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::refuse);
     scene.until_unqueued(index).await
 }
 
 /// Keeps all workers of the holder busy for 1.5 TTL, which its lease must survive.
-async fn starve(scene: &mut Scene) -> Result<(), LabError> {
-    let length = TTL + TTL / 2;
+async fn starve(scene: &mut Scene) -> Result<()> {
+    let length = STARVED;
     let (index, lease) = scene.holder(None).await?;
-    scene.trigger(index, "starve", &format!("{}ms", length.as_millis())).await?;
+    scene.trigger(index, STARVES, "").await?;
     sleep(length + Duration::from_millis(300)).await;
     scene.evidence.add("instances starved", 1);
     scene.evidence.outage(length);
@@ -183,7 +182,7 @@ async fn starve(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Signals an instance that keeps the lock while orders wait. It must answer them all, release the lock
 /// and exit with status 0.
-async fn signal_to_stop(scene: &mut Scene) -> Result<(), LabError> {
+async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let signals: &[_] = if scene.turn(2) == 1 { &[Signal::HUP] } else { &[Signal::TERM; 2] };
     // without other load, to know how many orders wait
@@ -195,7 +194,7 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<(), LabError> {
     let mut buyers = first?;
     buyers.extend(clients::buyers(port, 50).await?);
     scene
-        .until("the orders wait", async |_| {
+        .until("the orders wait", async || {
             Ok((counter(port, "flash_sale_orders_waiting").await >= 50).then_some(()))
         })
         .await?;

@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use testkit::replication::follow;
+use anyhow::Result;
+use testkit::redis::follow;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::case::{Case, SELLS_OUT};
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 use demo::cluster::Cluster;
 
 /// The bytes that a roll-back loses: more than any instance sells in a turn.
@@ -17,38 +17,34 @@ const LOST_BYTES: usize = 256 << 10;
 
 pub(super) fn cases() -> Vec<Case> {
     let killed = Case {
-        setup: Setup { load: LoadPlan::SELLS_OUT, ..Setup::USUAL },
+        stock: SELLS_OUT,
         round: Duration::from_secs(3),
         ..Case::new("redis-killed", "Redis is killed and started again", &kill, "Redis restarted")
     };
-    let volatile = Case { setup: Setup { redis_volatile: true, ..killed.setup }, ..killed };
+    let volatile = Case { redis_volatile: true, ..killed };
 
     // The primary is alone for a moment, so the promoted replica lacks what it took last. With `--redis-replicas` that
     // is not acknowledged. Without, the sale stops as soon as an instance sees the loss.
     let fault =
         "the primary of Redis dies, cut off from its replicas, and the sentinels promote one";
-    let setup = Setup {
+    let failed_over = Case {
         redis_replicas: 2,
         flags: &["--redis-replicas", "1"],
         // a failover may last longer than a client waits
         tolerates: &["failed", "unanswered"],
-        ..Setup::USUAL
-    };
-    let failed_over = Case {
-        setup,
         round: Duration::from_secs(12),
         rounds: 2,
         // the other replica follows the new primary
         goes_on_within: Duration::from_secs(4),
         ..Case::new("redis-failed-over", fault, &fail_over, "replicas promoted")
     };
-    let unconfirmed = Case { setup: Setup { flags: &[], ..setup }, ..failed_over };
+    let unconfirmed = Case { flags: &[], ..failed_over };
 
-    // clients do not retry what an operator must resolve
-    let tolerates = &["failed", "unanswered"];
     let fault = "Redis comes back without the last orders of each instance, then with them";
     let rolled_back = Case {
-        setup: Setup { load: LoadPlan::NOT_ALONE, tolerates, ..Setup::USUAL },
+        others_order: true,
+        // clients do not retry what an operator must resolve
+        tolerates: &["failed", "unanswered"],
         // every buyer waits a second before it retries
         goes_on_within: Duration::from_secs(3),
         ..Case::new("redis-rolled-back", fault, &roll_back, "roll-backs noticed")
@@ -62,10 +58,10 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("scripts-flushed", "Redis forgets its scripts", &flush, "script caches flushed")
     };
 
-    // refused buyers wait a second before they retry, and others must order meanwhile
-    let load = LoadPlan { connections: 1000, ..LoadPlan::NOT_ALONE };
     let full = Case {
-        setup: Setup { load, ..Setup::USUAL },
+        // refused buyers wait a second before they retry, and others must order meanwhile
+        connections: 1000,
+        others_order: true,
         round: Duration::from_secs(2),
         goes_on_within: Duration::from_secs(1),
         ..Case::new("redis-full", "Redis hits its memory limit", &fill, "clear refusals")
@@ -87,7 +83,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn kill(scene: &mut Scene) -> Result<(), LabError> {
+async fn kill(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     scene.cluster.redis.kill().await?;
     sleep(scene.random_millis(0, 500)).await;
@@ -99,7 +95,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Lets the sentinels replace a primary that dies after its replicas stopped following it. The former one comes back as
 /// a replica.
-async fn fail_over(scene: &mut Scene) -> Result<(), LabError> {
+async fn fail_over(scene: &mut Scene) -> Result<()> {
     let alone = scene.random_millis(100, 400);
     let Cluster { redis, sentinels: Some(sentinels), .. } = &mut scene.cluster else {
         return Ok(());
@@ -117,7 +113,7 @@ async fn fail_over(scene: &mut Scene) -> Result<(), LabError> {
 
 /// Cuts off the end of the append-only file, as a power loss may. Each instance must report it and sell
 /// nothing until the whole file is back.
-async fn roll_back(scene: &mut Scene) -> Result<(), LabError> {
+async fn roll_back(scene: &mut Scene) -> Result<()> {
     // an instance that sold none of the lost orders cannot detect the loss
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let began = Instant::now();
@@ -159,21 +155,21 @@ fn appended(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// Pauses Redis for a little less or more than an instance waits for an answer.
-async fn stop(scene: &mut Scene) -> Result<(), LabError> {
+async fn stop(scene: &mut Scene) -> Result<()> {
     let lasts = scene.random_millis(1900, 2700);
     scene.pause_redis(lasts).await?;
     scene.evidence.add("Redis stopped", 1);
     Ok(())
 }
 
-async fn flush(scene: &mut Scene) -> Result<(), LabError> {
+async fn flush(scene: &mut Scene) -> Result<()> {
     scene.cluster.redis.run::<()>("SCRIPT FLUSH").await?;
     scene.evidence.add("script caches flushed", 1);
     Ok(())
 }
 
 /// Fills Redis. An order must be refused at once, for that reason.
-async fn fill(scene: &mut Scene) -> Result<(), LabError> {
+async fn fill(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     scene.cluster.redis.run::<()>("CONFIG SET maxmemory 1").await?;
     let index = scene.pick();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use testkit::redis_cluster::PRIMARIES;
 use testkit::{PrivateRedisCluster, RedisClusterOptions};
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LoadPlan, Setup};
+use crate::chaos::case::Case;
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 
 /// A key of the item that the load orders.
 const STOCK: &str = "stock:{tea}";
@@ -17,30 +17,29 @@ const STOCK: &str = "stock:{tea}";
 const SLOTS: usize = 16_384;
 
 /// Refused buyers wait a second before they retry, and others must order meanwhile.
-const LOAD: LoadPlan = LoadPlan { connections: 1000, flags: &["--item", "tea"], ..LoadPlan::USUAL };
+const BUYERS: u32 = 1000;
+const ITEM: &[&str] = &["--item", "tea"];
 
 pub(super) fn cases() -> Vec<Case> {
     let node_timeout = Duration::from_secs(2);
-    let setup = Setup {
-        load: LOAD,
+    let fault = "a shard's primary is killed while its replica lags";
+    let killed = Case {
+        connections: BUYERS,
+        load_flags: ITEM,
         redis_cluster: Some(RedisClusterOptions { replicas: 1, node_timeout }),
         flags: &["--redis-replicas", "1"],
         // a failover may take longer than a buyer waits
         tolerates: &["unanswered"],
-        ..Setup::USUAL
-    };
-    let fault = "a shard's primary is killed while its replica lags";
-    let killed = Case {
-        setup,
         round: Duration::from_secs(10),
         goes_on_within: Duration::from_secs(4),
         ..Case::new("shard-killed", fault, &kill, "replicas promoted")
     };
-    let unconfirmed = Case { setup: Setup { flags: &[], ..setup }, ..killed };
+    let unconfirmed = Case { flags: &[], ..killed };
 
-    let redis_cluster = Some(RedisClusterOptions::default());
     let moved = Case {
-        setup: Setup { load: LOAD, redis_cluster, ..Setup::USUAL },
+        connections: BUYERS,
+        load_flags: ITEM,
+        redis_cluster: Some(RedisClusterOptions::default()),
         round: Duration::from_secs(2),
         goes_on_within: Duration::from_secs(3),
         ..Case::new(
@@ -62,7 +61,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Cuts the replica off, so that it lacks the last orders, and kills the primary. When the replica was
 /// promoted, the killed node comes back as its replica.
-async fn kill(scene: &mut Scene) -> Result<(), LabError> {
+async fn kill(scene: &mut Scene) -> Result<()> {
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let began = Instant::now();
     let calm = scene.random_millis(300, 800);
@@ -73,13 +72,13 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
     sleep(calm).await;
     nodes(scene)[primary].kill().await?;
     scene
-        .until("the replica is promoted", async |scene| {
+        .until("the replica is promoted", async || {
             Ok((shards(scene).place_of(STOCK).await?.1 == Some(replica)).then_some(()))
         })
         .await?;
     nodes(scene)[primary].restart().await?;
     scene
-        .until("the killed node follows", async |scene| {
+        .until("the killed node follows", async || {
             let info: String = shards(scene).nodes[replica].run("INFO replication").await?;
             Ok(info.contains("state=online").then_some(()))
         })
@@ -90,7 +89,7 @@ async fn kill(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Moves the slot on and on, and never back to where the instances have seen it first.
-async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
+async fn move_slot(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     let (slot, from) = place(scene).await?;
     let first = usize::from(slot) * PRIMARIES / SLOTS;
@@ -103,9 +102,9 @@ async fn move_slot(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// The slot of the item, and the node that serves it.
-async fn place(scene: &Scene) -> Result<(u16, usize), LabError> {
+async fn place(scene: &Scene) -> Result<(u16, usize)> {
     scene
-        .until("a node serves the item", async |scene| {
+        .until("a node serves the item", async || {
             let (slot, node) = shards(scene).place_of(STOCK).await?;
             Ok(node.map(|node| (slot, node)))
         })
@@ -113,9 +112,9 @@ async fn place(scene: &Scene) -> Result<(u16, usize), LabError> {
 }
 
 fn shards(scene: &Scene) -> &PrivateRedisCluster {
-    scene.cluster.shards.as_ref().expect("the setup has them")
+    scene.cluster.shards.as_ref().expect("the case has them")
 }
 
 fn nodes(scene: &mut Scene) -> &mut [testkit::PrivateRedis] {
-    &mut scene.cluster.shards.as_mut().expect("the setup has them").nodes
+    &mut scene.cluster.shards.as_mut().expect("the case has them").nodes
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use etcd_client::{Permission, RoleRevokePermissionOptions};
 use hyper::Method;
 use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 
 use super::etcd::{killed, leader_lost, restart_once};
-use crate::chaos::case::{Case, Fault, Setup};
+use crate::chaos::case::{Case, Fault};
 use crate::chaos::scene::Scene;
-use crate::error::LabError;
 
 /// The life of tokens that outlast a run, in seconds.
 const LASTING: u64 = 300;
@@ -18,23 +18,24 @@ const LASTING: u64 = 300;
 const SHORT: u64 = 2;
 
 pub(super) fn cases() -> Vec<Case> {
-    let secured =
-        |tokens, case: Case| Case { setup: Setup { secured: Some(tokens), ..case.setup }, ..case };
+    let lasting = Some(AuthTokens::Simple(LASTING));
     let case = |name, fault, tokens, inject: &'static dyn Fault, proof| {
         let case = Case::new(name, fault, inject, proof);
-        secured(tokens, Case { round: Duration::from_secs(4), ..case })
+        Case { secured: Some(tokens), round: Duration::from_secs(4), ..case }
     };
     let killed = Case {
         name: "secured-etcd-killed",
         fault: "the only etcd, with TLS and users, is killed and started again",
-        ..secured(AuthTokens::Simple(LASTING), killed())
+        secured: lasting,
+        ..killed()
     };
     let killed_once = Case { inject: &restart_once, ..killed };
     let leader_lost = Case {
         name: "secured-leader-lost",
         fault: "the leader of three etcd members with TLS and users is killed, or stands still",
         rounds: 2,
-        ..secured(AuthTokens::Simple(LASTING), leader_lost())
+        secured: lasting,
+        ..leader_lost()
     };
 
     let fault = "etcd's simple tokens expire after 2 s without use";
@@ -75,13 +76,13 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Pauses Redis until the tokens have expired: no instance sends a request to etcd meanwhile.
-async fn wait_for_token_expiry(scene: &mut Scene) -> Result<(), LabError> {
+async fn wait_for_token_expiry(scene: &mut Scene) -> Result<()> {
     scene.pause_redis(Duration::from_secs(SHORT + 1)).await?;
     scene.evidence.add("tokens outlived", 1);
     Ok(())
 }
 
-async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
+async fn change_role(scene: &mut Scene) -> Result<()> {
     let mut root = scene.member().root().await?;
     let more = Permission::read(format!("chaos/{}", scene.evidence.times));
     root.role_grant_permission(etcd::USER, more).await?;
@@ -90,7 +91,7 @@ async fn change_role(scene: &mut Scene) -> Result<(), LabError> {
 }
 
 /// Orders of the other item must be refused at once, for that reason.
-async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
+async fn refuse_name(scene: &mut Scene) -> Result<()> {
     if scene.evidence.times == 1 {
         let port = scene.cluster.instances[0].port;
         probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await?;
@@ -112,7 +113,7 @@ async fn refuse_name(scene: &mut Scene) -> Result<(), LabError> {
     Ok(())
 }
 
-async fn rotate(scene: &mut Scene) -> Result<(), LabError> {
+async fn rotate(scene: &mut Scene) -> Result<()> {
     scene.member().rotate_password().await?;
     scene.cluster.redis.rotate_password().await?;
     scene.cluster.redis.run::<i64>(&format!("CLIENT KILL USER {}", redis::USER)).await?;
