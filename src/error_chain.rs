@@ -29,22 +29,12 @@ mod tests {
     use crate::sale::SaleError;
 
     #[test]
-    fn every_source_is_shown() {
+    fn every_source_is_shown_once() {
         let source = Box::new(std::io::Error::other("connection refused"));
         let error = SaleError::LockUnavailable { source };
-        assert_eq!(
-            ErrorChain(&error).to_string(),
-            "the lock service does not answer or is out of space: nothing was taken, retry later: connection refused"
-        );
-    }
-
-    #[test]
-    fn what_is_repeated_is_shown_once() {
-        let source = std::io::Error::other("connection refused");
-        let error = std::io::Error::other(SaleError::LockUnavailable { source: Box::new(source) });
-        assert_eq!(
-            ErrorChain(&error).to_string(),
-            "the lock service does not answer or is out of space: nothing was taken, retry later: connection refused"
-        );
+        let shown = "the lock service does not answer or is out of space: nothing was taken, retry later: \
+                     connection refused";
+        assert_eq!(ErrorChain(&error).to_string(), shown);
+        assert_eq!(ErrorChain(&std::io::Error::other(error)).to_string(), shown);
     }
 }

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::http::server;
@@ -68,11 +68,8 @@ pub async fn serve_with(
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
 
-    let (stop, stopped) = oneshot::channel::<()>();
-    let stopped = async move {
-        // sent below, unless this whole future is dropped
-        let _ = stopped.await;
-    };
+    let stop = CancellationToken::new();
+    let stopped = stop.clone().cancelled_owned();
     let mut serving = pin!(server::serve(listener, router(Arc::clone(&state)), options, stopped));
     let signal = tokio::select! {
         signal = signals.next() => signal,
@@ -82,7 +79,7 @@ pub async fn serve_with(
     tracing::info!("{signal}: stopping after the requests in flight");
     state.set_stopping();
     let stop_by = Instant::now() + options.shutdown_grace;
-    let _ = stop.send(());
+    stop.cancel();
 
     let finish = async {
         let connections = serving.await;

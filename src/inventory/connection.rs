@@ -21,8 +21,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::access::{OTHER_KIND, TargetKind};
+use super::error::Effect;
 use super::server::LastServer;
-use super::shards::Node;
 use super::{InventoryError, RedisAccess, sentinel};
 use crate::backoff::Backoff;
 
@@ -74,8 +74,8 @@ struct Server {
     access: RedisAccess,
     /// The address as first read, without the password.
     address: String,
-    /// The node, in a cluster.
-    node: Option<Node>,
+    /// Whether it is that of a node of a cluster.
+    is_node: bool,
     last: Arc<LastServer>,
 }
 
@@ -137,22 +137,15 @@ pub(super) fn shared_task<T: Clone + Send + 'static>(
     (handle, result.boxed().shared())
 }
 
-/// Whether a command changes data, which decides what a missing answer means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    Read,
-    Write,
-}
-
 impl Connection {
-    /// To the server of the address, or to this node of its cluster. Connects nothing yet.
+    /// To the server of the address, or to the node of its cluster at this one. Connects nothing yet.
     pub(super) fn new(
         access: RedisAccess,
         address: String,
-        node: Option<Node>,
+        is_node: bool,
         options: InventoryOptions,
     ) -> Self {
-        let server = Server { access, address, node, last: Arc::default() };
+        let server = Server { access, address, is_node, last: Arc::default() };
         Self { server: Arc::new(server), options, slot: Arc::default() }
     }
 
@@ -174,12 +167,9 @@ impl Connection {
         command: &Cmd,
         effect: Effect,
     ) -> Result<T, InventoryError> {
-        let failed = match effect {
-            Effect::Read => InventoryError::read,
-            Effect::Write => InventoryError::write,
-        };
-        let (answer, _) = self.send(command, None, false).await?.map_err(failed)?;
-        redis::from_redis_value(answer).map_err(|error| failed(error.into()))
+        let answer = self.send(command, None, false).await?;
+        let (answer, _) = answer.map_err(|error| effect.failed(error))?;
+        redis::from_redis_value(answer).map_err(|error| effect.failed(error.into()))
     }
 
     /// Sends a command, and `then` another one in the same round trip. `asks`: with the command `ASKING` before
@@ -270,23 +260,23 @@ impl Connection {
             });
         let server = Arc::clone(&self.server);
         let (_, connection) = shared_task(begins_at, async move {
-            let Server { access, node, last, .. } = &*server;
+            let Server { access, address, is_node, last } = &*server;
             let target = access.target().map_err(std::io::Error::other)?;
-            let found = match (&target.kind, node) {
-                (_, Some(node)) => target.cluster_node(node)?,
-                (TargetKind::Server, None) => target.nodes[0].clone(),
-                (TargetKind::Sentinels(name), None) => {
+            let found = match &target.kind {
+                _ if *is_node => target.cluster_node(address)?,
+                TargetKind::Server => target.nodes[0].clone(),
+                TargetKind::Sentinels(name) => {
                     // on a tie, the one that the first sentinel of the address names
                     sentinel::primaries(access, &target.nodes, name, connect_timeout)
                         .await?
                         .remove(0)
                 }
-                (TargetKind::Cluster, None) => return Err(OTHER_KIND.into()),
+                TargetKind::Cluster => return Err(OTHER_KIND.into()),
             };
             let address = found.addr().clone();
             let mut connection = access.connect(found, &config).await?;
             // within the time for one answer, as any other command
-            last.identify(&mut connection, node.is_some()).await?;
+            last.identify(&mut connection, *is_node).await?;
             if let TargetKind::Sentinels(_) = target.kind {
                 let (access, last) = (access.clone(), Arc::clone(last));
                 sentinel::break_when_replaced(access, connect_timeout, last, (address, connected));

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use futures_util::future::join_all;
 use redis::{FromRedisValue, InfoDict};
 
-use super::connection::{Connection, Effect};
+use super::connection::Connection;
+use super::error::Effect;
 use super::{Inventory, InventoryError};
 
 impl Inventory {
@@ -76,6 +77,11 @@ impl Inventory {
         }
         if info("aof_last_write_status").is_some_and(|status| status == "err") {
             warnings.push("The last write of Redis to its disk failed. See its log.".to_owned());
+        }
+        if info("role").is_some_and(|role| role == "slave") {
+            let what =
+                "This Redis is a replica, which takes no orders. Use the address of the primary.";
+            warnings.push(what.to_owned());
         }
         if let Some(wanted) = self.replicas().map(|replicas| replicas.count) {
             match info("connected_slaves").and_then(|count| count.parse::<u32>().ok()) {

@@ -131,26 +131,33 @@ impl InventoryError {
         if is_replica { Self::Refused { source } } else { Self::Unreachable { source } }
     }
 
-    /// An error of a read.
-    pub(super) fn read(source: RedisError) -> Self {
-        if is_answer(&source) { Self::answered(source) } else { Self::Unreachable { source } }
-    }
-
     /// A read that was given up.
     pub(crate) fn too_late() -> Self {
-        Self::read(io::Error::from(io::ErrorKind::TimedOut).into())
+        Effect::Read.failed(io::Error::from(io::ErrorKind::TimedOut).into())
     }
+}
 
-    /// An error of a write.
-    pub(super) fn write(source: RedisError) -> Self {
-        if is_answer(&source) { Self::answered(source) } else { Self::Unanswered { source } }
-    }
+/// Whether a command changes data, which decides what a missing answer means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Read,
+    Write,
+}
 
-    fn answered(source: RedisError) -> Self {
-        if source.code() == Some("WRONGTYPE") {
-            Self::Damaged { what: "a key is of another type".to_owned() }
-        } else {
-            Self::Refused { source }
+impl Effect {
+    /// The error of a command with this effect.
+    pub(super) fn failed(self, source: RedisError) -> InventoryError {
+        match (source.code(), self) {
+            (Some("WRONGTYPE"), _) => {
+                InventoryError::Damaged { what: "a key is of another type".to_owned() }
+            }
+            (Some("ROLLEDBACK"), _) => {
+                let what = source.detail().unwrap_or("acknowledged data is missing").to_owned();
+                InventoryError::RolledBack { what }
+            }
+            (Some(_), _) => InventoryError::Refused { source },
+            (None, Self::Read) => InventoryError::Unreachable { source },
+            (None, Self::Write) => InventoryError::Unanswered { source },
         }
     }
 }

@@ -10,11 +10,6 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Item(Option<Box<str>>);
 
-/// A text that cannot name an [`Item`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an item name is 1 to 64 characters of a-z, 0-9 and -")]
-pub struct InvalidItem;
-
 impl Item {
     /// The item that is sold when none is named.
     pub const DEFAULT: Item = Item(None);
@@ -26,19 +21,18 @@ impl Item {
 }
 
 impl FromStr for Item {
-    type Err = InvalidItem;
+    type Err = &'static str;
 
     /// `default` is the default item, so that every name in an answer can be sent back.
-    fn from_str(name: &str) -> Result<Self, InvalidItem> {
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
         if name == "default" {
             return Ok(Self::DEFAULT);
         }
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
-            Ok(Self(Some(name.into())))
-        } else {
-            Err(InvalidItem)
-        }
+        let valid = (1..=64).contains(&name.len()) && name.bytes().all(allowed);
+        valid
+            .then(|| Self(Some(name.into())))
+            .ok_or("an item name is 1 to 64 characters of a-z, 0-9 and -")
     }
 }
 

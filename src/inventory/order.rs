@@ -19,28 +19,14 @@ pub struct Quantity(u32);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct User(Box<str>);
 
-/// A text or number that cannot be part of an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidOrder {
-    /// Not an [`OrderId`].
-    #[error("an order id is 1 to 128 visible ASCII characters")]
-    Id,
-    /// Not a [`Quantity`].
-    #[error("a quantity is a whole number from 1 to {}", Quantity::MAX)]
-    Quantity,
-    /// Not a [`User`].
-    #[error("a user is at most 128 bytes without control characters")]
-    User,
-}
-
 impl OrderId {
     /// Checks `id`.
     ///
     /// # Errors
-    /// [`InvalidOrder::Id`] unless it is 1 to 128 visible ASCII characters.
-    pub fn new(id: &str) -> Result<Self, InvalidOrder> {
+    /// What is allowed, unless it is 1 to 128 visible ASCII characters.
+    pub fn new(id: &str) -> Result<Self, &'static str> {
         let valid = (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-        valid.then(|| Self(id.into())).ok_or(InvalidOrder::Id)
+        valid.then(|| Self(id.into())).ok_or("an order id is 1 to 128 visible ASCII characters")
     }
 
     /// A new, unique id.
@@ -64,10 +50,10 @@ impl Quantity {
     /// Checks `units`.
     ///
     /// # Errors
-    /// [`InvalidOrder::Quantity`] unless it is from 1 to [`Quantity::MAX`].
-    pub fn new(units: u32) -> Result<Self, InvalidOrder> {
+    /// What is allowed, unless it is from 1 to [`Quantity::MAX`].
+    pub fn new(units: u32) -> Result<Self, &'static str> {
         let valid = (1..=Self::MAX).contains(&units);
-        valid.then_some(Self(units)).ok_or(InvalidOrder::Quantity)
+        valid.then_some(Self(units)).ok_or("a quantity is a whole number from 1 to 1000000")
     }
 
     /// The number of units.
@@ -80,10 +66,12 @@ impl User {
     /// Checks `user`.
     ///
     /// # Errors
-    /// [`InvalidOrder::User`] if it is longer than 128 bytes or has a control character.
-    pub fn new(user: &str) -> Result<Self, InvalidOrder> {
+    /// What is allowed, if it is longer than 128 bytes or has a control character.
+    pub fn new(user: &str) -> Result<Self, &'static str> {
         let valid = user.len() <= 128 && !user.chars().any(char::is_control);
-        valid.then(|| Self(user.into())).ok_or(InvalidOrder::User)
+        valid
+            .then(|| Self(user.into()))
+            .ok_or("a user is at most 128 bytes without control characters")
     }
 
     /// The text.

@@ -8,10 +8,11 @@ use futures_util::FutureExt;
 use redis::{FromRedisValue, ParsingError, Value};
 use tokio::time::timeout;
 
-use super::connection::{Answers, Effect};
+use super::connection::Answers;
+use super::error::Effect;
 use super::script::{Call, Script};
 use super::stock::{began, parse_number, parse_token};
-use super::watermark::{Acknowledgement, Watermark};
+use super::watermark::Watermark;
 use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
 /// How many items the readiness check probes.
@@ -169,7 +170,7 @@ impl Inventory {
         let keys = Keys::of(item);
         let mut get = redis::cmd("GET");
         let answer = self.shards.send(item, get.arg(&keys.stock), None).await?;
-        let stock = content(answer.map_err(InventoryError::read)?)?;
+        let stock = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
         number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)
     }
 
@@ -243,7 +244,7 @@ impl Inventory {
             && let Some(Text(sale)) = sale
         {
             let fence = fence.and_then(|fence| parse_token(&fence.0));
-            self.watermarks.raise(item, &sent, &Acknowledgement { fence, sale, latest });
+            self.watermarks.raise(item, &sent, fence, &sale, latest);
         }
         Ok((stock, orders))
     }
@@ -353,7 +354,7 @@ type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Optio
 
 /// What a command that only reads answered.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {
-    redis::from_redis_value(answer).map_err(|error| InventoryError::read(error.into()))
+    redis::from_redis_value(answer).map_err(|error| Effect::Read.failed(error.into()))
 }
 
 fn state(keys: &Keys, found: State) -> Result<Option<Stock>, InventoryError> {

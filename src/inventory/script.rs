@@ -8,7 +8,8 @@ use std::time::Duration;
 use fenced_lock::Token;
 use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value};
 
-use super::connection::{Answers, Effect};
+use super::connection::Answers;
+use super::error::Effect;
 use super::shards::Shards;
 use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
@@ -115,11 +116,7 @@ impl<'a> Call<'a> {
             // boxed: this is rare, and would double the size of every future around it
             answer = Box::pin(shards.send(self.item, &by_source, wait.as_ref())).await?;
         }
-        answer.map_err(|error| match (rolled_back(&error), self.effect) {
-            (Some(what), _) => InventoryError::RolledBack { what },
-            (None, Effect::Write) => InventoryError::write(error),
-            (None, Effect::Read) => InventoryError::read(error),
-        })
+        answer.map_err(|error| self.effect.failed(error))
     }
 
     fn by_source(&self) -> Cmd {
@@ -174,18 +171,11 @@ pub(super) struct Done {
     pub(super) values: Vec<Value>,
 }
 
-/// The missing data, if the script reported a roll-back.
-fn rolled_back(error: &RedisError) -> Option<String> {
-    let is_it = error.code() == Some("ROLLEDBACK");
-    is_it.then(|| error.detail().unwrap_or("acknowledged data is missing").to_owned())
-}
-
 /// The answer is none of the script's: from another kind of server, or a proxy that rewrites answers. What was
 /// done is unknown.
 pub(super) fn not_understood() -> InventoryError {
-    let source: RedisError =
-        (ErrorKind::UnexpectedReturnType, "the answer of the script is not understood").into();
-    InventoryError::Unanswered { source }
+    let what = "the answer of the script is not understood";
+    Effect::Write.failed((ErrorKind::UnexpectedReturnType, what).into())
 }
 
 /// The meaning of the answer of the script that writes to a call under `token`.
@@ -201,7 +191,10 @@ fn parse(answer: Value, token: Option<Token>) -> Option<Result<Done, InventoryEr
     Some(match status.as_str() {
         "ok" => {
             let sale = next_text()?.unwrap_or_default();
-            let fence = next_text()?.map(|fence| parse_token(&fence).ok_or(())).transpose().ok()?;
+            let fence = match next_text()? {
+                Some(fence) => Some(parse_token(&fence)?),
+                None => None,
+            };
             Ok(Done { sale, fence, values: values.collect() })
         }
         "stale" => {

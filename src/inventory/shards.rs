@@ -62,7 +62,7 @@ pub(super) struct Cluster {
 }
 
 /// Host and port of a node, with a colon between them.
-pub(super) type Node = Arc<str>;
+type Node = Arc<str>;
 
 impl Shards {
     /// Connects nothing yet.
@@ -80,7 +80,7 @@ impl Shards {
                 let (map, connections) = (Arc::new(map), Arc::default());
                 Self::Cluster(Cluster { map, connections, options })
             }
-            _ => Self::One(Connection::new(access, address, None, options)),
+            _ => Self::One(Connection::new(access, address, false, options)),
         })
     }
 
@@ -165,8 +165,8 @@ impl Cluster {
         if let Some(slots) = &self.map.state.lock().slots {
             connections.retain(|node, _| slots.nodes.contains(node));
         }
-        let (access, address) = (self.map.access.clone(), node.to_string());
-        let connection = Connection::new(access, address, Some(node.clone()), self.options);
+        let access = self.map.access.clone();
+        let connection = Connection::new(access, node.to_string(), true, self.options);
         connections.entry(node.clone()).or_insert(connection).clone()
     }
 

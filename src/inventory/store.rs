@@ -10,11 +10,11 @@ use fenced_lock::Token;
 use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
-use super::connection::Effect;
+use super::error::Effect;
 use super::script::{self, Call, Done};
 use super::shards::Shards;
 use super::stock::began;
-use super::watermark::{Acknowledgement, Watermarks};
+use super::watermark::Watermarks;
 use super::{
     Accepted, InventoryError, InventoryOptions, Item, Order, Outcome, RedisAccess, Replicas, Stock,
 };
@@ -205,8 +205,7 @@ impl Inventory {
             _ => None,
         });
         let latest = accepted.max_by_key(|accepted| accepted.position);
-        let acknowledged = Acknowledgement { fence, sale, latest };
-        self.watermarks.raise(item, &watermark, &acknowledged);
+        self.watermarks.raise(item, &watermark, fence, &sale, latest);
         Ok(outcomes)
     }
 
@@ -279,8 +278,7 @@ impl Inventory {
     ) -> Result<Done, InventoryError> {
         let watermark = self.watermarks.of(item);
         let done = self.write(&Call::write(operation, item, token, &watermark)?.arg(units)).await?;
-        let (fence, sale) = (done.fence, done.sale.clone());
-        self.watermarks.raise(item, &watermark, &Acknowledgement { fence, sale, latest: None });
+        self.watermarks.raise(item, &watermark, done.fence, &done.sale, None);
         Ok(done)
     }
 

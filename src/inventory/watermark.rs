@@ -32,14 +32,6 @@ pub(super) struct Watermark {
     arguments: [String; 4],
 }
 
-/// What one answer acknowledged.
-pub(super) struct Acknowledgement<'a> {
-    pub(super) fence: Option<Token>,
-    pub(super) sale: String,
-    /// The accepted order with the largest position in the ledger.
-    pub(super) latest: Option<&'a Accepted>,
-}
-
 impl Watermark {
     /// The first four arguments of every script.
     pub(super) fn arguments(&self) -> &[String; 4] {
@@ -50,16 +42,17 @@ impl Watermark {
         &self.arguments[1]
     }
 
-    /// Raises it to an acknowledgement of the same sale. Answers may overtake each other: it never goes down.
-    fn raise(&mut self, to: &Acknowledgement<'_>) {
+    /// Raises it to what an answer about the same sale acknowledged. Answers may overtake each other: it never goes
+    /// down.
+    fn raise(&mut self, fence: Option<Token>, latest: Option<&Accepted>) {
         let is_new = |fence: &Token| {
             self.fence.is_none_or(|known| known.cluster() != fence.cluster() || known < *fence)
         };
-        if let Some(fence) = to.fence.filter(is_new) {
+        if let Some(fence) = fence.filter(is_new) {
             self.fence = Some(fence);
             self.arguments[0] = token_record(fence);
         }
-        if let Some(latest) = to.latest.filter(|latest| latest.position > self.position) {
+        if let Some(latest) = latest.filter(|latest| latest.position > self.position) {
             self.position = latest.position;
             latest.order.as_str().clone_into(&mut self.arguments[2]);
             self.arguments[3] = latest.record();
@@ -84,21 +77,29 @@ impl Watermarks {
         self.0.lock().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
     }
 
-    /// Raises the watermark of `item` to what the answer to a call acknowledged; `sent` went with the call.
-    pub(super) fn raise(&self, item: &Item, sent: &Watermark, to: &Acknowledgement<'_>) {
+    /// Raises the watermark of `item` to what the answer to a call acknowledged: the fence, the sale, and the accepted
+    /// order with the largest position in the ledger. `sent` went with the call.
+    pub(super) fn raise(
+        &self,
+        item: &Item,
+        sent: &Watermark,
+        fence: Option<Token>,
+        sale: &str,
+        latest: Option<&Accepted>,
+    ) {
         let mut entries = self.0.lock();
         let entry = entries.entry(item.clone()).or_default();
         let known = Arc::make_mut(&mut entry.watermark);
-        if to.sale != known.sale() {
+        if sale != known.sale() {
             if known.sale() != sent.sale() {
                 // two answers name two sales: the answer to the next call says which is the later one
                 return;
             }
             // the store checked that this sale is later than that of `sent`
-            let arguments = [String::new(), to.sale.clone(), String::new(), String::new()];
+            let arguments = [String::new(), sale.to_owned(), String::new(), String::new()];
             *known = Watermark { arguments, ..Watermark::default() };
         }
-        known.raise(to);
+        known.raise(fence, latest);
     }
 
     /// Notes by an answer whether the store is below the watermark of `item`: one line in the log when that
@@ -176,31 +177,25 @@ mod tests {
         }
     }
 
-    fn acknowledged(
-        sale: &str,
-        revision: i64,
-        latest: Option<&'static Accepted>,
-    ) -> Acknowledgement<'static> {
-        let fence = Some(Token::new(ClusterId(1), revision));
-        Acknowledgement { fence, sale: sale.into(), latest }
-    }
-
     /// Goal: answers that overtake each other never lower a watermark, nor does the answer to a call that was
     /// sent before a new sale began.
     #[test]
     fn a_watermark_never_goes_down() {
         let (watermarks, item) = (Watermarks::default(), Item::DEFAULT);
-        let order = |position| -> &'static Accepted { Box::leak(Box::new(accepted(position))) };
+        let raise = |sent: &Watermark, sale, revision, position: Option<u64>| {
+            let fence = Some(Token::new(ClusterId(1), revision));
+            watermarks.raise(&item, sent, fence, sale, position.map(accepted).as_ref());
+        };
         let before = watermarks.of(&item);
         assert_eq!(*before.arguments(), ["", "", "", ""]);
-        watermarks.raise(&item, &before, &acknowledged("first", 3, Some(order(5))));
-        watermarks.raise(&item, &before, &acknowledged("first", 2, Some(order(4))));
+        raise(&before, "first", 3, Some(5));
+        raise(&before, "first", 2, Some(4));
         let first = watermarks.of(&item);
         assert_eq!(*first.arguments(), ["1 3", "first", "order-5", "5\t1\t7\t\t8080\t"]);
 
-        watermarks.raise(&item, &first, &acknowledged("second", 9, None));
+        raise(&first, "second", 9, None);
         assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
-        watermarks.raise(&item, &before, &acknowledged("first", 3, Some(order(6))));
+        raise(&before, "first", 3, Some(6));
         assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
     }
 }

@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::program::program;
-use crate::support::store::order;
+use crate::support::store::{PATIENT, order};
 
 /// The lock that the user of a secured etcd may use.
 const LOCK: &str = "stock-lock";
@@ -244,7 +244,7 @@ async fn an_instance_needs_each_of_its_rights_and_no_more() {
     };
     let access = |password: &str| {
         let address = format!("rediss://{USER}:{password}@127.0.0.1:{}", redis.port());
-        RedisAccess { address: SecretSource::Text(Secret::new(&address)), ..access_of(&redis) }
+        at(&address, access_of(&redis))
     };
     let mut enough = Vec::new();
     for missing in std::iter::once("").chain(rights.iter().copied()) {
@@ -288,11 +288,8 @@ async fn a_sentinel_over_mutual_tls() {
     let access = access_of(&redis);
     let [at_redis, at_sentinel] = [&redis, &sentinel].map(|it| format!("@127.0.0.1:{}", it.port()));
     let address = access.address.read().unwrap().expose().replace(&at_redis, &at_sentinel);
-    let address = address.replace("rediss:", "rediss-sentinel:") + "#sale";
-    let access = RedisAccess { address: SecretSource::Text(Secret::new(&address)), ..access };
-    let patient = Duration::from_secs(20);
-    let patient = InventoryOptions { connect_timeout: patient, response_timeout: patient };
-    let connect = || Inventory::connect(access.clone(), patient);
+    let access = at(&(address.replace("rediss:", "rediss-sentinel:") + "#sale"), access);
+    let connect = || Inventory::connect(access.clone(), PATIENT);
     let error = connect().await.unwrap_err();
     assert!(error.is_wrong_server(), "{error:?}");
     let right = format!("ACL SETUSER {USER} +sentinel|get-master-addr-by-name");
@@ -303,8 +300,8 @@ async fn a_sentinel_over_mutual_tls() {
 /// Goal: a Redis Cluster over mutual TLS, also at the addresses that it announces. Method: one node with all slots.
 #[tokio::test]
 async fn a_redis_cluster_over_mutual_tls() {
-    let patient = Duration::from_secs(20);
-    let options = RedisOptions { secured: true, node_timeout: Some(patient), ..Default::default() };
+    let node_timeout = Some(Duration::from_secs(20));
+    let options = RedisOptions { secured: true, node_timeout, ..Default::default() };
     let redis = PrivateRedis::start(options).await.unwrap();
     redis.run::<()>("CONFIG SET cluster-announce-ip 127.0.0.1").await.unwrap();
     redis.run::<()>("CLUSTER ADDSLOTSRANGE 0 16383").await.unwrap();
@@ -312,9 +309,7 @@ async fn a_redis_cluster_over_mutual_tls() {
     redis.run::<()>(&rights).await.unwrap();
     let access = access_of(&redis);
     let address = access.address.read().unwrap().expose().replace("rediss:", "rediss-cluster:");
-    let access = RedisAccess { address: SecretSource::Text(Secret::new(&address)), ..access };
-    let patient = InventoryOptions { connect_timeout: patient, response_timeout: patient };
-    let inventory = Inventory::connect(access, patient).await.unwrap();
+    let inventory = Inventory::connect(at(&address, access), PATIENT).await.unwrap();
     let tea: Item = "tea".parse().unwrap();
     let order = Order { item: tea.clone(), ..order("a", 1) };
     eventually("the slots are served", async || inventory.start(&tea, None, 5).await.is_ok()).await;
@@ -334,6 +329,11 @@ async fn certificates_need_an_address_with_tls() {
     let right = with(&right, &["--redis-file", "--redis-ca", "--redis-cert", "--redis-key"], &[]);
     let said = refusal(&[right, plain.to_vec()].concat()).await;
     assert!(said.contains("https://"), "{said}");
+}
+
+/// This address, with the certificates of another one.
+fn at(address: &str, access: RedisAccess) -> RedisAccess {
+    RedisAccess { address: SecretSource::Text(Secret::new(address)), ..access }
 }
 
 fn access_of(redis: &PrivateRedis) -> RedisAccess {

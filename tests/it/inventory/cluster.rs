@@ -10,12 +10,14 @@ use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item, O
 use futures_util::future::join_all;
 use testkit::redis::{RIGHTS, RedisOptions, USER};
 use testkit::redis_cluster::PRIMARIES;
-use testkit::wait::{DEADLINE, eventually, within};
+use testkit::wait::{eventually, within};
 use testkit::{PrivateRedis, PrivateRedisCluster, Proxy, RedisClusterOptions};
+use tokio::time::Instant;
 
 use super::durability::assert_told;
 use super::replicas::PATIENT;
 use super::{accepted, connect, fresh_database, order, token};
+use crate::support::store;
 
 async fn start(options: RedisClusterOptions) -> PrivateRedisCluster {
     PrivateRedisCluster::start(options).await.unwrap()
@@ -338,12 +340,11 @@ async fn nodes_that_hang_are_passed_over() {
     let silent = silent.iter().map(|node| node.local_addr().unwrap().to_string());
     let silent = silent.collect::<Vec<_>>().join(",");
     let url = cluster.url().replace("://", &format!("://{silent},"));
-    let patient = InventoryOptions { connect_timeout: DEADLINE, response_timeout: DEADLINE };
-    within("it has the map", Inventory::connect(&url, patient)).await.unwrap();
+    let began_at = Instant::now();
+    within("it has the map", Inventory::connect(&url, store::PATIENT)).await.unwrap();
+    assert!(began_at.elapsed() < store::PATIENT.connect_timeout, "{:?}", began_at.elapsed());
     let url = format!("redis-cluster://{silent}");
-    let short = Duration::from_millis(100);
-    let hasty = InventoryOptions { connect_timeout: short, response_timeout: short };
-    let error = within("all hang", Inventory::connect(&url, hasty)).await.unwrap_err();
+    let error = within("all hang", Inventory::connect(&url, store::HASTY)).await.unwrap_err();
     assert!(matches!(error, InventoryError::Unreachable { .. }), "{error:?}");
 }
 

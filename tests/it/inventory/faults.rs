@@ -8,15 +8,11 @@ use testkit::wait::{eventually, within};
 use testkit::{PrivateRedis, Proxy, RedisOptions};
 
 use super::{ITEM, Raw, fresh_database, order, reduce, sell, token};
-
-const IMPATIENT: InventoryOptions = InventoryOptions {
-    connect_timeout: Duration::from_millis(300),
-    response_timeout: Duration::from_millis(300),
-};
+use crate::support::store::HASTY;
 
 async fn start() -> (PrivateRedis, Inventory) {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let inventory = Inventory::connect(&redis.url(), IMPATIENT).await.unwrap();
+    let inventory = Inventory::connect(&redis.url(), HASTY).await.unwrap();
     inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     (redis, inventory)
 }
@@ -199,7 +195,7 @@ async fn the_password_is_shown_nowhere() {
         "user:hunter2",
         "unix:///nowhere?pass=hunter2",
     ] {
-        let error = Inventory::connect(url, IMPATIENT).await.unwrap_err();
+        let error = Inventory::connect(url, HASTY).await.unwrap_err();
         let mut next: Option<&dyn Error> = Some(&error);
         while let Some(error) = next {
             let shown = format!("{error} {error:?}");
@@ -210,7 +206,7 @@ async fn the_password_is_shown_nowhere() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     Raw::connect(&redis.url()).await.run::<()>("CONFIG SET requirepass hunter2").await;
     let url = redis.url().replace("redis://", "redis://:hunter2@");
-    let inventory = Inventory::connect(&url, IMPATIENT).await.unwrap();
+    let inventory = Inventory::connect(&url, HASTY).await.unwrap();
     inventory.ping().await.unwrap();
     assert!(!format!("{inventory:?}").contains("hunter2"), "{inventory:?}");
 }

@@ -1,7 +1,5 @@
 //! Selling: each unit once, each order once.
 
-use std::collections::HashSet;
-
 use flash_sale::inventory::{Inventory, InventoryError, Item, Order, OrderId, Outcome, User};
 
 use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
@@ -159,45 +157,4 @@ async fn large_numbers_stay_exact() {
     assert_eq!(sell(&inventory, None, "a").await.unwrap().remaining, 9_007_199_254_740_990);
     assert_eq!(raw.run::<String>("GET stock").await, "9007199254740990");
     assert_eq!(raw.run::<String>("GET initial").await, "9007199254740991");
-}
-
-/// Goal: two instances sell at once, each batch under a later token than its last: no unit is sold twice,
-/// whichever batches the fence refuses.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_batches_sell_no_unit_twice() {
-    let url = fresh_database().await;
-    let inventory = connect(&url).await;
-    inventory.start(&ITEM, Some(token(1)), 300).await.unwrap();
-    let sell = async |instance: &'static str, revisions: [i64; 40]| {
-        let inventory = connect(&url).await;
-        let mut sold = Vec::new();
-        for revision in revisions {
-            let batch: Vec<Order> =
-                (0..11).map(|i| order(&format!("{instance}-{revision}-{i}"), 1)).collect();
-            match inventory.reduce(&ITEM, Some(token(revision)), instance, &batch).await {
-                Ok(outcomes) => {
-                    sold.extend(outcomes.into_iter().filter_map(|outcome| match outcome {
-                        Outcome::Reserved(accepted) => Some(accepted),
-                        _ => None,
-                    }));
-                }
-                Err(InventoryError::StaleToken { fence, .. }) => {
-                    assert!(fence.revision() > revision);
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-        sold
-    };
-    let odd = std::array::from_fn(|i| 2 * i64::try_from(i).unwrap() + 3);
-    let even = odd.map(|revision| revision + 1);
-    let (a, b) = tokio::join!(sell("8080", odd), sell("8090", even));
-    let sold = [a, b].concat();
-    let stock = inventory.stock(&ITEM).await.unwrap();
-    assert!(stock.is_balanced(), "{stock:?}");
-    assert_eq!(i64::try_from(sold.len()).unwrap(), stock.lucky);
-    let positions: HashSet<u64> = sold.iter().map(|accepted| accepted.position).collect();
-    let remaining: HashSet<u64> = sold.iter().map(|accepted| accepted.remaining).collect();
-    assert_eq!((positions.len(), remaining.len()), (sold.len(), sold.len()));
-    assert_eq!(stock.orders, sold.len() as u64);
 }

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item, Replicas};
+use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas};
 use testkit::redis::follow;
 use testkit::wait::{eventually, within};
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, Sentinels};
@@ -12,12 +12,11 @@ use tokio::time::Instant;
 
 use super::replicas::{HASTY, PATIENT, assert_not_replicated, sell};
 use super::{ITEM, connect, token};
+use crate::support::store;
 
 /// Servers that answer, however busy the machine is.
 async fn open(url: &str) -> Result<Inventory, InventoryError> {
-    let patient = Duration::from_secs(20);
-    let options = InventoryOptions { connect_timeout: patient, response_timeout: patient };
-    Inventory::connect(url, options).await
+    Inventory::connect(url, store::PATIENT).await
 }
 
 async fn watched(replicas: usize) -> (PrivateRedis, Sentinels) {
@@ -171,9 +170,7 @@ async fn silence_is_no_refusal() {
     // it takes connections, and never reads
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis-sentinel://{}#sale", hung.local_addr().unwrap());
-    let short = Duration::from_millis(100);
-    let hasty = InventoryOptions { connect_timeout: short, response_timeout: short };
-    let error = within("it hangs", Inventory::connect(&url, hasty)).await.unwrap_err();
+    let error = within("it hangs", Inventory::connect(&url, store::HASTY)).await.unwrap_err();
     assert!(is_silent(&error), "{}", source(&error));
 }
 
