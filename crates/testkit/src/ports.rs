@@ -45,7 +45,7 @@ pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
 
 /// A port `p` such that all `p + offset` are free, and no other test gets them.
 ///
-/// Another run of the tests may take one before it is used: see [`on_free_ports`].
+/// Another run of the tests may take one before it is used, which is unlikely: each begins at a random place.
 ///
 /// # Panics
 /// When thousands of ports are taken.
@@ -66,23 +66,6 @@ fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
     let port = ports.find(|port| all(*port).all(|port| !taken.contains(&port) && is_free(port)))?;
     taken.extend(all(port));
     Some(port)
-}
-
-/// Another program took the port before its use.
-#[derive(Debug)]
-pub struct PortTaken;
-
-/// Repeats a test, with other ports, as long as another program took its port.
-///
-/// # Panics
-/// When that happens too often.
-pub async fn on_free_ports<T>(mut test: impl AsyncFnMut() -> Result<T, PortTaken>) -> T {
-    for _ in 0..PORT_ATTEMPTS {
-        if let Ok(done) = test().await {
-            return done;
-        }
-    }
-    panic!("other programs took the port {PORT_ATTEMPTS} times in a row");
 }
 
 /// The address of an instance with `--listen 127.0.0.1:0`, from its log.
