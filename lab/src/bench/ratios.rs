@@ -5,9 +5,8 @@ use serde::Serialize;
 
 use super::Results;
 use super::case::{CONNECTIONS, Figure, INSTANCES, Measured};
-use super::contender::Contender;
-use super::memory::Memory;
-use super::options::Measure;
+use super::costs::Memory;
+use super::options::{Contender, Measure};
 use crate::experiment::{Spread, figure, float, handovers};
 
 /// A ratio, or another figure that does not depend on the machine.

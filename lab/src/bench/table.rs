@@ -6,9 +6,8 @@ use loadtest::Report;
 
 use super::Results;
 use super::case::{Case, Figure, Measured};
-use super::contender::Contender;
-use super::memory::Memory;
-use super::options::Measure;
+use super::costs::Memory;
+use super::options::{Contender, Measure};
 use super::ratios::{Finding, Goal, p50, p99, rate, ratios};
 use crate::experiment::{Bar, Spread, bars, figure, float, handovers, rows, section};
 

@@ -62,15 +62,6 @@ pub(super) async fn leads(etcd: &PrivateEtcd) -> bool {
     matches!(timeout(TIMEOUT, ask).await, Ok(Ok(true)))
 }
 
-/// Compacts everything but the latest state, and returns its revision.
-pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
-    let mut client = etcd.root().await?;
-    let put = client.put("chaos/compaction", "", None).await?;
-    let revision = put.header().map_or(0, ResponseHeader::revision);
-    client.compact(revision, Some(CompactionOptions::new())).await?;
-    Ok(revision)
-}
-
 /// Writes until etcd is out of space.
 pub(super) async fn fill(etcd: &PrivateEtcd) -> Result<()> {
     const PIECE: usize = 1 << 20;
