@@ -1,5 +1,5 @@
 //! The locks of the arena, all that differs between them, and their servers. A lock of the library takes part by its row in
-//! [`demo::locks`]; another one is a [`Contestant`] like [`SET_NX`], with its session.
+//! [`demo::locks`]; another one is a [`Contestant`] like `SET_NX`, with its session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -136,12 +136,9 @@ pub(crate) async fn counter(port: u16, name: &str) -> u64 {
 fn read_counter(text: &str, name: &str) -> u64 {
     let samples = text.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
-        let value = match rest.strip_prefix('{') {
-            Some(labels) => labels.split_once("} ")?.1,
-            None => rest.strip_prefix(' ')?,
-        };
+        let value = rest.rsplit(' ').next().filter(|_| rest.starts_with(['{', ' ']))?;
         // a counter may be written as a float
-        value.split(['.', ' ']).next()?.parse::<u64>().ok()
+        value.split('.').next()?.parse::<u64>().ok()
     });
     samples.sum()
 }
