@@ -27,17 +27,11 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    pub(super) fn is_reached(self, value: f64) -> bool {
+    /// In words, and whether the value reaches it.
+    pub(super) fn judge(self, value: f64) -> (String, bool) {
         match self {
-            Self::AtLeast(least) => value >= least,
-            Self::AtMost(most) => value <= most,
-        }
-    }
-
-    pub(super) fn in_words(self) -> String {
-        match self {
-            Self::AtLeast(least) => format!("at least {}", figure(least)),
-            Self::AtMost(most) => format!("at most {}", figure(most)),
+            Self::AtLeast(least) => (format!("at least {}", figure(least)), value >= least),
+            Self::AtMost(most) => (format!("at most {}", figure(most)), value <= most),
         }
     }
 }
