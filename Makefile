@@ -14,7 +14,7 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-lock test-rest deny bench arena chaos screenshots clean
+.PHONY: help setup build demo test test-all test-lock test-service test-demo deny bench arena chaos screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -46,40 +46,45 @@ TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 # The tests that need a browser; left out where .ci/setup can install none.
 PAGE_TESTS := accessibility beside looks outages selling
 
-# Most tests of the lock wait for TTLs, so more of them run at a time than there are cores.
-LOCK_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
+# Most tests wait, for TTLs or for servers, so more of them run at a time than there are cores.
+TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
+TEST := $(CARGO) test --locked --no-fail-fast
 
 # One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock, and
 # every way to remove a safeguard.
-SHIPPED := --locked --workspace --features fenced-lock/zookeeper-tls
+SHIPPED := --workspace --features fenced-lock/zookeeper-tls
 ALL := $(SHIPPED),lab/chaos
 
 test: ## check format, lints, docs and licences, then run every test (they start their own servers)
 	@.ci/setup --test
 	@echo "== format"
 	@$(CARGO) fmt --all --check
-	@echo "== lints, with every way to remove a safeguard, and as shipped"
-	@$(CARGO) clippy $(ALL) --all-targets -- -D warnings
-	@$(CARGO) clippy $(SHIPPED) --lib --bins -- -D warnings
+	@echo "== lints, with every way to remove a safeguard"
+	@$(CARGO) clippy --locked $(ALL) --all-targets -- -D warnings
 	@echo "== docs"
-	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(ALL) --no-deps
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps
 	@if command -v cargo-deny >/dev/null || [ -x $(TOOLS)/bin/cargo-deny ]; then $(MAKE) --no-print-directory deny; \
 	  else echo "== dependencies: left out without cargo-deny (make deny builds it)"; fi
 	@echo "== tests"
-	@$(CARGO) test $(ALL) --no-run
-	@$(MAKE) --no-print-directory --jobs 2 test-lock test-rest
+	@$(TEST) $(ALL) --no-run
+	@$(MAKE) --no-print-directory --jobs 3 test-lock test-service test-demo
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 # Tests whose server is not installed are left out, and say so.
 test-lock:
-	@$(CARGO) test $(ALL) --no-fail-fast --test lock -- --test-threads $(LOCK_THREADS)
+	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
+	@$(TEST) $(ALL) --doc
 
-test-rest:
+test-service:
+	@$(TEST) $(ALL) --lib --bins --test servers --test service --test model -- --test-threads $(TEST_THREADS)
+
+test-demo:
 	@command -v chromedriver >/dev/null || left_out="$(PAGE_TESTS:%=--skip page::%)"; \
-	  $(CARGO) test $(ALL) --no-fail-fast --lib --bins --test service --test model --test servers --test demo --test lab -- $$left_out
-	@$(CARGO) test $(ALL) --no-fail-fast --doc
+	  $(TEST) $(ALL) --test demo --test lab -- $$left_out
 
-test-all: test deny ## the tests, the licences, and the first command as a new user runs it
+test-all: test deny ## the tests, lints as shipped, the licences, and the first command as a new user runs it
+	@echo "== lints, as shipped"
+	@$(CARGO) clippy --locked $(SHIPPED) --lib --bins -- -D warnings
 	@$(MAKE) --no-print-directory demo ARGS='--once --port 18080'
 
 # Advisories need the network; licences, bans and sources do not. Where cargo-deny is missing, it is built in `target`.

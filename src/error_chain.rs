@@ -31,20 +31,20 @@ mod tests {
     #[test]
     fn every_source_is_shown() {
         let source = Box::new(std::io::Error::other("connection refused"));
-        let error = SaleError::StoreUnavailable { source };
+        let error = SaleError::LockUnavailable { source };
         assert_eq!(
             ErrorChain(&error).to_string(),
-            "the store does not answer: nothing was taken, retry later: connection refused"
+            "the lock service does not answer or is out of space: nothing was taken, retry later: connection refused"
         );
     }
 
     #[test]
     fn what_is_repeated_is_shown_once() {
         let source = std::io::Error::other("connection refused");
-        let error = std::io::Error::other(SaleError::StoreUnavailable { source: Box::new(source) });
+        let error = std::io::Error::other(SaleError::LockUnavailable { source: Box::new(source) });
         assert_eq!(
             ErrorChain(&error).to_string(),
-            "the store does not answer: nothing was taken, retry later: connection refused"
+            "the lock service does not answer or is out of space: nothing was taken, retry later: connection refused"
         );
     }
 }

@@ -9,6 +9,7 @@ use flash_sale::error_chain::ErrorChain;
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
 use flash_sale::recover::{self, RecoverOptions};
+use flash_sale::sale::BoxError;
 use flash_sale::serve;
 use tokio::runtime;
 
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
 
 async fn run(arguments: Arguments) -> ExitCode {
     let Arguments { log, command } = arguments;
-    let run = async || -> Result<ExitCode, Box<dyn Error>> {
+    let run = async || -> Result<ExitCode, BoxError> {
         logging::init(&log)?;
         match command {
             Command::Serve(config) => serve::serve(*config).await?,

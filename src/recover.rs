@@ -5,9 +5,6 @@
 //! the command takes the item's lock, prints the state and what would be given up, and changes nothing
 //! without `--yes`.
 
-mod report;
-
-use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,9 +14,10 @@ use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{FileError, Servers, duration};
-use crate::inventory::{Fence, Inventory, InventoryError, Item};
-use crate::sale::lock_name;
+use crate::config::{Servers, duration};
+use crate::error_chain::ErrorChain;
+use crate::inventory::{Inspection, Inventory, InventoryError, Item, Stock};
+use crate::sale::{BoxError, lock_name};
 
 /// The exit status of a dry run that found something to do.
 const NOT_DONE: u8 = 3;
@@ -66,69 +64,32 @@ pub enum What {
     Store,
 }
 
-/// Why the sale was not recovered.
-#[derive(Debug, thiserror::Error)]
-enum RecoverError {
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("etcd did not answer within {}", humantime::format_duration(*.0))]
-    Silent(Duration),
-    #[error("cannot take the lock {name}{}", held_by(.holder.as_deref()))]
-    Lock {
-        name: String,
-        holder: Option<String>,
-        #[source]
-        source: LockError,
-    },
-    #[error(
-        "the fence is token {fence} of this etcd cluster, but its next token is {token}: the cluster was \
-         restored from a backup and its revisions went back. Restore it with \
-         `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted`"
-    )]
-    Restored { fence: i64, token: i64 },
-    #[error(
-        "the fence is of etcd cluster {theirs}, and this is cluster {ours}: if this is the right cluster, \
-         run `flash-sale recover cluster` first"
-    )]
-    ForeignFence { theirs: String, ours: String },
-    #[error(
-        "the store has no stock of {0}, and no instance reported a loss: start a sale with PUT /stock"
-    )]
-    NoSale(Item),
-    #[error(transparent)]
-    Store(#[from] InventoryError),
-}
-
-fn held_by(holder: Option<&str>) -> String {
-    holder.map_or_else(String::new, |holder| format!(": {holder} holds it"))
-}
-
 /// Runs the command, and returns its exit status.
 ///
 /// # Errors
-/// Why the sale was not recovered.
-pub async fn run(options: RecoverOptions) -> Result<ExitCode, Box<dyn Error>> {
-    Ok(recover(&options).await?)
-}
-
-async fn recover(options: &RecoverOptions) -> Result<ExitCode, RecoverError> {
+/// A sentence: why the sale was not recovered.
+pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
     reach(&inventory, &item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
-    let lock_error = |source| RecoverError::Lock { name: name.clone(), holder: None, source };
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
-        .map_err(|error| lock_error(error.into()))?;
+        .map_err(|error| not_locked(&name, "", &error.into()))?;
     let session =
         SessionOptions { label: "flash-sale recover".into(), ..SessionOptions::new(LOCK_TTL) };
+    let limit = humantime::format_duration(options.wait_timeout);
     let session = timeout(options.wait_timeout, Session::open(Arc::new(etcd), session)).await;
-    let session = session.map_err(|_| RecoverError::Silent(options.wait_timeout))?;
-    let session = session.map_err(lock_error)?;
-    let done = under_lock(options, &item, &name, &inventory, &session).await;
+    let session = session.map_err(|_| format!("etcd did not answer within {limit}"))?;
+    let session = session.map_err(|error| not_locked(&name, "", &error))?;
+    let done = under_lock(&options, &item, &name, &inventory, &session).await;
     // releases the lock; if that fails, it ends with the lease
     let _ = timeout(LOCK_TTL, session.close()).await;
     done
+}
+
+fn not_locked(name: &str, held_by: &str, error: &LockError) -> String {
+    format!("cannot take the lock {name}{held_by}: {}", ErrorChain(error))
 }
 
 /// Whether the store answers about the item. It may have just been started. Checked before the lock is taken.
@@ -148,94 +109,141 @@ async fn under_lock(
     name: &str,
     inventory: &Inventory,
     session: &Session,
-) -> Result<ExitCode, RecoverError> {
-    let lock_error = |holder, source| RecoverError::Lock { name: name.to_owned(), holder, source };
-    let mutex = session.mutex(name).map_err(|error| lock_error(None, error))?;
+) -> Result<ExitCode, BoxError> {
+    let mutex = session.mutex(name).map_err(|error| not_locked(name, "", &error))?;
     let guard = match mutex.lock_timeout(options.wait_timeout).await {
         Ok(guard) => guard,
         Err(error) => {
             let queue = timeout(LOCK_TTL, mutex.queue()).await;
             let first = queue.ok().and_then(Result::ok).and_then(|queue| queue.into_iter().next());
             let holder = first.map(|first| match first.label {
-                Some(label) => format!("{label:?}, under lease {:x},", first.lease),
-                None => format!("lease {:x}", first.lease),
+                Some(label) => format!(": {label:?}, under lease {:x}, holds it", first.lease),
+                None => format!(": lease {:x} holds it", first.lease),
             });
-            return Err(lock_error(holder, error));
+            return Err(not_locked(name, &holder.unwrap_or_default(), &error).into());
         }
     };
-    match options.what {
-        What::Cluster => recover_cluster(options, item, inventory, guard.token()).await,
-        What::Store => recover_store(options, item, inventory, guard.token()).await,
-    }
-}
-
-async fn recover_cluster(
-    options: &RecoverOptions,
-    item: &Item,
-    inventory: &Inventory,
-    token: Token,
-) -> Result<ExitCode, RecoverError> {
-    let inspected = inventory.inspect(item).await?;
-    let fence = inspected.stock.as_ref().ok_or_else(|| RecoverError::NoSale(item.clone()))?.fence;
-    print(&report::state(item, inventory, &inspected, token));
-    let Some(fence) = fence else {
-        print("\nThe item has no fence yet: any cluster may guard it. Nothing to do.\n");
-        return Ok(ExitCode::SUCCESS);
-    };
-    if fence.cluster == token.cluster() {
-        check_is_later(token, fence)?;
-        print("\nThe fence is of this cluster already. Nothing to do.\n");
-        return Ok(ExitCode::SUCCESS);
-    }
-    print(&report::cluster_given_up(fence));
-    if !options.yes {
-        print("\nDry run. Rerun with --yes to apply.\n");
-        return Ok(ExitCode::from(NOT_DONE));
-    }
-    inventory.recover_cluster(item, token).await?;
-    print(&format!("\nDone. The fence is token {token} of cluster {}.\n", token.cluster()));
-    Ok(ExitCode::SUCCESS)
-}
-
-async fn recover_store(
-    options: &RecoverOptions,
-    item: &Item,
-    inventory: &Inventory,
-    token: Token,
-) -> Result<ExitCode, RecoverError> {
+    let token = guard.token();
     let inspected = inventory.inspect(item).await?;
     // an item whose keys were deleted has only what an instance misses
-    if inspected.stock.is_none() && inspected.rollback_detected.is_none() {
-        return Err(RecoverError::NoSale(item.clone()));
+    let has_loss = options.what == What::Store && inspected.rollback_detected.is_some();
+    if inspected.stock.is_none() && !has_loss {
+        let advice = "and no instance reported a loss: start a sale with PUT /stock";
+        return Err(format!("the store has no stock of {item}, {advice}").into());
     }
-    print(&report::state(item, inventory, &inspected, token));
-    if let Some(fence) = inspected.stock.and_then(|stock| stock.fence) {
-        if fence.cluster != token.cluster() {
-            let (theirs, ours) = (fence.cluster.to_string(), token.cluster().to_string());
-            return Err(RecoverError::ForeignFence { theirs, ours });
+    print(&state(item, inventory, &inspected, token));
+    let fence = inspected.stock.and_then(|stock| stock.fence);
+    if let Some(fence) = fence.filter(|fence| *fence > token) {
+        return Err(format!(
+            "the fence is token {fence} of this etcd cluster, but its next token is {token}: the cluster was \
+             restored from a backup and its revisions went back. Restore it with \
+             `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted`"
+        )
+        .into());
+    }
+    let (ours, foreign) =
+        (token.cluster(), fence.filter(|fence| fence.cluster() != token.cluster()));
+    print(&match (options.what, foreign) {
+        (What::Cluster, Some(fence)) => cluster_given_up(fence),
+        (What::Cluster, None) => {
+            print(match fence {
+                Some(_) => "\nThe fence is of this cluster already. Nothing to do.",
+                None => "\nThe item has no fence yet: any cluster may guard it. Nothing to do.",
+            });
+            return Ok(ExitCode::SUCCESS);
         }
-        check_is_later(token, fence)?;
-    }
-    print(&report::store_given_up(&inspected));
+        (What::Store, Some(fence)) => {
+            return Err(format!(
+                "the fence is of etcd cluster {}, and this is cluster {ours}: if this is the right cluster, \
+                 run `flash-sale recover cluster` first",
+                fence.cluster()
+            )
+            .into());
+        }
+        (What::Store, None) => store_given_up(&inspected),
+    });
     if !options.yes {
-        print("\nDry run. Rerun with --yes to apply.\n");
+        print("\nDry run. Rerun with --yes to apply.");
         return Ok(ExitCode::from(NOT_DONE));
     }
-    inventory.recover_store(item, token).await?;
-    print(&report::store_accepted(&inspected, token));
+    match options.what {
+        What::Cluster => {
+            inventory.recover_cluster(item, token).await?;
+            print(&format!("\nDone. The fence is token {token} of cluster {ours}."));
+        }
+        What::Store => {
+            inventory.recover_store(item, token).await?;
+            print(&store_accepted(&inspected, token));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a token of an etcd that was restored with smaller revisions.
-fn check_is_later(token: Token, fence: Fence) -> Result<(), RecoverError> {
-    if fence.revision > token.revision() {
-        return Err(RecoverError::Restored { fence: fence.revision, token: token.revision() });
+/// The state of the item, for the operator.
+fn state(item: &Item, inventory: &Inventory, inspected: &Inspection, token: Token) -> String {
+    let mut lines = vec![format!("item     {item}"), format!("store    {}", inventory.address())];
+    match &inspected.stock {
+        None => lines.push("stock    none".to_owned()),
+        Some(Stock { stock, lucky, initial, fence, orders, .. }) => {
+            lines.push(format!("stock    {stock} left and {lucky} sold, of {initial}"));
+            let latest = inspected.latest.as_ref();
+            let latest = latest.map(|latest| format!(", the latest is {}", latest.order.as_str()));
+            lines.push(format!("ledger   {orders} orders{}", latest.unwrap_or_default()));
+            lines.push(match fence {
+                Some(fence) => {
+                    format!("fence    token {fence} of etcd cluster {}", fence.cluster())
+                }
+                None => "fence    none".to_owned(),
+            });
+        }
     }
-    Ok(())
+    lines.extend(inspected.rollback_detected.iter().map(|missing| format!("missing  {missing}")));
+    lines.push(format!("lock     taken, with token {token} of etcd cluster {}", token.cluster()));
+    lines.join("\n")
+}
+
+/// The effect of another cluster.
+fn cluster_given_up(fence: Token) -> String {
+    format!(
+        "\nThe fence would become one of this cluster. The store would refuse every token of cluster {},\n\
+         including that of a live holder. No order is lost. Make sure that no instance uses that cluster.",
+        fence.cluster()
+    )
+}
+
+/// The effect of accepting the store.
+fn store_given_up(inspected: &Inspection) -> String {
+    if inspected.stock.is_none() {
+        return "\nThis would end the sale of the item and give up all its acknowledged orders. If a complete\n\
+                copy of the data exists, restore it instead."
+            .to_owned();
+    }
+    let behind = inspected.latest.as_ref().map_or_else(
+        || "of\nthis sale".to_owned(),
+        |latest| {
+            format!("after\n{} (number {} of the ledger)", latest.order.as_str(), latest.position)
+        },
+    );
+    format!(
+        "\nAll instances would resume the sale from this state. Every acknowledged order {behind} \
+         would be given up:\nits buyer has a confirmation, and its units would be sold again. The instances' \
+         logs name a\nmissing order. If a complete copy of the data exists, restore it instead.\n\
+         If etcd was restored from a backup as well, stop all instances first: its tokens went back."
+    )
+}
+
+/// The result of accepting the store.
+fn store_accepted(inspected: &Inspection, token: Token) -> String {
+    if inspected.stock.is_none() {
+        return "\nDone. The item has no sale. PUT /stock starts one.".to_owned();
+    }
+    format!(
+        "\nDone. All instances resume with this state, under token {token} or later. If etcd was restored\n\
+         as well and instances were running, stop them, repeat this command, and start them again."
+    )
 }
 
 /// Prints for the operator. A failure to print does not stop the command.
 fn print(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -4,7 +4,6 @@ mod connect;
 mod signals;
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, FileError};
-use crate::http::server::{self, Stopped};
+use crate::config::Config;
+use crate::http::server;
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
@@ -24,36 +23,6 @@ const RESERVED_FILES: u64 = 64;
 
 /// The time to release the lock if the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
-
-/// Why an instance did not start, or did not stop in order.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// A file that a flag names cannot be used.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// Listening failed.
-    #[error("cannot listen on {address}{}", advice(.source))]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The configuration of the store or of the lock is wrong.
-    #[error("cannot connect")]
-    Connect {
-        /// The cause.
-        #[source]
-        source: BoxError,
-    },
-    /// Signals cannot be handled.
-    #[error("cannot handle signals")]
-    Signals(#[source] io::Error),
-    /// A second SIGINT came before the instance had stopped.
-    #[error("a second Ctrl-C ended the instance before it had stopped")]
-    Interrupted,
-}
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -70,8 +39,8 @@ fn advice(error: &io::Error) -> &'static str {
 /// stays ignored.
 ///
 /// # Errors
-/// See [`ServeError`].
-pub async fn serve(config: Config) -> Result<(), ServeError> {
+/// A sentence: why the instance did not start, or did not stop in order.
+pub async fn serve(config: Config) -> Result<(), BoxError> {
     let sale = async |config: &Config, port| Ok((connect::sale(config, port).await?, None));
     serve_with(config, sale).await
 }
@@ -79,18 +48,19 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
 /// As [`serve`], with the sale and the extension that `sale` returns for the port of the instance.
 ///
 /// # Errors
-/// See [`ServeError`].
+/// As [`serve`].
 pub async fn serve_with(
     mut config: Config,
-    sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), ServeError>,
-) -> Result<(), ServeError> {
+    sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), BoxError>,
+) -> Result<(), BoxError> {
     config.read_files()?;
     let mut options = config.server_options();
     options.max_connections = room_for(options.max_connections);
-    let mut signals = Signals::new().map_err(ServeError::Signals)?;
-    let listen_error = |source| ServeError::Listen { address: config.listen, source };
-    let listener = server::bind(config.listen).map_err(listen_error)?;
-    let address = listener.local_addr().map_err(listen_error)?;
+    let mut signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let not_bound =
+        |error: io::Error| format!("cannot listen on {}{}: {error}", config.listen, advice(&error));
+    let listener = server::bind(config.listen).map_err(not_bound)?;
+    let address = listener.local_addr().map_err(not_bound)?;
 
     let (sale, extension) = sale(&config, address.port()).await?;
     let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
@@ -115,7 +85,8 @@ pub async fn serve_with(
     let _ = stop.send(());
 
     let finish = async {
-        if let Stopped::CutOff { connections } = serving.await {
+        let connections = serving.await;
+        if connections > 0 {
             tracing::warn!(connections, "requests in flight took longer than the time to stop");
         }
         let close_by = stop_by.max(Instant::now() + MIN_CLOSE_TIME);
@@ -133,7 +104,7 @@ pub async fn serve_with(
         }
         () = signals.second_interrupt() => {
             tracing::warn!("a second SIGINT: ending at once");
-            Err(ServeError::Interrupted)
+            Err("a second Ctrl-C ended the instance before it had stopped".into())
         }
     }
 }

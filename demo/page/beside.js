@@ -2,11 +2,13 @@
 
 import { call } from "../../static/page/api.js";
 import { children, make, makeSegment, setData, setShown, setText } from "../../static/page/dom.js";
-import { count, duration } from "../../static/page/format.js";
-import { LOCKS, fenceOf, labelOf } from "../../static/page/guards.js";
+import { count, duration, sentence } from "../../static/page/format.js";
+import { labelOf } from "../../static/page/guards.js";
 import { colour, makeTag, place, setTag } from "../../static/page/instances.js";
+import { figures } from "./scoreboard.js";
 
 const FAULTS = [["", "none"], ["kill", "kill the holder"], ["pause", "pause the holder"]];
+const FIGURES = ["sold", "oversold", "takeover", "fence"];
 const SALE = { stock: 300, requests: 500 };
 const RUNNING = new Set(["preparing", "firing", "checking"]);
 /** How often both sales are read while they run, and otherwise. */
@@ -74,7 +76,6 @@ export class Beside {
     const span = Math.max(SHORTEST_MS, ...this.#sides.map((side) => side.length()));
     for (const side of this.#sides) side.show(span);
     this.#limit();
-    this.#showOthers();
     this.#showButtons();
     const ends = this.#sides.map((side) => side.ending());
     setText(this.#find("#both-status"), ends.every(Boolean) ? ends.join(" ") : "");
@@ -89,22 +90,6 @@ export class Beside {
       if (radio.disabled && radio.checked) this.#find("input[name=both-fault]").checked = true;
     }
     this.#find("#both-fence").disabled = !left.isLock() && !right.isLock();
-  }
-
-  /** The locks that this demo was not started with, and how to start it with them. */
-  #showOthers() {
-    const [left, right] = this.#sides.map((side) => side.news?.guards[0]);
-    if (!left || !right) return;
-    const others = Object.keys(LOCKS).filter((lock) => lock !== left && lock !== right);
-    const rows = children(this.#find("#both-others"), others.length, () => {
-      const row = make("li");
-      row.append(make("span", "other-lock"), make("code"));
-      return row;
-    });
-    others.forEach((lock, index) => {
-      setText(rows[index].firstElementChild, labelOf(lock));
-      setText(rows[index].lastElementChild, `make demo ARGS='--lock ${left} --beside ${lock}'`);
-    });
   }
 
   #showButtons() {
@@ -215,13 +200,9 @@ class Side {
     setText(this.#find("name"), shown ? labelOf(shown) : "not known yet");
     setText(this.#find("promises"), !news ? "" : news.locks.includes(shown)
       ? news.promises.join(" · ") : "no promise: nothing excludes the other instances");
-    setText(this.#find("fence"), (run && fenceOf(run, run.fence, news.fence_kind)) ?? "–");
-    const { verdict } = run ?? {};
-    setText(this.#find("sold"), run ? `${count(run.sold)} of ${count(run.stock)}` : "–");
-    setText(this.#find("over"), run ? count(verdict?.oversold ?? Math.max(0, run.sold - run.stock)) : "–");
-    setData(this.#find("over"), "tone", (verdict?.oversold ?? 0) > 0 && "bad");
-    const took = verdict?.takeover_ms;
-    setText(this.#find("takeover"), !run?.fault || !verdict ? "–" : took === null ? "none" : duration(took));
+    const shownFigures = run ? figures(run, news.fence_kind) : {};
+    for (const name of FIGURES) setText(this.#find(name), shownFigures[name] ?? "–");
+    setData(this.#find("oversold"), "tone", (run?.verdict?.oversold ?? 0) > 0 && "bad");
     const { tone, title, text } = this.#reading(run);
     setData(this.#find("verdict"), "tone", tone);
     setText(this.#find("title"), title);
@@ -297,11 +278,6 @@ class Side {
   }
 }
 
-/** With a capital at its start and a full stop at its end. */
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
-}
-
 function makeLane() {
   const row = make("li", "lane");
   const track = make("div", "lane-track");
@@ -318,10 +294,7 @@ const column = (name, title) => `
     <ol class="lanes" id="${name}-lanes"></ol>
     <p class="lane-axis" aria-hidden="true"><span>the buyers come</span><span id="${name}-end"></span></p>
     <dl class="scores-of">
-      <div><dt>sold</dt><dd id="${name}-sold">–</dd></div>
-      <div><dt>oversold</dt><dd id="${name}-over">–</dd></div>
-      <div><dt>takeover</dt><dd id="${name}-takeover">–</dd></div>
-      <div><dt>fence</dt><dd id="${name}-fence">–</dd></div>
+      ${FIGURES.map((figure) => `<div><dt>${figure}</dt><dd id="${name}-${figure}">–</dd></div>`).join("")}
     </dl>
     <div class="verdict" id="${name}-verdict" data-tone="quiet">
       <p class="verdict-head"><b id="${name}-title">No run yet</b></p>
@@ -344,10 +317,6 @@ const MARKUP = `
       <button type="button" id="both-stop" hidden>Stop</button>
     </div>
   </form>
-  <details class="other-locks">
-    <summary>Locks that this demo was not started with</summary>
-    <ul id="both-others"></ul>
-  </details>
   <div class="columns">${column("left", "Left")}${column("right", "Right")}</div>
   <p class="note">A coloured block is a tenure, as its instance sees it; hatched, its holder is paused or dead. If the
     blocks of two instances overlap, both take themselves for the holder. Below, the left sale in detail.</p>

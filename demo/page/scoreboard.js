@@ -44,16 +44,12 @@ export class Scoreboard {
     if (run?.state !== "done" && run?.state !== "failed") return;
     const id = `${run.guard} ${run.id}`;
     if (this.#rows.some((row) => row.id === id)) return;
-    const { verdict } = run;
     this.#rows = [{
       id,
       lock: run.guard,
-      fence: fenceOf(run, run.fence, fenceKind) ?? "–",
       fault: FAULTS[run.fault] ?? "none",
-      sold: `${count(run.sold)} of ${count(run.stock)}`,
-      oversold: verdict ? count(verdict.oversold) : "–",
-      takeover: run.fault && verdict ? (verdict.takeover_ms === null ? "none" : duration(verdict.takeover_ms)) : "–",
-      verdict: verdict ? (verdict.pass ? "PASS" : "FAIL") : "no verdict",
+      ...figures(run, fenceKind),
+      verdict: run.verdict ? (run.verdict.pass ? "PASS" : "FAIL") : "no verdict",
     }, ...this.#rows].slice(0, MOST);
     this.#store();
     this.#show();
@@ -77,6 +73,17 @@ export class Scoreboard {
       // without storage, the rows stay until the page is loaded again
     }
   }
+}
+
+/** What a run has come to so far; `fenceKind` is the fence of its demo. */
+export function figures(run, fenceKind) {
+  const { verdict } = run;
+  return {
+    sold: `${count(run.sold)} of ${count(run.stock)}`,
+    oversold: count(verdict?.oversold ?? Math.max(0, run.sold - run.stock)),
+    takeover: run.fault && verdict ? (verdict.takeover_ms === null ? "none" : duration(verdict.takeover_ms)) : "–",
+    fence: fenceOf(run, run.fence, fenceKind) ?? "–",
+  };
 }
 
 /** The rows of this tab, from before the page was loaded. */

@@ -42,7 +42,6 @@ pub struct Cluster {
 
 /// One instance of the service, and the proxies around it.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite reads all fields"))]
 pub struct Instance {
     pub name: String,
     pub port: u16,
@@ -73,7 +72,6 @@ pub struct Spec<'a> {
 
 /// Which connections of an instance run through a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(not(feature = "chaos"), allow(dead_code, reason = "the fault suite uses all variants"))]
 pub enum Proxied {
     #[default]
     Nothing,
@@ -142,53 +140,41 @@ impl Cluster {
         } else if spec.one_endpoint {
             endpoints.truncate(1);
         }
-        let at = |address| vec!["--redis".to_owned(), address];
         let redis = match (&redis_proxy, &self.sentinels, &self.shards) {
-            (Some(proxy), _, _) => at(format!("redis://127.0.0.1:{}", proxy.port())),
-            (None, Some(sentinels), _) => at(sentinels.url()),
-            (None, None, Some(shards)) => at(shards.url()),
+            (Some(proxy), _, _) => vec![format!("--redis=redis://127.0.0.1:{}", proxy.port())],
+            (None, Some(sentinels), _) => vec![format!("--redis={}", sentinels.url())],
+            (None, None, Some(shards)) => vec![format!("--redis={}", shards.url())],
             (None, None, None) => self.redis.flags(),
         };
         let name = spec.name.map_or_else(|| port.to_string(), str::to_owned);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / spec.instances.max(1)).max(1);
-        let args = [
-            "serve",
-            "--listen",
-            &format!("127.0.0.1:{port}"),
-            "--instance",
-            &name,
-            "--workers",
-            &workers.to_string(),
-            "--shutdown-grace",
-            SHUTDOWN_GRACE,
-            "--lock-name",
-            LOCK_NAME,
-            "--lock",
-            spec.lock.name(),
+        let mut args = vec![
+            "serve".to_owned(),
+            format!("--listen=127.0.0.1:{port}"),
+            format!("--instance={name}"),
+            format!("--workers={workers}"),
+            format!("--shutdown-grace={SHUTDOWN_GRACE}"),
+            format!("--lock-name={LOCK_NAME}"),
+            format!("--lock={}", spec.lock.name()),
         ];
-        let mut args = args.map(str::to_owned).to_vec();
         if let Some(member) = self.etcd.first() {
-            args.extend(["--etcd".to_owned(), endpoints.join(",")]);
+            args.push(format!("--etcd={}", endpoints.join(",")));
             args.extend(member.flags());
         }
-        for address in self.lock.addresses() {
-            args.extend(["--lock-at".to_owned(), address]);
-        }
-        let args = [&args, &redis, spec.flags].concat();
-        let child = spawn(port, &self.program, &args, &self.dir)?;
-        let to_be_killed = Arc::default();
-        let instance = Instance {
+        args.extend(self.lock.addresses().iter().map(|address| format!("--lock-at={address}")));
+        args.extend(redis);
+        args.extend_from_slice(spec.flags);
+        self.instances.push(Instance {
             name,
             port,
-            child,
+            child: spawn(port, &self.program, &args, &self.dir)?,
             etcd_proxies,
             redis_proxy,
             client_proxy,
-            to_be_killed,
+            to_be_killed: Arc::default(),
             args,
-        };
-        self.instances.push(instance);
+        });
         Ok(())
     }
 

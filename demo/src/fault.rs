@@ -2,22 +2,21 @@
 //!
 //! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill
 //! itself there: `demo serve --fault-at before-write:stop:7` stops it (SIGSTOP) when it is about to write
-//! to the store for the seventh time. The points are in the lab's own writer and lock backend; the
+//! to the store for the seventh time. The points are in the demo's own writer and lock backend; the
 //! service has none.
 //!
 //! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning
 //! before it happens.
 
 mod rule;
-#[cfg(feature = "chaos")]
-pub mod starvation;
 
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Signal, getpid, kill_process};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 pub use rule::{Action, Point, Rule, When};
 
@@ -27,82 +26,63 @@ const STOPPING: Duration = Duration::from_millis(50);
 /// How long a request that was handed to its connection takes to be on its way.
 const SENDING: Duration = Duration::from_millis(2);
 
-/// The rules of `--fault-at`, for this whole process.
-static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
+/// The faults that this process was asked for.
+static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
 
-/// Follows `rules` in this process from now on. Only the first call counts.
+/// Follows these rules as well, in this process from now on.
 pub fn follow(rules: Vec<Rule>) {
-    if !rules.is_empty() {
-        drop(RULES.set(rules));
-    }
+    RULES.lock().extend(rules);
 }
 
-/// The fault that the page's controls asked for, and whether there is one.
-static ASKED: Mutex<Option<(Point, Action)>> = Mutex::new(None);
-static IS_ASKED: AtomicBool = AtomicBool::new(false);
-
-/// Carries out the action the next time that this process reaches the point; `None` cancels it.
+/// Carries out the action the next time that this process reaches the point, in place of one that was asked for
+/// before; `None` cancels that.
 pub fn ask_for(fault: Option<(Point, Action)>) {
-    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    *asked = fault;
-    IS_ASKED.store(fault.is_some(), Ordering::Relaxed);
+    let mut rules = RULES.lock();
+    rules.retain(|rule| rule.when != When::Next);
+    rules.extend(fault.map(|(point, action)| Rule::new(point, action, When::Next)));
 }
 
-/// Takes the fault that was asked for, if it is for `point`.
-fn take_asked(point: Point) -> Option<Action> {
-    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    let (_, action) = asked.take_if(|(at, _)| *at == point)?;
-    IS_ASKED.store(false, Ordering::Relaxed);
-    Some(action)
+/// Counts a pass of `point`. Returns what is due there now.
+fn due(point: Point) -> Vec<Action> {
+    let mut due = Vec::new();
+    RULES.lock().retain_mut(|rule| {
+        let is_due = rule.point == point && rule.pass();
+        if is_due {
+            tracing::warn!(?point, action = ?rule.action, "a fault that was asked for");
+            due.push(rule.action);
+        }
+        !is_due || rule.when != When::Next
+    });
+    due
 }
 
-/// Whether a fault is asked for at `point`.
-fn is_armed(point: Point) -> bool {
-    IS_ASKED.load(Ordering::Relaxed)
-        || RULES.get().is_some_and(|rules| rules.iter().any(|rule| rule.point() == point))
-}
-
-/// Carries out the faults that are due at `point`. Costs one load from memory if there is none.
-#[inline]
+/// Carries out the faults that are due at `point`.
 pub async fn at(point: Point) {
-    if is_armed(point) {
-        carry_out(point).await;
+    for action in due(point) {
+        act(action).await;
     }
 }
 
 /// Awaits `request`, with [`Point::AfterSend`] between sending it and reading its answer.
 pub async fn once_sent<F: Future>(request: F) -> F::Output {
-    if !is_armed(Point::AfterSend) {
+    if RULES.lock().iter().all(|rule| rule.point != Point::AfterSend) {
         return request.await;
     }
     let mut request = std::pin::pin!(request);
     // the first poll hands it to the connection, whose task writes it
     let polled = futures_util::poll!(request.as_mut());
     tokio::time::sleep(SENDING).await;
-    carry_out(Point::AfterSend).await;
+    at(Point::AfterSend).await;
     match polled {
         std::task::Poll::Ready(output) => output,
         std::task::Poll::Pending => request.await,
     }
 }
 
-async fn carry_out(point: Point) {
-    for rule in RULES.get().into_iter().flatten().filter(|rule| rule.point() == point) {
-        let Some(pass) = rule.pass() else { continue };
-        tracing::warn!(%point, pass, action = %rule.action(), "a fault that was asked for");
-        act(rule.action()).await;
-    }
-    if let Some(action) = take_asked(point) {
-        tracing::warn!(%point, %action, "a fault that was asked for");
-        act(action).await;
-    }
-}
-
 #[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 async fn act(action: Action) {
     match action {
-        Action::Stop => stop(),
-        Action::StopFor(time) => match wake_after(time) {
+        Action::Stop(time) => match time.map_or(Ok(()), wake_after) {
             Ok(()) => stop(),
             // nothing would wake it
             Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
@@ -112,6 +92,7 @@ async fn act(action: Action) {
             std::thread::sleep(Duration::MAX);
         }
         Action::Pause(time) => tokio::time::sleep(time).await,
+        Action::Starve(time) => starve(time),
     }
 }
 
@@ -120,6 +101,18 @@ fn stop() {
     signal_self(Signal::STOP);
     // the signal may have been given to another thread, so this one must not go on yet
     std::thread::sleep(STOPPING);
+}
+
+/// Has a task spin on each worker of the runtime. They begin one after the other as workers come by, and end together.
+fn starve(time: Duration) {
+    let until = Instant::now() + time;
+    for _ in 0..Handle::current().metrics().num_workers() {
+        tokio::spawn(async move {
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+        });
+    }
 }
 
 /// Starts a process that sends SIGCONT to this one after `time`, in whole seconds.

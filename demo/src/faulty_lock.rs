@@ -39,9 +39,8 @@ impl Decoration<Token> for BeforeRelease {
             let status = self.claims.lock().remove(claim);
             let status = status.map(|status| *status.borrow());
             if let Some(ClaimStatus::Granted(token)) = status
-                && self.writer.has_written_under(token)
+                && self.writer.tenures.until_now(token, false)
             {
-                self.writer.tenures().until_now(token, false);
                 fault::at(Point::BeforeRelease).await;
             }
         })

@@ -64,7 +64,10 @@ impl Load {
         // the other codes mean that there was nothing to judge; its log has the reason
         match (status.code(), report) {
             (Some(0 | 1), Some(report)) => Ok(report),
-            _ => Err(DemoError::NoReport { status, tail: tail(log) }),
+            _ => Err(DemoError::Sentence(format!(
+                "the load test ended without a report ({status}); the end of its log:\n{}",
+                tail(log)
+            ))),
         }
     }
 }

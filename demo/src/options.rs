@@ -1,9 +1,6 @@
 //! The flags of the demo.
 
-use std::ops::RangeInclusive;
-
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 
 use crate::baselines::{Fence, LockMode};
 use crate::error::DemoError;
@@ -13,10 +10,6 @@ const PORT_STEP: u16 = 10;
 
 /// Whether this program was built with the locks besides etcd's.
 const OTHER_LOCKS: bool = cfg!(feature = "other-locks");
-
-const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
-const STOCK: RangeInclusive<u64> = 0..=1_000_000_000;
-const INSTANCES: RangeInclusive<u64> = 1..=32;
 
 // no doc comment: it would replace that of the program in `--help`
 #[derive(Clone, Debug, Args)]
@@ -31,27 +24,23 @@ pub struct DemoOptions {
 
     /// Buyers, with one order each, all at once: 1 to 1000000.
     #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
-          allow_negative_numbers = true,
-          value_parser = RangedU64ValueParser::<u64>::new().range(REQUESTS))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub requests: u64,
 
     /// Units for sale: 0 to 1000000000.
     #[arg(long, env = "FLASH_SALE_DEMO_STOCK", default_value = "300", value_name = "UNITS",
-          allow_negative_numbers = true,
-          value_parser = RangedU64ValueParser::<u64>::new().range(STOCK))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     pub stock: u64,
 
     /// Instances: 1 to 32.
     #[arg(long, env = "FLASH_SALE_DEMO_INSTANCES", default_value = "2", value_name = "N",
-          allow_negative_numbers = true,
-          value_parser = RangedU64ValueParser::<u16>::new().range(INSTANCES))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub instances: u16,
 
     /// Port of the first instance on 127.0.0.1; each further one is 10 higher. With --beside, the instances of the
     /// second lock follow those of the first.
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
-          allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u16).range(1..))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
     /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `postgres-row`, `zookeeper` and `file` are
@@ -77,26 +66,41 @@ impl DemoOptions {
     /// # Errors
     /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
     pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>, DemoError> {
+        let refused = |why| Err(DemoError::Sentence(why));
         let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
         if let [one, other] = *locks {
             if one == other {
-                return Err(DemoError::SameLock(one.name()));
+                let name = one.name();
+                return refused(format!(
+                    "{name} is given twice: choose another lock with --beside"
+                ));
             }
             if let Some(baseline) = locks.iter().find(|lock| !lock.is_shared()) {
-                return Err(DemoError::NotBeside(baseline.name()));
+                let all: Vec<_> = LockMode::shared().map(LockMode::name).collect();
+                return refused(format!(
+                    "{} is no lock that instances share, so it cannot stand beside another: choose two of {}; the \
+                     page offers no-lock and local on both sides",
+                    baseline.name(),
+                    all.join(", ")
+                ));
             }
         }
-        let is_built = |lock: &LockMode| *lock == LockMode::Etcd || !lock.is_shared();
-        if let Some(lock) = locks.iter().find(|lock| !OTHER_LOCKS && !is_built(lock)) {
-            return Err(DemoError::NotBuilt(lock.name()));
+        let is_built =
+            |lock: &LockMode| OTHER_LOCKS || *lock == LockMode::Etcd || !lock.is_shared();
+        if let Some(lock) = locks.iter().find(|lock| !is_built(lock)) {
+            return refused(format!(
+                "this program was built for a sale under etcd, without {0}: `make demo ARGS='--lock {0}'` builds it in",
+                lock.name()
+            ));
         }
         let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
         let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
-        let ports = (0..instances).map(port).collect::<Option<Vec<_>>>();
-        let ports = ports.ok_or(DemoError::PortsTooHigh {
-            instances,
-            highest: u16::MAX - (instances - 1) * PORT_STEP,
-        })?;
+        let Some(ports) = (0..instances).map(port).collect::<Option<Vec<_>>>() else {
+            let highest = u16::MAX - (instances - 1) * PORT_STEP;
+            return refused(format!(
+                "{instances} instances, 10 ports apart, need a --port of {highest} or lower"
+            ));
+        };
         let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);
         Ok(locks.into_iter().zip(ports).collect())
     }
@@ -157,12 +161,16 @@ mod tests {
         let ports = [(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])];
         assert_eq!(both, ports);
         for (lock, beside, message) in [
-            ("etcd", "etcd", "etcd is given twice"),
+            ("etcd", "etcd", "etcd is given twice: choose another lock with --beside"),
             ("etcd", "no-lock", "no-lock is no lock that instances share"),
-            ("etcd-rpc", "redis", "etcd-rpc is no lock that instances share"),
+            (
+                "etcd-rpc",
+                "redis",
+                "choose two of etcd, redis, redlock, postgres, postgres-advisory,",
+            ),
         ] {
             let refused = sides(lock, beside).expect_err(message).to_string();
-            assert!(refused.starts_with(message), "{refused}");
+            assert!(refused.contains(message), "{refused}");
         }
     }
 

@@ -58,7 +58,7 @@ impl Part {
         match self {
             Self::Loadtest(cli) => Ok(loadtest::run(*cli).await),
             Self::Serve(options) => {
-                serve::serve(*options).await?;
+                serve::serve(*options).await.map_err(|error| -> Box<dyn Error> { error })?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Control(options) => {

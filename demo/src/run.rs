@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::options::DemoOptions;
 use super::screen::{Screen, Tone, say};
-use super::upkeep::{End, RESTART_PAUSE, look_after};
+use super::upkeep::look_after;
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::control::{Control, Side};
@@ -150,17 +150,29 @@ impl Show<'_> {
         let control = Control { sides: clusters.iter().map(Side::of).collect(), restarts: true };
         let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
         let hints = self.hints(clusters);
-        let concurrency = make_room(options.requests);
+        let DemoOptions { requests, stock, .. } = options;
+        let concurrency = make_room(*requests);
+        let at_once = if concurrency < *requests {
+            format!("{concurrency} at a time")
+        } else {
+            "all at once".to_owned()
+        };
+        let flags = [
+            "--alone".to_owned(),
+            format!("--requests={requests}"),
+            format!("--concurrency={concurrency}"),
+            format!("--stock={stock}"),
+        ];
         let urls: Vec<_> = clusters.iter().map(Cluster::urls).collect();
         let program = clusters[0].program.clone();
-        let report = |name: &str, end: End<'_>| report_end(screen, name, end);
+        let report = |text: &str| screen.paragraph(Tone::Warning, "note  ", text);
         let upkeep = clusters.iter_mut().map(|cluster| Box::pin(look_after(cluster, report)));
         let mut upkeep = select_all(upkeep);
         let mut code = PASS;
         // one after the other: two at once would slow each other down
         for ((lock, _), urls) in self.sides.iter().zip(urls) {
-            self.announce_load(concurrency);
-            let load = Load::start_in(&program, dir, &self.load_flags(concurrency, urls), true)?;
+            say(&format!("\nload test: {requests} buyers, {at_once}, for {stock} units\n"));
+            let load = Load::start_in(&program, dir, &[&flags[..], &urls].concat(), true)?;
             let report = tokio::select! {
                 report = load.report(TIMEOUT) => report?,
                 (never, ..) = &mut upkeep => match never {},
@@ -176,18 +188,6 @@ impl Show<'_> {
             say(&line);
         }
         match upkeep.await.0 {}
-    }
-
-    fn load_flags(&self, concurrency: u64, urls: Vec<String>) -> Vec<String> {
-        let DemoOptions { requests, stock, .. } = self.options;
-        let mut args = vec!["--alone".to_owned()];
-        for (flag, value) in
-            [("--requests", requests), ("--concurrency", &concurrency), ("--stock", stock)]
-        {
-            args.extend([flag.to_owned(), value.to_string()]);
-        }
-        args.extend(urls);
-        args
     }
 
     fn print_verdict(&self, lock: LockMode, report: &Report) {
@@ -235,14 +235,11 @@ impl Show<'_> {
         control: &str,
     ) -> Result<(), DemoError> {
         let fence = self.options.fence;
-        let mut flags = vec!["--control", control];
+        let mut flags = vec![format!("--control={control}")];
         if lock.is_shared() {
-            flags.extend(["--lock-ttl", LOCK_TTL]);
+            flags.push(format!("--lock-ttl={LOCK_TTL}"));
         }
-        if let Some(fence) = fence {
-            flags.extend(["--fence", fence.name()]);
-        }
-        let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+        flags.extend(fence.map(|fence| format!("--fence={}", fence.name())));
         let instances = ports.len() * self.sides.len();
         say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
         let spec = Spec { lock, instances, flags: &flags, ..Spec::default() };
@@ -256,44 +253,24 @@ impl Show<'_> {
         Ok(())
     }
 
-    fn announce_load(&self, concurrency: u64) {
-        let DemoOptions { requests, stock, .. } = *self.options;
-        let at_once = if concurrency < requests {
-            format!("{concurrency} at a time")
-        } else {
-            "all at once".to_owned()
-        };
-        say("");
-        say(&format!("load test: {requests} buyers, {at_once}, for {stock} units"));
-        say("");
-    }
-
     /// Commands to try while the demo serves.
     fn hints(&self, clusters: &[Cluster]) -> Vec<String> {
-        let Some(((lock, ports), cluster)) = self.sides.iter().zip(clusters).next() else {
-            return Vec::new();
-        };
-        let (first, last) = match ports.as_slice() {
-            [first, .., last] => (first, last),
-            [only] => (only, only),
-            [] => return Vec::new(),
-        };
-        let stock = self.options.stock;
-        let mut lines = vec![
-            String::new(),
-            format!("The page: http://127.0.0.1:{first}/"),
-            String::new(),
-            "To try from another terminal:".to_owned(),
-            format!("  curl -i 'http://127.0.0.1:{first}/stock/reduce'"),
-            format!("  curl 'http://127.0.0.1:{last}/stock'"),
-            "  curl -X PUT -H 'content-type: application/json' \\".to_owned(),
-            format!("       -d '{{\"stock\":{stock}}}' 'http://127.0.0.1:{first}/stock'"),
-        ];
-        lines.push(format!("  redis-cli {} get stock", cluster.redis.tool_flags()));
-        if has_queue(*lock) {
+        let ((lock, ports), cluster) = (&self.sides[0], &clusters[0]);
+        let (first, last, stock) = (ports[0], ports[ports.len() - 1], self.options.stock);
+        let mut lines = vec![format!(
+            "\nThe page: http://127.0.0.1:{first}/\n\n\
+             To try from another terminal:\n  \
+               curl -i 'http://127.0.0.1:{first}/stock/reduce'\n  \
+               curl 'http://127.0.0.1:{last}/stock'\n  \
+               curl -X PUT -H 'content-type: application/json' \\\n       \
+                    -d '{{\"stock\":{stock}}}' 'http://127.0.0.1:{first}/stock'\n  \
+               redis-cli {} get stock",
+            cluster.redis.tool_flags()
+        )];
+        if lock.server() != Server::None {
             lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
         }
-        if has_queue(*lock)
+        if lock.server() == Server::Etcd
             && let Some(etcd) = cluster.etcd.first()
         {
             lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
@@ -302,8 +279,7 @@ impl Show<'_> {
         for cluster in clusters {
             lines.push(format!("Logs are in {} until the end.", cluster.dir.path().display()));
         }
-        lines.push(String::new());
-        lines.push("Serving until Ctrl-C.".to_owned());
+        lines.push("\nServing until Ctrl-C.".to_owned());
         lines
     }
 }
@@ -321,38 +297,16 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     format!("{guard}, {fence}")
 }
 
-/// Whether buyers queue for a lock that all instances share.
-fn has_queue(lock: LockMode) -> bool {
-    lock.is_shared() || lock.server() == Server::Etcd
-}
-
-fn report_end(screen: Screen, name: &str, end: End<'_>) {
-    let text = match end {
-        End::Ended(status) => {
-            let how = match status {
-                Ok(status) => status.to_string(),
-                Err(error) => error.to_string(),
-            };
-            format!("{name} has ended ({how}); the demo goes on without it.")
-        }
-        End::Killed => {
-            let pause = RESTART_PAUSE.as_secs();
-            format!("{name} has ended (it was killed); it is started again in {pause} s.")
-        }
-        End::Back => format!("{name} answers again."),
-    };
-    screen.paragraph(Tone::Warning, "note  ", &text);
-}
-
 /// Fails early if an instance could not listen.
 fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
     for &port in ports {
-        match std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(DemoError::PortTaken(port));
-            }
-            Err(source) => return Err(DemoError::PortRefused { port, source }),
+        if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return Err(DemoError::Sentence(match error.kind() {
+                io::ErrorKind::AddrInUse => format!(
+                    "port {port} is taken: stop what listens there or choose another with --port"
+                ),
+                _ => format!("port {port} cannot be used ({error}): choose another with --port"),
+            }));
         }
     }
     Ok(())

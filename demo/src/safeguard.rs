@@ -18,7 +18,7 @@ use flash_sale::safeguard::{LIMITS, REDIRECTS, SEE_THROUGH};
 use crate::signals::{ENDINGS, Signal, Signals, exit_code};
 
 /// A safeguard, described by what happens without it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Safeguard {
     /// Under the lock an instance reads, decides and writes what it decided, and no token is compared. A
     /// holder that is paused between reading and writing undoes what the next one sold

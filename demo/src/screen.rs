@@ -16,12 +16,12 @@ pub(super) struct Screen {
     colour: bool,
 }
 
-/// The tone of a paragraph.
+/// The tone of a paragraph, as the number of its colour.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tone {
-    Good,
-    Bad,
-    Warning,
+    Bad = 31,
+    Good = 32,
+    Warning = 33,
 }
 
 impl Screen {
@@ -36,13 +36,8 @@ impl Screen {
         if !self.colour {
             return say(&wrapped);
         }
-        let colour = match tone {
-            Tone::Good => 32,
-            Tone::Bad => 31,
-            Tone::Warning => 33,
-        };
         let rest = wrapped.strip_prefix(label).unwrap_or_default();
-        say(&format!("\x1b[1;{colour}m{label}\x1b[0m{rest}"));
+        say(&format!("\x1b[1;{}m{label}\x1b[0m{rest}", tone as u8));
     }
 }
 

@@ -6,7 +6,8 @@ use axum::http::Uri;
 use clap::Args;
 use flash_sale::config::Config;
 use flash_sale::http::Extension;
-use flash_sale::serve::{ServeError, serve_with};
+use flash_sale::sale::BoxError;
+use flash_sale::serve::serve_with;
 
 use crate::baselines::{self, GuardOptions};
 use crate::control::address;
@@ -37,32 +38,16 @@ pub struct ServeOptions {
     /// Stop, kill or pause this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
     #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
     pub fault_at: Vec<Rule>,
-
-    /// Keep every worker of this instance busy when this file appears, for the time that stands in it
-    #[cfg(feature = "chaos")]
-    #[arg(long, env = "FLASH_SALE_STARVE_FILE", value_name = "FILE")]
-    pub starve_file: Option<std::path::PathBuf>,
-}
-
-/// Why an instance did not start, or did not stop as it should.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeFailure {
-    /// An admin token was given, which `demo serve` does not use.
-    #[error("`demo serve` takes no admin token: any client may start a sale")]
-    AdminToken,
-    /// The service failed.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
 }
 
 /// Runs one instance as [`flash_sale::serve::serve`] does, with the relay.
 ///
 /// # Errors
-/// See [`ServeFailure`].
-pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
+/// An admin token was given, or the service failed.
+pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
     let config = &options.service;
     if config.admin_token.is_some() || config.admin_token_file.is_some() {
-        return Err(ServeFailure::AdminToken);
+        return Err("`demo serve` takes no admin token: any client may start a sale".into());
     }
     let writer = remove_safeguards(&mut options);
     let ServeOptions { service, guard, control, .. } = options;
@@ -72,7 +57,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), ServeFailure> {
         let relay = Relay::new(sale.clone(), switch, control);
         Ok((sale, Some(Arc::new(relay) as Arc<dyn Extension>)))
     };
-    Ok(serve_with(service, sale).await?)
+    serve_with(service, sale).await
 }
 
 /// Removes the safeguards that `options` name, and arms the faults.
@@ -89,15 +74,10 @@ fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
             "RUNNING WITHOUT {safeguard}: this instance can lose orders or sell units twice"
         );
     }
-    fault::follow(options.fault_at.clone());
-    for rule in &options.fault_at {
-        let when = rule.when();
-        tracing::error!(?when, "a FAULT is asked for: {} at {}", rule.action(), rule.point());
+    for Rule { point, action, when, .. } in &options.fault_at {
+        tracing::error!(?point, ?action, ?when, "a FAULT is asked for");
     }
-    #[cfg(feature = "chaos")]
-    if let Some(path) = &options.starve_file {
-        fault::starvation::on_file(path.clone());
-    }
+    fault::follow(std::mem::take(&mut options.fault_at));
     writer
 }
 
@@ -135,8 +115,9 @@ mod tests {
     #[tokio::test]
     async fn an_admin_token_is_refused() {
         for token in ["--admin-token=x", "--admin-token-file=x"] {
-            let error = serve(parse(&[token]).expect("it can be read")).await;
-            assert!(matches!(error, Err(ServeFailure::AdminToken)), "{token}");
+            let refused = serve(parse(&[token]).expect("it can be read")).await;
+            let error = refused.expect_err(token).to_string();
+            assert!(error.contains("takes no admin token"), "{error}");
         }
     }
 

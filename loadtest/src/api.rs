@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
-use hyper::{Method, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::checker::{LedgerEntry, StockState};
 use crate::connection::{Answer, Connection, ConnectionError};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, JSON};
 
 /// How often a call is tried while the service is busy or away.
 const ATTEMPTS: u32 = 10;
@@ -76,20 +77,6 @@ struct Page {
     next: Option<u64>,
 }
 
-#[derive(Clone)]
-struct Call {
-    method: Method,
-    path: String,
-    token: Option<HeaderValue>,
-    body: Bytes,
-}
-
-impl Call {
-    fn get(path: String) -> Self {
-        Self { method: Method::GET, path, token: None, body: Bytes::new() }
-    }
-}
-
 /// Calls one instance about one item, over a connection of its own.
 pub(crate) struct Api<'a> {
     endpoint: &'a Endpoint,
@@ -109,10 +96,10 @@ impl<'a> Api<'a> {
     /// # Errors
     /// It cannot be reached, or says that it is not ready.
     pub(crate) async fn ready(&mut self) -> Result<(), ApiError> {
-        let call = Call::get("/readyz".to_owned());
-        match self.attempt(&call).await {
+        let request = self.endpoint.request(Method::GET, "/readyz");
+        match self.attempt(&request).await {
             Err(Cause::Refused { status: StatusCode::NOT_FOUND, .. }) | Ok(_) => Ok(()),
-            Err(cause) => Err(self.error(&call, cause)),
+            Err(cause) => Err(self.error(&request, cause)),
         }
     }
 
@@ -125,9 +112,12 @@ impl<'a> Api<'a> {
         units: u64,
         token: Option<&HeaderValue>,
     ) -> Result<(), ApiError> {
-        let body = Bytes::from(format!("{{\"stock\":{units}}}"));
-        let (path, token) = (self.path("/stock", &[]), token.cloned());
-        self.call(&Call { method: Method::PUT, path, token, body }).await.map(drop)
+        let mut request = self.endpoint.request(Method::PUT, &self.path("/stock", ""));
+        *request.body_mut() = format!("{{\"stock\":{units}}}").into();
+        request.headers_mut().insert(header::CONTENT_TYPE, JSON);
+        let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
+        request.headers_mut().extend(token);
+        self.call(&request).await.map(drop)
     }
 
     /// The state of the item; `None` if it is not on sale.
@@ -135,8 +125,7 @@ impl<'a> Api<'a> {
     /// # Errors
     /// The service cannot be reached or refuses.
     pub(crate) async fn stock(&mut self) -> Result<Option<StockState>, ApiError> {
-        let stock = self.get(&Call::get(self.path("/stock", &[]))).await;
-        match stock {
+        match self.get(&self.path("/stock", "")).await {
             Err(ApiError {
                 source: Cause::Refused { status: StatusCode::NOT_FOUND, .. }, ..
             }) => Ok(None),
@@ -151,41 +140,40 @@ impl<'a> Api<'a> {
     pub(crate) async fn ledger(&mut self, mut after: u64) -> Result<Vec<LedgerEntry>, ApiError> {
         let mut orders = Vec::new();
         loop {
-            let query = [format!("after={after}"), format!("limit={PAGE_ORDERS}")];
-            let call = Call::get(self.path("/orders", &query));
-            let page: Page = self.get(&call).await?;
+            let path = self.path("/orders", &format!("after={after}&limit={PAGE_ORDERS}"));
+            let page: Page = self.get(&path).await?;
             let empty = page.orders.is_empty();
             orders.extend(page.orders);
             let Some(next) = page.next else { return Ok(orders) };
             if next <= after || empty || orders.len() > LEDGER_LIMIT_ORDERS {
-                return Err(self.error(&call, Cause::EndlessLedger));
+                let request = self.endpoint.request(Method::GET, &path);
+                return Err(self.error(&request, Cause::EndlessLedger));
             }
             after = next;
         }
     }
 
-    fn path(&self, path: &str, query: &[String]) -> String {
-        let item = self.item.map(|item| format!("item={item}"));
-        let query: Vec<_> = item.iter().chain(query).map(String::as_str).collect();
-        let mark = if query.is_empty() { "" } else { "?" };
-        format!("{path}{mark}{}", query.join("&"))
+    fn path(&self, path: &str, query: &str) -> String {
+        let item = self.item.map(|item| format!("item={item}&")).unwrap_or_default();
+        format!("{path}?{item}{query}").trim_end_matches(['?', '&']).to_owned()
     }
 
-    fn error(&self, call: &Call, source: Cause) -> ApiError {
-        let call = format!("{} {}{}", call.method, self.endpoint.url, call.path);
-        ApiError { call, source }
+    fn error(&self, request: &Request<Full<Bytes>>, source: Cause) -> ApiError {
+        let (method, at, path) = (request.method(), &self.endpoint.url.authority, request.uri());
+        ApiError { call: format!("{method} http://{at}{path}"), source }
     }
 
-    async fn get<T: DeserializeOwned>(&mut self, call: &Call) -> Result<T, ApiError> {
-        let answer = self.call(call).await?;
-        serde_json::from_slice(&answer.body).map_err(|error| self.error(call, error.into()))
+    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
+        let request = self.endpoint.request(Method::GET, path);
+        let answer = self.call(&request).await?;
+        serde_json::from_slice(&answer.body).map_err(|error| self.error(&request, error.into()))
     }
 
     /// Retries: every call here is idempotent.
-    async fn call(&mut self, call: &Call) -> Result<Answer, ApiError> {
+    async fn call(&mut self, request: &Request<Full<Bytes>>) -> Result<Answer, ApiError> {
         let mut attempts = 1;
         loop {
-            let cause = match self.attempt(call).await {
+            let cause = match self.attempt(request).await {
                 Ok(answer) => return Ok(answer),
                 Err(cause) => cause,
             };
@@ -195,20 +183,17 @@ impl<'a> Api<'a> {
                 Cause::Unreadable(_) | Cause::EndlessLedger => false,
             };
             if !is_passing || attempts == ATTEMPTS {
-                return Err(self.error(call, cause));
+                return Err(self.error(request, cause));
             }
             attempts += 1;
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    async fn attempt(&mut self, call: &Call) -> Result<Answer, Cause> {
+    async fn attempt(&mut self, request: &Request<Full<Bytes>>) -> Result<Answer, Cause> {
         let idle = self.connection.take();
         let mut connection = Connection::reuse_or_open(idle, self.endpoint, CALL_LIMIT).await?;
-        let Call { method, path, token, body } = call.clone();
-        let token = token.map(|token| (header::AUTHORIZATION, token));
-        let request = connection.request(method, self.endpoint.target(&path), token, body);
-        let answer = connection.send(request, CALL_LIMIT).await?;
+        let answer = connection.send(request.clone(), CALL_LIMIT).await?;
         self.connection = Some(connection);
         if answer.status.is_success() {
             return Ok(answer);

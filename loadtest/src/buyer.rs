@@ -200,9 +200,8 @@ impl Buyer {
         let idle = self.connection.take();
         let connection = Connection::reuse_or_open(idle, endpoint, limit).await?;
         let id = HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
-        let key = Some((IDEMPOTENCY_KEY.clone(), id));
-        let (method, target) = self.plan.request(self.place, item);
-        let request = connection.request(method, target, key, Bytes::new());
+        let mut request = self.plan.requests[self.place][item].clone();
+        request.headers_mut().insert(&IDEMPOTENCY_KEY, id);
         Ok((connection, request))
     }
 }

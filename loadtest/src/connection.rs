@@ -7,8 +7,8 @@ use futures_util::{FutureExt, poll};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::header::{self, HeaderValue};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
@@ -28,7 +28,6 @@ type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 #[derive(Debug)]
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    host: HeaderValue,
     /// Polled by the sender: a task of its own would cost each request two more wake-ups. `None` after its
     /// end.
     driver: Option<Driver>,
@@ -78,7 +77,7 @@ impl Connection {
         // requests are small: `writev` costs more than copying
         let handshake = http1::Builder::new().writev(false).handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(ConnectionError::Broken)?;
-        Ok(Self { sender, host: endpoint.host.clone(), driver: Some(connection) })
+        Ok(Self { sender, driver: Some(connection) })
     }
 
     /// The idle connection, or a new one if there is none or its instance closed it.
@@ -125,26 +124,6 @@ impl Connection {
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(stay).await;
-    }
-
-    /// A request to this instance.
-    pub(crate) fn request(
-        &self,
-        method: Method,
-        uri: Uri,
-        extra: Option<(HeaderName, HeaderValue)>,
-        body: Bytes,
-    ) -> Request<Full<Bytes>> {
-        let json = (!body.is_empty()).then(|| HeaderValue::from_static("application/json"));
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        let headers = request.headers_mut();
-        headers.insert(header::HOST, self.host.clone());
-        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        headers.extend(json.map(|json| (header::CONTENT_TYPE, json)));
-        headers.extend(extra);
-        request
     }
 
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ConnectionError> {

@@ -5,14 +5,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use hyper::Uri;
-use hyper::header::HeaderValue;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderValue};
 use hyper::http::uri::Authority;
+use hyper::{Method, Request, Uri};
+
+/// The media type of bodies and answers.
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The base URL of an instance, without a slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
-    authority: Authority,
+    pub(crate) authority: Authority,
     /// Put before every path; empty for an instance at the root.
     path: String,
 }
@@ -22,7 +27,7 @@ pub(crate) struct BaseUrl {
 pub(crate) struct Endpoint {
     pub(crate) url: BaseUrl,
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) host: HeaderValue,
+    host: HeaderValue,
 }
 
 impl FromStr for BaseUrl {
@@ -70,13 +75,18 @@ impl Endpoint {
         Ok(Self { url, addresses, host })
     }
 
-    /// The target of a request to this instance. The path is made of checked names and numbers.
+    /// A request to this instance, without a body. The path is made of checked names and numbers.
     ///
     /// # Panics
     /// The path is invalid.
-    pub(crate) fn target(&self, path_and_query: &str) -> Uri {
+    pub(crate) fn request(&self, method: Method, path_and_query: &str) -> Request<Full<Bytes>> {
         let path = format!("{}{path_and_query}", self.url.path);
-        path.parse().expect("made of checked names and numbers")
+        let mut request = Request::new(Full::default());
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().expect("made of checked names and numbers");
+        request.headers_mut().insert(header::HOST, self.host.clone());
+        request.headers_mut().insert(header::ACCEPT, JSON);
+        request
     }
 }
 

@@ -46,7 +46,7 @@ pub use crate::cli::{Args, Cli};
 use crate::cli::{CheckArgs, Command};
 pub use crate::load::Live;
 use crate::load::Load;
-use crate::record::{ReadError, Recorded};
+use crate::record::Recorded;
 pub use crate::report::Report;
 use crate::run::{RunError, because};
 
@@ -100,7 +100,7 @@ pub fn any_seed() -> u64 {
 /// # Errors
 /// The file cannot be read, or is no whole run.
 fn check(args: &CheckArgs) -> Result<Report, RunError> {
-    let file = File::open(&args.file).map_err(ReadError::from);
+    let file = File::open(&args.file).map_err(BoxError::from);
     let recorded = file.and_then(|file| record::read(BufReader::new(file)));
     let what = format!("{} cannot be judged", args.file.display());
     let Recorded { setup, histories, unsettled } = recorded.map_err(because(what))?;

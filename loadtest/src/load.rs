@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use hyper::{Method, Uri};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Method, Request};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -33,8 +35,8 @@ pub(crate) struct Plan {
     pub(crate) args: Args,
     pub(crate) setup: Setup,
     pub(crate) endpoints: Vec<Endpoint>,
-    /// Made once: by endpoint, then by item.
-    targets: Vec<Vec<Uri>>,
+    /// Made once, but for the order's id: by endpoint, then by item.
+    pub(crate) requests: Vec<Vec<Request<Full<Bytes>>>>,
 }
 
 impl Plan {
@@ -43,25 +45,21 @@ impl Plan {
             let item = item.name.as_ref().map(|item| format!("item={item}&")).unwrap_or_default();
             format!("/stock/reduce?{item}quantity={}", args.quantity)
         };
-        let path = |item| args.probe_path.clone().unwrap_or_else(|| order(item));
-        let paths: Vec<_> = setup.items.iter().map(path).collect();
-        let targets = endpoints
+        let request = |endpoint: &Endpoint, item| match &args.probe_path {
+            Some(path) => endpoint.request(Method::GET, path),
+            None => endpoint.request(Method::POST, &order(item)),
+        };
+        let requests = endpoints
             .iter()
-            .map(|endpoint| paths.iter().map(|path| endpoint.target(path)).collect())
+            .map(|endpoint| setup.items.iter().map(|item| request(endpoint, item)).collect())
             .collect();
-        Self { args: args.clone(), setup, endpoints, targets }
+        Self { args: args.clone(), setup, endpoints, requests }
     }
 
     /// Which item the order `number` of the run is for, and its number among that item's orders.
     pub(crate) fn place(&self, number: usize) -> (usize, usize) {
         let items = self.setup.items.len();
         (number % items, number / items)
-    }
-
-    /// The method and the target of an order at this endpoint.
-    pub(crate) fn request(&self, endpoint: usize, item: usize) -> (Method, Uri) {
-        let method = if self.args.probe_path.is_some() { Method::GET } else { Method::POST };
-        (method, self.targets[endpoint][item].clone())
     }
 }
 

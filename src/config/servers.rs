@@ -117,10 +117,9 @@ impl Servers {
         for (flag, path) in secrets {
             path.as_deref().map(|path| read_secret(flag, path)).transpose()?;
         }
+        // reads the other files of etcd
+        self.etcd_options()?;
         let pem = [
-            ("--etcd-ca", &self.etcd_ca, "CERTIFICATE"),
-            ("--etcd-cert", &self.etcd_cert, "CERTIFICATE"),
-            ("--etcd-key", &self.etcd_key, "PRIVATE KEY"),
             ("--redis-ca", &self.redis_ca, "CERTIFICATE"),
             ("--redis-cert", &self.redis_cert, "CERTIFICATE"),
             ("--redis-key", &self.redis_key, "PRIVATE KEY"),

@@ -2,7 +2,7 @@
 //!
 //! docs/operations.md lists them.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -59,7 +59,7 @@ impl Page {
         let _ = writeln!(self.0, "# TYPE flash_sale_{name} {kind}");
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         let _ = writeln!(self.0, "flash_sale_{name} {value}");
     }

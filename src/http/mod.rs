@@ -17,7 +17,6 @@
 
 mod access;
 pub mod body;
-mod client_io;
 mod events;
 mod lock;
 mod metrics;

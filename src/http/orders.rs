@@ -6,13 +6,12 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::Response;
-use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{params, reply};
-use crate::inventory::{Accepted, Inventory, OrderId, Quantity, User};
+use crate::inventory::{Accepted, Inventory, OrderId};
 
 /// The default length of a page.
 const DEFAULT_LIMIT: u32 = 100;
@@ -26,35 +25,10 @@ struct PageParams {
 }
 
 #[derive(Serialize)]
-struct Page<'a> {
-    orders: Vec<OrderView<'a>>,
+struct Page {
+    orders: Vec<Accepted>,
     /// The `after` of the next page, if there is one.
     next: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct OrderView<'a> {
-    position: u64,
-    order: &'a OrderId,
-    quantity: Quantity,
-    user: &'a User,
-    remaining: u64,
-    instance: &'a str,
-    token: Option<i64>,
-}
-
-impl<'a> From<&'a Accepted> for OrderView<'a> {
-    fn from(accepted: &'a Accepted) -> Self {
-        Self {
-            position: accepted.position,
-            order: &accepted.order,
-            quantity: accepted.quantity,
-            user: &accepted.user,
-            remaining: accepted.remaining,
-            instance: &accepted.instance,
-            token: accepted.token.map(Token::revision),
-        }
-    }
 }
 
 /// One page of the ledger.
@@ -67,11 +41,11 @@ pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<R
         return Err(Problem::new(ProblemType::BAD_PARAMETER, detail));
     }
 
-    let accepted = app.sale.ledger(&item, after, limit).await?;
+    let orders = app.sale.ledger(&item, after, limit).await?;
     // a full page may be the last one: then the next one is empty
-    let count = u64::try_from(accepted.len()).unwrap_or(u64::MAX);
+    let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
     let next = (count >= u64::from(limit)).then(|| after.saturating_add(count));
-    Ok(reply::json(&Page { orders: accepted.iter().map(OrderView::from).collect(), next }))
+    Ok(reply::json(&Page { orders, next }))
 }
 
 /// The answer to one order again.
@@ -86,13 +60,10 @@ pub(super) async fn one(
         .ok()
         .and_then(|Path(id)| OrderId::new(&id).ok())
         .ok_or_else(|| Problem::new(ProblemType::BAD_ORDER_ID, bad))?;
-    match app.sale.order(&item, &id).await? {
-        Some(accepted) => Ok(reply::json(&OrderView::from(&accepted))),
-        None => Err(Problem::new(
-            ProblemType::UNKNOWN_ORDER,
-            "no order of this id was accepted: it took nothing so far",
-        )
-        .with_order(id)
-        .with_item(item)),
-    }
+    let Some(accepted) = app.sale.order(&item, &id).await? else {
+        let detail = "no order of this id was accepted: it took nothing so far";
+        let problem = Problem::new(ProblemType::UNKNOWN_ORDER, detail);
+        return Err(Problem { order: Some(id), item: Some(item), ..problem });
+    };
+    Ok(reply::json(&accepted))
 }

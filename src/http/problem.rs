@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use super::reply;
 use crate::error_chain::ErrorChain;
-use crate::inventory::{Item, OrderId};
+use crate::inventory::{InventoryError, Item, OrderId};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
@@ -116,14 +116,18 @@ impl ProblemType {
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     #[serde(flatten)]
-    kind: &'static ProblemType,
-    detail: Cow<'static, str>,
+    pub(super) kind: &'static ProblemType,
+    /// What the client reads.
+    pub(super) detail: Cow<'static, str>,
+    /// The order that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
-    order: Option<OrderId>,
+    pub(super) order: Option<OrderId>,
+    /// The item that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
-    item: Option<Item>,
+    pub(super) item: Option<Item>,
+    /// How many units are left.
     #[serde(skip_serializing_if = "Option::is_none")]
-    remaining: Option<u64>,
+    pub(super) remaining: Option<u64>,
 }
 
 impl Problem {
@@ -146,27 +150,6 @@ impl Problem {
     /// The type.
     pub fn kind(&self) -> &'static ProblemType {
         self.kind
-    }
-
-    /// Names the order.
-    #[must_use]
-    pub fn with_order(mut self, order: OrderId) -> Self {
-        self.order = Some(order);
-        self
-    }
-
-    /// Names the item.
-    #[must_use]
-    pub fn with_item(mut self, item: Item) -> Self {
-        self.item = Some(item);
-        self
-    }
-
-    /// Says how many units are left.
-    #[must_use]
-    pub fn with_remaining(mut self, remaining: u64) -> Self {
-        self.remaining = Some(remaining);
-        self
     }
 }
 
@@ -191,6 +174,7 @@ impl IntoResponse for Problem {
 /// The client gets the type and the error's own text; the log gets its sources as well.
 impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {
+        use InventoryError as I;
         use ProblemType as P;
         use SaleError as E;
         let (kind, log, item) = match &error {
@@ -199,19 +183,19 @@ impl From<SaleError> for Problem {
             E::LockUnavailable { .. } => (P::LOCK_UNAVAILABLE, Some(&LOCK), None),
             E::LockRefused { .. } => (P::LOCK_REFUSED, Some(&FAULT), None),
             E::LockBlocked { item, .. } => (P::NOT_READY, Some(&FAULT), Some(item)),
-            E::StoreUnavailable { .. } | E::StoreRefused { .. } => {
-                (P::STORE_UNAVAILABLE, Some(&STORE), None)
-            }
-            E::StoreMisconfigured { .. } => (P::STORE_MISCONFIGURED, Some(&FAULT), None),
-            // the inventory logs a roll-back, once
-            E::StoreRolledBack { item, .. } => (P::STORE_ROLLED_BACK, None, Some(item)),
             E::OutcomeUnknown { .. } => (P::OUTCOME_UNKNOWN, Some(&STORE), None),
             E::StartUnknown { item, .. } => (P::START_UNKNOWN, Some(&STORE), Some(item)),
-            E::StaleToken => (P::STALE_TOKEN, Some(&LOCK), None),
-            E::ForeignFence { item, .. } => (P::FOREIGN_FENCE, Some(&FAULT), Some(item)),
-            E::UnknownItem { item } => (P::UNKNOWN_ITEM, None, Some(item)),
-            E::ItemRequired => (P::ITEM_REQUIRED, None, None),
-            E::Damaged { item, .. } => (P::DAMAGED, Some(&FAULT), Some(item)),
+            E::Store { item, source } => match &**source {
+                I::UnknownItem => (P::UNKNOWN_ITEM, None, Some(item)),
+                I::ItemRequired => (P::ITEM_REQUIRED, None, None),
+                I::Damaged { .. } => (P::DAMAGED, Some(&FAULT), Some(item)),
+                // the inventory logs a roll-back, once
+                I::RolledBack { .. } => (P::STORE_ROLLED_BACK, None, Some(item)),
+                I::StaleToken { .. } => (P::STALE_TOKEN, Some(&LOCK), None),
+                I::ForeignFence { .. } => (P::FOREIGN_FENCE, Some(&FAULT), Some(item)),
+                error if error.is_wrong_server() => (P::STORE_MISCONFIGURED, Some(&FAULT), None),
+                _ => (P::STORE_UNAVAILABLE, Some(&STORE), None),
+            },
             E::Stopping => (P::STOPPING, None, None),
         };
         if let Some(log) = log {
@@ -256,8 +240,6 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use fenced_lock::ClusterId;
-
     use super::*;
     use crate::sale::BoxError;
     use crate::sale::metrics::OUTCOMES;
@@ -270,60 +252,34 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_problem_carries_its_members_and_headers() {
-        let order = OrderId::new("a-1").expect("visible ASCII");
-        let response = Problem::new(ProblemType::OUTCOME_UNKNOWN, "ask again")
-            .with_order(order)
-            .into_response();
-        assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
-        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
-        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
-        assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
-        let body = axum::body::to_bytes(response.into_body(), 4096).await.expect("in memory");
-        let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-        assert_eq!(
-            body,
-            serde_json::json!({
-                "type": "outcome-unknown",
-                "title": "The order may have been accepted; retry with the same order id",
-                "status": 504,
-                "detail": "ask again",
-                "order": "a-1",
-                "retry_after_seconds": 1,
-            })
-        );
-    }
-
-    fn cause() -> BoxError {
-        "redis://:pw@10.0.0.1 refused".into()
-    }
-
     /// Goal: every error of the sale has a type and a metric, and the client reads no word of its source.
     #[test]
     fn every_sale_error_has_its_problem() {
+        use InventoryError as I;
         use SaleError as E;
-        let order = OrderId::new("a-1").expect("visible ASCII");
-        let item = || Item::DEFAULT;
-        let (ours, theirs) = (ClusterId(1), ClusterId(2));
+        let cause = || -> BoxError { "redis://:pw@10.0.0.1 refused".into() };
+        let (order, item) = (OrderId::new("a-1").expect("visible ASCII"), || Item::DEFAULT);
+        let refused = |code: &str| {
+            let source = redis::make_extension_error(code.into(), Some("pw".into()));
+            I::Refused { source }
+        };
+        let store = |error: I| E::of_read(error, &Item::DEFAULT);
         for (word, error) in [
             ("queue-full", E::QueueFull { item: item(), limit: 3 }),
             ("wait-too-long", E::WaitTooLong { waited: Duration::from_secs(10) }),
             ("lock-unavailable", E::LockUnavailable { source: cause() }),
             ("lock-refused", E::LockRefused { source: cause() }),
             ("not-ready", E::LockBlocked { item: item(), key: "a/b".into() }),
-            ("store-unavailable", E::StoreUnavailable { source: cause() }),
             ("outcome-unknown", E::OutcomeUnknown { order, source: cause() }),
-            ("store-unavailable", E::StoreRefused { source: cause() }),
-            ("store-misconfigured", E::StoreMisconfigured { source: cause() }),
             ("start-unknown", E::StartUnknown { item: item(), source: cause() }),
-            ("stale-token", E::StaleToken),
-            ("foreign-fence", E::ForeignFence { item: item(), ours, theirs }),
-            ("unknown-item", E::UnknownItem { item: item() }),
-            ("item-required", E::ItemRequired),
-            ("store-rolled-back", E::StoreRolledBack { item: item(), source: cause() }),
-            ("damaged", E::Damaged { item: item(), source: cause() }),
             ("stopping", E::Stopping),
+            ("store-unavailable", store(I::too_late())),
+            ("store-unavailable", store(refused("OOM"))),
+            ("store-misconfigured", store(refused("NOPERM"))),
+            ("unknown-item", store(I::UnknownItem)),
+            ("item-required", store(I::ItemRequired)),
+            ("store-rolled-back", store(I::RolledBack { what: "pw".into() })),
+            ("damaged", store(I::Damaged { what: "pw".into() })),
         ] {
             assert!(OUTCOMES.contains(&error.outcome()), "{error}");
             let problem = Problem::from(error);

@@ -70,12 +70,12 @@ pub(super) async fn reduce(
             Ok(reply::text(ProblemType::SOLD_OUT.status, line))
         }
         Outcome::SoldOut { remaining } => Err(sold_out(id, item, remaining)),
-        Outcome::Conflict => Err(Problem::new(
-            ProblemType::ORDER_CONFLICT,
-            "this order id belongs to an order with another quantity or user: nothing was taken, \
-             use a new Idempotency-Key for a new order",
-        )
-        .with_order(id)),
+        Outcome::Conflict => {
+            let detail = "this order id belongs to an order with another quantity or user: nothing was taken, \
+                 use a new Idempotency-Key for a new order";
+            let problem = Problem::new(ProblemType::ORDER_CONFLICT, detail);
+            Err(Problem { order: Some(id), ..problem })
+        }
         Outcome::Damaged { what } => {
             Err(SaleError::of_read(InventoryError::Damaged { what }, &item).into())
         }
@@ -131,10 +131,8 @@ fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {
         1 => "only 1 unit is left".into(),
         _ => format!("only {remaining} units are left"),
     };
-    Problem::new(ProblemType::SOLD_OUT, detail)
-        .with_order(order)
-        .with_item(item)
-        .with_remaining(remaining)
+    let (order, item, remaining) = (Some(order), Some(item), Some(remaining));
+    Problem { order, item, remaining, ..Problem::new(ProblemType::SOLD_OUT, detail) }
 }
 
 #[cfg(test)]

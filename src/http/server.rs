@@ -2,7 +2,7 @@
 //!
 //! The server speaks HTTP/1.1 alone: load balancers use it to their backends, and hyper-util's detection of HTTP/2
 //! without TLS waits for the first bytes without a bound. So does `axum::serve` for the head of a request. hyper's
-//! connection has a time limit for the head; `ClientIo` adds one for writing.
+//! connection has a time limit for the head; `TimeoutStream` adds one for writing.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,22 +14,21 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{HeaderValue, Request, header};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::future::{Either, ready};
+use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
 
-use super::client_io::ClientIo;
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::safeguard::LIMITS;
-use crate::throttle::Throttle;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 4096;
@@ -42,31 +41,17 @@ const RECEIVE_BUFFER_BYTES: u32 = 64 * 1024;
 /// answers a head beyond this with a bare 431.
 pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 
-/// The pause after the system failed to accept a connection: file descriptors or memory have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
     /// The time for a client to send the head of a request, which includes the time that the connection is idle;
-    /// and to read 16 KiB of its answers, or the rest of them.
+    /// and to make room for more of an answer. The system reports room only when much of the send buffer is free,
+    /// so reading byte by byte is too slow.
     pub header_timeout: Duration,
     /// The most open connections; more wait to be accepted.
     pub max_connections: usize,
     /// The time for requests in flight after the stop.
     pub shutdown_grace: Duration,
-}
-
-/// The end of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// Every request was answered.
-    Drained,
-    /// Some requests took longer than the grace period and were cut off.
-    CutOff {
-        /// The number of their connections.
-        connections: usize,
-    },
 }
 
 /// Listens on `address`.
@@ -87,16 +72,17 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `router` until `stop` completes, then answers the requests that are in flight.
+/// Serves `router` until `stop` completes, then answers the requests that are in flight. Returns the number of
+/// connections that were cut off, because their requests took longer than the grace period.
 ///
 /// # Cancel safety
 /// Dropping the future closes every connection at once.
 pub async fn serve(
-    listener: TcpListener,
+    mut listener: TcpListener,
     router: Router,
     options: ServerOptions,
     stop: impl Future<Output = ()>,
-) -> Stopped {
+) -> usize {
     let mut stop = pin!(stop);
     let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
@@ -110,19 +96,25 @@ pub async fn serve(
     // a disconnected buyer leaves the queue
     let mut connections = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
+        let accept = async {
+            // never an error: the semaphore stays open
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            (Listener::accept(&mut listener).await, permit)
+        };
+        let ((stream, _peer), permit) = tokio::select! {
             () = &mut stop => break,
             // removes the ended connections
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept => accepted,
         };
-        let (stream, permit) = accepted;
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
-        let io = ClientIo::new(stream, options.header_timeout);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(options.header_timeout));
         let router = TowerToHyperService::new(router.clone());
-        let service = service_fn(move |request| answer(&router, request));
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(io), service));
+        let service = service_fn(move |request| answer(router.clone(), request));
+        let io = TokioIo::new(Box::pin(stream));
+        let connection = graceful.watch(http.serve_connection(io, service));
         connections.spawn(async move {
             // a broken connection is no fault of the service
             if let Err(error) = connection.await {
@@ -134,59 +126,29 @@ pub async fn serve(
     drop(listener);
 
     if timeout(options.shutdown_grace, graceful.shutdown()).await.is_ok() {
-        return Stopped::Drained;
+        return 0;
     }
     while connections.try_join_next().is_some() {}
-    let cut_off = connections.len();
-    connections.shutdown().await;
-    Stopped::CutOff { connections: cut_off }
+    connections.len()
 }
 
 /// Answers one request. One that violates HTTP or is too large gets a problem, and no handler sees it.
 fn answer(
-    router: &TowerToHyperService<Router>,
+    router: TowerToHyperService<Router>,
     mut request: Request<Incoming>,
-) -> impl Future<Output = Result<Response, Infallible>> + use<> {
+) -> impl Future<Output = Result<Response, Infallible>> {
     let is_chunked = request_head::is_chunked(request.headers());
-    let answer = match request_head::check(&request) {
-        Ok(()) => {
-            request_head::detach_from_read_buffer(&mut request);
-            Either::Left(router.call(request))
-        }
-        Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
-    };
+    let checked = request_head::check(&request);
+    // at once, not when the future is first polled: by then hyper has looked for the next request
+    request_head::detach_from_read_buffer(&mut request);
     async move {
-        let mut answer = answer.await;
-        if let (true, Ok(answer)) = (is_chunked, &mut answer) {
+        let mut answer = match checked {
+            Ok(()) => router.call(request).await?,
+            Err(problem) => problem.into_response(),
+        };
+        if is_chunked {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        answer
+        Ok(answer)
     }
-}
-
-/// The next connection, once there is room for one.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
-    static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
-    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
-    loop {
-        match listener.accept().await {
-            Ok((stream, _peer)) => return (stream, permit),
-            Err(error) if is_of_the_connection(&error) => {}
-            Err(error) => {
-                if let Some(suppressed) = FAILURES.pass() {
-                    tracing::warn!(%error, suppressed, "cannot accept a connection");
-                }
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Whether only this connection failed: the next one may be there already.
-fn is_of_the_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

@@ -37,9 +37,9 @@ impl AppState {
         extension: Option<Arc<dyn Extension>>,
     ) -> Self {
         Self {
+            events: Events::new(sale.inventory(), watchers),
             sale,
             admin_token,
-            events: Events::new(watchers),
             extension,
             queue_reads: Arc::new(Semaphore::new(MAX_READS)),
             readiness: Readiness::default(),
@@ -71,10 +71,4 @@ pub trait Extension: Send + Sync + 'static {
 
     /// The member `demo` of the events.
     fn view(&self) -> serde_json::Value;
-
-    /// Further instances of the sale, for the member `instances` of the events.
-    fn instances(&self) -> Vec<Arc<str>>;
-
-    /// Kind and text of the events since the last call, for the member `notes`.
-    fn take_notes(&self) -> Vec<(&'static str, String)>;
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::Response;
+use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{access, body, params, reply};
-use crate::inventory::{Fence, Inventory, Item, Stock};
+use crate::inventory::{Inventory, Item, Stock};
 
 #[derive(Serialize)]
 struct ItemView<'a> {
@@ -39,8 +40,10 @@ struct FenceView {
 
 impl From<&Stock> for StockView {
     fn from(stock: &Stock) -> Self {
-        let fence =
-            |fence: Fence| FenceView { cluster: fence.cluster.to_string(), token: fence.revision };
+        let fence = |fence: Token| FenceView {
+            cluster: fence.cluster().to_string(),
+            token: fence.revision(),
+        };
         Self {
             stock: stock.stock,
             lucky: stock.lucky,

@@ -15,7 +15,6 @@ use redis::{
 use redis::{ClientTlsConfig, TlsCertificates};
 
 use super::InventoryError;
-use super::shards::Node;
 use crate::secret::{Secret, SecretSource};
 
 /// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
@@ -33,15 +32,10 @@ pub struct RedisAccess {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-impl From<&str> for RedisAccess {
-    fn from(url: &str) -> Self {
-        Self { address: SecretSource::Text(Secret::new(url)), ca: None, identity: None }
-    }
-}
-
-impl From<&String> for RedisAccess {
-    fn from(url: &String) -> Self {
-        url.as_str().into()
+impl<T: AsRef<str> + ?Sized> From<&T> for RedisAccess {
+    fn from(url: &T) -> Self {
+        let address = SecretSource::Text(Secret::new(url.as_ref()));
+        Self { address, ca: None, identity: None }
     }
 }
 
@@ -97,23 +91,21 @@ impl Target {
         }
     }
 
-    /// The nodes of a cluster that the address names.
-    pub(super) fn cluster_nodes(&self) -> Vec<Node> {
-        let node = |node: &ConnectionInfo| match node.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                Some(Node { host: host.as_str().into(), port: *port })
-            }
-            _ => None,
-        };
-        self.nodes.iter().filter_map(node).collect()
+    /// Host and port of each node.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.addr().to_string()).collect()
     }
 
-    /// This node of the cluster.
-    pub(super) fn cluster_node(&self, Node { host, port }: &Node) -> RedisResult<ConnectionInfo> {
+    /// The node of the cluster at this address.
+    pub(super) fn cluster_node(&self, node: &str) -> RedisResult<ConnectionInfo> {
         if self.kind != TargetKind::Cluster {
             return Err(OTHER_KIND.into());
         }
-        Ok(at(&self.nodes[0], host, *port))
+        let host_and_port = node.rsplit_once(':');
+        let parts = host_and_port.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let what = "the address of a node of the Redis Cluster is not understood";
+        let (host, port) = parts.ok_or((ErrorKind::UnexpectedReturnType, what))?;
+        Ok(at(&self.nodes[0], host, port))
     }
 }
 
@@ -123,8 +115,7 @@ impl fmt::Display for Target {
         if let TargetKind::Sentinels(primary) = &self.kind {
             write!(f, "{primary} at ")?;
         }
-        let nodes: Vec<String> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
-        f.write_str(&nodes.join(","))
+        f.write_str(&self.addresses().join(","))
     }
 }
 

@@ -5,7 +5,6 @@
 //! "unknown". And it returns the failure of one attempt to later callers, for ever if the failure was not one
 //! of I/O, such as too many clients.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -115,7 +114,7 @@ impl Pauses {
 #[derive(Clone)]
 struct Attempt {
     connection: SharedResult<MultiplexedConnection>,
-    /// Set when the connection breaks, also between commands.
+    /// Set when the attempt fails or its connection breaks, also between commands: the next caller begins another one.
     broken: Arc<AtomicBool>,
 }
 
@@ -164,11 +163,6 @@ impl Connection {
             slot: Arc::default(),
             ..self.clone()
         }
-    }
-
-    /// Connects, unless connected.
-    pub(super) async fn open(&self) -> Result<(), InventoryError> {
-        self.ready().await.map(|_| ())
     }
 
     /// Sends one command and waits for its answer.
@@ -235,19 +229,18 @@ impl Connection {
         // each order, since other items may be whole
         let may_be_other = error.code() == Some("ROLLEDBACK") && self.is_old();
         if error.is_io_error() || error.is_unrecoverable_error() || is_replica || may_be_other {
-            self.forget(attempt);
+            attempt.broken.store(true, Ordering::Release);
         }
     }
 
     async fn ready(&self) -> Result<(Attempt, MultiplexedConnection), InventoryError> {
         let attempt = self.attempt();
-        match attempt.connection.clone().await {
-            Ok(connection) => Ok((attempt, connection)),
-            Err(error) => {
-                self.forget(&attempt);
-                Err(InventoryError::not_sent(error))
-            }
-        }
+        let connected = attempt.connection.clone().await;
+        let connection = connected.map_err(|error| {
+            attempt.broken.store(true, Ordering::Release);
+            InventoryError::not_sent(error)
+        })?;
+        Ok((attempt, connection))
     }
 
     fn attempt(&self) -> Attempt {
@@ -309,24 +302,9 @@ impl Connection {
         slot.pauses.begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
-    /// Makes the next caller connect anew, unless another caller has done so.
-    fn forget(&self, attempt: &Attempt) {
-        let mut slot = self.slot.lock();
-        if slot.attempt.as_ref().is_some_and(|now| Arc::ptr_eq(&now.broken, &attempt.broken)) {
-            slot.attempt = None;
-        }
-    }
-
     /// Where the server is, without the password.
     pub(super) fn address(&self) -> String {
         self.server.address.clone()
-    }
-}
-
-impl fmt::Debug for Connection {
-    /// The address alone: the URL may hold a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({})", self.address())
     }
 }
 

@@ -5,8 +5,6 @@ use std::io;
 use fenced_lock::Token;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::Fence;
-
 /// Why a call to the store failed.
 ///
 /// [`nothing_written`](Self::nothing_written) says whether the call changed nothing for certain, and
@@ -39,19 +37,19 @@ pub enum InventoryError {
     #[error("{0}")]
     InvalidArgument(&'static str),
     /// The store has accepted a later token.
-    #[error("token {token} is stale: the store has accepted {}", fence.revision)]
+    #[error("token {token} is stale: the store has accepted {fence}")]
     StaleToken {
         /// The token that was refused.
         token: Token,
         /// What the store has.
-        fence: Fence,
+        fence: Token,
     },
     /// The fence comes from another etcd cluster, so the tokens cannot be compared. Only an operator knows
     /// which cluster is right: [`Inventory::recover_cluster`](super::Inventory::recover_cluster).
-    #[error("the fence comes from cluster {} and the token from cluster {}", fence.cluster, token.cluster())]
+    #[error("the fence comes from cluster {} and the token from cluster {}", fence.cluster(), token.cluster())]
     ForeignFence {
         /// What the store has.
-        fence: Fence,
+        fence: Token,
         /// The token that was refused.
         token: Token,
     },
@@ -101,40 +99,30 @@ pub enum InventoryError {
     },
 }
 
-/// What an error means for its call.
-struct Meaning {
-    nothing_written: bool,
-    is_retryable: bool,
-    is_wrong_server: bool,
-}
-
 impl InventoryError {
     /// Whether the call changed nothing in the store for certain.
     pub fn nothing_written(&self) -> bool {
-        self.meaning().nothing_written
+        !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
     }
 
     /// Whether the same call can succeed later without a repair. With a stale token it cannot; the orders can,
     /// under a new token.
     pub fn is_retryable(&self) -> bool {
-        self.meaning().is_retryable
+        match self {
+            Self::Unanswered { .. } | Self::NotReplicated { .. } | Self::Unreachable { .. } => true,
+            Self::Refused { source } => is_transient(source),
+            _ => false,
+        }
     }
 
     /// Whether the server itself is wrong, so that an operator must act: a wrong password, a node of a Redis Cluster.
     pub fn is_wrong_server(&self) -> bool {
-        self.meaning().is_wrong_server
-    }
-
-    fn meaning(&self) -> Meaning {
-        let (nothing_written, is_retryable, is_wrong_server) = match self {
-            Self::Unanswered { .. } | Self::NotReplicated { .. } => (false, true, false),
+        match self {
             // a connection logs in and asks for the role of the server before anything else
-            Self::Unreachable { source } => (true, true, is_refused_login(source)),
-            Self::Refused { source } if is_transient(source) => (true, true, false),
-            Self::Refused { .. } => (true, false, true),
-            _ => (true, false, false),
-        };
-        Meaning { nothing_written, is_retryable, is_wrong_server }
+            Self::Unreachable { source } => is_refused_login(source),
+            Self::Refused { source } => !is_transient(source),
+            _ => false,
+        }
     }
 
     /// An error before anything was sent: no server, or only a replica.

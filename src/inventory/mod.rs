@@ -24,12 +24,11 @@ mod watermark;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
-pub use durability::Warning;
 pub use error::InventoryError;
 pub use item::{InvalidItem, Item};
 pub use keys::Keys;
 pub use order::{Accepted, InvalidOrder, Order, OrderId, Outcome, Quantity, User};
 pub use read::{Cursor, Inspection, SaleUpdate};
 pub use script::Replicas;
-pub use stock::{Fence, Stock};
+pub use stock::{Stock, parse_token, token_record};
 pub use store::{Batch, BatchWriter, Inventory};

@@ -1,9 +1,10 @@
 //! One buyer's attempt, and its outcome.
 
 use fenced_lock::Token;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::{Fence, Item};
+use super::Item;
+use super::stock::{parse_token, token_record};
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -104,8 +105,8 @@ pub struct Order {
     pub user: User,
 }
 
-/// An accepted order as the ledger records it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An accepted order as the ledger records it, and as `GET /orders` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     /// Its place in the ledger, from 1; 0 if it is in none.
     pub position: u64,
@@ -120,7 +121,13 @@ pub struct Accepted {
     /// The instance that accepted it.
     pub instance: String,
     /// The token under which it was accepted; `None` without a lock.
+    #[serde(serialize_with = "revision")]
     pub token: Option<Token>,
+}
+
+#[allow(clippy::ref_option, reason = "the signature that serde asks for")]
+fn revision<S: Serializer>(token: &Option<Token>, serializer: S) -> Result<S::Ok, S::Error> {
+    token.map(Token::revision).serialize(serializer)
 }
 
 impl Accepted {
@@ -137,8 +144,7 @@ impl Accepted {
         let remaining = fields.next()?.parse().ok()?;
         let token = match fields.next()? {
             "" => None,
-            text => Fence::from_record(text)
-                .map(|fence| Some(Token::new(fence.cluster, fence.revision)))?,
+            text => Some(parse_token(text)?),
         };
         let instance = fields.next()?.to_owned();
         let user = User::new(fields.next()?).ok()?;
@@ -150,7 +156,7 @@ impl Accepted {
     /// tabs between them.
     pub fn record(&self) -> String {
         let Self { position, quantity, user, remaining, instance, token, .. } = self;
-        let token = token.map(|token| Fence::from(token).record()).unwrap_or_default();
+        let token = token.map(token_record).unwrap_or_default();
         let (quantity, user) = (quantity.get(), user.as_str());
         format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}\t{user}")
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use fenced_lock::Token;
 use futures_util::FutureExt;
-use redis::FromRedisValue;
+use redis::{FromRedisValue, ParsingError, Value};
 use tokio::time::timeout;
 
 use super::connection::{Answers, Effect};
 use super::script::{Call, Script};
-use super::stock::{began, parse_number};
+use super::stock::{began, parse_number, parse_token};
 use super::watermark::{Acknowledgement, Watermark};
-use super::{Accepted, Fence, Inventory, InventoryError, Item, Keys, OrderId, Stock};
+use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
 
 /// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
@@ -148,10 +148,14 @@ impl Inventory {
         let keys = Keys::of(item);
         let call = Call::read(&INSPECT, item, &Watermark::default());
         let answer = call.send(&self.shards, None).await?;
-        let (found, missing, id, record): (State, Option<Text>, Option<Text>, Option<Text>) =
-            content(answer)?;
-        let latest = id.map(|id| accepted(&keys, &id, record.as_deref())).transpose()?;
-        let rollback_detected = missing.map(|text| String::from_utf8_lossy(&text).into_owned());
+        let (found, rollback_detected, id, record): (
+            State,
+            Option<Text>,
+            Option<Text>,
+            Option<Text>,
+        ) = content(answer)?;
+        let latest = id.map(|id| accepted(&keys, &id.0, record)).transpose()?;
+        let rollback_detected = rollback_detected.map(|text| text.0);
         Ok(Inspection { stock: state(&keys, found)?, latest, rollback_detected })
     }
 
@@ -191,10 +195,7 @@ impl Inventory {
         let call = Call::read(&LEDGER, item, &self.watermarks.of(item)).arg(first).arg(last);
         let page: Option<(Vec<Text>, Vec<Option<Text>>)> = self.read(call).await?;
         let (ids, records) = page.ok_or(InventoryError::UnknownItem)?;
-        ids.iter()
-            .zip(&records)
-            .map(|(id, record)| accepted(&keys, id, record.as_deref()))
-            .collect()
+        ids.iter().zip(records).map(|(id, record)| accepted(&keys, &id.0, record)).collect()
     }
 
     /// The accepted order of this id, if there is one.
@@ -230,23 +231,19 @@ impl Inventory {
         let (stock, sale, fence, records): Found = self.read(call).await?;
         let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
-        let orders: Vec<_> = ids
-            .iter()
-            .zip(records)
-            .map(|(id, record)| {
-                record.map(|record| accepted(&keys, id.as_str().as_bytes(), Some(&record)))
-            })
-            .map(Option::transpose)
-            .collect();
+        let order = |(id, record): (&OrderId, Option<Text>)| {
+            record.map(|record| accepted(&keys, id.as_str(), Some(record))).transpose()
+        };
+        let orders: Vec<_> = ids.iter().zip(records).map(order).collect();
         let found = orders.iter().filter_map(|order| order.as_ref().ok()?.as_ref());
         let latest = found.max_by_key(|accepted| accepted.position);
         // showing an order that may not have reached the replicas does not acknowledge it
-        if latest.is_some() && self.replicas().is_none() {
-            let text = |text: Option<Text>| text.and_then(|text| String::from_utf8(text).ok());
-            if let Some(sale) = text(sale) {
-                let fence = text(fence).as_deref().and_then(Fence::from_record);
-                self.watermarks.raise(item, &sent, &Acknowledgement { fence, sale, latest });
-            }
+        if latest.is_some()
+            && self.replicas().is_none()
+            && let Some(Text(sale)) = sale
+        {
+            let fence = fence.and_then(|fence| parse_token(&fence.0));
+            self.watermarks.raise(item, &sent, &Acknowledgement { fence, sale, latest });
         }
         Ok((stock, orders))
     }
@@ -271,8 +268,7 @@ impl Inventory {
         let call = call.arg(after).arg(most).arg(last);
         let (found, is_same_ledger, step, ids, records): Found = self.read(call).await?;
         let stock = state(&keys, found)?.ok_or(InventoryError::UnknownItem)?;
-        let orders =
-            ids.iter().zip(&records).map(|(id, record)| accepted(&keys, id, record.as_deref()));
+        let orders = ids.iter().zip(records).map(|(id, record)| accepted(&keys, &id.0, record));
         Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
     }
 
@@ -342,8 +338,15 @@ impl Inventory {
     }
 }
 
-/// Any bytes: they may not be UTF-8.
-type Text = Vec<u8>;
+/// A text in the store. One that is not UTF-8 reads as the empty one, which nothing in the store is.
+struct Text(String);
+
+impl FromRedisValue for Text {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let bytes: Vec<u8> = redis::from_redis_value(value)?;
+        Ok(Self(String::from_utf8(bytes).unwrap_or_default()))
+    }
+}
 
 /// Stock, lucky, initial, fence, length of the ledger and name of the sale, unparsed.
 type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
@@ -357,38 +360,27 @@ fn state(keys: &Keys, found: State) -> Result<Option<Stock>, InventoryError> {
     let (stock, lucky, initial, fence, orders, sale) = found;
     let Some(stock) = number(&keys.stock, stock)? else { return Ok(None) };
     let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
+    let too_large = || damaged(format!("{} and {} are too large", keys.stock, keys.lucky));
     let initial = match number(&keys.initial, initial)? {
         Some(initial) => initial,
-        None => stock.checked_add(lucky).ok_or_else(|| InventoryError::Damaged {
-            what: format!("{} and {} are too large", keys.stock, keys.lucky),
-        })?,
+        None => stock.checked_add(lucky).ok_or_else(too_large)?,
     };
-    let damaged = || InventoryError::Damaged {
-        what: format!("{} is not a cluster and a revision", keys.fence),
-    };
-    let fence = fence
-        .map(|text| {
-            std::str::from_utf8(&text).ok().and_then(Fence::from_record).ok_or_else(damaged)
-        })
-        .transpose()?;
-    let sale = sale.as_deref().and_then(|name| began(std::str::from_utf8(name).ok()?));
+    let no_fence = || damaged(format!("{} is not a cluster and a revision", keys.fence));
+    let fence = fence.map(|text| parse_token(&text.0).ok_or_else(no_fence)).transpose()?;
+    let sale = sale.and_then(|name| began(&name.0));
     Ok(Some(Stock { stock, lucky, initial, fence, orders, sale }))
 }
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
-    let damaged =
-        || InventoryError::Damaged { what: format!("{key} is not a whole number from 0") };
-    value
-        .map(|text| std::str::from_utf8(&text).ok().and_then(parse_number).ok_or_else(damaged))
-        .transpose()
+    let no_number = || damaged(format!("{key} is not a whole number from 0"));
+    value.map(|text| parse_number(&text.0).ok_or_else(no_number)).transpose()
 }
 
-fn accepted(keys: &Keys, id: &[u8], record: Option<&[u8]>) -> Result<Accepted, InventoryError> {
-    let parse = || {
-        let (id, record) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(record?).ok()?);
-        Accepted::from_record(id, record)
-    };
-    parse().ok_or_else(|| InventoryError::Damaged {
-        what: format!("{} has no order under {}", keys.orders, String::from_utf8_lossy(id)),
-    })
+fn accepted(keys: &Keys, id: &str, record: Option<Text>) -> Result<Accepted, InventoryError> {
+    let accepted = record.and_then(|record| Accepted::from_record(id, &record.0));
+    accepted.ok_or_else(|| damaged(format!("{} has no order under {id}", keys.orders)))
+}
+
+fn damaged(what: String) -> InventoryError {
+    InventoryError::Damaged { what }
 }

@@ -98,7 +98,7 @@ end
 if operation == 'recover-cluster' then
   if not fence and redis.call('EXISTS', STOCK) == 0 then return {'unknown'} end
   redis.call('SET', FENCE, token)
-  return {'ok', sale, token, fence}
+  return {'ok', sale, token}
 end
 
 if operation == 'start' then

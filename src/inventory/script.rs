@@ -10,8 +10,9 @@ use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value
 
 use super::connection::{Answers, Effect};
 use super::shards::Shards;
+use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
-use super::{Batch, Fence, InventoryError, Item, Keys};
+use super::{Batch, InventoryError, Item, Keys};
 
 /// The only writer of an item's keys.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -66,7 +67,7 @@ impl<'a> Call<'a> {
         if token.is_some_and(|token| token.revision() <= 0) {
             return Err(InventoryError::InvalidArgument("a token's revision is 1 or more"));
         }
-        let token_text = token.map(|token| Fence::from(token).record()).unwrap_or_default();
+        let token_text = token.map(token_record).unwrap_or_default();
         let call = Self::read(&WRITE, item, watermark).arg(operation).arg(token_text);
         Ok(Self { effect: Effect::Write, token, ..call })
     }
@@ -169,7 +170,7 @@ impl Replicas {
 /// The content of the answer to a write that was done.
 pub(super) struct Done {
     pub(super) sale: String,
-    pub(super) fence: Option<Fence>,
+    pub(super) fence: Option<Token>,
     pub(super) values: Vec<Value>,
 }
 
@@ -195,31 +196,22 @@ pub(super) fn done(answer: Value, token: Option<Token>) -> Result<Done, Inventor
 fn parse(answer: Value, token: Option<Token>) -> Option<Result<Done, InventoryError>> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
-    let status = text(values.next()?)?;
+    let mut next_text = || redis::from_redis_value::<Option<String>>(values.next()?).ok();
+    let status = next_text()??;
     Some(match status.as_str() {
         "ok" => {
-            let (sale, fence): (Option<String>, Option<String>) =
-                redis::from_redis_value(Value::Array(values.by_ref().take(2).collect())).ok()?;
-            let fence = match fence {
-                Some(fence) => Some(Fence::from_record(&fence)?),
-                None => None,
-            };
-            Ok(Done { sale: sale.unwrap_or_default(), fence, values: values.collect() })
+            let sale = next_text()?.unwrap_or_default();
+            let fence = next_text()?.map(|fence| parse_token(&fence).ok_or(())).transpose().ok()?;
+            Ok(Done { sale, fence, values: values.collect() })
         }
         "stale" => {
-            let fence = Fence::from_record(&text(values.next()?)?)?;
-            Err(InventoryError::StaleToken { token: token?, fence })
+            Err(InventoryError::StaleToken { token: token?, fence: parse_token(&next_text()??)? })
         }
         "foreign" => {
-            let fence = Fence::from_record(&text(values.next()?)?)?;
-            Err(InventoryError::ForeignFence { fence, token: token? })
+            Err(InventoryError::ForeignFence { fence: parse_token(&next_text()??)?, token: token? })
         }
         "unknown" => Err(InventoryError::UnknownItem),
-        "damaged" => Err(InventoryError::Damaged { what: text(values.next()?)? }),
+        "damaged" => Err(InventoryError::Damaged { what: next_text()?? }),
         _ => return None,
     })
-}
-
-fn text(value: Value) -> Option<String> {
-    redis::from_redis_value(value).ok()
 }

@@ -61,18 +61,8 @@ pub(super) struct Cluster {
     options: InventoryOptions,
 }
 
-/// Host and port of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Node {
-    pub(super) host: Arc<str>,
-    pub(super) port: u16,
-}
-
-impl fmt::Display for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
+/// Host and port of a node, with a colon between them.
+pub(super) type Node = Arc<str>;
 
 impl Shards {
     /// Connects nothing yet.
@@ -116,14 +106,6 @@ impl Shards {
         match self {
             Self::One(connection) => connection.address(),
             Self::Cluster(cluster) => cluster.map.address.clone(),
-        }
-    }
-
-    /// Connects to the server, or asks for the map of the cluster.
-    pub(super) async fn open(&self) -> Result<(), InventoryError> {
-        match self {
-            Self::One(connection) => connection.open().await,
-            Self::Cluster(cluster) => cluster.map.slots().await.map(drop),
         }
     }
 
@@ -254,12 +236,17 @@ impl Cluster {
 /// known.
 fn named_in(error: &RedisError, asked: &Node) -> Option<Node> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    node_at(host, port.parse().ok()?, asked)
+}
+
+/// The node that `asked` means by this host and port.
+fn node_at(host: &str, port: u16, asked: &Node) -> Option<Node> {
     let host = match host {
-        "" => Arc::clone(&asked.host),
+        "" => asked.rsplit_once(':')?.0,
         "?" => return None,
-        host => host.into(),
+        host => host,
     };
-    Some(Node { host, port: port.parse().ok()? })
+    Some(format!("{host}:{port}").into())
 }
 
 /// The slot of keys with this hash tag: its CRC16 (XMODEM) modulo 16384.
@@ -354,7 +341,7 @@ impl Map {
     /// for its answer, since it may hang.
     async fn ask_nodes(&self, turn: usize) -> RedisResult<Arc<Slots>> {
         let target = self.access.target().map_err(io::Error::other)?;
-        let mut nodes = target.cluster_nodes();
+        let mut nodes: Vec<Node> = target.addresses().into_iter().map(Node::from).collect();
         if let Some(slots) = &self.state.lock().slots {
             let others = slots.nodes.iter().filter(|node| !nodes.contains(node)).cloned();
             nodes.extend(others.collect::<Vec<_>>());
@@ -405,26 +392,22 @@ impl Slots {
     /// replicas, and of each node the host, the port and more. A node without a host is on the host that was
     /// asked; one with `?` is not known to it.
     fn parse(answer: Value, asked: &Node) -> Option<Self> {
-        let Value::Array(answer) = answer else { return None };
+        let answer: Vec<Vec<Value>> = redis::from_redis_value(answer).ok()?;
         let mut slots = Self { ranges: BTreeMap::new(), nodes: BTreeSet::new() };
         for range in answer {
-            let Value::Array(mut range) = range else { return None };
-            let nodes = range.split_off(range.len().min(2));
-            let (first, last) = redis::from_redis_value(Value::Array(range)).ok()?;
-            for (n, node) in nodes.into_iter().enumerate() {
-                let Value::Array(mut node) = node else { return None };
-                node.truncate(2);
-                let (host, port): (Option<String>, u16) =
-                    redis::from_redis_value(Value::Array(node)).ok()?;
-                let host = match host.as_deref() {
-                    None | Some("") => Arc::clone(&asked.host),
-                    Some("?") => continue,
-                    Some(host) => host.into(),
+            let [Value::Int(first), Value::Int(last), nodes @ ..] = &range[..] else { return None };
+            for (n, node) in nodes.iter().enumerate() {
+                let node: Vec<Value> = redis::from_redis_value_ref(node).ok()?;
+                let [host, port, ..] = &node[..] else { return None };
+                let host: Option<String> = redis::from_redis_value_ref(host).ok()?;
+                let port = redis::from_redis_value_ref(port).ok()?;
+                let Some(node) = node_at(host.as_deref().unwrap_or_default(), port, asked) else {
+                    continue;
                 };
-                let node = Node { host, port };
                 slots.nodes.insert(node.clone());
                 if n == 0 {
-                    slots.ranges.insert(last, (first, node));
+                    let first = u16::try_from(*first).ok()?;
+                    slots.ranges.insert(u16::try_from(*last).ok()?, (first, node));
                 }
             }
         }
@@ -456,7 +439,7 @@ mod tests {
     /// nowhere if the host is not known.
     #[test]
     fn the_node_of_a_redirection() {
-        let asked = Node { host: "asked".into(), port: 1 };
+        let asked = Node::from("asked:1");
         for (error, node) in [
             ("MOVED 1 a:7", Some("a:7")),
             ("ASK 1 ::1:7", Some("::1:7")),
@@ -467,7 +450,7 @@ mod tests {
         ] {
             let answer = redis::parse_redis_value(format!("-{error}\r\n").as_bytes());
             let error = answer.and_then(Value::extract_error).expect_err(error);
-            let named = named_in(&error, &asked).map(|node| node.to_string());
+            let named = named_in(&error, &asked);
             assert_eq!(named.as_deref(), node, "{error}");
         }
     }
@@ -483,7 +466,7 @@ mod tests {
         let range = |first, last, nodes: &[Value]| {
             Value::Array([&[Value::Int(first), Value::Int(last)], nodes].concat())
         };
-        let asked = Node { host: "asked".into(), port: 1 };
+        let asked = Node::from("asked:1");
         let answer = Value::Array(vec![
             range(0, 9, &[node("a", 7), node("b", 8)]),
             range(10, 10, &[node("", 9)]),
@@ -491,7 +474,7 @@ mod tests {
             range(21, 30, &[node("?", 9)]),
         ]);
         let slots = Slots::parse(answer, &asked).expect("an answer");
-        let primary = |slot| slots.primary_of(slot).map(ToString::to_string);
+        let primary = |slot| slots.primary_of(slot);
         for (slot, node) in [
             (0, Some("a:7")),
             (9, Some("a:7")),
@@ -501,9 +484,9 @@ mod tests {
             (21, None),
             (31, None),
         ] {
-            assert_eq!(primary(slot).as_deref(), node, "{slot}");
+            assert_eq!(primary(slot).map(|node| &**node), node, "{slot}");
         }
-        let nodes: Vec<_> = slots.nodes.iter().map(ToString::to_string).collect();
+        let nodes: Vec<_> = slots.nodes.iter().map(|node| &**node).collect();
         assert_eq!(nodes, ["a:7", "asked:9", "b:8"]);
         assert_eq!(Slots::parse(Value::Okay, &asked), None);
         assert_eq!(Slots::parse(Value::Array(vec![Value::Array(vec![])]), &asked), None);

@@ -2,36 +2,6 @@
 
 use fenced_lock::{ClusterId, Token};
 
-/// The largest token that the store has accepted for an item. It refuses smaller ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fence {
-    /// The cluster whose tokens it compares.
-    pub cluster: ClusterId,
-    /// The revision of the largest token.
-    pub revision: i64,
-}
-
-impl From<Token> for Fence {
-    fn from(token: Token) -> Self {
-        Self { cluster: token.cluster(), revision: token.revision() }
-    }
-}
-
-impl Fence {
-    /// Parses a fence's record.
-    pub fn from_record(record: &str) -> Option<Self> {
-        let (cluster, revision) = record.split_once(' ')?;
-        let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
-        let revision = revision.parse().ok().filter(|revision| *revision > 0)?;
-        Some(Self { cluster, revision })
-    }
-
-    /// The fence's record: the cluster in hexadecimal, a space, the revision in decimal.
-    pub fn record(self) -> String {
-        format!("{:x} {}", self.cluster.0, self.revision)
-    }
-}
-
 /// The state of one item, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
@@ -41,8 +11,9 @@ pub struct Stock {
     pub lucky: i64,
     /// Units that the sale began with.
     pub initial: i64,
-    /// The fence; none before the first write under a token.
-    pub fence: Option<Fence>,
+    /// The fence: the largest token that the store has accepted. It refuses smaller ones. None before the first
+    /// write under a token.
+    pub fence: Option<Token>,
     /// Orders in the ledger.
     pub orders: u64,
     /// Identifies the sale of the item: its start, in microseconds since 1970, made unique. None for a stock set
@@ -55,6 +26,19 @@ impl Stock {
     pub fn is_balanced(&self) -> bool {
         self.stock.checked_add(self.lucky) == Some(self.initial)
     }
+}
+
+/// A token as the store records it: the cluster in hexadecimal, a space, the revision in decimal.
+pub fn token_record(token: Token) -> String {
+    format!("{:x} {}", token.cluster().0, token.revision())
+}
+
+/// Parses a token's record.
+pub fn parse_token(record: &str) -> Option<Token> {
+    let (cluster, revision) = record.split_once(' ')?;
+    let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
+    let revision = revision.parse().ok().filter(|revision| *revision > 0)?;
+    Some(Token::new(cluster, revision))
 }
 
 /// When the sale of this name began.
@@ -72,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_is_read_back_as_it_was_written() {
+    fn a_token_is_read_back_as_it_was_written() {
         for (cluster, revision) in [(0, 1), (u64::MAX, i64::MAX), (0xcafe, 42)] {
-            let fence = Fence { cluster: ClusterId(cluster), revision };
-            assert_eq!(Fence::from_record(&fence.record()), Some(fence));
+            let token = Token::new(ClusterId(cluster), revision);
+            assert_eq!(parse_token(&token_record(token)), Some(token));
         }
         for text in ["", "1", "1 ", "1 -2", "1 0", "xyz 1", "1 2 3"] {
-            assert_eq!(Fence::from_record(text), None, "{text}");
+            assert_eq!(parse_token(text), None, "{text}");
         }
     }
 

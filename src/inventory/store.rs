@@ -16,8 +16,7 @@ use super::shards::Shards;
 use super::stock::began;
 use super::watermark::{Acknowledgement, Watermarks};
 use super::{
-    Accepted, Fence, InventoryError, InventoryOptions, Item, Order, Outcome, RedisAccess, Replicas,
-    Stock,
+    Accepted, InventoryError, InventoryOptions, Item, Order, Outcome, RedisAccess, Replicas, Stock,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -31,7 +30,7 @@ const REPLICATED_CONNECTIONS: usize = 8;
 /// `connect_timeout`, two `response_timeout` for handshake and role, half a second when the connection broke
 /// more than once lately, and one `connect_timeout` for the sentinels, all asked at once; a write also the time to wait
 /// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
-/// [`durability`](Self::durability) is five, and [`check`](Self::check) one for each item, all at once. In a
+/// [`durability`](Self::durability) is two, and [`check`](Self::check) one for each item, all at once. In a
 /// Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
 /// its slot moves or the nodes do not agree about it. The first call there also asks up to eight nodes for the map,
 /// almost at once: one `connect_timeout`, one `response_timeout` and half a second.
@@ -78,7 +77,7 @@ impl Inventory {
     pub const MAX_UNITS: u64 = 1_000_000_000_000;
 
     /// The inventory in the Redis of `access`, for example a URL. It connects at the first use, so a Redis that
-    /// is not running yet is no error. Otherwise as [`connect`](Self::connect).
+    /// is not running yet is no error. The password appears in no error, no log and no `Debug`.
     ///
     /// # Errors
     /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
@@ -93,6 +92,19 @@ impl Inventory {
             watermarks: Arc::default(),
             batch_writer: None,
         })
+    }
+
+    /// The same, with a store that answers now.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new) and [`ping`](Self::ping).
+    pub async fn connect(
+        access: impl Into<RedisAccess>,
+        options: InventoryOptions,
+    ) -> Result<Self, InventoryError> {
+        let inventory = Self::new(access, options)?;
+        inventory.ping().await?;
+        Ok(inventory)
     }
 
     /// The same, with every write acknowledged only when so many replicas have it.
@@ -125,24 +137,6 @@ impl Inventory {
     /// The replicas that a write waits for, if any.
     pub fn replicas(&self) -> Option<Replicas> {
         self.replicated_connections.as_ref().map(|(_, replicas)| *replicas)
-    }
-
-    /// Connects to the Redis of `access`, for example a URL: `redis://[[user]:password@]host[:port][/database]`
-    /// or `unix:///path`. The password appears in no error, no log and no `Debug`.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), or [`InventoryError::Unreachable`] if the first attempt to
-    /// connect fails.
-    ///
-    /// # Panics
-    /// Outside a Tokio runtime.
-    pub async fn connect(
-        access: impl Into<RedisAccess>,
-        options: InventoryOptions,
-    ) -> Result<Self, InventoryError> {
-        let inventory = Self::new(access, options)?;
-        inventory.shards.open().await?;
-        Ok(inventory)
     }
 
     /// Takes the units of each of `orders`, one after the other, while the stock lasts. All must be of `item`.
@@ -263,22 +257,16 @@ impl Inventory {
         Ok(())
     }
 
-    /// Replaces the fence of `item` by `token`, which may be of another etcd cluster, and returns the old
-    /// fence. From then on every token of the old cluster is refused. Only an operator can know that the old
-    /// cluster is not used any more.
+    /// Replaces the fence of `item` by `token`, which may be of another etcd cluster. From then on every token of
+    /// the old cluster is refused. Only an operator can know that the old cluster is not used any more.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of the same cluster and larger:
     /// a fence is never lowered. [`InventoryError::Damaged`] if the fence cannot be parsed: stop all instances
     /// and delete its key.
-    pub async fn recover_cluster(
-        &self,
-        item: &Item,
-        token: Token,
-    ) -> Result<Option<Fence>, InventoryError> {
+    pub async fn recover_cluster(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
         // this mends no roll-back
-        let Done { values, .. } = self.change("recover-cluster", item, Some(token), None).await?;
-        fence_before(values)
+        self.change("recover-cluster", item, Some(token), None).await.map(drop)
     }
 
     /// Runs an operation that sells nothing.
@@ -340,34 +328,21 @@ fn connection_of(item: &Item) -> usize {
 }
 
 fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
-    match answer {
+    let outcome = match answer {
         Value::BulkString(record) => std::str::from_utf8(&record)
             .ok()
             .and_then(|record| Accepted::from_record(order.id.as_str(), record))
-            .map(Outcome::Reserved)
-            .ok_or_else(script::not_understood),
-        Value::Int(remaining) => u64::try_from(remaining)
-            .map(|remaining| Outcome::SoldOut { remaining })
-            .map_err(|_| script::not_understood()),
-        Value::Nil => Ok(Outcome::Conflict),
-        // a status, and what is damaged
-        Value::Array(words) => {
-            let what = words.into_iter().nth(1).map(redis::from_redis_value);
-            let what = what.and_then(Result::ok).ok_or_else(script::not_understood)?;
-            Ok(Outcome::Damaged { what })
+            .map(Outcome::Reserved),
+        Value::Int(left) => {
+            u64::try_from(left).ok().map(|remaining| Outcome::SoldOut { remaining })
         }
-        _ => Err(script::not_understood()),
-    }
-}
-
-/// The fence before, in the answer to `recover-cluster`.
-fn fence_before(answers: Vec<Value>) -> Result<Option<Fence>, InventoryError> {
-    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
-    let text: Option<String> =
-        redis::from_redis_value(answer).map_err(|_| script::not_understood())?;
-    let parse = |text: String| {
-        let damaged = || InventoryError::Damaged { what: format!("the fence is {text:?}") };
-        Fence::from_record(&text).ok_or_else(damaged)
+        Value::Nil => Some(Outcome::Conflict),
+        // a status, and what is damaged
+        Value::Array(mut words) => {
+            let what = words.pop().and_then(|what| redis::from_redis_value(what).ok());
+            what.map(|what| Outcome::Damaged { what })
+        }
+        _ => None,
     };
-    text.map(parse).transpose()
+    outcome.ok_or_else(script::not_understood)
 }

@@ -16,14 +16,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use fenced_lock::Token;
 use parking_lot::Mutex;
 
-use super::{Accepted, Fence, InventoryError, Item};
+use super::stock::token_record;
+use super::{Accepted, InventoryError, Item};
 
 /// What the store must still have of an item; empty if it acknowledged nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watermark {
-    fence: Option<Fence>,
+    fence: Option<Token>,
     /// The latest order's place in the ledger.
     position: u64,
     /// As the scripts take it: the fence, the sale's name in the store, the latest order, its record.
@@ -32,7 +34,7 @@ pub(super) struct Watermark {
 
 /// What one answer acknowledged.
 pub(super) struct Acknowledgement<'a> {
-    pub(super) fence: Option<Fence>,
+    pub(super) fence: Option<Token>,
     pub(super) sale: String,
     /// The accepted order with the largest position in the ledger.
     pub(super) latest: Option<&'a Accepted>,
@@ -50,14 +52,12 @@ impl Watermark {
 
     /// Raises it to an acknowledgement of the same sale. Answers may overtake each other: it never goes down.
     fn raise(&mut self, to: &Acknowledgement<'_>) {
-        let is_lower = |fence: &Fence| {
-            self.fence.is_some_and(|known| {
-                known.cluster == fence.cluster && known.revision >= fence.revision
-            })
+        let is_new = |fence: &Token| {
+            self.fence.is_none_or(|known| known.cluster() != fence.cluster() || known < *fence)
         };
-        if let Some(fence) = to.fence.filter(|fence| !is_lower(fence)) {
+        if let Some(fence) = to.fence.filter(is_new) {
             self.fence = Some(fence);
-            self.arguments[0] = fence.record();
+            self.arguments[0] = token_record(fence);
         }
         if let Some(latest) = to.latest.filter(|latest| latest.position > self.position) {
             self.position = latest.position;
@@ -181,7 +181,7 @@ mod tests {
         revision: i64,
         latest: Option<&'static Accepted>,
     ) -> Acknowledgement<'static> {
-        let fence = Some(Fence { cluster: ClusterId(1), revision });
+        let fence = Some(Token::new(ClusterId(1), revision));
         Acknowledgement { fence, sale: sale.into(), latest }
     }
 

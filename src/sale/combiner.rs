@@ -10,20 +10,19 @@
 //! claim waits, the `hold_policy` ends the tenure. The release and the next claim are then one transaction; a
 //! tenure without an order ends with the release alone.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Guard;
-use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::hold_policy::HoldPolicy;
-use super::lock::{LOCK_PAUSE, Locks, is_refused, unavailable};
-use super::order_queue::{Answer, NotQueued, OrderQueue, WaitingOrder};
+use super::lock::{LOCK_PAUSE, is_refused, unavailable};
+use super::order_queue::{Answer, OrderQueue, WaitingOrder};
 use super::retry::{Failed, until_known};
-use super::{SaleContext, SaleError, SaleOptions};
-use crate::inventory::{InventoryError, Item, Order, Outcome};
+use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
+use crate::inventory::{InventoryError, Order, Outcome};
 
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,61 +36,30 @@ const STORE_PAUSE: Duration = Duration::from_millis(200);
 /// The pause before the lock is asked for again after it was lost.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The queues of all items and the tasks that serve them.
-pub(super) struct Combiner {
-    pub(super) context: Arc<SaleContext>,
-    pub(super) locks: Locks,
-    queues: Mutex<HashMap<Item, Arc<OrderQueue>>>,
-}
-
-impl Combiner {
-    pub(super) fn new(context: Arc<SaleContext>, locks: Locks) -> Arc<Self> {
-        Arc::new(Self { context, locks, queues: Mutex::default() })
-    }
-
-    /// The number of waiting orders.
-    pub(super) fn waiting(&self) -> usize {
-        self.queues.lock().values().map(|queue| queue.len()).sum()
-    }
-
-    /// The queue of an item, created and served from now on if necessary. The item must exist.
-    fn queue_of(self: &Arc<Self>, item: &Item) -> Arc<OrderQueue> {
+impl EtcdLock {
+    /// Puts the order into the queue of its item, which is created and served from now on if necessary. The map is
+    /// locked meanwhile: only a queue that is in the map gets orders, and its task removes it before it ends.
+    pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let mut queues = self.queues.lock();
-        if let Some(queue) = queues.get(item) {
-            return Arc::clone(queue);
+        if let Some(queue) = queues.get(&order.item) {
+            return queue.push(order);
         }
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
-        let queue = Arc::new(OrderQueue::new(item.clone(), queue_length, wait_timeout));
-        queues.insert(item.clone(), Arc::clone(&queue));
-        let served = ServedQueue { combiner: Arc::clone(self), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(async move { served.combiner.serve(&served.queue).await });
-        queue
+        let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
+        queues.insert(order.item.clone(), Arc::clone(&queue));
+        let served = ServedQueue { lock: self.clone(), queue: Arc::clone(&queue) };
+        self.context.tasks.spawn(async move { served.lock.serve(&served.queue).await });
+        queue.push(order)
     }
 
-    /// Runs the order in a batch. Its item must exist.
-    ///
-    /// # Cancel safety
-    /// A future that is dropped before its order is in a batch takes nothing.
-    pub(super) async fn reduce(self: &Arc<Self>, mut order: Order) -> Answer {
-        let id = order.id.clone();
-        let answer = loop {
-            match self.queue_of(&order.item).push(order) {
-                Ok(answer) => break answer,
-                Err(NotQueued::Full(error)) => return Err(error),
-                Err(NotQueued::Closed(_)) if self.context.stopping.is_cancelled() => {
-                    return Err(SaleError::Stopping);
-                }
-                // the task of this queue has just ended and removes it: use the next queue
-                Err(NotQueued::Closed(back)) => {
-                    order = back;
-                    tokio::task::yield_now().await;
-                }
-            }
-        };
-        // only a task that panicked drops the reply, and its effect is unknown
-        answer.await.unwrap_or_else(|source| {
-            Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
-        })
+    /// Removes the queue from the map, and returns whether it is gone; one with orders stays.
+    fn remove_empty(&self, queue: &OrderQueue) -> bool {
+        let mut queues = self.queues.lock();
+        let is_empty = queue.len() == 0;
+        if is_empty {
+            queues.remove(queue.item());
+        }
+        is_empty
     }
 
     /// Serves a queue until no order came for a while, or the sale stops.
@@ -102,32 +70,28 @@ impl Combiner {
                 biased;
                 () = self.context.stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(IDLE_TIMEOUT) => {
-                    if queue.close_if_empty() {
-                        return;
-                    }
-                }
+                () = sleep(IDLE_TIMEOUT) => if self.remove_empty(queue) { return },
             }
             let asked_at = Instant::now();
-            let lock = self.locks.take(queue.item());
+            let lock = self.take(queue.item());
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
-                locked = queue.while_orders_wait(lock, |o| self.too_late(queue, o)) => locked,
+                locked = queue.while_orders_wait(lock, || self.too_late(queue)) => locked,
             };
             let pause = match locked {
                 Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
-                    queue.fail_all(|_| unavailable(Arc::clone(&error)));
+                    queue.fail_all(|| unavailable(Arc::clone(&error)));
                     Some(pause)
                 }
                 // no order waits any more
                 None => None,
             };
             if let Some(pause) = pause {
-                queue.while_expiring(sleep(pause), |o| self.too_late(queue, o)).await;
+                queue.while_expiring(sleep(pause), || self.too_late(queue)).await;
             }
         }
     }
@@ -159,12 +123,8 @@ impl Combiner {
                 }
                 let orders = batch.len();
                 match self.run(queue, &guard, batch, policy.ends_at()).await {
-                    BatchEnd::Answered { took } => policy.ran(Instant::now(), took, orders),
-                    BatchEnd::LockLost => {
-                        metrics.lost_tenures.add(1);
-                        return Some(LOST_PAUSE);
-                    }
-                    BatchEnd::StoreFailed => return Some(STORE_PAUSE),
+                    Ok(took) => policy.ran(Instant::now(), took, orders),
+                    Err(pause) => return Some(pause),
                 }
                 continue;
             }
@@ -190,7 +150,7 @@ impl Combiner {
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.
-            let turn = queue.while_expiring(guard.hand_over(), |o| self.too_late(queue, o));
+            let turn = queue.while_expiring(guard.hand_over(), || self.too_late(queue));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
@@ -208,7 +168,8 @@ impl Combiner {
         }
     }
 
-    /// Runs one batch under the guard's token, and answers its orders or puts them back into the queue.
+    /// Runs one batch under the guard's token, and answers its orders or puts them back into the queue. Returns how
+    /// long the store took, or, if the tenure is over, the pause before the lock is taken again.
     ///
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
     /// and no other instance waits for it. A store that does not answer this instance may answer another
@@ -219,13 +180,15 @@ impl Combiner {
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
-    ) -> BatchEnd {
-        // the step that changes the stock takes the lock itself; re-entry costs nothing
-        let Ok(entry) = guard.reenter() else {
-            queue.put_back(batch);
-            return BatchEnd::LockLost;
-        };
+    ) -> Result<Duration, Duration> {
         let SaleContext { inventory, options, metrics, stock_reads, .. } = &*self.context;
+        let put_back_for_another_tenure = |batch| {
+            queue.put_back(batch);
+            metrics.lost_tenures.add(1);
+            Err(LOST_PAUSE)
+        };
+        // the step that changes the stock takes the lock itself; re-entry costs nothing
+        let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
         let deadline = Instant::now() + options.wait_timeout;
         let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
@@ -236,10 +199,11 @@ impl Combiner {
             metrics.batch(orders.len(), sent_at, &ran);
             match ran {
                 Ok(outcomes) => Ok((outcomes, sent_at.elapsed())),
-                Err(error @ InventoryError::StaleToken { .. }) => Err(Arc::new(error)),
                 Err(error) => {
                     let error = Arc::new(error);
-                    tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
+                    if !is_stale(&error) {
+                        tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
+                    }
                     // the next orders read the stock first, and soon notice that the store does not answer
                     stock_reads.forget(queue.item());
                     queue.set_store_error(Some(Arc::clone(&error)));
@@ -254,10 +218,10 @@ impl Combiner {
         };
         let answered = until_known(send, may_repeat);
         let Failed { latest, unknown } =
-            match queue.while_expiring(answered, |o| self.too_late(queue, o)).await {
+            match queue.while_expiring(answered, || self.too_late(queue)).await {
                 Ok((outcomes, took)) => {
                     self.answer(queue, batch, outcomes);
-                    return BatchEnd::Answered { took };
+                    return Ok(took);
                 }
                 Err(failed) => failed,
             };
@@ -266,22 +230,19 @@ impl Combiner {
                 waiting.unknown.get_or_insert_with(|| Arc::clone(&unknown));
             }
         }
-        if let InventoryError::StaleToken { .. } = *latest {
-            for waiting in &mut batch {
-                waiting.is_stale = true;
-            }
-            queue.put_back(batch);
-            return BatchEnd::LockLost;
+        if is_stale(&latest) {
+            return put_back_for_another_tenure(batch);
         }
         if !self.can_repeat(&latest, &batch, deadline) {
             for waiting in batch {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
-            return BatchEnd::StoreFailed;
+        } else if entry.is_lost() {
+            return put_back_for_another_tenure(batch);
+        } else {
+            queue.put_back(batch);
         }
-        let is_lost = entry.is_lost();
-        queue.put_back(batch);
-        if is_lost { BatchEnd::LockLost } else { BatchEnd::StoreFailed }
+        Err(STORE_PAUSE)
     }
 
     /// Answers the orders of a batch.
@@ -316,38 +277,31 @@ impl Combiner {
     }
 
     /// The error of an order whose time is over.
-    fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
-        if waiting.is_stale {
-            return SaleError::StaleToken;
+    fn too_late(&self, queue: &OrderQueue) -> SaleError {
+        match queue.store_error() {
+            Some(error) => SaleError::of_read(error, queue.item()),
+            None => self.not_granted(),
         }
-        if let Some(error) = queue.store_error() {
-            return SaleError::of_read(error, queue.item());
-        }
-        self.locks.not_granted()
     }
 }
 
-/// The result of a batch.
-enum BatchEnd {
-    /// Its orders have their answers; the store took so long.
-    Answered { took: Duration },
-    /// They are back in the queue, for another tenure.
-    LockLost,
-    /// The store failed: its orders have an error, or are back in the queue.
-    StoreFailed,
+fn is_stale(error: &InventoryError) -> bool {
+    matches!(error, InventoryError::StaleToken { .. })
 }
 
 /// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
 /// still wait, and the next order creates a new queue.
 struct ServedQueue {
-    combiner: Arc<Combiner>,
+    lock: EtcdLock,
     queue: Arc<OrderQueue>,
 }
 
 impl Drop for ServedQueue {
     fn drop(&mut self) {
-        self.queue.close(|_| SaleError::Stopping);
-        self.combiner.context.stock_reads.forget(self.queue.item());
-        self.combiner.queues.lock().remove(self.queue.item());
+        let Self { lock, queue } = self;
+        lock.context.stock_reads.forget(queue.item());
+        // its task may have removed it already, and an order may have created the next one
+        lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
+        queue.fail_all(|| SaleError::Stopping);
     }
 }

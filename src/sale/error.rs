@@ -53,43 +53,13 @@ pub enum SaleError {
         /// The key.
         key: String,
     },
-    /// The store does not answer.
-    #[error("the store does not answer: nothing was taken, retry later")]
-    StoreUnavailable {
-        /// The cause.
-        source: BoxError,
-    },
-    /// The store refuses for now.
-    #[error(
-        "the store refuses for now (a failover, a slot that moves, no memory or disk): nothing was taken, retry \
-         later"
-    )]
-    StoreRefused {
-        /// The cause.
-        source: BoxError,
-    },
-    /// The store refuses for good: a wrong password, a missing permission, a Redis Cluster.
-    #[error(
-        "the store refuses this instance: nothing was taken. An operator must act; the log of this instance \
-         has the cause"
-    )]
-    StoreMisconfigured {
-        /// The cause.
-        source: BoxError,
-    },
-    /// The store lost data that it acknowledged to this instance, or an older copy was brought back. Nothing
-    /// is sold until the data is restored, a new sale starts, or an operator
-    /// [accepts](crate::inventory::Inventory::recover_store) the loss.
-    #[error(
-        "the store lost data that it acknowledged to this instance, or runs on an older copy: nothing is sold \
-         until an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover \
-         store`"
-    )]
-    StoreRolledBack {
-        /// The item.
+    /// The store failed or refused, and did nothing.
+    #[error("{}", of_the_store(.source, .item))]
+    Store {
+        /// The item of the call.
         item: Item,
         /// The cause.
-        source: BoxError,
+        source: Arc<InventoryError>,
     },
     /// The order was sent to the store and not confirmed, or too few replicas have it.
     #[error(
@@ -113,41 +83,6 @@ pub enum SaleError {
         /// The cause.
         source: BoxError,
     },
-    /// The store has accepted a later token: this instance lost the lock without knowing.
-    #[error("this instance lost the lock to a later holder: nothing was taken, retry")]
-    StaleToken,
-    /// The fence comes from another etcd cluster. Either this instance has the wrong etcd, or etcd was set up
-    /// anew and an operator has to [accept](crate::inventory::Inventory::recover_cluster) it.
-    #[error(
-        "etcd cluster {theirs} guarded the stock of {item}, and this instance uses cluster {ours}: nothing is \
-         sold until an operator makes sure that no instance uses the other cluster, and runs `flash-sale \
-         recover cluster`"
-    )]
-    ForeignFence {
-        /// The item.
-        item: Item,
-        /// The cluster of this instance.
-        ours: fenced_lock::ClusterId,
-        /// The cluster of the fence.
-        theirs: fenced_lock::ClusterId,
-    },
-    /// The item has no stock.
-    #[error("there is no sale of {item}: PUT /stock starts one")]
-    UnknownItem {
-        /// The item.
-        item: Item,
-    },
-    /// The store is a Redis Cluster, where the default item cannot be.
-    #[error("this sale has named items only: give the name of one with ?item=")]
-    ItemRequired,
-    /// The item's keys hold what the service does not write.
-    #[error("the data of {item} in the store is damaged: the log of this instance has the cause")]
-    Damaged {
-        /// The item.
-        item: Item,
-        /// The cause.
-        source: BoxError,
-    },
     /// The instance is stopping.
     #[error("this instance is stopping: nothing was taken, use another instance")]
     Stopping,
@@ -164,16 +99,18 @@ impl SaleError {
             Self::WaitTooLong { .. } | Self::LockBlocked { .. } => "wait-too-long",
             Self::LockUnavailable { .. } => "lock-unavailable",
             Self::LockRefused { .. } => "lock-refused",
-            Self::StoreUnavailable { .. } => "store-unavailable",
-            Self::StoreRefused { .. } => "store-refused",
-            Self::StoreMisconfigured { .. } => "store-misconfigured",
-            Self::StoreRolledBack { .. } => "store-rolled-back",
             Self::OutcomeUnknown { .. } | Self::StartUnknown { .. } => "unknown",
-            Self::StaleToken => "stale-token",
-            Self::ForeignFence { .. } => "foreign-fence",
-            Self::UnknownItem { .. } | Self::ItemRequired => "unknown-item",
-            Self::Damaged { .. } => "damaged",
             Self::Stopping => "stopping",
+            Self::Store { source, .. } => match &**source {
+                InventoryError::UnknownItem | InventoryError::ItemRequired => "unknown-item",
+                InventoryError::Damaged { .. } => "damaged",
+                InventoryError::RolledBack { .. } => "store-rolled-back",
+                InventoryError::StaleToken { .. } => "stale-token",
+                InventoryError::ForeignFence { .. } => "foreign-fence",
+                error if error.is_wrong_server() => "store-misconfigured",
+                InventoryError::Refused { .. } => "store-refused",
+                _ => "store-unavailable",
+            },
         }
     }
 
@@ -197,22 +134,49 @@ impl SaleError {
 
     /// What a failure of the store to answer a question about `item` means.
     pub fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
-        let error = error.into();
-        let item = item.clone();
-        match &*error {
-            InventoryError::UnknownItem => Self::UnknownItem { item },
-            InventoryError::ItemRequired => Self::ItemRequired,
-            InventoryError::Damaged { .. } => Self::Damaged { item, source: error.into() },
-            InventoryError::RolledBack { .. } => {
-                Self::StoreRolledBack { item, source: error.into() }
-            }
-            InventoryError::StaleToken { .. } => Self::StaleToken,
-            InventoryError::ForeignFence { fence, token } => {
-                Self::ForeignFence { item, ours: token.cluster(), theirs: fence.cluster }
-            }
-            wrong if wrong.is_wrong_server() => Self::StoreMisconfigured { source: error.into() },
-            InventoryError::Refused { .. } => Self::StoreRefused { source: error.into() },
-            _ => Self::StoreUnavailable { source: error.into() },
-        }
+        Self::Store { item: item.clone(), source: error.into() }
     }
+}
+
+/// What the client reads of an error of the store.
+fn of_the_store(error: &InventoryError, item: &Item) -> String {
+    let text = match error {
+        InventoryError::UnknownItem => {
+            return format!("there is no sale of {item}: PUT /stock starts one");
+        }
+        InventoryError::Damaged { .. } => {
+            return format!(
+                "the data of {item} in the store is damaged: the log of this instance has the cause"
+            );
+        }
+        InventoryError::ForeignFence { fence, token } => {
+            let (theirs, ours) = (fence.cluster(), token.cluster());
+            return format!(
+                "etcd cluster {theirs} guarded the stock of {item}, and this instance uses cluster {ours}: \
+                 nothing is sold until an operator makes sure that no instance uses the other cluster, and runs \
+                 `flash-sale recover cluster`"
+            );
+        }
+        InventoryError::ItemRequired => {
+            "this sale has named items only: give the name of one with ?item="
+        }
+        InventoryError::RolledBack { .. } => {
+            "the store lost data that it acknowledged to this instance, or runs on an older copy: nothing is sold \
+             until an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover \
+             store`"
+        }
+        InventoryError::StaleToken { .. } => {
+            "this instance lost the lock to a later holder: nothing was taken, retry"
+        }
+        error if error.is_wrong_server() => {
+            "the store refuses this instance: nothing was taken. An operator must act; the log of this instance \
+             has the cause"
+        }
+        InventoryError::Refused { .. } => {
+            "the store refuses for now (a failover, a slot that moves, no memory or disk): nothing was taken, \
+             retry later"
+        }
+        _ => "the store does not answer: nothing was taken, retry later",
+    };
+    text.to_owned()
 }

@@ -92,15 +92,6 @@ pub struct SaleOptions {
     pub wait_timeout: Duration,
 }
 
-/// What a read of the stock means for an order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StockCheck {
-    /// Its answer.
-    Answer(Outcome),
-    /// It needs a batch.
-    Available,
-}
-
 /// What a [guard](SaleGuard) works with. The sale and its guard share one.
 pub struct SaleContext {
     /// The stock.
@@ -146,22 +137,23 @@ impl SaleContext {
     }
 
     /// Reads the stock without the lock: too little of it is already the truth at that moment. An order that
-    /// was accepted before gets its first answer. Orders that come at the same time share a read.
+    /// was accepted before gets its first answer. `None`: the order needs a batch. Orders that come at the same time
+    /// share a read.
     ///
     /// # Errors
     /// See [`SaleError`].
-    pub async fn check_stock(&self, order: &Order) -> Result<StockCheck, SaleError> {
+    pub async fn check_stock(&self, order: &Order) -> Result<Option<Outcome>, SaleError> {
         let within = self.options.wait_timeout;
         let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
         if available >= i64::from(order.quantity.get()) {
             self.stock_reads.note(&order.item, available);
-            return Ok(StockCheck::Available);
+            return Ok(None);
         }
         // an order that may not have reached the replicas needs a batch, which waits for them
         if first.is_some() && self.inventory.replicas().is_some() {
-            return Ok(StockCheck::Available);
+            return Ok(None);
         }
-        Ok(StockCheck::Answer(match first {
+        Ok(Some(match first {
             Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),
             Some(_) => Outcome::Conflict,
             None => Outcome::SoldOut { remaining: u64::try_from(available).unwrap_or(0) },

@@ -4,17 +4,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{
-    BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
-};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use fenced_lock::{BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry};
+use tokio::time::{sleep, timeout};
 
-use super::{SaleError, SaleOptions};
+use super::{EtcdLock, SaleError};
 use crate::inventory::Item;
 use crate::throttle::Throttle;
 
 /// How long a question about a lock may take.
-pub(super) const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause before the next request for a lock after a failure of the lock service.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
@@ -28,32 +26,20 @@ pub fn lock_name(base: &str, item: &Item) -> String {
     }
 }
 
-/// The locks of all items, in the sessions of this instance.
-pub(super) struct Locks {
-    pub(super) sessions: SessionKeeper,
-    /// The name of the default item's lock.
-    base: String,
-    wait_timeout: Duration,
-}
-
-impl Locks {
-    pub(super) fn new(sessions: SessionKeeper, options: &SaleOptions) -> Self {
-        Self { sessions, base: options.lock_name.clone(), wait_timeout: options.wait_timeout }
-    }
-
+impl EtcdLock {
     /// The name of the lock of `item`.
-    pub(super) fn name(&self, item: &Item) -> String {
-        lock_name(&self.base, item)
+    pub(super) fn name_of(&self, item: &Item) -> String {
+        lock_name(&self.context.options.lock_name, item)
     }
 
     /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help.
     pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
-        let name = self.name(item);
+        let name = self.name_of(item);
         loop {
             let session = self.sessions.session().await?;
             let mutex = session.mutex(&name)?;
             let mut locked = pin!(mutex.lock());
-            let is_long = session.lease().ttl.min(self.wait_timeout) / 2;
+            let is_long = session.lease().ttl.min(self.context.options.wait_timeout) / 2;
             let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
                 locked
             } else {
@@ -70,13 +56,13 @@ impl Locks {
 
     /// The same, for as long as an order may wait.
     pub(super) async fn take_in_time(&self, item: &Item) -> Result<Guard, SaleError> {
-        let locked = timeout(self.wait_timeout, self.take(item)).await;
+        let locked = timeout(self.context.options.wait_timeout, self.take(item)).await;
         locked.map_err(|_| self.not_granted())?.map_err(unavailable)
     }
 
     /// Why a lock was not granted in time.
     pub(super) fn not_granted(&self) -> SaleError {
-        let waited = self.wait_timeout;
+        let waited = self.context.options.wait_timeout;
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
             _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
@@ -84,20 +70,20 @@ impl Locks {
     }
 
     /// The claims on the lock of `item`, the holder first.
-    pub(super) async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        let deadline = Instant::now() + QUESTION_TIMEOUT;
-        let mutex = self.mutex(item, deadline).await?;
-        let entries = timeout_at(deadline, mutex.queue()).await;
-        let entries = entries.unwrap_or(Err(LockError::Timeout { waited: QUESTION_TIMEOUT }));
-        entries.map_err(unavailable)
+    pub(super) async fn claims(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        let asked = async { self.mutex(item).await?.queue().await };
+        let silence = |_| {
+            let unanswered = LockError::Timeout { waited: QUESTION_TIMEOUT };
+            Err(self.sessions.latest_error().unwrap_or(unanswered))
+        };
+        timeout(QUESTION_TIMEOUT, asked).await.unwrap_or_else(silence).map_err(unavailable)
     }
 
     /// Whether the lock of one of these items can be had.
-    pub(super) async fn check(&self, items: Vec<Item>) -> Result<(), SaleError> {
-        let deadline = Instant::now() + QUESTION_TIMEOUT;
+    pub(super) async fn check_one(&self, items: Vec<Item>) -> Result<(), SaleError> {
         let mut first_error = None;
         for item in items {
-            let mutex = self.mutex(&item, deadline).await?;
+            let mutex = self.mutex(&item).await.map_err(unavailable)?;
             let error = match mutex.probe().await.map_err(unavailable) {
                 Ok(Some(front)) if front.lease == 0 => {
                     SaleError::LockBlocked { item, key: front.key }
@@ -110,14 +96,9 @@ impl Locks {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// The mutex of an item in the open session; waits for a session until `deadline`.
-    async fn mutex(&self, item: &Item, deadline: Instant) -> Result<Mutex, SaleError> {
-        let began_at = Instant::now();
-        let session = timeout_at(deadline, self.sessions.session()).await.unwrap_or_else(|_| {
-            let waited = began_at.elapsed();
-            Err(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
-        });
-        session.and_then(|session| session.mutex(&self.name(item))).map_err(unavailable)
+    /// The mutex of an item in the open session; waits for a session.
+    async fn mutex(&self, item: &Item) -> Result<Mutex, LockError> {
+        self.sessions.session().await?.mutex(&self.name_of(item))
     }
 }
 

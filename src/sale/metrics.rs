@@ -119,7 +119,7 @@ pub struct Metrics {
     pub lock_wait: Histogram,
     /// Durations of the tenures that ended.
     pub tenure_time: Histogram,
-    /// Durations of the orders, while the sale is watched.
+    /// Durations of the latest orders.
     pub latency: Latency,
 }
 
@@ -131,7 +131,7 @@ impl Metrics {
 
     /// An order has come.
     pub(super) fn order(&self) -> OrderCount<'_> {
-        OrderCount { metrics: self, outcome: ABANDONED, began_at: self.latency.begin() }
+        OrderCount { metrics: self, outcome: ABANDONED, began_at: Instant::now() }
     }
 
     /// A batch of so many orders has ended.
@@ -164,7 +164,7 @@ impl Metrics {
 pub(super) struct OrderCount<'a> {
     metrics: &'a Metrics,
     outcome: &'static str,
-    began_at: Option<Instant>,
+    began_at: Instant,
 }
 
 impl OrderCount<'_> {
@@ -176,7 +176,7 @@ impl OrderCount<'_> {
             Ok(Outcome::Damaged { .. }) => "damaged",
             Err(error) => error.outcome(),
         };
-        self.metrics.latency.note(self.began_at);
+        self.metrics.latency.note(self.began_at.elapsed());
     }
 }
 

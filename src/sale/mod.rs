@@ -20,29 +20,21 @@ mod stock_reads;
 
 pub use error::{BoxError, SaleError};
 pub use etcd_lock::EtcdLock;
-pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions, StockCheck};
+pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions};
 pub use lock::lock_name;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{LockError, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
-use tokio::time::timeout;
+use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
-use self::lock::QUESTION_TIMEOUT;
 use self::metrics::Metrics;
-use crate::inventory::{
-    Accepted, Cursor, Inventory, InventoryError, Item, Order, OrderId, Outcome, SaleUpdate, Stock,
-};
+use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId, Outcome, Stock};
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
-pub struct Sale(Arc<Inner>);
-
-struct Inner {
+pub struct Sale {
     context: Arc<SaleContext>,
-    /// The stock over a connection of its own, for watchers: no order waits behind their reads.
-    watched: Inventory,
     guard: Arc<dyn SaleGuard>,
 }
 
@@ -67,8 +59,7 @@ impl Sale {
 
     /// A sale guarded in another way. The guard shares `context`.
     pub fn new(context: Arc<SaleContext>, guard: Arc<dyn SaleGuard>) -> Self {
-        let watched = context.inventory.over_another_connection();
-        Self(Arc::new(Inner { context, watched, guard }))
+        Self { context, guard }
     }
 
     /// Takes the order's units if that many are left.
@@ -80,9 +71,9 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
-        let count = self.0.context.metrics.order();
+        let count = self.context.metrics.order();
         let answer = match self.check_open() {
-            Ok(()) => self.0.guard.reduce(order).await,
+            Ok(()) => self.guard.reduce(order).await,
             Err(error) => Err(error),
         };
         count.end(&answer);
@@ -100,16 +91,18 @@ impl Sale {
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
         self.check_item(item)?;
-        self.0.guard.start(item, units).await
+        self.guard.start(item, units).await
     }
 
     /// Whether the store can have `item`.
     ///
     /// # Errors
-    /// [`SaleError::ItemRequired`] for the default item in a Redis Cluster.
+    /// [`InventoryError::ItemRequired`] for the default item in a Redis Cluster.
     pub fn check_item(&self, item: &Item) -> Result<(), SaleError> {
-        let is_refused = *item == Item::DEFAULT && self.0.context.inventory.has_named_items_only();
-        if is_refused { Err(SaleError::ItemRequired) } else { Ok(()) }
+        if *item == Item::DEFAULT && self.context.inventory.has_named_items_only() {
+            return Err(SaleError::of_read(InventoryError::ItemRequired, item));
+        }
+        Ok(())
     }
 
     /// The state of `item`, read at one moment.
@@ -117,12 +110,12 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
-        self.0.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
+        self.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
     /// The stock, for an [extension](crate::http::Extension).
     pub fn inventory(&self) -> &Inventory {
-        &self.0.context.inventory
+        &self.context.inventory
     }
 
     /// Up to `limit` orders of the ledger behind position `after` (0: from the first).
@@ -135,7 +128,7 @@ impl Sale {
         after: u64,
         limit: u32,
     ) -> Result<Vec<Accepted>, SaleError> {
-        let page = self.0.context.inventory.ledger(item, after, limit).await;
+        let page = self.context.inventory.ledger(item, after, limit).await;
         page.map_err(|error| SaleError::of_read(error, item))
     }
 
@@ -144,12 +137,8 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn order(&self, item: &Item, id: &OrderId) -> Result<Option<Accepted>, SaleError> {
-        self.0
-            .context
-            .inventory
-            .order(item, id)
-            .await
-            .map_err(|error| SaleError::of_read(error, item))
+        let order = self.context.inventory.order(item, id).await;
+        order.map_err(|error| SaleError::of_read(error, item))
     }
 
     /// The claims on the lock of `item`, the holder first; empty without a distributed lock.
@@ -157,16 +146,16 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        self.0.guard.queue(item).await
+        self.guard.queue(item).await
     }
 
     /// The name of the lock of `item`; nothing without a distributed lock.
     pub fn lock_name(&self, item: &Item) -> Option<String> {
-        self.0.guard.lock_name(item)
+        self.guard.lock_name(item)
     }
 
     /// Whether this instance could take an order of some known item, or else of the default one: it is not
-    /// stopping, the store would carry out a batch, and the lock can be had in time. An item that is sold out
+    /// stopping, the store would carry out a batch, and the lock can be had. An item that is sold out
     /// or has no sale is no obstacle. Writes nothing.
     ///
     /// # Errors
@@ -175,80 +164,50 @@ impl Sale {
         self.check_open()?;
         // no fence is larger: only a fence of another cluster refuses this token
         let token = self.session().map(|session| Token::new(session.lease().cluster, i64::MAX));
-        let token = token.filter(|_| self.0.guard.status().is_fenced());
-        let check = self.0.context.inventory.check(token).await;
+        let token = token.filter(|_| self.guard.status().is_fenced());
+        let check = self.context.inventory.check(token).await;
         check.map_err(|(item, error)| SaleError::of_read(error, &item))?;
-        let checked = timeout(QUESTION_TIMEOUT, self.0.guard.check()).await;
-        let silence = LockError::Timeout { waited: QUESTION_TIMEOUT };
-        checked.unwrap_or_else(|_| Err(lock::unavailable(silence)))
+        self.guard.check().await
     }
 
     /// The metrics since the start.
     pub fn metrics(&self) -> &Metrics {
-        &self.0.context.metrics
+        &self.context.metrics
     }
 
     /// The number of orders that wait for the lock.
-    pub fn waiting(&self) -> u64 {
-        let waiting = self.0.guard.waiting() + self.0.context.places_taken();
-        u64::try_from(waiting).unwrap_or(u64::MAX)
+    pub fn waiting(&self) -> usize {
+        self.guard.waiting() + self.context.places_taken()
     }
 
     /// The number of lock sessions that were lost since the start.
     pub fn lost_sessions(&self) -> u64 {
-        self.0.guard.sessions().map_or(0, SessionKeeper::losses)
+        self.guard.sessions().map_or(0, SessionKeeper::losses)
     }
 
     /// How many known items the store was rolled back for.
-    pub fn rolled_back_items(&self) -> u64 {
-        u64::try_from(self.0.context.inventory.rolled_back_items()).unwrap_or(u64::MAX)
+    pub fn rolled_back_items(&self) -> usize {
+        self.context.inventory.rolled_back_items()
     }
 
     /// The name of this instance.
     pub fn instance(&self) -> &str {
-        &self.0.context.options.instance
+        &self.context.options.instance
     }
 
     /// Takes no more orders, finishes the batches that have begun, releases the claims and revokes the lease.
     /// Orders that still wait for the lock get [`SaleError::Stopping`].
     pub async fn close(&self) {
-        let SaleContext { stopping, tasks, .. } = &*self.0.context;
+        let SaleContext { stopping, tasks, .. } = &*self.context;
         stopping.cancel();
         tasks.close();
         tasks.wait().await;
-        self.0.guard.close().await;
+        self.guard.close().await;
     }
 
     /// What guards the orders that come now.
     pub fn guard_status(&self) -> GuardStatus {
-        self.0.guard.status()
-    }
-
-    /// The state of `item` and the new orders of its ledger: see
-    /// [`Inventory::poll_since`](Inventory::poll_since).
-    ///
-    /// # Errors
-    /// See [`InventoryError`].
-    pub async fn poll_since(
-        &self,
-        item: &Item,
-        cursor: Option<&Cursor>,
-        most: u32,
-    ) -> Result<SaleUpdate, InventoryError> {
-        self.0.watched.poll_since(item, cursor, most).await
-    }
-
-    /// Whether `item` has a sale, in any state.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
-        match self.0.watched.poll_since(item, None, 0).await {
-            Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => {
-                Ok(())
-            }
-            Err(error) => Err(SaleError::of_read(error, item)),
-        }
+        self.guard.status()
     }
 
     /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a
@@ -260,7 +219,7 @@ impl Sale {
 
     /// The state of the lock service; `None` without a distributed lock.
     pub fn lock_health(&self) -> Option<LockHealth> {
-        let sessions = self.0.guard.sessions()?;
+        let sessions = self.guard.sessions()?;
         Some(match sessions.current() {
             Some(session) if session.is_answered() => LockHealth::Answers,
             Some(_) => LockHealth::Silent,
@@ -277,10 +236,10 @@ impl Sale {
     }
 
     fn session(&self) -> Option<Session> {
-        self.0.guard.sessions()?.current()
+        self.guard.sessions()?.current()
     }
 
     fn check_open(&self) -> Result<(), SaleError> {
-        if self.0.context.stopping.is_cancelled() { Err(SaleError::Stopping) } else { Ok(()) }
+        if self.context.stopping.is_cancelled() { Err(SaleError::Stopping) } else { Ok(()) }
     }
 }

@@ -1,18 +1,19 @@
 //! Orders that wait for the lock.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use super::SaleError;
 use crate::inventory::{InventoryError, Item, Order, Outcome};
 
-/// How often to check that an order still waits for the lock: a claim without orders delays other
-/// instances.
+/// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
+/// delays other instances.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// The answer to an order.
@@ -26,8 +27,6 @@ pub(super) struct WaitingOrder {
     deadline: Instant,
     /// The error of an attempt that was sent and not answered: the order may have been accepted.
     pub(super) unknown: Option<Arc<InventoryError>>,
-    /// Whether it was refused because of a later token.
-    pub(super) is_stale: bool,
 }
 
 impl WaitingOrder {
@@ -58,37 +57,10 @@ pub(super) struct OrderQueue {
     item: Item,
     limit: usize,
     wait_timeout: Duration,
-    state: Mutex<State>,
+    waiting: Mutex<VecDeque<WaitingOrder>>,
     arrived: Notify,
     /// Why the latest batch failed in the store; `None` after a batch that succeeded.
     store_error: Mutex<Option<Arc<InventoryError>>>,
-}
-
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<WaitingOrder>,
-    /// When orders of disconnected buyers were last removed.
-    swept_at: Option<Instant>,
-    /// Whether its task has ended.
-    is_closed: bool,
-}
-
-impl State {
-    /// Removes the orders of disconnected buyers; not again for each order that finds the queue full.
-    fn sweep(&mut self, now: Instant) {
-        if self.swept_at.is_none_or(|swept_at| now >= swept_at + SWEEP_EVERY) {
-            self.swept_at = Some(now);
-            self.waiting.retain(|waiting| !waiting.is_disconnected());
-        }
-    }
-}
-
-/// Why an order cannot wait here.
-pub(super) enum NotQueued {
-    /// The queue is full.
-    Full(SaleError),
-    /// The task of this queue has ended. The order is for another queue.
-    Closed(Order),
 }
 
 impl OrderQueue {
@@ -97,7 +69,7 @@ impl OrderQueue {
             item,
             limit,
             wait_timeout,
-            state: Mutex::default(),
+            waiting: Mutex::default(),
             arrived: Notify::new(),
             store_error: Mutex::default(),
         }
@@ -108,42 +80,31 @@ impl OrderQueue {
     }
 
     /// Puts the order at the end.
-    pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, NotQueued> {
-        let mut state = self.state.lock();
-        if state.is_closed {
-            return Err(NotQueued::Closed(order));
-        }
-        let now = Instant::now();
-        if state.waiting.len() >= self.limit {
-            state.sweep(now);
-            if state.waiting.len() >= self.limit {
-                let full = SaleError::QueueFull { item: self.item.clone(), limit: self.limit };
-                return Err(NotQueued::Full(full));
-            }
+    ///
+    /// # Errors
+    /// [`SaleError::QueueFull`].
+    pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= self.limit {
+            return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
         }
         let (reply, answer) = oneshot::channel();
-        let deadline = now + self.wait_timeout;
-        state.waiting.push_back(WaitingOrder {
-            order,
-            reply,
-            deadline,
-            unknown: None,
-            is_stale: false,
-        });
-        drop(state);
+        let deadline = Instant::now() + self.wait_timeout;
+        waiting.push_back(WaitingOrder { order, reply, deadline, unknown: None });
+        drop(waiting);
         self.arrived.notify_one();
         Ok(answer)
     }
 
     /// Takes up to `most` orders from the front, without those of disconnected buyers.
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
-        let mut state = self.state.lock();
-        let mut batch = Vec::with_capacity(most.min(state.waiting.len()));
-        while batch.len() < most {
-            match state.waiting.pop_front() {
-                Some(waiting) if waiting.is_disconnected() => {}
-                Some(waiting) => batch.push(waiting),
-                None => break,
+        let mut waiting = self.waiting.lock();
+        let mut batch = Vec::with_capacity(most.min(waiting.len()));
+        while batch.len() < most
+            && let Some(first) = waiting.pop_front()
+        {
+            if !first.is_disconnected() {
+                batch.push(first);
             }
         }
         batch
@@ -151,14 +112,14 @@ impl OrderQueue {
 
     /// Puts a batch back to the front, in its order.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let mut state = self.state.lock();
-        for waiting in batch.into_iter().rev() {
-            state.waiting.push_front(waiting);
+        let mut waiting = self.waiting.lock();
+        for order in batch.into_iter().rev() {
+            waiting.push_front(order);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.state.lock().waiting.len()
+        self.waiting.lock().len()
     }
 
     /// Waits for an order whose buyer is still connected.
@@ -169,23 +130,10 @@ impl OrderQueue {
         }
     }
 
-    /// Closes the queue if it is empty. Returns whether it is closed.
-    pub(super) fn close_if_empty(&self) -> bool {
-        let mut state = self.state.lock();
-        state.is_closed |= state.waiting.is_empty();
-        state.is_closed
-    }
-
-    /// Closes the queue and [fails](WaitingOrder::fail) all waiting orders. Later orders are refused.
-    pub(super) fn close(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
-        self.state.lock().is_closed = true;
-        self.fail_all(error);
-    }
-
     /// [Fails](WaitingOrder::fail) all waiting orders.
-    pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
+    pub(super) fn fail_all(&self, error: impl Fn() -> SaleError) {
         for waiting in self.take(usize::MAX) {
-            waiting.fail(&error);
+            waiting.fail(|_| error());
         }
     }
 
@@ -193,16 +141,13 @@ impl OrderQueue {
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
-        error: impl Fn(&WaitingOrder) -> SaleError,
+        error: impl Fn() -> SaleError,
     ) -> F::Output {
-        let mut future = std::pin::pin!(future);
+        let mut future = pin!(future);
         loop {
-            // an order that comes to an empty queue has a later deadline than this
-            let expiry = self.first_deadline().unwrap_or(Instant::now() + self.wait_timeout);
-            tokio::select! {
-                biased;
-                output = &mut future => return output,
-                () = sleep_until(expiry) => self.expire(&error),
+            match timeout_at(self.next_sweep(), &mut future).await {
+                Ok(output) => return output,
+                Err(_) => self.sweep(&error),
             }
         }
     }
@@ -211,50 +156,42 @@ impl OrderQueue {
     pub(super) async fn while_orders_wait<F: Future>(
         &self,
         future: F,
-        error: impl Fn(&WaitingOrder) -> SaleError,
+        error: impl Fn() -> SaleError,
     ) -> Option<F::Output> {
-        let none_waits = async {
-            while self.has_orders() {
-                sleep(SWEEP_EVERY).await;
+        let mut future = pin!(future);
+        while self.has_orders() {
+            match timeout_at(self.next_sweep(), &mut future).await {
+                Ok(output) => return Some(output),
+                Err(_) => self.sweep(&error),
             }
-        };
-        let either = async {
-            tokio::select! {
-                biased;
-                output = future => Some(output),
-                () = none_waits => None,
-            }
-        };
-        self.while_expiring(either, error).await
+        }
+        None
     }
 
-    fn expire(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
+    /// When the first order is too late, or its buyer may have disconnected.
+    fn next_sweep(&self) -> Instant {
+        let sweep_at = Instant::now() + SWEEP_EVERY;
+        self.waiting.lock().front().map_or(sweep_at, |first| first.deadline.min(sweep_at))
+    }
+
+    /// Fails the orders whose time is over, and drops those of disconnected buyers.
+    fn sweep(&self, error: impl Fn() -> SaleError) {
         let now = Instant::now();
-        loop {
-            let expired = {
-                let mut state = self.state.lock();
-                let is_over =
-                    |waiting: &WaitingOrder| waiting.deadline <= now || waiting.is_disconnected();
-                if !state.waiting.front().is_some_and(is_over) {
-                    return;
-                }
-                state.waiting.pop_front()
-            };
-            if let Some(waiting) = expired {
-                waiting.fail(&error);
-            }
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|order| !order.is_disconnected());
+        let count = waiting.partition_point(|order| order.deadline <= now);
+        let expired: Vec<_> = waiting.drain(..count).collect();
+        drop(waiting);
+        for order in expired {
+            order.fail(|_| error());
         }
     }
 
     /// Drops the orders of disconnected buyers, and returns whether any is left.
     fn has_orders(&self) -> bool {
-        let mut state = self.state.lock();
-        state.waiting.retain(|waiting| !waiting.is_disconnected());
-        !state.waiting.is_empty()
-    }
-
-    fn first_deadline(&self) -> Option<Instant> {
-        self.state.lock().waiting.front().map(|waiting| waiting.deadline)
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|order| !order.is_disconnected());
+        !waiting.is_empty()
     }
 
     /// Notes why the latest batch failed, if it did.
@@ -286,11 +223,11 @@ mod tests {
     #[tokio::test]
     async fn unknown_outweighs_every_later_error() {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
-        let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).ok().expect("room"));
+        let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
         let mut batch = queue.take(2);
         batch[0].unknown = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
         queue.put_back(batch);
-        queue.close(|_| SaleError::Stopping);
+        queue.fail_all(|| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
         assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
         assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");

@@ -84,8 +84,7 @@ impl StockReads {
             tokio::spawn(reader.run(inventory.clone()));
         }
         // only a task that panicked drops the reply
-        let seen =
-            answer.await.map_err(|source| SaleError::StoreUnavailable { source: source.into() })?;
+        let seen = answer.await.unwrap_or_else(|_| Err(Arc::new(InventoryError::too_late())));
         seen.map_err(|error| SaleError::of_read(error, &order.item))
     }
 }

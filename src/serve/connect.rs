@@ -10,11 +10,10 @@ use fenced_lock::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::ServeError;
 use crate::config::Config;
 use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
-use crate::sale::Sale;
+use crate::sale::{BoxError, Sale};
 
 /// How long the start waits for the lock service, to report a permanent error at once.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,7 +23,7 @@ const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// A permanent error: an invalid address, a wrong password.
-pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError> {
+pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, BoxError> {
     let options = config.sale_options(port);
     let inventory = inventory(config).await?;
     let sessions = lock_sessions(config, &options.instance, etcd(config)?).await?;
@@ -35,7 +34,7 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, ServeError>
 ///
 /// # Errors
 /// A permanent error.
-pub async fn inventory(config: &Config) -> Result<Inventory, ServeError> {
+pub async fn inventory(config: &Config) -> Result<Inventory, BoxError> {
     let inventory = config.servers.inventory().map_err(refused)?;
     match inventory.ping().await {
         Ok(()) => {}
@@ -59,7 +58,7 @@ pub async fn inventory(config: &Config) -> Result<Inventory, ServeError> {
 ///
 /// # Errors
 /// A permanent error.
-pub fn etcd(config: &Config) -> Result<Arc<EtcdBackend>, ServeError> {
+pub fn etcd(config: &Config) -> Result<Arc<EtcdBackend>, BoxError> {
     EtcdBackend::new(config.servers.etcd_options()?).map(Arc::new).map_err(refused)
 }
 
@@ -71,7 +70,7 @@ pub async fn lock_sessions(
     config: &Config,
     instance: &str,
     backend: Arc<dyn Backend<Token = Token>>,
-) -> Result<SessionKeeper, ServeError> {
+) -> Result<SessionKeeper, BoxError> {
     let session_options =
         SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
     let sessions = SessionKeeper::start(backend, session_options);
@@ -139,6 +138,6 @@ fn tls_hint(error: &(dyn Error + 'static), scheme: &str) -> String {
     if is_closed { format!("; it may speak TLS: try {scheme}://") } else { String::new() }
 }
 
-fn refused(error: impl Error + Send + Sync + 'static) -> ServeError {
-    ServeError::Connect { source: error.into() }
+fn refused(error: impl Error + 'static) -> BoxError {
+    format!("cannot connect: {}", ErrorChain(&error)).into()
 }

@@ -27,9 +27,10 @@ export class State {
     return Date.now() + this.#offset;
   }
 
-  /** All notes, oldest first. */
+  /** All notes, oldest first: those of the instance, of its demo about other instances, and of this page. */
   get allNotes() {
-    return [...this.notes, ...this.#ownNotes].sort((one, other) => one.at_ms - other.at_ms);
+    const ofDemo = (this.now?.demo?.notes ?? []).filter((note) => note.about !== this.now.instance);
+    return [...this.notes, ...ofDemo, ...this.#ownNotes].sort((one, other) => one.at_ms - other.at_ms);
   }
 
   /** Takes in the state of the connection. */

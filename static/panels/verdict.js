@@ -1,7 +1,7 @@
 // The last run and its verdict, in words.
 
 import { byId, setData, setShown, setText } from "../page/dom.js";
-import { count, counted, duration } from "../page/format.js";
+import { count, counted, duration, sentence } from "../page/format.js";
 import { guardOf } from "../page/guards.js";
 
 const FAULTS = { pause: "was paused while it held the lock", kill: "was killed while it sold" };
@@ -61,11 +61,6 @@ function failure({ error, answered }) {
   const text = sentence(error ?? "The cause is not known.");
   if (WITHOUT_VERDICT[text]) return { tone: "quiet", ...WITHOUT_VERDICT[text] };
   return { tone: "fail", title: answered > 0 ? "The run was not completed" : "The run could not begin", text };
-}
-
-/** With a capital at its start and a full stop at its end. */
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
 /** The run and its result, in numbers. */

@@ -10,4 +10,5 @@ mod inventory;
 mod program;
 mod sale;
 mod secured;
+mod shop;
 mod support;

@@ -115,23 +115,25 @@ pub struct QueueSnapshot {
 }
 
 /// A claim in a [`QueueSnapshot`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedClaim {
     /// Its place: the revision of its token, once granted.
     pub revision: i64,
     /// The lease that it hangs on.
     pub lease: i64,
+    /// Who made it, if this library did.
+    pub label: Option<Arc<str>>,
     /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
     pub since: Instant,
 }
 
 /// A tenure in a [`QueueSnapshot`]: one stretch of holding that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedTenure {
     /// The revision of its token.
     pub revision: i64,
-    /// The lease of its claim.
-    pub lease: i64,
+    /// Who held, if this library made the claim.
+    pub label: Option<Arc<str>>,
     /// When its claim was seen to be the first.
     pub began_at: Instant,
     /// When its claim was seen to be gone.

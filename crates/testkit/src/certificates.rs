@@ -1,9 +1,9 @@
 //! Certificates for a private server: an authority of its own, and what it has signed.
 
-use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
 
 /// A directory with the certificate of an authority, one for the server at 127.0.0.1, one for its
 /// clients, and the keys of both. The authority's own key is discarded, so there are no further certificates.
@@ -20,7 +20,7 @@ impl Certificates {
             return Err(io::Error::other("`testkit` is built without its feature `certificates`"));
         }
         let all = Self(parent.join("tls"));
-        DirBuilder::new().mode(0o700).create(&all.0)?;
+        std::fs::create_dir(&all.0)?;
         #[cfg(feature = "certificates")]
         all.write().map_err(io::Error::other)?;
         Ok(all)
@@ -91,11 +91,11 @@ pub(crate) fn text(path: &Path) -> String {
 
 /// Writes a file that only we may read; a reader sees all of it or what was there before.
 pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
-    let half = path.with_extension("half");
-    let mut file =
-        File::options().write(true).create(true).truncate(true).mode(0o600).open(&half)?;
+    let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
+    let mut file = NamedTempFile::new_in(dir)?;
     file.write_all(text.as_bytes())?;
-    std::fs::rename(half, path)
+    file.persist(path)?;
+    Ok(())
 }
 
 /// A random password.

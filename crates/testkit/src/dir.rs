@@ -43,7 +43,7 @@ impl OwnedDir {
     /// # Errors
     /// When the directory, the pipe or the process cannot be made.
     pub fn create() -> io::Result<Self> {
-        Self::guard(builder().tempdir()?, Stdio::null())
+        Self::create_under(None)
     }
 
     /// Creates it in another one, which stays as long as this one.
@@ -51,10 +51,17 @@ impl OwnedDir {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_in(parent: &Self) -> io::Result<Self> {
-        Self::guard(builder().tempdir_in(&parent.path)?, parent.hold()?.into())
+        Self::create_under(Some(parent))
     }
 
-    fn guard(dir: tempfile::TempDir, hold_on_parent: Stdio) -> io::Result<Self> {
+    pub(crate) fn create_under(parent: Option<&Self>) -> io::Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        // only this user may read its data and logs
+        builder.prefix("flash-sale-").permissions(Permissions::from_mode(0o700));
+        let (dir, hold_on_parent) = match parent {
+            None => (builder.tempdir()?, Stdio::null()),
+            Some(parent) => (builder.tempdir_in(&parent.path)?, parent.hold()?.into()),
+        };
         let (held, lifeline) = io::pipe()?;
         let guardian = Command::new("/bin/sh")
             .args(["-c", GUARDIAN, "flash-sale-dir"])
@@ -93,11 +100,4 @@ impl OwnedDir {
         }
         Err(io::Error::other(format!("{} could not be removed", path.display())))
     }
-}
-
-/// Only this user may read its data and logs.
-fn builder() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("flash-sale-").permissions(Permissions::from_mode(0o700));
-    builder
 }

@@ -11,7 +11,7 @@ use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::probe;
-use super::server::{Kind, Private, ServerError, find_program, flags, on_free_ports};
+use super::server::{Kind, Launch, Private, ServerError, find_program, flags};
 use crate::LOCK_NAME;
 
 /// Options of a private etcd.
@@ -72,30 +72,26 @@ impl Keys {
     }
 
     /// The flags of a member.
-    fn member_flags(&self, tokens: AuthTokens) -> [String; 11] {
+    fn member_flags(&self, tokens: AuthTokens) -> Vec<String> {
         let (certificate, key) = self.certificates.server();
+        let token_key = text(&self.password_file.with_file_name("token-key"));
         let (kind, seconds) = match tokens {
             AuthTokens::Simple(seconds) => ("simple".to_owned(), seconds),
             AuthTokens::Jwt(seconds) => {
-                let key = self.password_file.with_file_name("token-key");
-                let jwt = format!("jwt,sign-method=HS256,priv-key={},ttl={seconds}s", text(&key));
-                (jwt, seconds)
+                (format!("jwt,sign-method=HS256,priv-key={token_key},ttl={seconds}s"), seconds)
             }
         };
-        [
-            "--client-cert-auth".to_owned(),
-            "--trusted-ca-file".to_owned(),
-            text(&self.certificates.ca()),
-            "--cert-file".to_owned(),
-            text(&certificate),
-            "--key-file".to_owned(),
-            text(&key),
-            "--auth-token".to_owned(),
-            kind,
-            format!("--auth-token-ttl={seconds}"),
+        let mut all = flags([
+            ("--trusted-ca-file", text(&self.certificates.ca()).as_str()),
+            ("--cert-file", &text(&certificate)),
+            ("--key-file", &text(&key)),
+            ("--auth-token", &kind),
+            ("--auth-token-ttl", &seconds.to_string()),
             // the minimum: the passwords are random
-            "--bcrypt-cost=4".to_owned(),
-        ]
+            ("--bcrypt-cost", "4"),
+        ]);
+        all.push("--client-cert-auth".to_owned());
+        all
     }
 }
 
@@ -112,6 +108,12 @@ pub struct Etcd {
 
 impl Kind for Etcd {
     const NAME: &str = "etcd";
+    const PROGRAM: &str = "etcd";
+    const PACKAGES: [&str; 3] = ["etcd-server etcd-client", "etcd", "etcd"];
+
+    fn program() -> Option<PathBuf> {
+        find_program("FLASH_SALE_ETCD", &["etcd"])
+    }
 
     /// etcd reads each flag from the environment as well; but on some machines it does not run without
     /// `ETCD_UNSUPPORTED_ARCH`.
@@ -169,8 +171,7 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: EtcdOptions) -> Result<Self, ServerError> {
-        let mut members = Self::start_members(OwnedDir::create, 1, &options).await?;
-        Ok(members.remove(0))
+        Ok(Self::start_members(None, 1, &options).await?.remove(0))
     }
 
     /// Starts a cluster of `members` in `parent`, and waits until all of them answer.
@@ -182,89 +183,21 @@ impl PrivateEtcd {
         members: usize,
         options: EtcdOptions,
     ) -> Result<Vec<Self>, ServerError> {
-        Self::start_members(|| OwnedDir::create_in(parent), members, &options).await
+        Self::start_members(Some(parent), members, &options).await
     }
 
     async fn start_members(
-        create_dir: impl Fn() -> io::Result<OwnedDir>,
+        parent: Option<&OwnedDir>,
         members: usize,
         options: &EtcdOptions,
     ) -> Result<Vec<Self>, ServerError> {
-        let program =
-            find_program("FLASH_SALE_ETCD", &["etcd"]).ok_or(ServerError::NotInstalled {
-                program: "etcd",
-                apt: "etcd-server etcd-client",
-                dnf: "etcd",
-                brew: "etcd",
-            })?;
-        on_free_ports(async || {
-            Self::start_on_free_ports(&program, &create_dir, members, options).await
-        })
-        .await
-    }
-
-    async fn start_on_free_ports(
-        program: &std::path::Path,
-        create_dir: &impl Fn() -> io::Result<OwnedDir>,
-        members: usize,
-        options: &EtcdOptions,
-    ) -> Result<Vec<Self>, ServerError> {
-        let system = ServerError::system("etcd");
-        let mut places = Vec::with_capacity(members);
-        for _ in 0..members {
-            let [port, peer_port] = free_ports().map_err(&system)?;
-            // distinguishes our member from another etcd that took the port
-            let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
-            places.push((name, port, format!("http://127.0.0.1:{peer_port}")));
-        }
-        let cluster: Vec<_> =
-            places.iter().map(|(name, _, peer_url)| format!("{name}={peer_url}")).collect();
-        // etcd derives the cluster's id from it
-        let token = places.first().map(|(name, ..)| name.clone()).unwrap_or_default();
-        let mut all: Vec<Self> = Vec::with_capacity(members);
-        let scheme = if options.secured.is_some() { "https" } else { "http" };
-        for (name, port, peer_url) in places {
-            let dir = create_dir().map_err(&system)?;
-            let client_url = format!("{scheme}://127.0.0.1:{port}");
-            // all members have those of the first one
-            let keys = match (all.first(), options.secured) {
-                (Some(first), _) => first.kind.keys.clone(),
-                (None, Some(_)) => Some(Keys::create_in(dir.path()).map_err(&system)?),
-                (None, None) => None,
-            };
-            let mut args: Vec<_> = flags([
-                ("--name", name.as_str()),
-                ("--data-dir", &text(&dir.path().join("data"))),
-                ("--listen-client-urls", &client_url),
-                ("--advertise-client-urls", &client_url),
-                ("--listen-peer-urls", &peer_url),
-                ("--initial-advertise-peer-urls", &peer_url),
-                ("--initial-cluster", &cluster.join(",")),
-                ("--initial-cluster-token", &token),
-                ("--initial-cluster-state", "new"),
-                // 3.4 has an older logger as its default, which knows no levels
-                ("--logger", "zap"),
-                ("--log-level", "warn"),
-            ])
-            .collect();
-            if let Some(bytes) = options.quota_backend_bytes {
-                args.extend(flags([("--quota-backend-bytes", bytes.to_string().as_str())]));
-            }
-            args.extend_from_slice(&options.flags);
-            if let (Some(keys), Some(tokens)) = (&keys, options.secured) {
-                args.extend(keys.member_flags(tokens));
-            }
-            all.push(Self::spawn(program.to_owned(), args, dir, port, Etcd { name, keys })?);
-        }
-        // no member answers before most of them run
-        for member in &mut all {
-            member.until_ready().await?;
-        }
+        let prepare = async |program: &Path| prepare(program, parent, members, options);
+        let mut all = Self::start_all(prepare).await?;
         if options.secured.is_some() {
-            all[0].add_users().await.map_err(|error| system(io::Error::other(error)))?;
-            all.iter_mut()
-                .flat_map(|member| &mut member.kind.keys)
-                .for_each(|keys| keys.has_users = true);
+            all[0].add_users().await.map_err(ServerError::system("etcd"))?;
+            for keys in all.iter_mut().filter_map(|member| member.kind.keys.as_mut()) {
+                keys.has_users = true;
+            }
         }
         Ok(all)
     }
@@ -333,4 +266,57 @@ impl PrivateEtcd {
     pub fn endpoint(&self) -> String {
         self.kind.endpoint(self.port())
     }
+}
+
+/// Makes the members of a cluster ready.
+fn prepare(
+    program: &Path,
+    parent: Option<&OwnedDir>,
+    members: usize,
+    options: &EtcdOptions,
+) -> io::Result<Vec<Launch<Etcd>>> {
+    let mut places = Vec::with_capacity(members);
+    for _ in 0..members {
+        let [port, peer_port] = free_ports()?;
+        // distinguishes our member from another etcd that took the port
+        let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
+        places.push((name, port, format!("http://127.0.0.1:{peer_port}")));
+    }
+    let cluster: Vec<_> =
+        places.iter().map(|(name, _, peer_url)| format!("{name}={peer_url}")).collect();
+    // etcd derives the cluster's id from it
+    let token = places[0].0.clone();
+    let mut all: Vec<Launch<Etcd>> = Vec::with_capacity(members);
+    for (name, port, peer_url) in places {
+        let dir = OwnedDir::create_under(parent)?;
+        // all members have those of the first one
+        let keys = match (all.first(), options.secured) {
+            (Some(first), _) => first.kind.keys.clone(),
+            (None, Some(_)) => Some(Keys::create_in(dir.path())?),
+            (None, None) => None,
+        };
+        let kind = Etcd { name, keys };
+        let client_url = kind.endpoint(port);
+        let mut args = flags([
+            ("--name", kind.name.as_str()),
+            ("--data-dir", &text(&dir.path().join("data"))),
+            ("--listen-client-urls", &client_url),
+            ("--advertise-client-urls", &client_url),
+            ("--listen-peer-urls", &peer_url),
+            ("--initial-advertise-peer-urls", &peer_url),
+            ("--initial-cluster", &cluster.join(",")),
+            ("--initial-cluster-token", &token),
+            ("--initial-cluster-state", "new"),
+            // 3.4 has an older logger as its default, which knows no levels
+            ("--logger", "zap"),
+            ("--log-level", "warn"),
+        ]);
+        args.extend(options.quota_backend_bytes.map(|n| format!("--quota-backend-bytes={n}")));
+        args.extend_from_slice(&options.flags);
+        if let (Some(keys), Some(tokens)) = (&kind.keys, options.secured) {
+            args.extend(keys.member_flags(tokens));
+        }
+        all.push(Launch { program: program.to_owned(), args, dir, port, kind });
+    }
+    Ok(all)
 }

@@ -5,7 +5,7 @@
 //!   A server is there with the feature of its name, and can be secured with the feature `certificates`.
 //! - `redis_cluster`: three of them, each with its replicas, and moving a slot from one to another
 //! - [`certificates`]: what a secured server needs
-//! - `replication`: a Redis with a replica
+//! - [`replication`]: a Redis or PostgreSQL with a replica
 //! - `sentinel`: Redis Sentinel
 //! - [`server`]: what they have in common: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
@@ -47,7 +47,6 @@ pub mod proxy;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redis_cluster;
-#[cfg(feature = "redis")]
 pub mod replication;
 pub mod run;
 #[cfg(feature = "redis")]
@@ -68,11 +67,9 @@ pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
 pub use postgres::{PostgresOptions, PrivatePostgres, ReplicatedPostgres};
 pub use proxy::{Direction, Proxy};
 #[cfg(feature = "redis")]
-pub use redis::{PrivateRedis, RedisOptions};
+pub use redis::{PrivateRedis, RedisOptions, ReplicatedRedis};
 #[cfg(feature = "redis")]
 pub use redis_cluster::{PrivateRedisCluster, RedisClusterOptions};
-#[cfg(feature = "redis")]
-pub use replication::ReplicatedRedis;
 pub use run::Run;
 #[cfg(feature = "redis")]
 pub use sentinel::Sentinels;

@@ -18,44 +18,30 @@ use crate::wait::eventually;
 /// server is restarted.
 const RANGE: Range<u16> = 15_000..30_000;
 
+/// Below [`RANGE`], so that servers on random ports get none of these.
+const RESERVABLE: Range<u16> = 10_000..15_000;
+
 /// How often a server or a test is started on other ports if another program took its port.
 pub const PORT_ATTEMPTS: usize = 5;
-
-/// How many ports are tried for each one.
-const ATTEMPTS: usize = 200;
 
 /// Whether a server could listen on `127.0.0.1:port` now.
 pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// `N` different ports of 127.0.0.1 that were free a moment ago.
+/// `N` ports of 127.0.0.1 that were free a moment ago, and that nobody else in this process gets.
 ///
 /// Another program may take one before it is used; then the caller tries again.
 ///
 /// # Errors
-/// When hardly any port is free.
+/// When no port is free.
 pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
     let mut found = [0; N];
-    for n in 0..N {
-        found[n] = (0..ATTEMPTS)
-            .map(|_| random_port())
-            .find(|port| !found[..n].contains(port) && is_free(*port))
-            .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free port was found"))?;
+    for port in &mut found {
+        *port = take(RANGE, &[0]).ok_or(io::ErrorKind::AddrInUse)?;
     }
     Ok(found)
 }
-
-fn random_port() -> u16 {
-    let bytes = uuid::Uuid::new_v4().into_bytes();
-    RANGE.start + u16::from_be_bytes([bytes[0], bytes[1]]) % (RANGE.end - RANGE.start)
-}
-
-/// Below [`RANGE`], so that servers on random ports get none of these.
-const RESERVABLE: Range<u16> = 10_000..15_000;
-
-/// The ports given out by [`reserve`], for the life of this process.
-static RESERVED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// A port `p` such that all `p + offset` are free, and no other test gets them.
 ///
@@ -64,16 +50,22 @@ static RESERVED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// # Panics
 /// When thousands of ports are taken.
 pub fn reserve(offsets: &[u16]) -> u16 {
-    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    take(RESERVABLE, offsets).expect("thousands of ports are not all taken")
+}
+
+fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
+    /// The ports given out, for the life of this process.
+    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = uuid::Uuid::new_v4().into_bytes();
     // parallel runs begin at different places
-    let start = usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % RESERVABLE.len();
-    let mut ports = RESERVABLE.cycle().skip(start).take(RESERVABLE.len());
+    let start = usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % range.len();
+    let mut ports = range.clone().cycle().skip(start).take(range.len());
     let all = |port| offsets.iter().map(move |offset| port + offset);
-    let port = ports.find(|port| all(*port).all(|port| !reserved.contains(&port) && is_free(port)));
-    let port = port.expect("thousands of ports are not all taken");
-    reserved.extend(all(port));
-    port
+    let port = ports.find(|port| all(*port).all(|port| !taken.contains(&port) && is_free(port)))?;
+    taken.extend(all(port));
+    Some(port)
 }
 
 /// Another program took the port before its use.

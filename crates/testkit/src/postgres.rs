@@ -1,7 +1,6 @@
 //! A private PostgreSQL.
 
 use std::io;
-use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -12,10 +11,8 @@ use tokio::sync::OnceCell;
 use super::certificates::{Certificates, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::proxy::Proxy;
-use super::server::{
-    Kind, Private, START_TIMEOUT, ServerError, find_program, on_free_ports, until,
-};
+use super::replication::{Follow, Replicated};
+use super::server::{Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, until};
 
 /// Options of a private PostgreSQL.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +42,15 @@ pub struct Postgres {
 
 impl Kind for Postgres {
     const NAME: &str = "PostgreSQL";
+    const PROGRAM: &str = "postgres";
+    const PACKAGES: [&str; 3] = ["postgresql", "postgresql-server", "postgresql"];
 
     /// It ends the connections; with `TERM` it would wait for their ends.
     const END_SIGNAL: &str = "INT";
+
+    fn program() -> Option<PathBuf> {
+        Some(programs()?.join("postgres"))
+    }
 
     fn is_setting(variable: &str) -> bool {
         variable.starts_with("PG")
@@ -75,15 +78,6 @@ fn programs() -> Option<PathBuf> {
     newest.map(|path| path.join("bin")).filter(|path| path.join("postgres").is_file())
 }
 
-fn installed() -> Result<PathBuf, ServerError> {
-    programs().ok_or(ServerError::NotInstalled {
-        program: "postgres",
-        apt: "postgresql",
-        dnf: "postgresql-server",
-        brew: "postgresql",
-    })
-}
-
 /// Whether PostgreSQL is installed; if not, says that the caller's test is left out.
 pub fn is_installed() -> bool {
     let is_installed = programs().is_some();
@@ -99,33 +93,37 @@ pub fn psql() -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from("psql"))
 }
 
-/// The user and group to run as, if we are `root`.
-fn unprivileged_user() -> io::Result<Option<(u32, u32)>> {
+/// The ids of the user to run as and of its group, if we are `root`.
+type User = Option<[String; 2]>;
+
+fn unprivileged_user() -> io::Result<User> {
     if !geteuid().is_root() {
         return Ok(None);
     }
     let users = std::fs::read_to_string("/etc/passwd")?;
     let ids = |name: &str| {
-        let mut fields =
-            users.lines().find_map(|user| user.strip_prefix(&format!("{name}:x:")))?.split(':');
-        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+        let user = users.lines().find_map(|user| user.strip_prefix(&format!("{name}:x:")))?;
+        let mut ids = user.split(':').map(str::to_owned);
+        Some([ids.next()?, ids.next()?])
     };
     let user = ids("postgres").or_else(|| ids("nobody"));
-    user.map(Some).ok_or_else(|| {
-        io::Error::other("PostgreSQL does not run as root, and there is no `nobody`")
-    })
+    let nobody = "PostgreSQL does not run as root, and there is no `nobody`";
+    user.map(Some).ok_or_else(|| io::Error::other(nobody))
 }
 
 /// The program that becomes another one as this user, and its arguments.
-fn as_user(
-    user: Option<(u32, u32)>,
-    program: PathBuf,
-    args: Vec<String>,
-) -> (PathBuf, Vec<String>) {
-    let Some((user, group)) = user else { return (program, args) };
+fn as_user(user: &User, program: PathBuf, args: Vec<String>) -> (PathBuf, Vec<String>) {
+    let Some([user, group]) = user else { return (program, args) };
     let ids = [format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()];
     let args = ids.into_iter().chain([text(&program)]).chain(args).collect();
     ("/usr/bin/setpriv".into(), args)
+}
+
+/// Gives a directory and what is in it to this user.
+async fn give(user: &User, dir: &Path) -> io::Result<()> {
+    let Some([user, group]) = user else { return Ok(()) };
+    let args = vec!["-R".to_owned(), format!("{user}:{group}"), text(dir)];
+    run(&None, "chown".into(), args).await.map(drop)
 }
 
 impl PrivatePostgres {
@@ -135,80 +133,7 @@ impl PrivatePostgres {
     /// When PostgreSQL is not installed, ends, or does not answer within
     /// [`START_TIMEOUT`].
     pub async fn start(options: PostgresOptions) -> Result<Self, ServerError> {
-        let programs = installed()?;
-        on_free_ports(async || Self::start_on_free_port(&programs, &options, None).await).await
-    }
-
-    /// Starts a standby with a copy of the data of the primary on this port, or behind it, and waits until it answers.
-    async fn start_standby(primary: u16) -> Result<Self, ServerError> {
-        let (programs, options) = (installed()?, PostgresOptions::default());
-        let start = async || Self::start_on_free_port(&programs, &options, Some(primary)).await;
-        on_free_ports(start).await
-    }
-
-    async fn start_on_free_port(
-        programs: &Path,
-        options: &PostgresOptions,
-        primary: Option<u16>,
-    ) -> Result<Self, ServerError> {
-        let system = ServerError::system("PostgreSQL");
-        let dir = OwnedDir::create().map_err(&system)?;
-        let [port] = free_ports().map_err(&system)?;
-        let user = unprivileged_user().map_err(&system)?;
-        let data = dir.path().join("data");
-        let certificates = options.secured.then(|| Certificates::create_in(dir.path()));
-        let certificates = certificates.transpose().map_err(&system)?;
-        let mut settings = vec![
-            format!("port={port}"),
-            "listen_addresses=127.0.0.1".to_owned(),
-            "unix_socket_directories=".to_owned(),
-            "max_connections=300".to_owned(),
-            "shared_buffers=16MB".to_owned(),
-            // in its directory, which goes with it
-            "dynamic_shared_memory_type=mmap".to_owned(),
-        ];
-        if let Some(certificates) = &certificates {
-            let (certificate, key) = certificates.server();
-            let access = dir.path().join("access.conf");
-            let lines = "hostssl all postgres 127.0.0.1/32 trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
-            write_secret(&access, lines).map_err(&system)?;
-            settings.extend([
-                "ssl=on".to_owned(),
-                format!("ssl_cert_file={}", text(&certificate)),
-                format!("ssl_key_file={}", text(&key)),
-                format!("ssl_ca_file={}", text(&certificates.ca())),
-                format!("hba_file={}", text(&access)),
-            ]);
-        }
-        settings.extend_from_slice(&options.settings);
-        if let Some((user, group)) = user {
-            give_all(dir.path(), user, group).map_err(&system)?;
-        }
-
-        match primary {
-            None if options.own_data => init(user, programs, &data).await,
-            // `-a` keeps the owner, without whom the server does not start
-            None => {
-                let template = template(user, programs).await.map_err(&system)?;
-                let args = ["-a".to_owned(), text(&template), text(&data)];
-                run(None, "cp".into(), args.into()).await
-            }
-            Some(port) => {
-                let flags = ["--host=127.0.0.1", "--write-recovery-conf", "--checkpoint=fast"];
-                let ours = [format!("--port={port}"), format!("--pgdata={}", text(&data))];
-                let flags = flags.into_iter().chain(COMMON_FLAGS).map(str::to_owned).chain(ours);
-                run(user, programs.join("pg_basebackup"), flags.collect()).await
-            }
-        }
-        .map_err(&system)?;
-
-        let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
-        let args = ["-D".to_owned(), text(&data)].into_iter().chain(settings).collect();
-        let (program, args) = as_user(user, programs.join("postgres"), args);
-        let kind = Postgres { data, certificates };
-        let mut postgres = Self::spawn(program, args, dir, port, kind)?;
-        postgres.until_ready().await?;
-        Ok(postgres)
+        Self::start_one(async |program| prepare(program, &options, None).await).await
     }
 
     /// The address of the database `postgres`, for its superuser.
@@ -228,13 +153,7 @@ impl PrivatePostgres {
     /// When there is no answer, or PostgreSQL refuses.
     pub async fn run(&self, statement: &str) -> io::Result<String> {
         let args = [self.url(), "-XAtc".to_owned(), statement.to_owned()];
-        run(None, psql(), args.into()).await
-    }
-
-    /// Makes a standby the primary, and waits until it takes writes.
-    async fn promote(&self) -> io::Result<()> {
-        let is_primary = self.run("SELECT pg_promote()").await? == "t";
-        if is_primary { Ok(()) } else { Err(io::Error::other("the standby is not promoted")) }
+        run(&None, psql(), args.into()).await
     }
 
     /// The certificates of a secured server.
@@ -254,15 +173,7 @@ impl PrivatePostgres {
 }
 
 /// A primary, and a standby that can take its place.
-#[derive(Debug)]
-pub struct ReplicatedPostgres {
-    primary: PrivatePostgres,
-    standby: PrivatePostgres,
-    /// What the standby connects to.
-    replication: Proxy,
-    /// What the clients connect to.
-    address: Proxy,
-}
+pub type ReplicatedPostgres = Replicated<Postgres>;
 
 impl ReplicatedPostgres {
     /// Starts both, and waits until they answer. If `is_synchronous`, each write is at the standby before its answer.
@@ -270,66 +181,124 @@ impl ReplicatedPostgres {
     /// # Errors
     /// As [`PrivatePostgres::start`]; and when the system gives a proxy no port.
     pub async fn start(is_synchronous: bool) -> Result<Self, ServerError> {
-        let system = ServerError::system("PostgreSQL");
         let names = is_synchronous.then(|| "synchronous_standby_names=*".to_owned());
-        let options = PostgresOptions {
-            settings: names.into_iter().collect(),
-            own_data: true,
-            ..Default::default()
-        };
-        let primary = PrivatePostgres::start(options).await?;
-        let replication = Proxy::to(primary.port()).await.map_err(&system)?;
-        let standby = PrivatePostgres::start_standby(replication.port()).await?;
-        let address = Proxy::to(primary.port()).await.map_err(&system)?;
-        Ok(Self { primary, standby, replication, address })
-    }
-
-    /// The address of the one that is in charge, for the superuser.
-    pub fn url(&self) -> String {
-        self.primary.url_of("postgres", self.address.port())
-    }
-
-    /// Where clients find it.
-    pub fn address(&self) -> &Proxy {
-        &self.address
-    }
-
-    /// From now on the standby gets nothing, once it has what was written before.
-    ///
-    /// # Errors
-    /// When one of them does not answer, or the standby does not follow within [`START_TIMEOUT`].
-    pub async fn hold_writes_back(&self) -> io::Result<()> {
-        let written = self.primary.run("SELECT pg_current_wal_lsn()").await?;
-        let has_it = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
-        let follows = async || Ok(self.standby.run(&has_it).await? == "t");
-        until::<io::Error>("the standby does not follow", START_TIMEOUT, follows).await?;
-        self.replication.freeze();
-        Ok(())
-    }
-
-    /// The primary dies at once, and the standby takes its place.
-    ///
-    /// # Errors
-    /// When the primary does not end, or the standby is not promoted.
-    pub async fn fail_over(&mut self) -> io::Result<()> {
-        self.primary.crash().await?;
-        self.standby.promote().await?;
-        self.address.redirect_to(self.standby.port());
-        self.address.cut();
-        Ok(())
-    }
-
-    /// Stops both and removes their directories.
-    ///
-    /// # Errors
-    /// When one does not end, or its directory cannot be removed.
-    pub async fn stop(self) -> io::Result<()> {
-        self.primary.stop().await.and(self.standby.stop().await)
+        let settings = names.into_iter().collect();
+        let options = PostgresOptions { settings, own_data: true, ..Default::default() };
+        Self::of(PrivatePostgres::start(options).await?, async |_, port| {
+            let options = PostgresOptions::default();
+            Private::start_one(async |server| prepare(server, &options, Some(port)).await).await
+        })
+        .await
     }
 }
 
-/// Runs a program of PostgreSQL to its end.
-async fn run(user: Option<(u32, u32)>, program: PathBuf, args: Vec<String>) -> io::Result<String> {
+impl Follow for Postgres {
+    type Error = io::Error;
+
+    fn url_at(primary: &PrivatePostgres, port: u16) -> String {
+        primary.url_of("postgres", port)
+    }
+
+    async fn until_caught_up(
+        standby: &PrivatePostgres,
+        primary: &PrivatePostgres,
+    ) -> io::Result<()> {
+        let written = primary.run("SELECT pg_current_wal_lsn()").await?;
+        let has_it = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
+        let follows = async || Ok(standby.run(&has_it).await? == "t");
+        until("the standby does not follow", START_TIMEOUT, follows).await
+    }
+
+    async fn promote(standby: &PrivatePostgres) -> io::Result<()> {
+        let is_primary = standby.run("SELECT pg_promote()").await? == "t";
+        if is_primary { Ok(()) } else { Err(io::Error::other("the standby is not promoted")) }
+    }
+}
+
+/// Makes a server ready, with a data directory.
+async fn prepare(
+    server: &Path,
+    options: &PostgresOptions,
+    primary: Option<u16>,
+) -> io::Result<Launch<Postgres>> {
+    let dir = OwnedDir::create()?;
+    let [port] = free_ports()?;
+    let user = unprivileged_user()?;
+    let data = dir.path().join("data");
+    let certificates = options.secured.then(|| Certificates::create_in(dir.path())).transpose()?;
+    let mut settings = vec![
+        format!("port={port}"),
+        "listen_addresses=127.0.0.1".to_owned(),
+        "unix_socket_directories=".to_owned(),
+        "max_connections=300".to_owned(),
+        "shared_buffers=16MB".to_owned(),
+        // in its directory, which goes with it
+        "dynamic_shared_memory_type=mmap".to_owned(),
+    ];
+    if let Some(certificates) = &certificates {
+        let (certificate, key) = certificates.server();
+        let access = dir.path().join("access.conf");
+        let lines =
+            "hostssl all postgres 127.0.0.1/32 trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
+        write_secret(&access, lines)?;
+        settings.extend([
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", text(&certificate)),
+            format!("ssl_key_file={}", text(&key)),
+            format!("ssl_ca_file={}", text(&certificates.ca())),
+            format!("hba_file={}", text(&access)),
+        ]);
+    }
+    settings.extend_from_slice(&options.settings);
+    give(&user, dir.path()).await?;
+    match primary {
+        None if options.own_data => init(&user, server, &data).await?,
+        // `-a` keeps the owner, without whom the server does not start
+        None => {
+            let template = template(&user, server).await?;
+            run(&None, "cp".into(), vec!["-a".to_owned(), text(&template), text(&data)]).await?;
+        }
+        Some(port) => {
+            let port = format!("--port={port}");
+            let flags = ["--host=127.0.0.1", &port, "--write-recovery-conf", "--checkpoint=fast"];
+            make_data(&user, server.with_file_name("pg_basebackup"), &flags, &data).await?;
+        }
+    }
+    let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
+    let args = ["-D".to_owned(), text(&data)].into_iter().chain(settings).collect();
+    let (program, args) = as_user(&user, server.to_owned(), args);
+    Ok(Launch { program, args, dir, port, kind: Postgres { data, certificates } })
+}
+
+/// The data directory of a new server, made once in a process and removed with it. To copy it takes a fraction of the
+/// time that making it takes.
+async fn template(user: &User, server: &Path) -> io::Result<PathBuf> {
+    static TEMPLATE: OnceCell<OwnedDir> = OnceCell::const_new();
+    let make = async || -> io::Result<OwnedDir> {
+        let dir = OwnedDir::create()?;
+        give(user, dir.path()).await?;
+        init(user, server, &dir.path().join("data")).await?;
+        Ok(dir)
+    };
+    Ok(TEMPLATE.get_or_try_init(make).await?.path().join("data"))
+}
+
+/// Makes the data directory of a new server.
+async fn init(user: &User, server: &Path, data: &Path) -> io::Result<()> {
+    // small files for the log: they are most of what is copied
+    let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
+    make_data(user, server.with_file_name("initdb"), &flags, data).await
+}
+
+/// Makes a data directory by a program of PostgreSQL.
+async fn make_data(user: &User, program: PathBuf, flags: &[&str], data: &Path) -> io::Result<()> {
+    let data = format!("--pgdata={}", text(data));
+    let flags = [flags, &["--username=postgres", "--no-sync", &data]].concat();
+    run(user, program, flags.into_iter().map(str::to_owned).collect()).await.map(drop)
+}
+
+/// Runs a program to its end. Returns what it printed.
+async fn run(user: &User, program: PathBuf, args: Vec<String>) -> io::Result<String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (program, args) = as_user(user, program, args);
     let mut command = Command::new(program);
@@ -340,42 +309,4 @@ async fn run(user: Option<(u32, u32)>, program: PathBuf, args: Vec<String>) -> i
         return Err(io::Error::other(format!("{name}: {}", errors.trim())));
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// The flags of the programs that make a data directory.
-const COMMON_FLAGS: [&str; 2] = ["--username=postgres", "--no-sync"];
-
-/// The data directory of a new server, made once in a process and removed with it. To copy it takes a fraction of the
-/// time that making it takes.
-async fn template(user: Option<(u32, u32)>, programs: &Path) -> io::Result<PathBuf> {
-    static TEMPLATE: OnceCell<OwnedDir> = OnceCell::const_new();
-    let make = async || -> io::Result<OwnedDir> {
-        let dir = OwnedDir::create()?;
-        if let Some((user, group)) = user {
-            chown(dir.path(), Some(user), Some(group))?;
-        }
-        init(user, programs, &dir.path().join("data")).await?;
-        Ok(dir)
-    };
-    Ok(TEMPLATE.get_or_try_init(make).await?.path().join("data"))
-}
-
-/// Makes a data directory.
-async fn init(user: Option<(u32, u32)>, programs: &Path, data: &Path) -> io::Result<String> {
-    let data = format!("--pgdata={}", text(data));
-    // small files for the log: they are most of what is copied
-    let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
-    let flags = flags.into_iter().chain(COMMON_FLAGS).map(str::to_owned).chain([data]);
-    run(user, programs.join("initdb"), flags.collect()).await
-}
-
-/// Gives a directory and what is in it to this user.
-fn give_all(path: &Path, user: u32, group: u32) -> io::Result<()> {
-    chown(path, Some(user), Some(group))?;
-    if path.is_dir() {
-        for entry in std::fs::read_dir(path)? {
-            give_all(&entry?.path(), user, group)?;
-        }
-    }
-    Ok(())
 }

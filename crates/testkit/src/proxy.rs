@@ -1,10 +1,8 @@
 //! A TCP proxy that can hold, delay and lose what it forwards, and cut connections.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -24,9 +22,10 @@ const MAX_CHUNKS: usize = 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where a chunk goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
+    #[default]
     ToServer,
     /// From the server to the client.
     ToClient,
@@ -37,7 +36,7 @@ pub enum Direction {
 pub struct Proxy {
     address: SocketAddr,
     state: watch::Sender<State>,
-    counts: Arc<Counts>,
+    line: Line,
     listening: AbortHandle,
 }
 
@@ -57,17 +56,16 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Counts {
-    connections: AtomicU64,
+    connections: u64,
     /// Whether a chunk came while its direction was held.
-    holds: AtomicBool,
+    holds: bool,
     /// Chunks that were held up and went on later.
-    late: AtomicU64,
-    /// Chunks that pass before others are lost, how many are to be lost then, and how many were.
-    to_pass: [AtomicU64; 2],
-    to_lose: [AtomicU64; 2],
-    lost: AtomicU64,
+    late: u64,
+    /// The direction of the chunks to be lost, how many pass before, and how many are to be lost.
+    to_lose: (Direction, u64, u64),
+    lost: u64,
     /// Answers that had the marker.
-    marked: AtomicU64,
+    marked: u64,
 }
 
 impl Drop for Proxy {
@@ -95,8 +93,8 @@ impl Proxy {
         let address = listener.local_addr()?;
         let state = watch::Sender::new(State { port, ..State::default() });
         let states = state.subscribe();
-        let counts = Arc::new(Counts::default());
-        let line = Line { marker, counts: Arc::clone(&counts) };
+        let line = Line { marker, counts: Arc::default(), alarms: alarms() };
+        let accepting = line.clone();
         let listening = tokio::spawn(async move {
             loop {
                 let Ok((client, _)) = listener.accept().await else {
@@ -105,12 +103,12 @@ impl Proxy {
                 };
                 let State { port, cuts, refuses, .. } = *states.borrow();
                 if !refuses {
-                    line.counts.connections.fetch_add(1, Ordering::Relaxed);
-                    tokio::spawn(line.clone().forward(client, port, cuts, states.clone()));
+                    accepting.counts().connections += 1;
+                    tokio::spawn(accepting.clone().forward(client, port, cuts, states.clone()));
                 }
             }
         });
-        Ok(Self { address, state, counts, listening: listening.abort_handle() })
+        Ok(Self { address, state, line, listening: listening.abort_handle() })
     }
 
     /// Its address for HTTP.
@@ -125,27 +123,27 @@ impl Proxy {
 
     /// Whether the proxy holds a chunk since the last [`hold`](Self::hold).
     pub fn has_held_data(&self) -> bool {
-        self.counts.holds.load(Ordering::Relaxed)
+        self.line.counts().holds
     }
 
     /// How many chunks were held up and went on later.
     pub fn late_chunks(&self) -> u64 {
-        self.counts.late.load(Ordering::Relaxed)
+        self.line.counts().late
     }
 
     /// How many connections were made.
     pub fn connections(&self) -> u64 {
-        self.counts.connections.load(Ordering::Relaxed)
+        self.line.counts().connections
     }
 
     /// How many answers were lost.
     pub fn lost_answers(&self) -> u64 {
-        self.counts.lost.load(Ordering::Relaxed)
+        self.line.counts().lost
     }
 
     /// How many answers contained the marker, also after their client had gone.
     pub fn marked_answers(&self) -> u64 {
-        self.counts.marked.load(Ordering::Relaxed)
+        self.line.counts().marked
     }
 
     /// Ends all connections that are open.
@@ -166,7 +164,7 @@ impl Proxy {
 
     /// From now on holds all chunks of this direction. Connections stay open.
     pub fn hold(&self, direction: Direction) {
-        self.counts.holds.store(false, Ordering::Relaxed);
+        self.line.counts().holds = false;
         self.state.send_modify(|state| state.holds[direction as usize] = true);
     }
 
@@ -196,22 +194,18 @@ impl Proxy {
 
     /// Forwards `chunks` more chunks of this direction. The next chunk is lost, and its connection ends.
     pub fn lose_after(&self, direction: Direction, chunks: u64) {
-        for to_lose in &self.counts.to_lose {
-            to_lose.store(0, Ordering::Relaxed);
-        }
-        self.counts.to_pass[direction as usize].store(chunks, Ordering::Relaxed);
-        self.counts.to_lose[direction as usize].store(1, Ordering::Relaxed);
+        self.line.counts().to_lose = (direction, chunks, 1);
     }
 
     /// Whether the chunk of [`lose_after`](Self::lose_after) has been lost.
     pub fn has_lost(&self) -> bool {
-        self.counts.to_lose.iter().all(|to_lose| to_lose.load(Ordering::Relaxed) == 0)
+        self.line.counts().to_lose.2 == 0
     }
 
     /// Loses the next `answers` answers: the server gets the request, and the client's connection ends in place of
     /// the answer.
     pub fn lose_answers(&self, answers: u64) {
-        self.counts.to_lose[Direction::ToClient as usize].store(answers, Ordering::Relaxed);
+        self.line.counts().to_lose = (Direction::ToClient, 0, answers);
     }
 }
 
@@ -219,10 +213,25 @@ impl Proxy {
 #[derive(Clone, Debug)]
 struct Line {
     marker: &'static [u8],
-    counts: Arc<Counts>,
+    counts: Arc<Mutex<Counts>>,
+    alarms: Alarms,
 }
 
+type Alarms = mpsc::Sender<(Instant, oneshot::Sender<()>)>;
+
 impl Line {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A receiver that gets its message at this time.
+    fn alarm(&self, at: Instant) -> oneshot::Receiver<()> {
+        let (fire, fired) = oneshot::channel();
+        // an error drops `fire`, which fires as well
+        let _ = self.alarms.send((at, fire));
+        fired
+    }
+
     /// Forwards in both directions until both sides have ended, or until the number of cuts is no longer `cuts`.
     async fn forward(
         self,
@@ -254,7 +263,6 @@ impl Line {
         mut to: WriteHalf<TcpStream>,
         mut states: watch::Receiver<State>,
     ) -> io::Result<()> {
-        let Self { marker, counts, .. } = self;
         let mut buffer = vec![0; CHUNK_BYTES];
         // the delayed chunks, each with the end of its delay
         let mut line: VecDeque<(Option<oneshot::Receiver<()>>, Vec<u8>)> = VecDeque::new();
@@ -269,11 +277,11 @@ impl Line {
             };
             let Some(chunk) = read else {
                 if states.borrow().holds[direction as usize] {
-                    counts.holds.store(true, Ordering::Relaxed);
+                    self.counts().holds = true;
                     if states.wait_for(|state| !state.holds[direction as usize]).await.is_err() {
                         return Ok(());
                     }
-                    counts.late.fetch_add(1, Ordering::Relaxed);
+                    self.counts().late += 1;
                 }
                 if let Some((_, chunk)) = line.pop_front() {
                     to.write_all(&chunk).await?;
@@ -284,22 +292,37 @@ impl Line {
                 is_open = false;
                 continue;
             }
-            if direction == Direction::ToClient
-                && !marker.is_empty()
-                && chunk.windows(marker.len()).any(|part| part == *marker)
-            {
-                counts.marked.fetch_add(1, Ordering::Relaxed);
-            }
-            let passes = take_one(&counts.to_pass[direction as usize]);
-            if !passes && take_one(&counts.to_lose[direction as usize]) {
-                counts.lost.fetch_add(1, Ordering::Relaxed);
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
+            self.counts().arrived(direction, chunk, self.marker)?;
             let delay = states.borrow().delay;
-            let arrival = (!delay.is_zero()).then(|| alarm(Instant::now() + delay));
+            let arrival = (!delay.is_zero()).then(|| self.alarm(Instant::now() + delay));
             line.push_back((arrival, chunk.into()));
         }
         to.shutdown().await
+    }
+}
+
+impl Counts {
+    /// Counts a chunk.
+    ///
+    /// # Errors
+    /// It is to be lost.
+    fn arrived(&mut self, direction: Direction, chunk: &[u8], marker: &[u8]) -> io::Result<()> {
+        let is_marked =
+            || !marker.is_empty() && chunk.windows(marker.len()).any(|part| part == marker);
+        if direction == Direction::ToClient && is_marked() {
+            self.marked += 1;
+        }
+        let (of, to_pass, left) = &mut self.to_lose;
+        if *of != direction || *left == 0 {
+            return Ok(());
+        }
+        if *to_pass > 0 {
+            *to_pass -= 1;
+            return Ok(());
+        }
+        *left -= 1;
+        self.lost += 1;
+        Err(io::ErrorKind::ConnectionReset.into())
     }
 }
 
@@ -310,47 +333,19 @@ async fn reached(arrival: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// A receiver that gets its message at this time. A thread waits for it: Tokio's timer would add up to two milliseconds, which is the whole
-/// distance of a near server.
-fn alarm(at: Instant) -> oneshot::Receiver<()> {
-    static ALARMS: LazyLock<mpsc::Sender<(Instant, oneshot::Sender<()>)>> = LazyLock::new(|| {
-        let (sender, alarms) = mpsc::channel();
-        thread::spawn(move || ring(&alarms));
-        sender
+/// Makes a thread that sends messages at their times, in their order. Tokio's timer would add up to two milliseconds,
+/// which is the whole distance of a near server.
+fn alarms() -> Alarms {
+    let (alarms, set) = mpsc::channel::<(Instant, oneshot::Sender<()>)>();
+    #[allow(clippy::disallowed_methods, reason = "the thread is for waiting")]
+    thread::spawn(move || {
+        for (at, fire) in set {
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            // an error: the connection has gone
+            let _ = fire.send(());
+        }
     });
-    let (fire, fired) = oneshot::channel();
-    // an error drops `fire`, which fires as well
-    let _ = ALARMS.send((at, fire));
-    fired
-}
-
-fn ring(alarms: &mpsc::Receiver<(Instant, oneshot::Sender<()>)>) {
-    let mut waiting: BTreeMap<Instant, Vec<oneshot::Sender<()>>> = BTreeMap::new();
-    loop {
-        let next = waiting.first_key_value().map(|(at, _)| at.duration_since(Instant::now()));
-        let new = match next {
-            Some(wait) => alarms.recv_timeout(wait),
-            None => alarms.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match new {
-            Ok((at, fire)) => waiting.entry(at).or_default().push(fire),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        while let Some(first) = waiting.first_entry().filter(|first| *first.key() <= Instant::now())
-        {
-            for fire in first.remove() {
-                // an error: the receiver is gone
-                let _ = fire.send(());
-            }
-        }
-    }
-}
-
-/// Subtracts one, unless the count is zero. Returns whether it did.
-fn take_one(count: &AtomicU64) -> bool {
-    let less = |count: u64| count.checked_sub(1);
-    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    alarms
 }
 
 #[cfg(test)]

@@ -4,14 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, RedisResult};
 use tokio::time::timeout;
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
+use super::replication::{Follow, Replicated};
 use super::server::{
-    Kind, Private, START_TIMEOUT, ServerError, find_program, flags, on_free_ports,
+    Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, flags, until,
 };
 
 /// Options of a private Redis.
@@ -19,8 +20,6 @@ use super::server::{
 pub struct RedisOptions {
     /// How many numbered databases it has; 16 if `None`.
     pub databases: Option<u32>,
-    /// The size in bytes beyond which it refuses to write; no limit if `None`.
-    pub maxmemory_bytes: Option<u64>,
     /// Whether it keeps its data in memory only.
     pub volatile: bool,
     /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
@@ -62,6 +61,13 @@ pub struct Redis {
 
 impl Kind for Redis {
     const NAME: &str = "Redis";
+    const PROGRAM: &str = "redis-server";
+    const PACKAGES: [&str; 3] = ["redis-server", "redis (or valkey)", "redis"];
+
+    /// Valkey serves where Redis is not installed.
+    fn program() -> Option<PathBuf> {
+        find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"])
+    }
 
     async fn is_ready(&self, port: u16, pid: u32) -> bool {
         let info = async {
@@ -132,17 +138,16 @@ impl Keys {
             ("--tls-cluster", "yes"),
             ("--aclfile", &text(&users)),
         ])
-        .collect()
     }
 }
 
 impl PrivateRedis {
-    /// Starts it, and waits until it answers. Valkey serves where Redis is not installed.
+    /// Starts it, and waits until it answers.
     ///
     /// # Errors
     /// When Redis is not installed, ends, or does not answer within [`START_TIMEOUT`].
     pub async fn start(options: RedisOptions) -> Result<Self, ServerError> {
-        Self::start_somewhere(OwnedDir::create, &options).await
+        Self::start_under(None, &options).await
     }
 
     /// As [`start`](Self::start), with its directory in `parent`, which then stays until it is gone.
@@ -150,65 +155,14 @@ impl PrivateRedis {
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn start_in(parent: &OwnedDir, options: RedisOptions) -> Result<Self, ServerError> {
-        Self::start_somewhere(|| OwnedDir::create_in(parent), &options).await
+        Self::start_under(Some(parent), &options).await
     }
 
-    async fn start_somewhere(
-        create_dir: impl Fn() -> io::Result<OwnedDir>,
+    pub(crate) async fn start_under(
+        parent: Option<&OwnedDir>,
         options: &RedisOptions,
     ) -> Result<Self, ServerError> {
-        let program = Redis::program()?;
-        on_free_ports(async || {
-            let dir = create_dir().map_err(ServerError::system("Redis"))?;
-            Self::start_on_free_port(program.clone(), dir, options).await
-        })
-        .await
-    }
-
-    async fn start_on_free_port(
-        program: PathBuf,
-        dir: OwnedDir,
-        options: &RedisOptions,
-    ) -> Result<Self, ServerError> {
-        // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
-        let [port, cluster_port] = free_ports().map_err(ServerError::system("Redis"))?;
-        let mut args: Vec<_> = flags([
-            ("--bind", "127.0.0.1"),
-            ("--daemonize", "no"),
-            ("--dir", &text(dir.path())),
-            ("--appendonly", if options.volatile { "no" } else { "yes" }),
-            ("--appendfsync", "always"),
-            // no snapshots: the log has everything
-            ("--save", ""),
-            ("--maxmemory-policy", "noeviction"),
-            // the orders of a small sale are found without passing over all of them
-            ("--hash-max-listpack-entries", "0"),
-        ])
-        .collect();
-        if let Some(databases) = options.databases {
-            args.extend(flags([("--databases", databases.to_string().as_str())]));
-        }
-        if let Some(bytes) = options.maxmemory_bytes {
-            args.extend(flags([("--maxmemory", bytes.to_string().as_str())]));
-        }
-        if let Some(timeout) = options.node_timeout {
-            args.extend(flags([
-                ("--cluster-enabled", "yes"),
-                ("--cluster-port", &cluster_port.to_string()),
-                ("--cluster-node-timeout", &timeout.as_millis().to_string()),
-                // what has its primary sells on
-                ("--cluster-require-full-coverage", "no"),
-                // a replica need not wait for further ones
-                ("--repl-diskless-sync-delay", "0"),
-            ]));
-        }
-        let keys = options.secured.then(|| Keys::create_in(dir.path(), port)).transpose();
-        let keys = keys.map_err(ServerError::system("Redis"))?;
-        let kind = Redis { keys };
-        args.extend(kind.flags(port));
-        let mut redis = Self::spawn(program, args, dir, port, kind)?;
-        redis.until_ready().await?;
-        Ok(redis)
+        Self::start_one(async |program| prepare(program, parent, options)).await
     }
 
     /// The address, without user and password.
@@ -260,17 +214,6 @@ impl PrivateRedis {
 }
 
 impl Redis {
-    pub(crate) fn program() -> Result<PathBuf, ServerError> {
-        find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"]).ok_or(
-            ServerError::NotInstalled {
-                program: "redis-server",
-                apt: "redis-server",
-                dnf: "redis (or valkey)",
-                brew: "redis",
-            },
-        )
-    }
-
     pub(crate) fn for_sentinel_in(&self, dir: &Path) -> io::Result<Self> {
         let keys = self.keys.as_ref().map(|keys| keys.for_sentinel_in(dir)).transpose()?;
         Ok(Self { keys })
@@ -309,4 +252,100 @@ impl Redis {
         command.arg(line.split(' ').collect::<Vec<_>>());
         command.query_async(&mut connection).await
     }
+}
+
+fn prepare(
+    program: &Path,
+    parent: Option<&OwnedDir>,
+    options: &RedisOptions,
+) -> io::Result<Launch<Redis>> {
+    let dir = OwnedDir::create_under(parent)?;
+    // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
+    let [port, cluster_port] = free_ports()?;
+    let mut args = flags([
+        ("--bind", "127.0.0.1"),
+        ("--daemonize", "no"),
+        ("--dir", &text(dir.path())),
+        ("--appendonly", if options.volatile { "no" } else { "yes" }),
+        ("--appendfsync", "always"),
+        // no snapshots: the log has everything
+        ("--save", ""),
+        ("--maxmemory-policy", "noeviction"),
+        // the orders of a small sale are found without passing over all of them
+        ("--hash-max-listpack-entries", "0"),
+        ("--databases", &options.databases.unwrap_or(16).to_string()),
+    ]);
+    if let Some(timeout) = options.node_timeout {
+        args.extend(flags([
+            ("--cluster-enabled", "yes"),
+            ("--cluster-port", &cluster_port.to_string()),
+            ("--cluster-node-timeout", &timeout.as_millis().to_string()),
+            // what has its primary sells on
+            ("--cluster-require-full-coverage", "no"),
+            // a replica need not wait for further ones
+            ("--repl-diskless-sync-delay", "0"),
+        ]));
+    }
+    let kind =
+        Redis { keys: options.secured.then(|| Keys::create_in(dir.path(), port)).transpose()? };
+    args.extend(kind.flags(port));
+    Ok(Launch { program: program.to_owned(), args, dir, port, kind })
+}
+
+/// A Redis with a replica.
+pub type ReplicatedRedis = Replicated<Redis>;
+
+impl ReplicatedRedis {
+    /// Starts both, with their directories in `parent`, and waits until the replica follows.
+    ///
+    /// # Errors
+    /// As [`PrivateRedis::start`], or when the replica does not follow within [`START_TIMEOUT`].
+    pub async fn start_in(parent: &OwnedDir, options: RedisOptions) -> Result<Self, ServerError> {
+        let primary = PrivateRedis::start_in(parent, options.clone()).await?;
+        Self::of(primary, async |primary, port| {
+            let replica = PrivateRedis::start_in(parent, options).await?;
+            let follows = follow(&replica, primary, port).await;
+            follows.map(|()| replica).map_err(ServerError::system("Redis"))
+        })
+        .await
+    }
+}
+
+impl Follow for Redis {
+    type Error = RedisError;
+
+    fn url_at(_: &PrivateRedis, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}")
+    }
+
+    async fn until_caught_up(replica: &PrivateRedis, primary: &PrivateRedis) -> RedisResult<()> {
+        let written =
+            offset(&primary.run::<String>("INFO replication").await?, "master_repl_offset:");
+        until("the replica does not follow", START_TIMEOUT, async || {
+            let known: String = replica.run("INFO replication").await?;
+            let is_up = known.contains("master_link_status:up");
+            Ok(is_up && offset(&known, "slave_repl_offset:") >= written)
+        })
+        .await
+    }
+
+    async fn promote(replica: &PrivateRedis) -> RedisResult<()> {
+        replica.run("REPLICAOF NO ONE").await
+    }
+}
+
+/// Makes `replica` follow `primary`, which it reaches at `port`, and waits until it does.
+///
+/// # Errors
+/// When one of the two does not answer, or that takes longer than [`START_TIMEOUT`].
+pub async fn follow(replica: &PrivateRedis, primary: &PrivateRedis, port: u16) -> RedisResult<()> {
+    // the default waits 5 s for more replicas
+    primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await?;
+    replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await?;
+    Redis::until_caught_up(replica, primary).await
+}
+
+/// How much of the replication was written, or read.
+fn offset(info: &str, name: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
 }

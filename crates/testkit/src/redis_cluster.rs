@@ -1,8 +1,9 @@
 //! A private Redis Cluster: three primaries with a third of the slots each.
 
+use std::io;
 use std::time::Duration;
 
-use redis::{RedisError, RedisResult, Value};
+use redis::{RedisResult, Value};
 
 use super::dir::OwnedDir;
 use super::redis::{PrivateRedis, RedisOptions};
@@ -10,8 +11,6 @@ use super::server::{START_TIMEOUT, ServerError, until};
 
 /// How many primaries it has: a majority of them is needed for a failover.
 pub const PRIMARIES: usize = 3;
-
-const NAME: &str = "Redis Cluster";
 
 const SLOTS: usize = 16384;
 
@@ -36,33 +35,6 @@ impl Default for RedisClusterOptions {
 pub struct PrivateRedisCluster {
     /// The primaries that it was started with, then their first replicas in the same order, and so on.
     pub nodes: Vec<PrivateRedis>,
-    /// After the nodes, so that it is dropped last: their directories are in it.
-    dir: OwnedDir,
-}
-
-/// The line about a node in the answer to `CLUSTER NODES`.
-struct Line {
-    port: u16,
-    is_live_primary: bool,
-    slots: Vec<(u16, u16)>,
-}
-
-impl Line {
-    fn parse(line: &str) -> Option<Self> {
-        let words: Vec<_> = line.split(' ').collect();
-        let address = words.get(1)?.split('@').next()?;
-        let flags: Vec<_> = words.get(2)?.split(',').collect();
-        let slots = words.iter().skip(8).filter_map(|word| {
-            let (first, last) = word.split_once('-').unwrap_or((word, word));
-            // a slot that moves has brackets
-            Some((first.parse().ok()?, last.parse().ok()?))
-        });
-        Some(Self {
-            port: address.rsplit(':').next()?.parse().ok()?,
-            is_live_primary: flags.contains(&"master") && !flags.contains(&"fail"),
-            slots: slots.collect(),
-        })
-    }
 }
 
 impl PrivateRedisCluster {
@@ -71,10 +43,10 @@ impl PrivateRedisCluster {
     /// # Errors
     /// As [`PrivateRedis::start`], or when the nodes do not agree within [`START_TIMEOUT`].
     pub async fn start(options: RedisClusterOptions) -> Result<Self, ServerError> {
-        Self::start_with(OwnedDir::create().map_err(ServerError::system(NAME))?, options).await
+        Self::start_under(None, options).await
     }
 
-    /// As [`start`](Self::start), with its directory in `parent`, which then stays until it is gone.
+    /// As [`start`](Self::start), with its directories in `parent`, which then stays until they are gone.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -82,47 +54,27 @@ impl PrivateRedisCluster {
         parent: &OwnedDir,
         options: RedisClusterOptions,
     ) -> Result<Self, ServerError> {
-        let dir = OwnedDir::create_in(parent).map_err(ServerError::system(NAME))?;
-        Self::start_with(dir, options).await
+        Self::start_under(Some(parent), options).await
     }
 
-    async fn start_with(dir: OwnedDir, options: RedisClusterOptions) -> Result<Self, ServerError> {
-        let node_timeout = Some(options.node_timeout);
-        let count = PRIMARIES * (1 + options.replicas);
-        let mut cluster = Self { nodes: Vec::new(), dir };
-        for _ in 0..count {
-            let options = RedisOptions { node_timeout, ..RedisOptions::default() };
-            cluster.nodes.push(PrivateRedis::start_in(&cluster.dir, options).await?);
+    async fn start_under(
+        parent: Option<&OwnedDir>,
+        RedisClusterOptions { replicas, node_timeout }: RedisClusterOptions,
+    ) -> Result<Self, ServerError> {
+        let options = RedisOptions { node_timeout: Some(node_timeout), ..RedisOptions::default() };
+        let mut nodes = Vec::new();
+        for _ in 0..PRIMARIES * (1 + replicas) {
+            nodes.push(PrivateRedis::start_under(parent, &options).await?);
         }
-        cluster.form(options.replicas).await.map_err(system)?;
+        let cluster = Self { nodes };
+        cluster.form(replicas).await.map_err(ServerError::system("Redis Cluster"))?;
         Ok(cluster)
     }
 
     /// Makes a cluster of the nodes.
     async fn form(&self, replicas: usize) -> RedisResult<()> {
-        self.join().await?;
-        let knows_all = async |node: &PrivateRedis| node.lines().await.len() == self.nodes.len();
-        self.until("a node does not know all", knows_all).await?;
-        for (n, replica) in self.nodes.iter().enumerate().skip(PRIMARIES) {
-            let primary = self.id(n % PRIMARIES).await?;
-            replica.run::<()>(&format!("CLUSTER REPLICATE {primary}")).await?;
-        }
-        let connected = format!("connected_slaves:{replicas}\r\n");
-        self.until("a primary lacks slots or replicas", async |node| {
-            let lines = node.lines().await;
-            let slots: usize = lines.iter().map(|line| line.slots.len()).sum();
-            let info = node.text("INFO replication").await;
-            let is_complete = info.contains("role:slave") && info.contains("link_status:up")
-                || info.contains(&connected) && info.matches("state=online").count() == replicas;
-            slots == PRIMARIES
-                && is_complete
-                && node.text("CLUSTER INFO").await.contains("cluster_state:ok")
-        })
-        .await
-    }
-
-    async fn join(&self) -> RedisResult<()> {
         let first = &self.nodes[0];
+        let bus: Vec<String> = first.run("CONFIG GET cluster-port").await?;
         for (n, node) in self.nodes.iter().enumerate() {
             // different epochs from the start: nothing to resolve later
             node.run::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", n + 1)).await?;
@@ -130,13 +82,30 @@ impl PrivateRedisCluster {
                 let (begin, end) = (n * SLOTS / PRIMARIES, (n + 1) * SLOTS / PRIMARIES - 1);
                 node.run::<()>(&format!("CLUSTER ADDSLOTSRANGE {begin} {end}")).await?;
             }
+            if n > 0 {
+                let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", first.port(), bus[1]);
+                node.run::<()>(&meet).await?;
+            }
         }
-        let bus: Vec<String> = first.run("CONFIG GET cluster-port").await?;
-        for node in &self.nodes[1..] {
-            let line = format!("CLUSTER MEET 127.0.0.1 {} {}", first.port(), bus[1]);
-            node.run::<()>(&line).await?;
+        let all_known = format!("cluster_known_nodes:{}\r\n", self.nodes.len());
+        self.until("a node does not know all", async |node| {
+            node.text("CLUSTER INFO").await.contains(&all_known)
+        })
+        .await?;
+        for (n, replica) in self.nodes.iter().enumerate().skip(PRIMARIES) {
+            let primary = self.id(n % PRIMARIES).await?;
+            replica.run::<()>(&format!("CLUSTER REPLICATE {primary}")).await?;
         }
-        Ok(())
+        let assigned = format!("cluster_slots_assigned:{SLOTS}\r\n");
+        let connected = format!("connected_slaves:{replicas}\r\n");
+        self.until("a primary lacks slots or replicas", async |node| {
+            let state = node.text("CLUSTER INFO").await;
+            let info = node.text("INFO replication").await;
+            let is_complete = info.contains("role:slave") && info.contains("link_status:up")
+                || info.contains(&connected) && info.matches("state=online").count() == replicas;
+            is_complete && state.contains("cluster_state:ok") && state.contains(&assigned)
+        })
+        .await
     }
 
     /// Waits until the condition is true for every node.
@@ -146,7 +115,7 @@ impl PrivateRedisCluster {
         is_so: impl AsyncFn(&PrivateRedis) -> bool,
     ) -> RedisResult<()> {
         for node in &self.nodes {
-            until(late, START_TIMEOUT, async || Ok::<_, RedisError>(is_so(node).await)).await?;
+            until(late, START_TIMEOUT, async || RedisResult::Ok(is_so(node).await)).await?;
         }
         Ok(())
     }
@@ -165,18 +134,13 @@ impl PrivateRedisCluster {
     /// # Errors
     /// When no node answers.
     pub async fn place_of(&self, key: &str) -> RedisResult<(u16, Option<usize>)> {
-        let mut answer = Err(RedisError::from(std::io::Error::other("no node answers")));
         for node in &self.nodes {
-            answer = node.run(&format!("CLUSTER KEYSLOT {key}")).await;
-            let Ok(slot) = answer else { continue };
-            let lines = node.lines().await;
-            let serves = |line: &&Line| {
-                line.is_live_primary && line.slots.iter().any(|(a, b)| (*a..=*b).contains(&slot))
-            };
-            let port = lines.iter().find(serves).map(|line| line.port);
-            return Ok((slot, self.nodes.iter().position(|node| Some(node.port()) == port)));
+            if let Ok(slot) = node.run(&format!("CLUSTER KEYSLOT {key}")).await {
+                let port = server_of(slot, &node.text("CLUSTER NODES").await);
+                return Ok((slot, self.nodes.iter().position(|node| Some(node.port()) == port)));
+            }
         }
-        answer.map(|slot| (slot, None))
+        Err(io::Error::other("no node answers").into())
     }
 
     /// Begins to move a slot from one node to another. From now on a node refuses commands about several keys of
@@ -243,13 +207,23 @@ impl PrivateRedis {
     async fn text(&self, line: &str) -> String {
         self.run(line).await.unwrap_or_default()
     }
-
-    /// The nodes of its cluster, as it sees them.
-    async fn lines(&self) -> Vec<Line> {
-        self.text("CLUSTER NODES").await.lines().filter_map(Line::parse).collect()
-    }
 }
 
-fn system(error: RedisError) -> ServerError {
-    ServerError::system(NAME)(std::io::Error::other(error))
+/// The port of the live primary that serves the slot, in an answer to `CLUSTER NODES`.
+fn server_of(slot: u16, nodes: &str) -> Option<u16> {
+    let serves = |line: &&str| {
+        let mut words = line.split(' ').skip(2);
+        let flags = words.next().unwrap_or_default();
+        let is_live = flags.contains("master") && flags.split(',').all(|flag| flag != "fail");
+        is_live
+            && words.skip(5).any(|slots| {
+                let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
+                // a slot that moves has brackets, and is no number
+                let bounds = first.parse::<u16>().ok().zip(last.parse().ok());
+                bounds.is_some_and(|(first, last)| (first..=last).contains(&slot))
+            })
+    };
+    let line = nodes.lines().find(serves)?;
+    // as in `127.0.0.1:7000@17000`
+    line.split(['@', ' ']).nth(1)?.rsplit(':').next()?.parse().ok()
 }

@@ -1,56 +1,68 @@
-//! A Redis with a replica, and a failover by hand.
+//! A server with a replica, and a failover by hand.
 
 use std::io;
 
-use redis::RedisResult;
+use super::proxy::Proxy;
+use super::server::{Kind, Private, ServerError};
 
-use super::dir::OwnedDir;
-use super::proxy::{Direction, Proxy};
-use super::redis::{PrivateRedis, RedisOptions};
-use super::server::{START_TIMEOUT, ServerError, until};
+/// A kind of server that can follow another one.
+#[allow(async_fn_in_trait, reason = "for the servers of this crate")]
+pub trait Follow: Kind {
+    /// When a server does not answer, or refuses.
+    type Error;
+
+    /// The address for clients that connect to this port instead.
+    fn url_at(primary: &Private<Self>, port: u16) -> String;
+
+    /// Waits until the replica has all that the primary has now.
+    async fn until_caught_up(
+        replica: &Private<Self>,
+        primary: &Private<Self>,
+    ) -> Result<(), Self::Error>;
+
+    /// Makes a replica a primary, and waits until it takes writes.
+    async fn promote(replica: &Private<Self>) -> Result<(), Self::Error>;
+}
 
 /// A primary, a replica that follows it, and the address of the primary for its clients. Not for secured servers.
 #[derive(Debug)]
-pub struct ReplicatedRedis {
+pub struct Replicated<K> {
     /// The primary, until [`fail_over`](Self::fail_over).
-    pub primary: PrivateRedis,
+    pub primary: Private<K>,
     /// The replica, until then.
-    pub replica: PrivateRedis,
+    pub replica: Private<K>,
     /// What the clients connect to.
     pub address: Proxy,
     /// What the replica connects to.
     replication: Proxy,
 }
 
-impl ReplicatedRedis {
-    /// Starts both, with their directories in `parent`, and waits until the replica follows.
-    ///
-    /// # Errors
-    /// As [`PrivateRedis::start`], or when the replica does not follow within [`START_TIMEOUT`].
-    pub async fn start_in(parent: &OwnedDir, options: RedisOptions) -> Result<Self, ServerError> {
-        let no_start = ServerError::system("Redis");
-        let start = || PrivateRedis::start_in(parent, options.clone());
-        let (primary, replica) = tokio::try_join!(start(), start())?;
-        let address = Proxy::to(primary.port()).await.map_err(&no_start)?;
-        let replication = Proxy::to(primary.port()).await.map_err(&no_start)?;
-        follow(&replica, &primary, replication.port())
-            .await
-            .map_err(|error| no_start(io::Error::other(error)))?;
+impl<K: Follow> Replicated<K> {
+    /// `replica_of` starts the replica of the primary at the given port.
+    pub(crate) async fn of(
+        primary: Private<K>,
+        replica_of: impl AsyncFnOnce(&Private<K>, u16) -> Result<Private<K>, ServerError>,
+    ) -> Result<Self, ServerError> {
+        let no_proxy = ServerError::system(K::NAME);
+        let address = Proxy::to(primary.port()).await.map_err(&no_proxy)?;
+        let replication = Proxy::to(primary.port()).await.map_err(&no_proxy)?;
+        let replica = replica_of(&primary, replication.port()).await?;
         Ok(Self { primary, replica, address, replication })
     }
 
     /// Where clients find the primary, also after a failover.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.address.port())
+        K::url_at(&self.primary, self.address.port())
     }
 
     /// From now on the replica gets nothing, once it has all that was written before.
     ///
     /// # Errors
-    /// When one of the two does not answer, or the replica does not catch up within [`START_TIMEOUT`].
-    pub async fn hold_writes_back(&self) -> RedisResult<()> {
-        until_caught_up(&self.replica, &self.primary).await?;
-        self.replication.hold(Direction::ToClient);
+    /// When one of the two does not answer, or the replica does not catch up within
+    /// [`START_TIMEOUT`](super::server::START_TIMEOUT).
+    pub async fn hold_writes_back(&self) -> Result<(), K::Error> {
+        K::until_caught_up(&self.replica, &self.primary).await?;
+        self.replication.freeze();
         Ok(())
     }
 
@@ -58,8 +70,8 @@ impl ReplicatedRedis {
     ///
     /// # Errors
     /// When the replica does not answer.
-    pub async fn fail_over(&self) -> RedisResult<()> {
-        self.replica.run::<()>("REPLICAOF NO ONE").await?;
+    pub async fn fail_over(&self) -> Result<(), K::Error> {
+        K::promote(&self.replica).await?;
         self.address.redirect_to(self.replica.port());
         self.address.cut();
         Ok(())
@@ -68,39 +80,8 @@ impl ReplicatedRedis {
     /// Stops both and removes their directories.
     ///
     /// # Errors
-    /// As [`PrivateRedis::stop`].
+    /// When one does not end, or its directory cannot be removed.
     pub async fn stop(self) -> io::Result<()> {
-        self.primary.stop().await?;
-        self.replica.stop().await
+        self.primary.stop().await.and(self.replica.stop().await)
     }
-}
-
-/// Makes `replica` follow `primary`, which it reaches at `port`, and waits until it does.
-///
-/// # Errors
-/// When one of the two does not answer, or that takes longer than [`START_TIMEOUT`].
-pub async fn follow(replica: &PrivateRedis, primary: &PrivateRedis, port: u16) -> RedisResult<()> {
-    // the default waits 5 s for more replicas
-    primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await?;
-    replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await?;
-    until_caught_up(replica, primary).await
-}
-
-/// Waits until `replica` has all that `primary` has now.
-pub(crate) async fn until_caught_up(
-    replica: &PrivateRedis,
-    primary: &PrivateRedis,
-) -> RedisResult<()> {
-    let written = offset(&primary.run::<String>("INFO replication").await?, "master_repl_offset:");
-    until("the replica does not follow", START_TIMEOUT, async || {
-        let known: String = replica.run("INFO replication").await?;
-        let is_up = known.contains("master_link_status:up");
-        Ok(is_up && offset(&known, "slave_repl_offset:") >= written)
-    })
-    .await
-}
-
-/// How much of the replication was written, or read.
-fn offset(info: &str, name: &str) -> Option<u64> {
-    info.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
 }

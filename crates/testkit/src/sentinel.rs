@@ -10,9 +10,9 @@ use super::certificates::text;
 use super::child::Child;
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::redis::{PrivateRedis, Redis, RedisOptions};
-use super::replication::{follow, until_caught_up};
-use super::server::{START_TIMEOUT, ServerError, on_free_ports, until};
+use super::redis::{PrivateRedis, Redis, RedisOptions, follow};
+use super::replication::Follow as _;
+use super::server::{Launch, START_TIMEOUT, ServerError, until};
 
 /// What the sentinels call the primary.
 pub const PRIMARY_NAME: &str = "sale";
@@ -53,16 +53,16 @@ impl Sentinels {
         replicas: usize,
     ) -> Result<Self, ServerError> {
         let mut all = Self { replicas: Vec::new(), sentinels: Vec::new() };
-        let no_start = |error| ServerError::system("Redis")(io::Error::other(error));
+        let no_start = ServerError::system("Redis");
         for _ in 0..replicas {
             let replica = PrivateRedis::start_in(parent, RedisOptions::default()).await?;
-            follow(&replica, primary, primary.port()).await.map_err(no_start)?;
+            follow(&replica, primary, primary.port()).await.map_err(&no_start)?;
             all.replicas.push(replica);
         }
         for _ in 0..SENTINELS {
             all.sentinels.push(primary.start_sentinel_in(parent).await?);
         }
-        all.until_whole(primary).await.map_err(no_start)?;
+        all.until_whole(primary).await.map_err(&no_start)?;
         Ok(all)
     }
 
@@ -77,7 +77,7 @@ impl Sentinels {
     ///
     /// # Errors
     /// When a server does not answer, or that takes longer than [`START_TIMEOUT`].
-    pub async fn until_whole(&self, primary: &PrivateRedis) -> RedisResult<()> {
+    async fn until_whole(&self, primary: &PrivateRedis) -> RedisResult<()> {
         let port = primary.port().to_string();
         until("the sentinels do not agree", START_TIMEOUT, async || {
             for sentinel in &self.sentinels {
@@ -138,7 +138,7 @@ impl Sentinels {
     /// When a server does not answer, or a replica does not catch up within [`START_TIMEOUT`].
     pub async fn hold_writes_back(&self, primary: &PrivateRedis) -> RedisResult<()> {
         for replica in &self.replicas {
-            until_caught_up(replica, primary).await?;
+            Redis::until_caught_up(replica, primary).await?;
         }
         for replica in &self.replicas {
             replica.run::<()>("REPLICAOF 127.0.0.1 1").await?;
@@ -166,27 +166,23 @@ impl PrivateRedis {
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn start_sentinel_in(&self, parent: &OwnedDir) -> Result<Self, ServerError> {
-        let (program, no_start) = (Redis::program()?, ServerError::system("Redis"));
-        on_free_ports(async || {
-            let dir = OwnedDir::create_in(parent).map_err(&no_start)?;
-            let [port] = free_ports().map_err(&no_start)?;
+        Self::start_one(async |program| {
+            let dir = OwnedDir::create_in(parent)?;
+            let [port] = free_ports()?;
             let file = dir.path().join("sentinel.conf");
-            let watched = self.port();
             let settings = [
                 "bind 127.0.0.1".to_owned(),
                 format!("dir {}", dir.path().display()),
-                format!("sentinel monitor {PRIMARY_NAME} 127.0.0.1 {watched} {QUORUM}"),
+                format!("sentinel monitor {PRIMARY_NAME} 127.0.0.1 {} {QUORUM}", self.port()),
                 format!("sentinel down-after-milliseconds {PRIMARY_NAME} {DOWN_AFTER}"),
                 format!("sentinel failover-timeout {PRIMARY_NAME} {FAILOVER_TIMEOUT}"),
             ];
             // the sentinel keeps its state in the same file
-            fs::write(&file, settings.join("\n")).map_err(&no_start)?;
-            let kind = self.kind.for_sentinel_in(dir.path()).map_err(&no_start)?;
+            fs::write(&file, settings.join("\n"))?;
+            let kind = self.kind.for_sentinel_in(dir.path())?;
             let mut args = vec![text(&file), "--sentinel".to_owned()];
             args.extend(kind.flags(port));
-            let mut sentinel = Self::spawn(program.clone(), args, dir, port, kind)?;
-            sentinel.until_ready().await?;
-            Ok(sentinel)
+            Ok(Launch { program: program.to_owned(), args, dir, port, kind })
         })
         .await
     }

@@ -1,10 +1,8 @@
 //! What the private servers have in common: process and directory, finding the program, waiting until it
 //! answers, errors.
 
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -22,17 +20,25 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How often a starting server is probed.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How much of the end of a log is shown.
-const TAIL_BYTES: u64 = 4096;
+/// How many lines of the end of a log are shown.
 const TAIL_LINES: usize = 10;
 
 /// A kind of server.
-pub trait Kind {
+pub trait Kind: Sized {
     /// Its name in messages.
     const NAME: &str;
 
+    /// What is missing if it is not installed.
+    const PROGRAM: &str;
+
+    /// The packages that have it, for apt, dnf and brew.
+    const PACKAGES: [&str; 3];
+
     /// The name of the signal that asks it to end.
     const END_SIGNAL: &str = "TERM";
+
+    /// Where its program is, if it is installed.
+    fn program() -> Option<PathBuf>;
 
     /// Whether the server would read this variable of our environment as a setting.
     fn is_setting(_variable: &str) -> bool {
@@ -41,6 +47,15 @@ pub trait Kind {
 
     /// Whether the server on this port answers, and is the process `pid`.
     fn is_ready(&self, port: u16, pid: u32) -> impl Future<Output = bool> + Send;
+}
+
+/// A server that is ready to be started.
+pub(crate) struct Launch<K> {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) dir: OwnedDir,
+    pub(crate) port: u16,
+    pub(crate) kind: K,
 }
 
 /// A server on a free port of 127.0.0.1, with data in a directory of its own.
@@ -58,14 +73,41 @@ pub struct Private<K> {
 }
 
 impl<K: Kind> Private<K> {
-    /// Starts it, without waiting for it.
-    pub(crate) fn spawn(
-        program: PathBuf,
-        args: Vec<String>,
-        dir: OwnedDir,
-        port: u16,
-        kind: K,
+    /// Starts all that `prepare` makes ready with the program, and waits until they answer. If another program took a
+    /// port meanwhile, that is repeated.
+    pub(crate) async fn start_all(
+        prepare: impl AsyncFn(&Path) -> io::Result<Vec<Launch<K>>>,
+    ) -> Result<Vec<Self>, ServerError> {
+        let program = K::program().ok_or_else(ServerError::not_installed::<K>)?;
+        let start = async || {
+            let prepared = prepare(&program).await.map_err(ServerError::system(K::NAME))?;
+            let mut all = prepared.into_iter().map(Self::spawn).collect::<Result<Vec<_>, _>>()?;
+            // no member of a cluster answers before most of them run
+            for server in &mut all {
+                server.until_ready().await?;
+            }
+            Ok::<_, ServerError>(all)
+        };
+        let mut attempt = 1;
+        loop {
+            // boxed, as it is large
+            match Box::pin(start()).await {
+                Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`start_all`](Self::start_all), for one server.
+    pub(crate) async fn start_one(
+        prepare: impl AsyncFn(&Path) -> io::Result<Launch<K>>,
     ) -> Result<Self, ServerError> {
+        let mut all = Self::start_all(async |program| Ok(vec![prepare(program).await?])).await?;
+        Ok(all.remove(0))
+    }
+
+    fn spawn(launch: Launch<K>) -> Result<Self, ServerError> {
+        let Launch { program, args, dir, port, kind } = launch;
         let child = Self::child_of(&program, &args, &dir)?;
         Ok(Self { child, dir, program, args, port, kind })
     }
@@ -73,8 +115,7 @@ impl<K: Kind> Private<K> {
     fn child_of(path: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
         let log = dir.path().join(format!("{}.log", K::NAME.to_lowercase()));
         let program = Program::new(path, dir, &log, STOP_GRACE);
-        let end_signal = K::END_SIGNAL;
-        let program = Program { end_signal, without_env: K::is_setting, ..program };
+        let program = Program { end_signal: K::END_SIGNAL, without_env: K::is_setting, ..program };
         program.start(args).map_err(ServerError::system(K::NAME))
     }
 
@@ -144,7 +185,7 @@ impl<K: Kind> Private<K> {
         self.dir.remove().await
     }
 
-    pub(crate) async fn until_ready(&mut self) -> Result<(), ServerError> {
+    async fn until_ready(&mut self) -> Result<(), ServerError> {
         let (kind, port, pid) = (&self.kind, self.port, self.child.pid());
         let is_ready = async || kind.is_ready(port, pid).await;
         until_ready(K::NAME, &mut self.child, START_TIMEOUT, is_ready).await
@@ -152,10 +193,8 @@ impl<K: Kind> Private<K> {
 }
 
 /// Flags and their values, as arguments.
-pub(crate) fn flags<'a>(
-    flags: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> impl Iterator<Item = String> {
-    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+pub(crate) fn flags<const N: usize>(flags: [(&str, &str); N]) -> Vec<String> {
+    flags.iter().flat_map(|(flag, value)| [*flag, *value]).map(str::to_owned).collect()
 }
 
 /// Waits until the condition is true.
@@ -177,80 +216,30 @@ pub(crate) async fn until<E: From<io::Error>>(
     timeout(limit, wait).await.unwrap_or_else(timed_out)
 }
 
-/// Starts servers, on other ports if the first ones were taken meanwhile.
-pub(crate) async fn on_free_ports<T>(
-    start: impl AsyncFn() -> Result<T, ServerError>,
-) -> Result<T, ServerError> {
-    let mut attempt = 1;
-    loop {
-        // boxed, as it is large
-        match Box::pin(start()).await {
-            Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
-            result => return result,
-        }
-    }
-}
-
-/// Why a server did not start.
+/// Why a server did not start, in words.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerError {
-    /// The program was not found.
-    #[error(
-        "{program} is not installed: run `make setup`, or install it yourself\n  \
-         Debian, Ubuntu:  apt-get install {apt}\n  \
-         Fedora:          dnf install {dnf}\n  \
-         macOS:           brew install {brew}"
-    )]
-    NotInstalled {
-        /// The program's name.
-        program: &'static str,
-        /// Its Debian packages.
-        apt: &'static str,
-        /// Its Fedora packages.
-        dnf: &'static str,
-        /// Its Homebrew packages.
-        brew: &'static str,
-    },
-    /// The server ended before it answered.
-    #[error("{name} ended before it answered ({status}); the end of its log:\n{tail}")]
-    Ended {
-        /// The server.
-        name: String,
-        /// Its exit status.
-        status: ExitStatus,
-        /// The end of its log.
-        tail: String,
-    },
-    /// The server runs but does not answer.
-    #[error("{name} did not answer within {within:?}; the end of its log:\n{tail}")]
-    Silent {
-        /// The server.
-        name: String,
-        /// The time limit.
-        within: Duration,
-        /// The end of its log.
-        tail: String,
-    },
-    /// A system call failed.
-    #[error("{name} could not be started: {source}")]
-    System {
-        /// The server.
-        name: String,
-        /// The system's reason.
-        source: io::Error,
-    },
-}
+#[error("{0}")]
+pub struct ServerError(String);
 
 impl ServerError {
+    fn not_installed<K: Kind>() -> Self {
+        let (program, [apt, dnf, brew]) = (K::PROGRAM, K::PACKAGES);
+        Self(format!(
+            "{program} is not installed: run `make setup`, or install it yourself\n  \
+             Debian, Ubuntu:  apt-get install {apt}\n  \
+             Fedora:          dnf install {dnf}\n  \
+             macOS:           brew install {brew}"
+        ))
+    }
+
     /// An error of the system, about the server of this name.
-    pub fn system(name: &str) -> impl Fn(io::Error) -> Self {
-        move |source| Self::System { name: name.to_owned(), source }
+    pub fn system<E: std::fmt::Display>(name: &str) -> impl Fn(E) -> Self {
+        move |error| Self(format!("{name} could not be started: {error}"))
     }
 
     /// Whether another program had its port.
     pub fn is_port_taken(&self) -> bool {
-        matches!(self, Self::Ended { tail, .. } if tail.to_lowercase().contains("address already in use"))
+        self.0.to_lowercase().contains("address already in use")
     }
 }
 
@@ -278,41 +267,29 @@ pub async fn until_ready(
     is_ready: impl AsyncFn() -> bool,
 ) -> Result<(), ServerError> {
     let deadline = Instant::now() + within;
-    loop {
+    let what = loop {
         if let Some(status) = child.exited().map_err(ServerError::system(name))? {
-            let tail = tail(child.log());
-            return Err(ServerError::Ended { name: name.to_owned(), status, tail });
+            break format!("ended before it answered ({status})");
         }
         if is_ready().await {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            let tail = tail(child.log());
-            return Err(ServerError::Silent { name: name.to_owned(), within, tail });
+            break format!("did not answer within {within:?}");
         }
         sleep(POLL_INTERVAL).await;
-    }
+    };
+    Err(ServerError(format!("{name} {what}; the end of its log:\n{}", tail(child.log()))))
 }
 
 /// The last lines of a log, indented; best effort.
 pub fn tail(log: &Path) -> String {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(log)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = match read() {
+    let bytes = match std::fs::read(log) {
         Ok(bytes) => bytes,
         Err(error) => return format!("  (unreadable: {error})"),
     };
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    if lines.is_empty() {
-        return "  (empty)".to_owned();
-    }
     let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
-    last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+    if last.is_empty() { "  (empty)".to_owned() } else { format!("  {}", last.join("\n  ")) }
 }

@@ -8,7 +8,7 @@ use super::certificates::{Certificates, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::probe;
-use super::server::{Kind, Private, ServerError, find_program, on_free_ports};
+use super::server::{Kind, Launch, Private, ServerError, find_program};
 
 /// Where Debian's `libzookeeper-java` and what it needs are.
 const JARS: &str = "/usr/share/java";
@@ -28,27 +28,6 @@ impl Default for ZooKeeperOptions {
     }
 }
 
-impl ZooKeeperOptions {
-    fn settings(&self, port: u16, data: &Path, ensemble: &str) -> String {
-        let tick = self.tick.as_millis();
-        let (session, data) = (tick * 300, text(data));
-        // the limits are in ticks: how long a member may take to join the leader, and to answer it
-        format!(
-            "tickTime={tick}
-            maxSessionTimeout={session}
-            initLimit=100
-            syncLimit=20
-            dataDir={data}
-            clientPort={port}
-            clientPortAddress=127.0.0.1
-            maxClientCnxns=0
-            admin.enableServer=false
-            4lw.commands.whitelist=conf,mntr,srvr
-            {ensemble}"
-        )
-    }
-}
-
 /// A ZooKeeper on a free port of 127.0.0.1, with data in a directory of its own.
 pub type PrivateZooKeeper = Private<ZooKeeper>;
 
@@ -57,46 +36,22 @@ pub type PrivateZooKeeper = Private<ZooKeeper>;
 pub struct ZooKeeper {
     /// Where it keeps its data: no other server has the same.
     data: String,
-    secured: Option<Secured>,
-}
-
-#[derive(Debug)]
-struct Secured {
-    port: u16,
-    certificates: Certificates,
-}
-
-impl Secured {
-    fn create_in(dir: &Path) -> io::Result<Self> {
-        let ([port], certificates) = (free_ports()?, Certificates::create_in(dir)?);
-        // ZooKeeper wants both in one file
-        let (certificate, key) = certificates.server();
-        let both = [std::fs::read_to_string(key)?, std::fs::read_to_string(certificate)?];
-        write_secret(&Self::key_store(dir), &both.concat())?;
-        Ok(Self { port, certificates })
-    }
-
-    fn key_store(dir: &Path) -> PathBuf {
-        dir.join("server.pem")
-    }
-
-    fn settings(&self, dir: &Path) -> String {
-        let (port, key_store, ca) =
-            (self.port, text(&Self::key_store(dir)), text(&self.certificates.ca()));
-        format!(
-            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
-            secureClientPort={port}
-            secureClientPortAddress=127.0.0.1
-            ssl.keyStore.location={key_store}
-            ssl.keyStore.type=PEM
-            ssl.trustStore.location={ca}
-            ssl.trustStore.type=PEM"
-        )
-    }
+    /// The port with TLS, and the certificates.
+    secured: Option<(u16, Certificates)>,
 }
 
 impl Kind for ZooKeeper {
     const NAME: &str = "ZooKeeper";
+    const PROGRAM: &str = "zookeeper.jar";
+    const PACKAGES: [&str; 3] = [
+        "libzookeeper-java openjdk-17-jre-headless",
+        "java-17-openjdk-headless, and ZooKeeper's jars in /usr/share/java",
+        "openjdk@17, and ZooKeeper's jars in /usr/share/java",
+    ];
+
+    fn program() -> Option<PathBuf> {
+        Some(java(&[])?.0)
+    }
 
     fn is_setting(variable: &str) -> bool {
         variable == "CLASSPATH"
@@ -135,8 +90,8 @@ impl PrivateZooKeeper {
     /// When ZooKeeper is not installed, ends, or does not answer within
     /// [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: ZooKeeperOptions) -> Result<Self, ServerError> {
-        let mut members = Self::start_members(OwnedDir::create, 1, &options).await?;
-        Ok(members.remove(0))
+        let all = Self::start_all(async |java| prepare(java, None, 1, &options)).await;
+        Ok(all?.remove(0))
     }
 
     /// Starts an ensemble of `members` in `parent`, which then stays until they are gone, and waits until all of them
@@ -149,68 +104,7 @@ impl PrivateZooKeeper {
         members: usize,
         options: ZooKeeperOptions,
     ) -> Result<Vec<Self>, ServerError> {
-        Self::start_members(|| OwnedDir::create_in(parent), members, &options).await
-    }
-
-    async fn start_members(
-        create_dir: impl Fn() -> io::Result<OwnedDir>,
-        members: usize,
-        options: &ZooKeeperOptions,
-    ) -> Result<Vec<Self>, ServerError> {
-        // ZooKeeper's jar names the others that encryption takes
-        let for_tls: &[_] = &["netty-codec.jar", "netty-resolver.jar"];
-        let jars = if options.secured { for_tls } else { &[] };
-        let (java, class_path) = java(jars).ok_or(ServerError::NotInstalled {
-            program: "zookeeper.jar",
-            apt: "libzookeeper-java openjdk-17-jre-headless",
-            dnf: "java-17-openjdk-headless, and ZooKeeper's jars in /usr/share/java",
-            brew: "openjdk@17, and ZooKeeper's jars in /usr/share/java",
-        })?;
-        on_free_ports(async || {
-            let system = ServerError::system("ZooKeeper");
-            let mut places = Vec::with_capacity(members);
-            for number in 1..=members {
-                let [port, to_leader, election] = free_ports().map_err(&system)?;
-                places.push((port, format!("server.{number}=127.0.0.1:{to_leader}:{election}")));
-            }
-            let ensemble: Vec<_> = places.iter().map(|(_, line)| line.clone()).collect();
-            // one server alone is no ensemble
-            let ensemble = if members > 1 { ensemble.join("\n") } else { String::new() };
-            let mut all = Vec::with_capacity(members);
-            for (number, (port, _)) in (1..).zip(places) {
-                let dir = create_dir().map_err(&system)?;
-                let (settings, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
-                std::fs::create_dir(&data).map_err(&system)?;
-                std::fs::write(data.join("myid"), format!("{number}")).map_err(&system)?;
-                let secured = options.secured.then(|| Secured::create_in(dir.path()));
-                let secured = secured.transpose().map_err(&system)?;
-                let mut written = options.settings(port, &data, &ensemble);
-                if let Some(secured) = &secured {
-                    written = format!("{written}\n{}", secured.settings(dir.path()));
-                }
-                std::fs::write(&settings, written).map_err(&system)?;
-                let args = [
-                    // up in a second, and small
-                    "-XX:+UseSerialGC",
-                    "-XX:TieredStopAtLevel=1",
-                    "-Xmx192m",
-                    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-                    "-cp",
-                    &class_path,
-                    "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-                    &text(&settings),
-                ];
-                let args = args.map(ToOwned::to_owned).to_vec();
-                let kind = ZooKeeper { data: text(&data), secured };
-                all.push(Self::spawn(java.clone(), args, dir, port, kind)?);
-            }
-            // none answers before most of them run
-            for member in &mut all {
-                member.until_ready().await?;
-            }
-            Ok(all)
-        })
-        .await
+        Self::start_all(async |java| prepare(java, Some(parent), members, &options)).await
     }
 
     /// Whether it leads its ensemble.
@@ -226,6 +120,87 @@ impl PrivateZooKeeper {
 
     /// The port with TLS and the certificates of a secured server.
     pub fn secured(&self) -> Option<(u16, &Certificates)> {
-        self.kind.secured.as_ref().map(|secured| (secured.port, &secured.certificates))
+        self.kind.secured.as_ref().map(|(port, certificates)| (*port, certificates))
     }
+}
+
+/// Makes the members of an ensemble ready.
+fn prepare(
+    java: &Path,
+    parent: Option<&OwnedDir>,
+    members: usize,
+    options: &ZooKeeperOptions,
+) -> io::Result<Vec<Launch<ZooKeeper>>> {
+    // ZooKeeper's jar names the others that encryption takes
+    let for_tls: &[_] =
+        if options.secured { &["netty-codec.jar", "netty-resolver.jar"] } else { &[] };
+    let (_, class_path) = self::java(for_tls).ok_or_else(|| io::Error::other("no jars for TLS"))?;
+    let (mut ports, mut ensemble) = (Vec::with_capacity(members), Vec::new());
+    for number in 1..=members {
+        let [port, to_leader, election] = free_ports()?;
+        ports.push(port);
+        // one server alone is no ensemble
+        if members > 1 {
+            ensemble.push(format!("server.{number}=127.0.0.1:{to_leader}:{election}"));
+        }
+    }
+    let mut all = Vec::with_capacity(members);
+    for (number, port) in (1..).zip(ports) {
+        let dir = OwnedDir::create_under(parent)?;
+        let (file, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
+        std::fs::create_dir(&data)?;
+        std::fs::write(data.join("myid"), format!("{number}"))?;
+        let (tick, data) = (options.tick.as_millis(), text(&data));
+        let session = tick * 300;
+        // the limits are in ticks: how long a member may take to join the leader, and to answer it
+        let mut settings = ensemble.clone();
+        settings.push(format!(
+            "tickTime={tick}
+            maxSessionTimeout={session}
+            initLimit=100
+            syncLimit=20
+            dataDir={data}
+            clientPort={port}
+            clientPortAddress=127.0.0.1
+            maxClientCnxns=0
+            admin.enableServer=false
+            4lw.commands.whitelist=conf,mntr,srvr"
+        ));
+        let mut secured = None;
+        if options.secured {
+            let ([port], certificates) = (free_ports()?, Certificates::create_in(dir.path())?);
+            // ZooKeeper wants both in one file
+            let (certificate, key) = certificates.server();
+            let both = [std::fs::read_to_string(key)?, std::fs::read_to_string(certificate)?];
+            let key_store = dir.path().join("server.pem");
+            write_secret(&key_store, &both.concat())?;
+            let (key_store, ca) = (text(&key_store), text(&certificates.ca()));
+            settings.push(format!(
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+                secureClientPort={port}
+                secureClientPortAddress=127.0.0.1
+                ssl.keyStore.location={key_store}
+                ssl.keyStore.type=PEM
+                ssl.trustStore.location={ca}
+                ssl.trustStore.type=PEM"
+            ));
+            secured = Some((port, certificates));
+        }
+        std::fs::write(&file, settings.join("\n"))?;
+        let args = [
+            // up in a second, and small
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Xmx192m",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            &class_path,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            &text(&file),
+        ];
+        let args = args.map(ToOwned::to_owned).to_vec();
+        let kind = ZooKeeper { data, secured };
+        all.push(Launch { program: java.to_owned(), args, dir, port, kind });
+    }
+    Ok(all)
 }

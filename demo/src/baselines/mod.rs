@@ -14,26 +14,23 @@
 //! Everything but the lock is the service's: the plain read before the wait, the waiting room, the time limit of
 //! an order, the connection to the store, and the script where order ids and ledger are kept.
 
-mod each_order;
 pub mod etcd;
-mod etcd_locks;
-mod in_process;
-pub mod naive;
+mod naive;
+mod order_locks;
 mod per_order;
 mod switch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendError, EtcdOptions};
+use fenced_lock::EtcdOptions;
 use flash_sale::config::Config;
 use flash_sale::inventory::BatchWriter;
-use flash_sale::sale::{EtcdLock, Sale, SaleContext, SaleGuard};
-use flash_sale::serve::{self, ServeError};
+use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
+use flash_sale::serve;
+use tokio::sync::Mutex;
 
-use self::each_order::EachOrder;
-use self::etcd_locks::{LockCall, Recipe};
-use self::in_process::InProcess;
+use self::order_locks::{EachOrder, InProcess, LockCall, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
 use crate::faulty_lock::FaultyLock;
@@ -42,38 +39,31 @@ pub use crate::locks::LockMode;
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
-/// The lock recipe of Go's etcd client: one session, and one claim for each order.
+/// The guard of this mode, which is no lock of the library. `etcd` and `ttl` are for those on etcd.
 ///
 /// # Errors
 /// The options cannot be used.
-pub async fn recipe(
+pub async fn baseline(
     context: &Arc<SaleContext>,
+    mode: LockMode,
     etcd: EtcdOptions,
     ttl: Duration,
-) -> Result<impl SaleGuard + use<>, etcd_client::Error> {
-    let lock = Arc::new(Recipe::connect(&etcd, ttl).await?);
-    Ok(PerOrder { context: Arc::clone(context), mode: LockMode::EtcdRecipe, lock })
+) -> Result<Box<dyn SaleGuard>, BoxError> {
+    Ok(match mode {
+        LockMode::EtcdRecipe => PerOrder::guard(context, mode, Recipe::connect(etcd, ttl).await?),
+        LockMode::EtcdRpc => PerOrder::guard(context, mode, LockCall::connect(etcd, ttl).await?),
+        _ => in_process(context, mode),
+    })
 }
 
-/// The flow of many articles: for each order a lease of its own, the server's `Lock` call, GET, SET and
-/// INCRBY, `Unlock`, and the lease is revoked. It has no token, no order ids and no ledger, so a retry buys
-/// again and a holder that was paused can oversell.
-///
-/// # Errors
-/// The options cannot be used.
-pub async fn rpc(
-    context: &Arc<SaleContext>,
-    etcd: EtcdOptions,
-    ttl: Duration,
-) -> Result<impl SaleGuard + use<>, etcd_client::Error> {
-    let lock = Arc::new(LockCall::connect(&etcd, ttl).await?);
-    Ok(PerOrder { context: Arc::clone(context), mode: LockMode::EtcdRpc, lock })
-}
-
-/// No lock, and the same script with one order a call. It does not oversell, as the script is one atomic step:
-/// the lock is measured against it.
-pub fn atomic_script(context: &Arc<SaleContext>) -> impl SaleGuard + use<> {
-    InProcess::new(context, LockMode::AtomicScript)
+/// `local`, `no-lock` or `atomic-script`. The last does not oversell, as the script is one atomic step: the lock is
+/// measured against it.
+fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> Box<dyn SaleGuard> {
+    let lock = match mode {
+        LockMode::Local => InProcess::Mutexes(Mutex::default()),
+        _ => InProcess::Nothing,
+    };
+    PerOrder::guard(context, mode, lock)
 }
 
 /// What guards a sale, and what refuses the writes of a holder that was overtaken.
@@ -138,7 +128,7 @@ pub async fn sale(
     options: &GuardOptions,
     writer: &Arc<Writer>,
     port: u16,
-) -> Result<(Sale, Arc<Switch>), ServeError> {
+) -> Result<(Sale, Arc<Switch>), BoxError> {
     let lock = options.lock;
     if options.fence == Some(Fence::None) {
         writer.set(Safeguard::Fence, false);
@@ -146,42 +136,27 @@ pub async fn sale(
     let inventory = serve::inventory(config).await?;
     let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
     let context = SaleContext::new(inventory, config.sale_options(port));
-    let etcd = || config.servers.etcd_options();
-    let refused = |error: BackendError| ServeError::Connect { source: error.into() };
-    let unusable = |error: etcd_client::Error| ServeError::Connect { source: error.into() };
     let mut promises = None;
-    let main: Box<dyn SaleGuard> = match lock {
-        lock if lock.is_shared() => {
-            let any = match lock {
-                LockMode::Etcd => AnyLock::Fenced(serve::etcd(config)?),
-                _ => AnyLock::at(lock, &options.lock_at).map_err(refused)?,
-            };
-            promises = Some(any.promises());
-            let name = &context.options.lock_name;
-            let lock = any.fenced_by(options.fence, &context.inventory, name).map_err(refused)?;
-            let lock = Arc::new(FaultyLock::new(lock, writer));
-            let sessions = serve::lock_sessions(config, &context.options.instance, lock).await?;
-            match options.hold {
-                HoldMode::Combined => Box::new(EtcdLock::new(&context, sessions)),
-                HoldMode::Request => {
-                    let (context, lock) = (Arc::clone(&context), Arc::new(EachOrder(sessions)));
-                    Box::new(PerOrder { context, mode: options.lock, lock })
-                }
-            }
+    let main = if lock.is_shared() {
+        let any = match lock {
+            LockMode::Etcd => AnyLock::Fenced(serve::etcd(config)?),
+            _ => AnyLock::at(lock, &options.lock_at)?,
+        };
+        promises = Some(any.promises());
+        let name = &context.options.lock_name;
+        let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
+        let fenced = Arc::new(FaultyLock::new(fenced, writer));
+        let sessions = serve::lock_sessions(config, &context.options.instance, fenced).await?;
+        match options.hold {
+            HoldMode::Combined => Box::new(EtcdLock::new(&context, sessions)),
+            HoldMode::Request => PerOrder::guard(&context, lock, EachOrder(sessions)),
         }
-        LockMode::EtcdRecipe => {
-            Box::new(recipe(&context, etcd()?, config.lock_ttl).await.map_err(unusable)?)
+    } else {
+        for (_, warning) in lock.status().warnings {
+            tracing::warn!("{warning}");
         }
-        LockMode::EtcdRpc => {
-            tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
-            Box::new(rpc(&context, etcd()?, config.lock_ttl).await.map_err(unusable)?)
-        }
-        _ => {
-            for (_, warning) in lock.status().warnings {
-                tracing::warn!("{warning}");
-            }
-            Box::new(InProcess::new(&context, lock))
-        }
+        let etcd = config.servers.etcd_options()?;
+        baseline(&context, lock, etcd, config.lock_ttl).await?
     };
     // switched on later, it is the one that the lock has anyway
     let fence = lock.fence(options.fence.filter(|fence| *fence != Fence::None));

@@ -7,51 +7,17 @@
 //! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
 //! again. Do not build on it.
 
-use fenced_lock::Token;
 use flash_sale::inventory::{Accepted, Inventory, InventoryError, Keys, Order, Outcome};
-use flash_sale::sale::{SaleContext, SaleError};
 
-/// [`reduce`] for a guard.
-pub(super) async fn sell(context: &SaleContext, order: &Order) -> Result<Outcome, SaleError> {
-    let reduced = reduce(&context.inventory, order, &context.options.instance).await;
-    reduced.map_err(|error| SaleError::of_order(error, order))
-}
-
-/// Looks, decides, writes: [`look`], then [`take`].
-///
-/// # Errors
-/// See [`InventoryError`]. After [`InventoryError::Unanswered`] anything may be half done, and asking
-/// again may sell twice.
-pub async fn reduce(
+/// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no token, and
+/// `remaining` as this caller computed it. After [`InventoryError::Unanswered`] anything may be half done.
+pub(super) async fn reduce(
     inventory: &Inventory,
     order: &Order,
     instance: &str,
 ) -> Result<Outcome, InventoryError> {
-    let seen = look(inventory, order).await?;
-    take(inventory, order, instance, seen).await
-}
-
-/// The first step: `GET stock`. From here on what was seen may be wrong.
-///
-/// # Errors
-/// See [`InventoryError`].
-pub async fn look(inventory: &Inventory, order: &Order) -> Result<i64, InventoryError> {
-    inventory.available(&order.item).await
-}
-
-/// The other steps: if what was `seen` is enough, `SET stock`, then `INCRBY lucky`.
-///
-/// The answer is in no ledger: position 0, no token, and `remaining` as this caller computed it.
-///
-/// # Errors
-/// See [`InventoryError`].
-pub async fn take(
-    inventory: &Inventory,
-    order: &Order,
-    instance: &str,
-    seen: i64,
-) -> Result<Outcome, InventoryError> {
-    let seen = u64::try_from(seen).unwrap_or(0);
+    let seen = u64::try_from(inventory.available(&order.item).await?).unwrap_or(0);
+    // from here on it may be wrong
     let Some(remaining) = seen.checked_sub(u64::from(order.quantity.get())) else {
         return Ok(Outcome::SoldOut { remaining: seen });
     };
@@ -67,23 +33,13 @@ pub async fn take(
         }
         error => error,
     })?;
-    Ok(Outcome::Reserved(without_place(order, remaining, instance, None)))
-}
-
-/// An order that was accepted in single steps, and has no place in a ledger yet.
-pub(crate) fn without_place(
-    order: &Order,
-    remaining: u64,
-    instance: &str,
-    token: Option<Token>,
-) -> Accepted {
-    Accepted {
+    Ok(Outcome::Reserved(Accepted {
         position: 0,
         order: order.id.clone(),
         quantity: order.quantity,
         user: order.user.clone(),
         remaining,
         instance: instance.to_owned(),
-        token,
-    }
+        token: None,
+    }))
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use fenced_lock::{QueueEntry, Token};
-use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
+use flash_sale::inventory::{InventoryError, Item, Order, Outcome, Stock};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::naive;
-use crate::locks::LockMode;
+use crate::locks::{LockMode, Server};
 
 /// A lock held by one order at a time.
 pub(super) trait OrderLock: Send + Sync + 'static {
@@ -39,18 +39,28 @@ pub(super) trait OrderLock: Send + Sync + 'static {
 
 /// Guards a sale by such a lock.
 pub(super) struct PerOrder<L> {
-    pub(super) context: Arc<SaleContext>,
-    pub(super) mode: LockMode,
-    pub(super) lock: Arc<L>,
+    context: Arc<SaleContext>,
+    mode: LockMode,
+    lock: Arc<L>,
 }
 
 impl<L: OrderLock> PerOrder<L> {
+    pub(super) fn guard(context: &Arc<SaleContext>, mode: LockMode, lock: L) -> Box<dyn SaleGuard> {
+        Box::new(Self { context: Arc::clone(context), mode, lock: Arc::new(lock) })
+    }
+
     fn name_for(&self, item: &Item) -> String {
         lock_name(&self.context.options.lock_name, item)
     }
 
     async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
-        if let StockCheck::Answer(outcome) = self.context.check_stock(&order).await? {
+        if self.mode == LockMode::AtomicScript {
+            // no plain read first: the script itself answers sold out as fast
+            let _place = self.context.enter(&order.item)?;
+            let sold = by_the_script(&self.context, None, &order).await;
+            return sold.map_err(|error| SaleError::of_order(error, &order));
+        }
+        if let Some(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
         // kept until the order has left etcd as well
@@ -58,10 +68,11 @@ impl<L: OrderLock> PerOrder<L> {
         let (id, item) = (order.id.clone(), order.item.clone());
         let context = Arc::clone(&self.context);
         let work = move |token: Option<Token>| async move {
-            match token {
+            let sold = match token {
                 Some(_) => by_the_script(&context, token, &order).await,
-                None => naive::sell(&context, &order).await,
-            }
+                None => naive::reduce(&context.inventory, &order, &context.options.instance).await,
+            };
+            sold.map_err(|error| SaleError::of_order(error, &order))
         };
         let sold = self.under_lock(&item, place, work).await;
         sold.unwrap_or_else(|ended| {
@@ -145,7 +156,7 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
-        Some(self.name_for(item))
+        (self.mode.server() != Server::None).then(|| self.name_for(item))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -158,11 +169,9 @@ pub(super) async fn by_the_script(
     context: &SaleContext,
     token: Option<Token>,
     order: &Order,
-) -> Result<Outcome, SaleError> {
+) -> Result<Outcome, InventoryError> {
+    let SaleContext { inventory, options, .. } = context;
     let batch = std::slice::from_ref(order);
-    let instance = &context.options.instance;
-    let reduced = context.inventory.reduce(&order.item, token, instance, batch).await;
-    let mut outcomes = reduced.map_err(|error| SaleError::of_order(error, order))?;
-    let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
-    outcomes.pop().ok_or_else(missing)
+    let outcomes = inventory.reduce(&order.item, token, &options.instance, batch).await?;
+    Ok(outcomes.into_iter().next().expect("a batch of one order has one outcome"))
 }

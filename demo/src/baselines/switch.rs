@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{LockError, Promises, QueueEntry, SessionKeeper};
+use fenced_lock::{Promises, QueueEntry, SessionKeeper};
 use flash_sale::inventory::{Item, Order, Outcome, Stock};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, StockCheck, lock_name};
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::etcd_locks::unavailable;
-use super::in_process::InProcess;
-use super::{Fence, LockMode};
+use super::order_locks::take;
+use super::per_order::by_the_script;
+use super::{Fence, LockMode, in_process};
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
-use crate::writer::tenures::Tenures;
 
 /// The guard that the sale was opened with, and its alternatives. Orders in progress keep the guard that they
 /// began with; nothing excludes them from orders under another guard.
@@ -24,9 +23,9 @@ pub struct Switch {
     guards: Vec<(LockMode, Box<dyn SaleGuard>)>,
     chosen: AtomicUsize,
     context: Arc<SaleContext>,
-    writer: Arc<Writer>,
+    pub(crate) writer: Arc<Writer>,
     /// What the lock promises, and the fence that can be on; `None` if the first guard is no lock of the library.
-    lock: Option<(Promises, Fence)>,
+    pub(crate) lock: Option<(Promises, Fence)>,
 }
 
 impl Switch {
@@ -42,31 +41,11 @@ impl Switch {
         let mut guards = vec![(mode, main)];
         for other in [LockMode::Local, LockMode::NoLock] {
             if other != mode {
-                guards.push((other, Box::new(InProcess::new(context, other))));
+                guards.push((other, in_process(context, other)));
             }
         }
         let context = Arc::clone(context);
         Self { guards, chosen: AtomicUsize::new(0), context, writer, lock }
-    }
-
-    /// Whether the store compares tokens.
-    pub fn is_fenced(&self) -> bool {
-        self.writer.has(Safeguard::Fence)
-    }
-
-    /// What the lock promises, and the fence that can be on.
-    pub(crate) fn lock(&self) -> Option<(Promises, Fence)> {
-        self.lock
-    }
-
-    /// The tenures in which this instance sold.
-    pub(crate) fn tenures(&self) -> &Tenures {
-        self.writer.tenures()
-    }
-
-    /// Switches the fence.
-    pub fn set_fence(&self, on: bool) {
-        self.writer.set(Safeguard::Fence, on);
     }
 
     /// The guard of new orders.
@@ -156,19 +135,14 @@ async fn reduce_in_the_request(
     order: Order,
 ) -> Result<Outcome, SaleError> {
     let waited = Duration::from_secs(1);
-    if let StockCheck::Answer(outcome) = context.check_stock(&order).await? {
+    if let Some(outcome) = context.check_stock(&order).await? {
         return Ok(outcome);
     }
     let name = lock_name(&context.options.lock_name, &order.item);
     let sell = async {
-        let take = async { sessions.session().await?.mutex(&name)?.lock().await };
-        let guard = take.await.map_err(|error: LockError| unavailable(error))?;
-        let (instance, batch) = (&context.options.instance, std::slice::from_ref(&order));
-        let reduced =
-            context.inventory.reduce(&order.item, Some(guard.token()), instance, batch).await;
-        reduced.map_err(|error| SaleError::of_read(error, &order.item))
+        let guard = take(sessions, &name).await?;
+        let sold = by_the_script(context, Some(guard.token()), &order).await;
+        sold.map_err(|error| SaleError::of_read(error, &order.item))
     };
-    let outcomes = timeout(waited, sell).await.unwrap_or(Err(SaleError::WaitTooLong { waited }))?;
-    let missing = || SaleError::StoreUnavailable { source: "one order, and no outcome".into() };
-    outcomes.into_iter().next().ok_or_else(missing)
+    timeout(waited, sell).await.unwrap_or(Err(SaleError::WaitTooLong { waited }))
 }

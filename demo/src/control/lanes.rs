@@ -1,38 +1,33 @@
 //! What the page shows of one lock: its promises, and who held it when during the last run.
 
-use axum::http::Method;
-use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::Side;
 use super::record::{Lane, Run};
+use super::{Instance, Side};
 use crate::writer::tenures::{Tenure, now_ms};
 
 impl Side {
     /// The last run, and the lanes of all instances in it.
     pub(super) async fn show_lanes(&self) -> Value {
+        self.read_all().await;
         let run = self.current_run();
-        let lanes = self.lanes(run.as_ref()).await;
         let mut side = json!(self.status_at(None).unwrap_or_default());
         side["now_ms"] = json!(now_ms());
+        side["lanes"] = json!(self.lanes(run.as_ref()));
         side["run"] = json!(run);
-        side["lanes"] = json!(lanes);
         side
     }
 
-    /// The tenures of all instances since the buyers of `run` came.
-    pub(super) async fn lanes(&self, run: Option<&Run>) -> Vec<Lane> {
+    /// The tenures of all instances since the buyers of `run` came, as of their last answers.
+    pub(super) fn lanes(&self, run: Option<&Run>) -> Vec<Lane> {
         let began_ms = run.map(|run| run.began_ms).filter(|began| *began > 0.0);
-        let lanes = self.instances().into_iter().map(|instance| async move {
-            let lane = instance.ask::<Lane>(Method::GET, "/demo/here/lane", None).await;
-            let unknown = |_| Lane { instance: instance.name, up: false, tenures: Vec::new() };
-            lane.unwrap_or_else(unknown)
-        });
-        let mut lanes = join_all(lanes).await;
-        for lane in &mut lanes {
-            lane.tenures.retain(|tenure| began_ms.is_some_and(|began| tenure.from_ms >= began));
-        }
-        lanes
+        let lane = |instance: Instance| {
+            let mut tenures = instance.tenures;
+            let is_of_run = |tenure: &Tenure| began_ms.is_some_and(|began| tenure.from_ms >= began);
+            tenures.retain(|tenure| instance.is_up && is_of_run(tenure));
+            Lane { instance: instance.name, up: instance.is_up, tenures }
+        };
+        self.instances().into_iter().map(lane).collect()
     }
 }
 

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{Method, Request, StatusCode, Uri};
 use clap::Args;
 use flash_sale::config::switch;
 use flash_sale::http::problem::{Problem, ProblemType};
@@ -26,12 +26,13 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES, UNKNOWN_INSTANCE};
+use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES};
 use self::record::{Command, Note, Status};
 pub use self::record::{Fault, NewRun, Run, State};
 use self::run::Begun;
 use crate::cluster::Cluster;
 use crate::signals::{ENDINGS, Signals};
+use crate::writer::tenures::{Tenure, now_ms};
 
 /// The largest run.
 const MAX_REQUESTS: u64 = 500_000;
@@ -143,39 +144,44 @@ struct Instance {
     is_up: bool,
     /// As of its last answer.
     status: Option<Status>,
+    tenures: Vec<Tenure>,
     /// Has whoever started it kill it.
     kill: Option<Arc<Notify>>,
 }
 
 impl Instance {
-    /// The answer to a call. An error is a sentence.
+    /// The answer to a call.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
-    ) -> Result<T, String> {
+    ) -> Result<T, Problem> {
         let limit = match (&method, path) {
             (_, "/stock") => START_TIMEOUT,
             (&Method::POST, _) => COMMAND_TIMEOUT,
             _ => ANSWER_TIMEOUT,
         };
-        let body = body.map(|body| body.to_string().into()).unwrap_or_default();
-        let answer =
-            client::send(&self.authority, client::request(method, path, body), limit).await;
-        let unreachable = |_| format!("Instance {} did not carry out the request.", self.name);
-        let (status, body) = answer.map_err(unreachable)?;
-        if status != StatusCode::OK {
-            let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let without_reason = || format!("Instance {} answered {status}.", self.name);
-            return Err(problem["detail"].as_str().map_or_else(without_reason, str::to_owned));
-        }
-        serde_json::from_slice(&body).map_err(|error| error.to_string())
+        let url = format!("http://{}{path}", self.authority);
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let answer = client::send(Request::builder().method(method).uri(url), body, limit).await;
+        let sentence = match answer {
+            Ok((StatusCode::OK, body)) => match serde_json::from_slice(&body) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error.to_string(),
+            },
+            Ok((status, body)) => {
+                let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let without_reason = || format!("Instance {} answered {status}.", self.name);
+                problem["detail"].as_str().map_or_else(without_reason, str::to_owned)
+            }
+            Err(_) => format!("Instance {} did not carry out the request.", self.name),
+        };
+        Err(Problem::new(INSTANCE_UNREACHABLE, sentence))
     }
 
     async fn command(&self, command: &Command) -> Result<(), Problem> {
-        let done = self.ask::<Value>(Method::POST, "/demo/here", Some(json!(command))).await;
-        done.map(drop).map_err(|sentence| Problem::new(INSTANCE_UNREACHABLE, sentence))
+        self.ask(Method::POST, "/demo/here", Some(json!(command))).await
     }
 }
 
@@ -191,7 +197,7 @@ impl Side {
     fn new(instances: impl Iterator<Item = (String, Option<Arc<Notify>>)>) -> Arc<Self> {
         let instance = |(authority, kill): (String, _)| {
             let name = authority.rsplit(':').next().unwrap_or_default().to_owned();
-            Instance { name, authority, is_up: true, status: None, kill }
+            Instance { name, authority, is_up: true, status: None, tenures: Vec::new(), kill }
         };
         let instances = instances.map(instance).collect();
         Arc::new(Self(Mutex::new(Known { instances, ..Known::default() })))
@@ -224,36 +230,34 @@ impl Side {
 
     /// Reads the status of all instances, and notes what has changed.
     async fn read_all(&self) {
-        let read = self.instances().into_iter().map(|instance| async move {
-            let status = instance.ask::<Status>(Method::GET, "/demo/here", None).await;
-            (instance.authority, status.ok())
-        });
-        for (authority, status) in join_all(read).await {
-            let mut known = self.0.lock();
-            let mut all = known.instances.iter_mut();
-            let Some(one) = all.find(|one| one.authority == authority) else { continue };
-            let was_up = std::mem::replace(&mut one.is_up, status.is_some());
-            let before = one.status.clone();
-            if let Some(status) = &status {
+        let all = self.instances();
+        let read = all.iter().map(|one| one.ask(Method::GET, "/demo/here", None));
+        let read: Vec<Result<(Status, Vec<Tenure>), _>> = join_all(read).await;
+        let mut known = self.0.lock();
+        for (place, read) in read.into_iter().enumerate() {
+            let one = &mut known.instances[place];
+            let was_up = std::mem::replace(&mut one.is_up, read.is_ok());
+            let (before, is_up) = (one.status.clone(), one.is_up);
+            if let Ok((status, tenures)) = read {
                 one.name.clone_from(&status.instance);
-                one.status = Some(status.clone());
+                (one.status, one.tenures) = (Some(status), tenures);
             }
-            let (name, is_up) = (one.name.clone(), one.is_up);
             // before its first answer it may still be on its way
-            let Some(before) = before else { continue };
+            let (Some(before), Some(now)) = (before, &one.status) else { continue };
+            let (name, is_refused) = (one.name.clone(), now.stale_batches > before.stale_batches);
             if was_up && !is_up {
                 let text = format!("{name} does not answer: it is stopped, or has died.");
                 known.note("instance-gone", &name, text);
             } else if is_up && !was_up {
                 known.note("instance-back", &name, format!("{name} answers again."));
             }
-            if status.is_some_and(|status| status.stale_batches > before.stale_batches) {
+            if is_refused {
                 known.note("stale-batch", &name, flash_sale::http::stale_batch(&name));
             }
         }
     }
 
-    fn note(&self, kind: &str, about: &str, text: String) {
+    fn note(&self, kind: &'static str, about: &str, text: String) {
         self.0.lock().note(kind, about, text);
     }
 
@@ -265,12 +269,6 @@ impl Side {
         of_running.try_for_each(|(_, done)| done)
     }
 
-    /// Has new orders guarded by `guard`, at all running instances.
-    async fn set_guard(&self, guard: String) -> Result<(), Problem> {
-        self.check_guard(&guard)?;
-        self.command_all(Command::Guard(guard)).await
-    }
-
     fn check_guard(&self, guard: &str) -> Result<(), Problem> {
         let guards = self.status_at(None).ok_or_else(nobody_answers)?.guards;
         if guards.iter().any(|one| one == guard) {
@@ -280,7 +278,7 @@ impl Side {
         Err(Problem::new(ProblemType::BAD_BODY, detail))
     }
 
-    /// The running instance that a fault hits if its holder is not known: not the one that the page comes from.
+    /// The running instance that a fault hits: not the one that the page comes from.
     fn any_but(&self, from: Option<&str>) -> Result<Instance, Problem> {
         let up = self.up();
         let another = up.iter().rev().find(|instance| Some(&*instance.name) != from);
@@ -289,26 +287,11 @@ impl Side {
             Problem::new(NEEDS_INSTANCES, detail)
         })
     }
-
-    /// The instance of this name, or else the holder unless the page comes from it.
-    async fn victim(&self, name: Option<&str>, from: Option<&str>) -> Result<Instance, Problem> {
-        self.read_all().await;
-        let Some(name) = name else {
-            let asked = self.up().into_iter().next().ok_or_else(nobody_answers)?;
-            let queue = asked.ask::<Value>(Method::GET, "/lock", None).await.unwrap_or_default();
-            let holder = queue["holder"]["instance"].as_str().filter(|name| Some(*name) != from);
-            let up = self.up().into_iter().find(|one| Some(&*one.name) == holder);
-            return up.map_or_else(|| self.any_but(from), Ok);
-        };
-        let found = self.instances().into_iter().find(|instance| instance.name == name);
-        found.ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, "the demo has no instance of this name"))
-    }
 }
 
 impl Known {
-    fn note(&mut self, kind: &str, about: &str, text: String) {
-        let number = self.notes.last().map_or(1, |last| last.number + 1);
-        self.notes.push(Note { number, about: about.into(), kind: kind.into(), text });
+    fn note(&mut self, kind: &'static str, about: &str, text: String) {
+        self.notes.push(Note { at_ms: now_ms(), about: about.into(), kind, text });
         let excess = self.notes.len().saturating_sub(MOST_NOTES);
         self.notes.drain(..excess);
     }

@@ -75,12 +75,8 @@ pub struct Verdict {
     pub pass: bool,
     pub sold: u64,
     pub sold_out: u64,
-    pub unanswered: u64,
     pub oversold: u64,
     pub lost: u64,
-    pub stock: i64,
-    pub lucky: i64,
-    pub balanced: bool,
     pub stale_batches: u64,
     /// From the fault to the next write by another instance; `None` without a fault, and if none of them wrote.
     pub takeover_ms: Option<u64>,
@@ -128,20 +124,21 @@ pub(crate) enum Command {
     Kill {},
 }
 
-/// The tenures of an instance.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Lane {
-    pub(crate) instance: String,
+/// The tenures of an instance in a run.
+#[derive(Debug, Serialize)]
+pub(super) struct Lane {
+    pub(super) instance: String,
     /// Whether it answers.
-    pub(crate) up: bool,
-    pub(crate) tenures: Vec<Tenure>,
+    pub(super) up: bool,
+    pub(super) tenures: Vec<Tenure>,
 }
 
 /// News for the pages of all instances but the one that it is about.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Note {
-    pub(crate) number: u64,
-    pub(crate) about: String,
-    pub(crate) kind: String,
-    pub(crate) text: String,
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Note {
+    /// When, in Unix milliseconds.
+    pub(super) at_ms: f64,
+    pub(super) about: String,
+    pub(super) kind: &'static str,
+    pub(super) text: String,
 }

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::{get, post, put};
 use flash_sale::http::problem::{Problem, ProblemType};
@@ -16,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::problem::{INSTANCE_UNREACHABLE, NO_RUN};
+use super::problem::{INSTANCE_UNREACHABLE, NO_RUN, UNKNOWN_INSTANCE};
 use super::record::{Command, Fault, NewRun};
 use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, Side, client};
 use crate::relay::{PANELS, same_site};
@@ -39,7 +40,7 @@ struct FenceBody {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InstanceBody {
-    instance: Option<String>,
+    instance: String,
 }
 
 pub(super) fn routes(control: Arc<Control>) -> Router {
@@ -53,11 +54,12 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
         .route("/demo/lanes", get(lanes))
         .route("/demo/beside/run", post(start_run).delete(stop_run))
         .route("/demo/beside/lanes", get(lanes))
+        .layer(from_fn(same_site::layer))
         .route("/healthz", get(async || "ok\n"))
         .with_state(control)
 }
 
-/// A request that no page of another site has sent.
+/// A call of a page.
 struct Call {
     control: Arc<Control>,
     /// The sale that it is about.
@@ -72,7 +74,6 @@ impl FromRequest<Arc<Control>> for Call {
 
     async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
         let (head, content) = request.into_parts();
-        same_site::check(&head.method, &head.headers)?;
         let from = head.headers.get(client::FROM).and_then(|name| name.to_str().ok());
         let has = |side: &Arc<Side>| side.instances().iter().any(|one| Some(&*one.name) == from);
         let mut sides = control.sides.iter();
@@ -99,7 +100,10 @@ impl Call {
 
     async fn victim(&self) -> Result<Instance, Problem> {
         let InstanceBody { instance } = self.parse("{\"instance\":\"8090\"}")?;
-        self.side.victim(instance.as_deref(), self.from.as_deref()).await
+        self.side.read_all().await;
+        let found = self.side.instances().into_iter().find(|one| one.name == instance);
+        let detail = "the demo has no instance of this name";
+        found.ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, detail))
     }
 }
 
@@ -165,15 +169,19 @@ async fn stop_run(call: Call) -> Result<Response, Problem> {
 async fn set_guard(call: Call) -> Result<Response, Problem> {
     let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
     call.side.read_all().await;
-    call.side.set_guard(guard).await?;
-    call.side.read_all().await;
-    Ok(show(call).await)
+    call.side.check_guard(&guard)?;
+    switch(call, Command::Guard(guard)).await
 }
 
 async fn set_fence(call: Call) -> Result<Response, Problem> {
     let FenceBody { on } = call.parse("{\"on\":false}")?;
+    switch(call, Command::Fence(on)).await
+}
+
+/// Has all running instances carry out the command, and shows what they are then.
+async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
     call.side.read_all().await;
-    call.side.command_all(Command::Fence(on)).await?;
+    call.side.command_all(command).await?;
     call.side.read_all().await;
     Ok(show(call).await)
 }

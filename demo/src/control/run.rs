@@ -8,7 +8,6 @@ use axum::http::Method;
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::http::problem::{Problem, ProblemType};
 use loadtest::Live;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -24,12 +23,6 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An order outlasts a fault: the pause, and the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
-
-/// How often the run checks that its sale is still the current one.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The answers of a run cannot be compared with another sale.
-const ANOTHER_SALE: &str = "Another sale was started meanwhile.";
 
 /// A run in progress, or the last one.
 pub(super) struct Begun {
@@ -58,15 +51,6 @@ impl Begun {
         }
         run
     }
-}
-
-/// What `/stock` says of the sale.
-#[derive(Deserialize)]
-pub(super) struct StockAnswer {
-    pub(super) stock: i64,
-    pub(super) lucky: i64,
-    pub(super) balanced: bool,
-    sale: Option<u64>,
 }
 
 impl Side {
@@ -163,10 +147,12 @@ impl Side {
 
     async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
-        let (guard, fence) = (run.guard.clone(), Command::Fence(run.fence));
-        tokio::try_join!(self.set_guard(guard), self.command_all(fence)).map_err(in_words)?;
+        for command in [Command::Guard(run.guard.clone()), Command::Fence(run.fence)] {
+            self.command_all(command).await.map_err(in_words)?;
+        }
         let stale_before = self.stale_batches();
-        let started = self.stock(victim, Some(run.stock)).await?;
+        let units = json!({"stock": run.stock});
+        let started = self.sale(victim, Method::PUT, Some(units)).await.map_err(in_words)?;
         if let Some(victim) = victim {
             let fault = Command::Fault(run.fault, self.pause_ms());
             victim.command(&fault).await.map_err(in_words)?;
@@ -189,52 +175,34 @@ impl Side {
             begun.run.began_ms = now_ms();
             begun.began_at = Instant::now();
         });
-        let load = async {
-            let load = loadtest::run_in_process(&args, &live);
-            tokio::join!(load, self.start_the_others(victim, run.fault, start)).0
-        };
-        let report = tokio::select! {
-            report = load => report.map_err(|error| ErrorChain(&*error).to_string())?,
-            () = self.until_another_sale(victim, &started) => return Err(ANOTHER_SALE.to_owned()),
-        };
+        let load = loadtest::run_in_process(&args, &live);
+        let others = self.start_the_others(victim, run.fault, start);
+        let report = tokio::join!(load, others).0;
+        if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
+            return Err("Another sale was started meanwhile.".to_owned());
+        }
+        let report = report.map_err(|error| ErrorChain(&*error).to_string())?;
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
-        let stock = self.stock(victim, None).await?;
-        if stock.sale != started.sale {
-            return Err(ANOTHER_SALE.to_owned());
-        }
-        let mut verdict = judge(run, &report, &stock, stale);
+        let mut verdict = judge(run, &report, stale);
         if let Some(now) = self.current_run() {
-            verdict.takeover_ms = lanes::takeover_ms(&now, &self.lanes(Some(&now)).await);
+            verdict.takeover_ms = lanes::takeover_ms(&now, &self.lanes(Some(&now)));
         }
         Ok(verdict)
     }
 
-    /// The stock, after the start of a sale of so many units if `start` has some. Asks an instance that the fault does not hit.
-    async fn stock(
+    /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
+    async fn sale(
         &self,
         victim: Option<&Instance>,
-        start: Option<u64>,
-    ) -> Result<StockAnswer, String> {
-        let up = self.up();
-        let is_safe = |one: &&Instance| victim.is_none_or(|victim| victim.name != one.name);
-        let instance =
-            up.iter().find(is_safe).ok_or_else(|| nobody_answers().detail().to_owned())?;
-        match start {
-            Some(stock) => instance.ask(Method::PUT, "/stock", Some(json!({"stock": stock}))).await,
-            None => instance.ask(Method::GET, "/stock", None).await,
-        }
-    }
-
-    /// Waits until another sale has replaced `started`.
-    async fn until_another_sale(&self, victim: Option<&Instance>, started: &StockAnswer) {
-        loop {
-            sleep(LOOK_EVERY).await;
-            let now = self.stock(victim, None).await;
-            if now.is_ok_and(|now| now.sale != started.sale) {
-                return;
-            }
-        }
+        method: Method,
+        body: Option<Value>,
+    ) -> Result<Value, Problem> {
+        let mut up = self.up().into_iter();
+        let safe = up.find(|one| victim.is_none_or(|victim| victim.name != one.name));
+        let safe = safe.ok_or_else(nobody_answers)?;
+        let mut stock: Value = safe.ask(method, "/stock", body).await?;
+        Ok(stock["sale"].take())
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.

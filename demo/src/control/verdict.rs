@@ -6,22 +6,17 @@ use clap::ValueEnum as _;
 use loadtest::Report;
 
 use super::record::{Fault, Run, Verdict};
-use super::run::StockAnswer;
 use crate::baselines::LockMode;
 use crate::verdict::explain;
 
-/// The load test's report, with the stock `now`.
-pub(super) fn judge(run: &Run, report: &Report, now: &StockAnswer, stale_batches: u64) -> Verdict {
+/// The load test's report, in the terms of this run.
+pub(super) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
     let mut verdict = Verdict {
         pass: report.pass,
         sold: report.acknowledged,
         sold_out: report.sold_out,
-        unanswered: report.unknown + report.failed,
         oversold: report.acknowledged_units.saturating_sub(run.stock),
         lost: report.lost,
-        stock: now.stock,
-        lucky: now.lucky,
-        balanced: now.balanced,
         stale_batches,
         takeover_ms: None,
         text: String::new(),
@@ -70,9 +65,7 @@ mod tests {
     fn says_that_the_fence_refused_a_batch() {
         let report =
             Report { pass: true, acknowledged_units: 300, sold_out: 200, ..Report::default() };
-        let stock = serde_json::json!({"stock": 0, "lucky": 300, "balanced": true, "sale": 1});
-        let stock = serde_json::from_value(stock).expect("an answer of /stock");
-        let verdict = judge(&run_with(Fault::Pause), &report, &stock, 1);
+        let verdict = judge(&run_with(Fault::Pause), &report, 1);
         assert!(
             verdict.pass && verdict.text.ends_with("the fence refused its batch."),
             "{verdict:?}"

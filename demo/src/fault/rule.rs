@@ -1,10 +1,7 @@
 //! How a fault is asked for: at which point, what, and when.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -12,7 +9,7 @@ use clap::ValueEnum;
 /// The error for anything that is not a rule.
 const FORM: &str = "a fault is written POINT:ACTION:WHEN, such as before-write:stop:7; POINT is \
     after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
-    stop=TIME, kill or pause=TIME; WHEN is a number (that pass alone), every=N, or file=PATH (the next pass once that \
+    stop=TIME, kill, pause=TIME or starve=TIME; WHEN is a number (that pass alone) or file=PATH (the next pass once that \
     file exists, which is then removed)";
 
 /// The longest pause that can be asked for.
@@ -36,37 +33,17 @@ pub enum Point {
     BeforeRelease,
 }
 
-impl Point {
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AfterGrant => "after-grant",
-            Self::BeforeWrite => "before-write",
-            Self::AfterSend => "after-send",
-            Self::BetweenWrites => "between-writes",
-            Self::AfterAnswer => "after-answer",
-            Self::BeforeRelease => "before-release",
-        }
-    }
-}
-
-impl fmt::Display for Point {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// What happens at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The whole process stops (SIGSTOP) until SIGCONT.
-    Stop,
-    /// The whole process stops for this time, rounded up to whole seconds.
-    StopFor(Duration),
+    /// The whole process stops (SIGSTOP): for this time, rounded up to whole seconds, or until SIGCONT.
+    Stop(Option<Duration>),
     /// The process is killed (SIGKILL).
     Kill,
     /// Only the task at the point waits; the rest of the process goes on.
     Pause(Duration),
+    /// Every worker of the runtime is busy for this time.
+    Starve(Duration),
 }
 
 /// At which passes.
@@ -74,48 +51,40 @@ pub enum Action {
 pub enum When {
     /// At this one, counted from 1 since the start of the process.
     Pass(u64),
-    /// At every multiple of this.
-    Every(u64),
     /// At the next one after this file was created. It is removed first, which shows that the point was
     /// reached, and can be created again.
     File(PathBuf),
+    /// At the next one, and at no later one.
+    Next,
 }
 
-/// A fault, `POINT:ACTION:WHEN`. Clones share their count of passes.
+/// A fault, `POINT:ACTION:WHEN`.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    point: Point,
-    action: Action,
-    when: When,
-    passes: Arc<AtomicU64>,
+    /// Where it happens.
+    pub point: Point,
+    /// What happens.
+    pub action: Action,
+    /// At which passes.
+    pub when: When,
+    /// How often the point was passed since the start of the process.
+    passes: u64,
 }
 
 impl Rule {
-    /// Where it happens.
-    pub fn point(&self) -> Point {
-        self.point
+    pub(super) fn new(point: Point, action: Action, when: When) -> Self {
+        Self { point, action, when, passes: 0 }
     }
 
-    /// What happens.
-    pub fn action(&self) -> Action {
-        self.action
-    }
-
-    /// At which passes.
-    pub fn when(&self) -> &When {
-        &self.when
-    }
-
-    /// Counts a pass. Returns its number if the fault is due.
-    pub(super) fn pass(&self) -> Option<u64> {
-        let pass = self.passes.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_due = match &self.when {
-            When::Pass(due) => pass == *due,
-            When::Every(count) => pass.is_multiple_of(*count),
+    /// Counts a pass. Whether the fault is due.
+    pub(super) fn pass(&mut self) -> bool {
+        self.passes += 1;
+        match &self.when {
+            When::Pass(due) => self.passes == *due,
             // of several tasks, one removes it
             When::File(path) => std::fs::remove_file(path).is_ok(),
-        };
-        is_due.then_some(pass)
+            When::Next => true,
+        }
     }
 }
 
@@ -128,61 +97,43 @@ impl FromStr for Rule {
         let point = Point::from_str(part()?, false).map_err(|_| FORM)?;
         let action = action(part()?).ok_or(FORM)?;
         let when = when(part()?).ok_or(FORM)?;
-        Ok(Self { point, action, when, passes: Arc::default() })
+        Ok(Self::new(point, action, when))
     }
 }
 
 fn action(text: &str) -> Option<Action> {
-    match text {
-        "stop" => Some(Action::Stop),
-        "kill" => Some(Action::Kill),
-        _ => {
-            let (action, time) = text.split_once('=')?;
-            let time = humantime::parse_duration(time).ok().filter(|t| *t <= LONGEST_PAUSE)?;
-            match action {
-                "pause" => Some(Action::Pause(time)),
-                "stop" => Some(Action::StopFor(time)),
-                _ => None,
-            }
-        }
+    let Some((name, time)) = text.split_once('=') else {
+        return match text {
+            "stop" => Some(Action::Stop(None)),
+            "kill" => Some(Action::Kill),
+            _ => None,
+        };
+    };
+    let time = humantime::parse_duration(time).ok().filter(|time| *time <= LONGEST_PAUSE)?;
+    match name {
+        "stop" => Some(Action::Stop(Some(time))),
+        "pause" => Some(Action::Pause(time)),
+        "starve" => Some(Action::Starve(time)),
+        _ => None,
     }
 }
 
 fn when(text: &str) -> Option<When> {
-    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
     if let Some(path) = text.strip_prefix("file=") {
         return (!path.is_empty()).then(|| When::File(path.into()));
     }
-    match text.strip_prefix("every=") {
-        Some(count) => number(count).map(When::Every),
-        None => number(text).map(When::Pass),
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stop => f.write_str("stop"),
-            Self::StopFor(time) => write!(f, "stop={}", humantime::format_duration(*time)),
-            Self::Kill => f.write_str("kill"),
-            Self::Pause(time) => write!(f, "pause={}", humantime::format_duration(*time)),
-        }
-    }
+    text.parse().ok().filter(|pass| *pass > 0).map(When::Pass)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn due(rule: &str, passes: usize) -> Vec<u64> {
-        let rule: Rule = rule.parse().expect("a rule");
-        (0..passes).filter_map(|_| rule.pass()).collect()
-    }
-
     #[test]
     fn a_rule_is_due_when_it_says() {
-        assert_eq!(due("before-write:stop:3", 9), [3]);
-        assert_eq!(due("after-grant:kill:every=4", 9), [4, 8]);
+        let mut rule: Rule = "before-write:stop:3".parse().expect("a rule");
+        let due: Vec<_> = (1..=9).filter(|_| rule.pass()).collect();
+        assert_eq!(due, [3]);
     }
 
     /// Goal: a file is used up by one pass, and can be made again.
@@ -191,23 +142,23 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("now: or never");
         let rule = format!("after-send:pause=5ms:file={}", path.display());
-        let rule: Rule = rule.parse().expect("a rule");
-        assert_eq!(rule.action(), Action::Pause(Duration::from_millis(5)));
-        assert_eq!(rule.pass(), None);
-        for pass in [2, 4] {
+        let mut rule: Rule = rule.parse().expect("a rule");
+        assert_eq!(rule.action, Action::Pause(Duration::from_millis(5)));
+        assert!(!rule.pass());
+        for _ in 0..2 {
             std::fs::write(&path, "").expect("it can be made");
-            assert_eq!(rule.pass(), Some(pass));
-            assert!(!path.exists());
-            assert_eq!(rule.pass(), None);
+            assert!(rule.pass());
+            assert!(!path.exists() && !rule.pass());
         }
     }
 
     #[test]
     fn each_point_can_be_named() {
         for point in Point::value_variants() {
-            let rule: Rule = format!("{point}:stop:1").parse().expect("a rule");
-            assert_eq!(rule.point(), *point);
-            assert!(FORM.contains(point.name()), "{point}");
+            let name = point.to_possible_value().expect("no variant is skipped");
+            let rule: Rule = format!("{}:stop:1", name.get_name()).parse().expect("a rule");
+            assert_eq!(rule.point, *point);
+            assert!(FORM.contains(name.get_name()), "{point:?}");
         }
     }
 
@@ -220,7 +171,6 @@ mod tests {
             "nowhere:stop:1",
             "before-write:halt:1",
             "before-write:stop:0",
-            "before-write:stop:every=0",
             "before-write:stop:file=",
             "before-write:stop=x:1",
             "before-write:pause:1",

@@ -8,8 +8,8 @@ mod servers;
 use std::sync::Arc;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, Ends, Loss, Order, Promises, Token, TokenLife,
-    Unfenced, Wake,
+    Backend, BackendError, BackendErrorKind, Ends, EtcdBackend, EtcdOptions, Loss, Order, Promises,
+    Token, TokenLife, Unfenced, Wake,
 };
 use flash_sale::inventory::Inventory;
 use testkit::Proxy;
@@ -31,12 +31,15 @@ impl AnyLock {
     pub fn at(lock: LockMode, addresses: &[String]) -> Result<Self, BackendError> {
         let refused = |what| Err(BackendError::new(BackendErrorKind::Permanent, what));
         let name = lock.name();
-        match lock.open() {
-            None => refused(format!("{name} is no lock that instances share")),
-            Some(_) if addresses.is_empty() => {
-                refused(format!("the lock {name} needs its addresses: --lock-at"))
-            }
-            Some(open) => open(addresses),
+        if addresses.is_empty() {
+            return refused(format!("the lock {name} needs its addresses: --lock-at"));
+        }
+        match lock {
+            LockMode::Etcd => Self::fenced(EtcdBackend::new(EtcdOptions::new(addresses))),
+            #[cfg(feature = "other-locks")]
+            _ => registry::open(lock, addresses),
+            #[cfg(not(feature = "other-locks"))]
+            _ => refused(format!("this program was built without a lock {name}")),
         }
     }
 

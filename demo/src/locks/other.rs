@@ -1,91 +1,58 @@
-//! The locks besides etcd's, and the private servers of all.
+//! The private servers of all locks.
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
-use fenced_lock::{
-    BackendError, FileBackend, FileOptions, PostgresAdvisoryBackend, PostgresBackend,
-    PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions, RedlockBackend,
-    ZooKeeperBackend, ZooKeeperOptions,
-};
 use futures_util::future::LocalBoxFuture;
 use hyper::Method;
 use testkit::etcd::Etcd;
-use testkit::postgres::{Postgres, PostgresOptions as PostgresServer};
+use testkit::postgres::{Postgres, PostgresOptions};
 use testkit::redis::Redis;
 use testkit::server::{Kind, Private};
-use testkit::zookeeper::{ZooKeeper, ZooKeeperOptions as ZooKeeperServer};
+use testkit::zookeeper::{ZooKeeper, ZooKeeperOptions};
 use testkit::{
-    Child, EtcdOptions as EtcdServer, OwnedDir, PrivateEtcd, PrivatePostgres, PrivateRedis,
-    PrivateZooKeeper, RedisOptions as RedisServer, ServerError, probe,
+    Child, EtcdOptions, OwnedDir, PrivateEtcd, PrivatePostgres, PrivateRedis, PrivateZooKeeper,
+    RedisOptions, ServerError, probe,
 };
 
+use super::Server;
 use super::servers::{LockServer, LockServers};
-use super::{AnyLock, Server};
+use crate::error::DemoError;
 
-/// Small beside the TTL of a demo: a key on one node outlives its session by as much.
-const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
-
-type Opened = Result<AnyLock, BackendError>;
-
-pub(super) fn redis(at: &[String]) -> Opened {
-    AnyLock::fenced(RedisBackend::new(RedisOptions::new(&at[0])))
-}
-
-pub(super) fn redlock(at: &[String]) -> Opened {
-    let node = |url| RedisOptions { request_timeout: REDLOCK_TIMEOUT, ..RedisOptions::new(url) };
-    AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
-}
-
-pub(super) fn postgres(at: &[String]) -> Opened {
-    AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(&at[0])))
-}
-
-pub(super) fn postgres_advisory(at: &[String]) -> Opened {
-    AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(&at[0])))
-}
-
-pub(super) fn postgres_row(at: &[String]) -> Opened {
-    AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(&at[0])))
-}
-
-pub(super) fn zookeeper(at: &[String]) -> Opened {
-    AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
-}
-
-pub(super) fn file(at: &[String]) -> Opened {
-    AnyLock::fenced(FileBackend::new(FileOptions::new(&at[0])))
-}
-
-/// Starts servers in `parent`. `members` counts for etcd and ZooKeeper only.
-pub(super) async fn start(
-    server: Server,
-    members: usize,
-    parent: &OwnedDir,
-) -> Result<LockServers, ServerError> {
-    Ok(match server {
-        Server::Etcd => {
-            let options = EtcdServer::default();
-            LockServers::of(PrivateEtcd::start_cluster_in(parent, members, options).await?)
-        }
-        Server::Redis { nodes } => {
-            let mut all = Vec::new();
-            for _ in 0..nodes {
-                all.push(PrivateRedis::start_in(parent, RedisServer::default()).await?);
+impl LockServers {
+    /// Starts this server, in a directory in `parent`. `members` counts for etcd and ZooKeeper only.
+    pub async fn start_members(
+        server: Server,
+        members: usize,
+        parent: &OwnedDir,
+    ) -> Result<Self, DemoError> {
+        Ok(match server {
+            Server::None => Self::default(),
+            Server::Directory => {
+                let directory = parent.path().join("locks").display().to_string();
+                Self { directory: Some(directory), ..Self::default() }
             }
-            LockServers::of(all)
-        }
-        Server::Postgres => {
-            let options = PostgresServer { own_data: true, ..PostgresServer::default() };
-            LockServers::of([PrivatePostgres::start(options).await?])
-        }
-        Server::ZooKeeper => {
-            let options = ZooKeeperServer::default();
-            LockServers::of(PrivateZooKeeper::start_ensemble_in(parent, members, options).await?)
-        }
-        Server::None | Server::Directory => LockServers::default(),
-    })
+            Server::Etcd => {
+                let options = EtcdOptions::default();
+                Self::of(PrivateEtcd::start_cluster_in(parent, members, options).await?)
+            }
+            Server::Redis { nodes } => {
+                let mut all = Vec::new();
+                for _ in 0..nodes {
+                    all.push(PrivateRedis::start_in(parent, RedisOptions::default()).await?);
+                }
+                Self::of(all)
+            }
+            Server::Postgres => {
+                let options = PostgresOptions { own_data: true, ..PostgresOptions::default() };
+                Self::of([PrivatePostgres::start(options).await?])
+            }
+            Server::ZooKeeper => {
+                let options = ZooKeeperOptions::default();
+                Self::of(PrivateZooKeeper::start_ensemble_in(parent, members, options).await?)
+            }
+        })
+    }
 }
 
 impl Server {

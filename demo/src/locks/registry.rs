@@ -1,15 +1,20 @@
-//! All guards of a sale, in one table: another lock is a row of it, and a variant of [`LockMode`].
+//! All guards of a sale, in one table: another lock is a variant of [`LockMode`], a row of it, and a line of `open`.
+
+#[cfg(feature = "other-locks")]
+use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use fenced_lock::{BackendError, EtcdBackend, EtcdOptions};
+#[cfg(feature = "other-locks")]
+use fenced_lock::{
+    BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
+    PostgresBackend, PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions,
+    RedlockBackend, ZooKeeperBackend, ZooKeeperOptions,
+};
 use flash_sale::sale::GuardStatus;
 
-#[cfg(not(feature = "other-locks"))]
-use self::not_built as other;
-use super::AnyLock;
 #[cfg(feature = "other-locks")]
-use super::other;
+use super::AnyLock;
 use crate::baselines::Fence;
 
 /// What guards the sale.
@@ -42,9 +47,6 @@ pub enum Server {
     Directory,
 }
 
-/// Opens a lock at these addresses, of which there is at least one.
-type Open = fn(&[String]) -> Result<AnyLock, BackendError>;
-
 /// All that differs between the guards.
 struct Guard {
     /// On the command line.
@@ -52,8 +54,8 @@ struct Guard {
     /// In a sentence: "guarded by ...".
     words: &'static str,
     server: Server,
-    /// `None`: it is no lock of the library that all instances share.
-    open: Option<Open>,
+    /// Whether it is a lock of the library that all instances share.
+    is_shared: bool,
     /// What it oversells for: in a status, as its warning, and after the verdict.
     flaw: Option<[&'static str; 3]>,
 }
@@ -76,31 +78,20 @@ const ALL: [LockMode; 13] = [
 
 impl LockMode {
     fn guard(self) -> Guard {
-        let lock =
-            |name, words, server, open| Guard { name, words, server, open: Some(open), flaw: None };
-        let baseline = |name, words, server, flaw| Guard { name, words, server, open: None, flaw };
+        let lock = |name, words, server| Guard { name, words, server, is_shared: true, flaw: None };
+        let baseline =
+            |name, words, server, flaw| Guard { name, words, server, is_shared: false, flaw };
         match self {
-            Self::Etcd => lock("etcd", "the lock in etcd", Server::Etcd, etcd as Open),
-            Self::Redis => {
-                lock("redis", "the lock in Redis", Server::Redis { nodes: 1 }, other::redis)
+            Self::Etcd => lock("etcd", "the lock in etcd", Server::Etcd),
+            Self::Redis => lock("redis", "the lock in Redis", Server::Redis { nodes: 1 }),
+            Self::Redlock => lock("redlock", "Redlock", Server::Redis { nodes: 3 }),
+            Self::Postgres => lock("postgres", "the lock in PostgreSQL", Server::Postgres),
+            Self::PostgresAdvisory => {
+                lock("postgres-advisory", "PostgreSQL's advisory lock", Server::Postgres)
             }
-            Self::Redlock => lock("redlock", "Redlock", Server::Redis { nodes: 3 }, other::redlock),
-            Self::Postgres => {
-                lock("postgres", "the lock in PostgreSQL", Server::Postgres, other::postgres)
-            }
-            Self::PostgresAdvisory => lock(
-                "postgres-advisory",
-                "PostgreSQL's advisory lock",
-                Server::Postgres,
-                other::postgres_advisory,
-            ),
-            Self::PostgresRow => {
-                lock("postgres-row", "PostgreSQL's row lock", Server::Postgres, other::postgres_row)
-            }
-            Self::ZooKeeper => {
-                lock("zookeeper", "the lock in ZooKeeper", Server::ZooKeeper, other::zookeeper)
-            }
-            Self::File => lock("file", "the lock in a directory", Server::Directory, other::file),
+            Self::PostgresRow => lock("postgres-row", "PostgreSQL's row lock", Server::Postgres),
+            Self::ZooKeeper => lock("zookeeper", "the lock in ZooKeeper", Server::ZooKeeper),
+            Self::File => lock("file", "the lock in a directory", Server::Directory),
             Self::Local => baseline(
                 "local",
                 "a lock in each instance",
@@ -151,13 +142,9 @@ impl LockMode {
         self.guard().server
     }
 
-    pub(super) fn open(self) -> Option<Open> {
-        self.guard().open
-    }
-
     /// Whether it is a lock of the library that all instances share.
     pub fn is_shared(self) -> bool {
-        self.open().is_some()
+        self.guard().is_shared
     }
 
     /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
@@ -199,24 +186,35 @@ impl ValueEnum for LockMode {
     }
 }
 
-fn etcd(at: &[String]) -> Result<AnyLock, BackendError> {
-    AnyLock::fenced(EtcdBackend::new(EtcdOptions::new(at)))
-}
+/// Small beside the TTL of a demo: a key on one node outlives its session by as much.
+#[cfg(feature = "other-locks")]
+const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
 
-/// The locks that this program was built without.
-#[cfg(not(feature = "other-locks"))]
-mod not_built {
-    use fenced_lock::{BackendError, BackendErrorKind};
-
-    use super::AnyLock;
-
-    pub(super) fn refused(_: &[String]) -> Result<AnyLock, BackendError> {
-        let what = "this program was built without this lock";
-        Err(BackendError::new(BackendErrorKind::Permanent, what))
+/// The lock of this kind at these addresses, of which there is at least one.
+#[cfg(feature = "other-locks")]
+pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock, BackendError> {
+    let first = &at[0];
+    match lock {
+        LockMode::Redis => AnyLock::fenced(RedisBackend::new(RedisOptions::new(first))),
+        LockMode::Redlock => {
+            let request_timeout = REDLOCK_TIMEOUT;
+            let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
+            AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
+        }
+        LockMode::Postgres => AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(first))),
+        LockMode::PostgresAdvisory => {
+            AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(first)))
+        }
+        LockMode::PostgresRow => {
+            AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(first)))
+        }
+        LockMode::ZooKeeper => {
+            AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
+        }
+        LockMode::File => AnyLock::fenced(FileBackend::new(FileOptions::new(first))),
+        _ => {
+            let what = "it is no lock that instances share";
+            Err(BackendError::new(BackendErrorKind::Permanent, what))
+        }
     }
-
-    pub(super) use self::{
-        refused as file, refused as postgres, refused as postgres_advisory,
-        refused as postgres_row, refused as redis, refused as redlock, refused as zookeeper,
-    };
 }

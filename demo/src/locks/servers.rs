@@ -7,7 +7,9 @@ use std::path::Path;
 use futures_util::future::LocalBoxFuture;
 use testkit::{Child, OwnedDir, ServerError};
 
-use super::{LockMode, Server};
+use super::LockMode;
+#[cfg(feature = "other-locks")]
+use super::Server;
 use crate::error::DemoError;
 
 /// A private server of a lock.
@@ -54,7 +56,7 @@ pub trait LockServer: Debug + Send + Sync {
 pub struct LockServers {
     pub members: Vec<Box<dyn LockServer>>,
     /// Of a lock without servers.
-    directory: Option<String>,
+    pub(super) directory: Option<String>,
 }
 
 impl LockServers {
@@ -64,32 +66,15 @@ impl LockServers {
         Self { members, directory: None }
     }
 
-    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`.
+    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`. The flags of the demo
+    /// refuse what is not built in.
+    #[cfg_attr(not(feature = "other-locks"), allow(unused_variables, clippy::unused_async))]
     pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, DemoError> {
         match lock.server() {
-            Server::None | Server::Etcd => Ok(Self::default()),
-            server => Self::start_members(server, 1, parent).await,
-        }
-    }
-
-    /// Starts this server. `members` counts for etcd and ZooKeeper only.
-    pub async fn start_members(
-        server: Server,
-        members: usize,
-        parent: &OwnedDir,
-    ) -> Result<Self, DemoError> {
-        let directory = parent.path().join("locks").display().to_string();
-        Ok(match server {
-            Server::None => Self::default(),
-            Server::Directory => Self { directory: Some(directory), ..Self::default() },
             #[cfg(feature = "other-locks")]
-            server => super::other::start(server, members, parent).await?,
-            #[cfg(not(feature = "other-locks"))]
-            server => {
-                let what = format!("{server:?} with {members} members is not built in");
-                return Err(ServerError::system("a lock")(io::Error::other(what)).into());
-            }
-        })
+            server if server != Server::Etcd => Self::start_members(server, 1, parent).await,
+            _ => Ok(Self::default()),
+        }
     }
 
     /// Where they are, as for `--lock-at`.

@@ -11,7 +11,8 @@ use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{self, Method, StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use clap::ValueEnum as _;
@@ -20,23 +21,17 @@ use flash_sale::http::{Extension, body, reply};
 use flash_sale::sale::Sale;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::baselines::{LockMode, Switch};
 use crate::control::client;
 use crate::control::problem::NO_CONTROL;
-use crate::control::record::{Command, Fault, Lane, Note, Status};
+use crate::control::record::{Command, Fault, Status};
 use crate::fault::{self, Action, Point};
 use crate::locks::in_words;
+use crate::safeguard::Safeguard;
 
 /// How long the control may take to answer: it asks instances, twice at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// After a longer break, what the control noted meanwhile is no news.
-const LONGEST_BREAK: Duration = Duration::from_secs(5);
-
-/// The longest pause of a fault.
-const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
 /// The module that the page loads, as the events name it.
 pub(crate) const PANELS: &str = "demo/static/panels.js";
@@ -49,31 +44,25 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/demo/static/panels.css", "text/css", include_str!("../../page/panels.css")),
 ];
 
-/// The kinds of [`Note`].
-const NOTES: [&str; 4] = ["instance-gone", "instance-back", "stale-batch", "fault"];
-
 /// The relay of one instance.
 pub(crate) struct Relay {
     sale: Sale,
     switch: Arc<Switch>,
     control: Option<Authority>,
     is_asking: AtomicBool,
-    known: Mutex<Known>,
-}
-
-/// What the control said last.
-#[derive(Default)]
-struct Known {
-    view: Value,
-    at: Option<Instant>,
-    last_note: u64,
-    /// Those that no watcher has been given.
-    notes: Vec<(&'static str, String)>,
+    /// What the control said last.
+    view: Mutex<Value>,
 }
 
 impl Extension for Relay {
     fn routes(self: Arc<Self>) -> Router {
-        let files = FILES.into_iter().fold(Router::new(), |routes, (path, kind, text)| {
+        let calls = Router::new()
+            .route("/demo", any(pass_on))
+            .route("/demo/{*path}", any(pass_on))
+            .route("/demo/here", get(status).post(obey))
+            .layer(from_fn(same_site::layer))
+            .with_state(self);
+        FILES.into_iter().fold(calls, |routes, (path, kind, text)| {
             let headers = [
                 (header::CONTENT_TYPE, format!("{kind}; charset=utf-8")),
                 // the page is never older than the program
@@ -81,13 +70,7 @@ impl Extension for Relay {
                 (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
             ];
             routes.route(path, get(async move || (headers, text)))
-        });
-        files
-            .route("/demo", any(pass_on))
-            .route("/demo/{*path}", any(pass_on))
-            .route("/demo/here", get(status).post(obey))
-            .route("/demo/here/lane", get(lane))
-            .with_state(self)
+        })
     }
 
     /// Any client may start a sale, except pages of other sites.
@@ -98,12 +81,11 @@ impl Extension for Relay {
     fn refresh(self: Arc<Self>) {
         if !self.is_asking.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
-                let view = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
+                let answer = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
+                let view = answer.ok().and_then(|(_, view)| serde_json::from_slice(&view).ok());
                 // until the control answers again, the last view stays
-                if let Some(view) =
-                    view.ok().and_then(|(_, view)| serde_json::from_slice(&view).ok())
-                {
-                    self.take(view);
+                if let Some(view) = view {
+                    *self.view.lock() = view;
                 }
                 self.is_asking.store(false, Ordering::Relaxed);
             });
@@ -111,45 +93,14 @@ impl Extension for Relay {
     }
 
     fn view(&self) -> Value {
-        self.known.lock().view.clone()
-    }
-
-    fn instances(&self) -> Vec<Arc<str>> {
-        let known = self.known.lock();
-        let all = known.view["instances"].as_array().into_iter().flatten();
-        all.filter_map(|one| one["instance"].as_str().map(Arc::from)).collect()
-    }
-
-    fn take_notes(&self) -> Vec<(&'static str, String)> {
-        std::mem::take(&mut self.known.lock().notes)
+        self.view.lock().clone()
     }
 }
 
 impl Relay {
     pub(crate) fn new(sale: Sale, switch: Arc<Switch>, control: Option<Authority>) -> Self {
-        let (is_asking, known) = (AtomicBool::new(false), Mutex::default());
-        Self { sale, switch, control, is_asking, known }
-    }
-
-    /// Takes in a view and its new notes.
-    fn take(&self, mut view: Value) {
-        let notes = view.as_object_mut().and_then(|view| view.remove("notes")).unwrap_or_default();
-        let notes: Vec<Note> = serde_json::from_value(notes).unwrap_or_default();
-        let mut known = self.known.lock();
-        let last_at = known.at.replace(Instant::now());
-        let is_watched = last_at.is_some_and(|last| last.elapsed() < LONGEST_BREAK);
-        for note in notes {
-            let kind = NOTES.into_iter().find(|kind| *kind == note.kind);
-            if let Some(kind) = kind
-                && note.number > known.last_note
-                && note.about != self.sale.instance()
-                && is_watched
-            {
-                known.notes.push((kind, note.text));
-            }
-            known.last_note = known.last_note.max(note.number);
-        }
-        known.view = view;
+        let (is_asking, view) = (AtomicBool::new(false), Mutex::default());
+        Self { sale, switch, control, is_asking, view }
     }
 
     async fn ask_control(
@@ -162,67 +113,59 @@ impl Relay {
             let detail = "this instance has no control: start one with `demo control`, and the instance with --control";
             Problem::new(NO_CONTROL, detail)
         })?;
-        let mut request = client::request(method, path, body);
-        if let Ok(name) = HeaderValue::from_str(self.sale.instance()) {
-            request.headers_mut().insert(client::FROM, name);
-        }
-        let answer = client::send(control.as_str(), request, ANSWER_TIMEOUT).await;
+        let request =
+            http::Request::builder().method(method).uri(format!("http://{control}{path}"));
+        let request = request.header(client::FROM, self.sale.instance());
+        let answer = client::send(request, body, ANSWER_TIMEOUT).await;
         answer.map_err(|_| Problem::new(NO_CONTROL, "the control of the demo does not answer"))
     }
 }
 
 type App = State<Arc<Relay>>;
 
-/// The body of a request that no page of another site has sent.
-async fn checked(request: Request) -> Result<Bytes, Problem> {
-    let (head, content) = request.into_parts();
-    same_site::check(&head.method, &head.headers)?;
-    body::read(content).await
-}
-
 /// A page may call only the instance that it comes from.
 async fn pass_on(State(relay): App, request: Request) -> Result<Response, Problem> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let body = checked(request).await?;
+    let body = body::read(request.into_body()).await?;
     let (status, body) = relay.ask_control(method, &path, body).await?;
     let kind = if status.is_success() { "application/json" } else { "application/problem+json" };
     Ok((status, [(header::CONTENT_TYPE, kind)], body).into_response())
 }
 
-async fn status(State(relay): App, request: Request) -> Result<Response, Problem> {
-    checked(request).await?;
+async fn status(State(relay): App) -> Response {
     let Relay { sale, switch, .. } = &*relay;
     let modes = switch.modes();
-    let lock = switch.lock();
+    let lock = switch.lock;
     let names = |modes: &[LockMode]| modes.iter().map(|mode| mode.name().to_owned()).collect();
     let shared: Vec<_> = modes.iter().copied().filter(|mode| mode.is_shared()).collect();
     let ttl = sale.lease().map_or(Duration::ZERO, |(_, ttl)| ttl);
-    Ok(reply::json(&Status {
+    let status = Status {
         instance: sale.instance().to_owned(),
         guard: switch.mode().name().to_owned(),
         guards: names(&modes),
         locks: names(&shared),
-        fence: switch.is_fenced(),
+        fence: switch.writer.has(Safeguard::Fence),
         fence_kind: lock.map(|(_, fence)| fence.name().to_owned()),
         promises: lock
             .map_or(Vec::new(), |(promises, _)| in_words(promises).map(str::to_owned).into()),
         lock_ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
         stale_batches: sale.metrics().stale_batches.get(),
-    }))
+    };
+    reply::json(&(status, switch.writer.tenures.of_default_item()))
 }
 
 async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> {
-    let body = checked(request).await?;
+    let body = body::read(request.into_body()).await?;
     let bad_body = || Problem::new(ProblemType::BAD_BODY, "the body is no command of a control");
     match body::object(&body).ok_or_else(bad_body)? {
         Command::Guard(name) => {
             let mode = LockMode::from_str(&name, false).ok();
             mode.filter(|mode| relay.switch.choose(*mode)).ok_or_else(bad_body)?;
         }
-        Command::Fence(on) => relay.switch.set_fence(on),
+        Command::Fence(on) => relay.switch.writer.set(Safeguard::Fence, on),
         Command::Fault(fault, pause_ms) => fault::ask_for(fault.map(|fault| {
             let action = match fault {
-                Fault::Pause => Action::StopFor(Duration::from_millis(pause_ms).min(LONGEST_PAUSE)),
+                Fault::Pause => Action::Stop(Some(Duration::from_millis(pause_ms))),
                 Fault::Kill => Action::Kill,
             };
             (Point::BeforeWrite, action)
@@ -233,12 +176,6 @@ async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> 
         }
     }
     Ok(reply::json(&Value::Null))
-}
-
-async fn lane(State(relay): App, request: Request) -> Result<Response, Problem> {
-    checked(request).await?;
-    let (instance, tenures) = (relay.sale.instance().to_owned(), relay.switch.tenures().all());
-    Ok(reply::json(&Lane { instance, up: true, tenures }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Refuses requests of other sites: any page in a browser can send requests to this machine.
 
+use axum::extract::Request;
 use axum::http::{HeaderMap, Method, Uri, header};
+use axum::middleware::Next;
+use axum::response::Response;
 use flash_sale::http::problem::Problem;
 
 use crate::control::problem::{CROSS_SITE, JSON_REQUIRED};
@@ -37,6 +40,15 @@ pub(crate) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem>
         return Err(Problem::new(JSON_REQUIRED, detail));
     }
     Ok(())
+}
+
+/// The same for all requests of some routes.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) async fn layer(request: Request, next: Next) -> Result<Response, Problem> {
+    check(request.method(), request.headers())?;
+    Ok(next.run(request).await)
 }
 
 fn is_local(host: &str) -> bool {

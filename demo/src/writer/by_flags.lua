@@ -3,10 +3,9 @@
 -- KEYS  stock, lucky, orders, ledger, fence
 -- ARGV  1 token, or nothing; 2 nothing, or the stock that the holder saw: then it decides by that, and no token is
 --       compared; 3 whether a known id gets its first answer; 4 whether lucky and ledger are written here;
---       5 instance, then for each order its id, quantity, user, and whether it may be known: a holder without the fence
---       decides by what it saw in this as well
+--       5 instance, then for each order its id, quantity and user
 -- Answer: ok, the units sold, the new ids and records, and for each order its record or the stock that did
---         not suffice; or stale, foreign with the fence; or unknown.
+--         not suffice; or stale or foreign, and the fence; or unknown.
 
 local STOCK, LUCKY, ORDERS, LEDGER, FENCE = unpack(KEYS)
 local token, seen, has_ids, is_atomic, instance = ARGV[1], ARGV[2], ARGV[3] ~= '', ARGV[4] ~= '', ARGV[5]
@@ -16,21 +15,21 @@ local fence = redis.call('GET', FENCE)
 if fence and is_fenced then
   local theirs, highest = string.match(fence, '^(%x+) (%d+)$')
   local ours, revision = string.match(token, '^(%x+) (%d+)$')
-  if ours ~= theirs then return {'foreign', fence} end
-  if tonumber(revision) < tonumber(highest) then return {'stale', fence} end
+  if ours ~= theirs then return {'foreign', fence, {}, {}} end
+  if tonumber(revision) < tonumber(highest) then return {'stale', fence, {}, {}} end
 end
 local stock = tonumber(seen ~= '' and seen or redis.call('GET', STOCK) or '')
-if not stock then return {'unknown'} end
+if not stock then return {'unknown', '', {}, {}} end
 local position = redis.call('LLEN', LEDGER)
 
 local answers, fields, accepted, sold = {}, {}, {}, 0
-for i = 6, #ARGV, 4 do
-  local id, quantity, user, may_be_known = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3] ~= ''
-  local record = has_ids and (accepted[id] or may_be_known and redis.call('HGET', ORDERS, id))
+for i = 6, #ARGV, 3 do
+  local id, quantity, user = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local record = has_ids and (accepted[id] or redis.call('HGET', ORDERS, id))
   if record then
     answers[#answers + 1] = record
   elseif tonumber(quantity) > stock then
-    answers[#answers + 1] = stock
+    answers[#answers + 1] = string.format('%.0f', stock)
   else
     stock = stock - tonumber(quantity)
     sold = sold + tonumber(quantity)
@@ -52,4 +51,4 @@ if sold > 0 then
     for i = 1, #fields, 2 do redis.call('RPUSH', LEDGER, fields[i]) end
   end
 end
-return {'ok', sold, fields, answers}
+return {'ok', string.format('%.0f', sold), fields, answers}

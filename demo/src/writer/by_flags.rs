@@ -4,9 +4,9 @@
 //! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
 
 use flash_sale::inventory::{
-    Accepted, Batch, Fence, Inventory, InventoryError, Keys, Order, Outcome,
+    Accepted, Batch, Inventory, InventoryError, Keys, Order, Outcome, parse_token, token_record,
 };
-use redis::{ErrorKind, RedisError, Value, from_redis_value};
+use redis::{ErrorKind, RedisError};
 
 use super::Writer;
 use crate::fault::{self, Point};
@@ -25,40 +25,12 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// What a holder without the fence decides by.
-pub(super) struct Seen {
-    stock: i64,
-    /// Which orders of the batch have been accepted before.
-    known: Vec<bool>,
-}
-
-impl Seen {
-    pub(super) async fn of(
-        inventory: &Inventory,
-        batch: &Batch<'_>,
-    ) -> Result<Self, InventoryError> {
-        let stock = inventory.available(batch.item).await?;
-        let mut get = redis::cmd("HMGET");
-        get.arg(&Keys::of(batch.item).orders);
-        for order in batch.orders {
-            get.arg(order.id.as_str());
-        }
-        let records = inventory.command(&get).await.map_err(|error| match error {
-            // a read writes nothing
-            InventoryError::Unanswered { source } => InventoryError::Unreachable { source },
-            error => error,
-        });
-        let records: Vec<Option<String>> = records?;
-        Ok(Self { stock, known: records.iter().map(Option::is_some).collect() })
-    }
-}
-
-/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by what was `seen`.
+/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by the stock that was `seen`.
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
     Batch { item, token, instance, orders }: Batch<'_>,
-    seen: Option<Seen>,
+    seen: Option<i64>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let keys = Keys::of(item);
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
@@ -72,64 +44,49 @@ pub(super) async fn reduce(
         take
     };
     take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
-    take.arg(token.map(|token| Fence::from(token).record()).unwrap_or_default())
-        .arg(seen.as_ref().map(|seen| seen.stock.max(0).to_string()).unwrap_or_default())
+    take.arg(token.map(token_record).unwrap_or_default())
+        .arg(seen.map(|stock| stock.max(0).to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
     take.arg(instance);
-    for (place, order) in orders.iter().enumerate() {
-        let may_be_known = seen.as_ref().is_none_or(|seen| seen.known[place]);
+    for order in orders {
         take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
-        take.arg(if may_be_known { "1" } else { "" });
     }
-    let answer: Vec<Value> = fault::once_sent(inventory.command(&take)).await?;
-    let mut answer = answer.into_iter();
-    let mut next = || answer.next().unwrap_or(Value::Nil);
-    let status: String = from_redis_value(next()).map_err(|_| not_understood())?;
-    let refused = |fence: Value, is_stale: bool| {
-        let fence: String = from_redis_value(fence).map_err(|_| not_understood())?;
-        let fence = Fence::from_record(&fence).ok_or_else(not_understood)?;
-        let token = token.ok_or_else(not_understood)?;
-        Err(if is_stale {
-            InventoryError::StaleToken { token, fence }
-        } else {
-            InventoryError::ForeignFence { fence, token }
-        })
-    };
-    match status.as_str() {
-        "ok" => {}
-        "stale" => return refused(next(), true),
-        "foreign" => return refused(next(), false),
+    let (status, detail, fields, answers): (String, String, Vec<String>, Vec<String>) =
+        fault::once_sent(inventory.command(&take)).await?;
+    match (&*status, token, parse_token(&detail)) {
+        ("ok", ..) => {}
+        ("stale", Some(token), Some(fence)) => {
+            return Err(InventoryError::StaleToken { token, fence });
+        }
+        ("foreign", Some(token), Some(fence)) => {
+            return Err(InventoryError::ForeignFence { fence, token });
+        }
         _ => return Err(InventoryError::UnknownItem),
     }
-    let sold: u64 = from_redis_value(next()).map_err(|_| not_understood())?;
-    let fields: Vec<String> = from_redis_value(next()).map_err(|_| not_understood())?;
-    let answers: Vec<Value> = from_redis_value(next()).map_err(|_| not_understood())?;
-    if sold > 0 && !writer.has(Safeguard::AtomicLedger) {
+    if !fields.is_empty() && !writer.has(Safeguard::AtomicLedger) {
         fault::at(Point::BetweenWrites).await;
         let mut finish = redis::cmd("EVAL");
         finish.arg(FINISH).arg(3).arg(&[&keys.lucky, &keys.orders, &keys.ledger]);
-        finish.arg(sold).arg(fields);
+        finish.arg(detail).arg(fields);
         let _: String = inventory.command(&finish).await?;
     }
-    orders.iter().zip(answers).map(|(order, answer)| outcome(order, answer)).collect()
+    orders.iter().zip(&answers).map(|(order, answer)| outcome(order, answer)).collect()
 }
 
 async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
     inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
-fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
-    if let Value::Int(remaining) = answer {
-        return Ok(Outcome::SoldOut { remaining: u64::try_from(remaining).unwrap_or(0) });
+/// `answer` is the record of the accepted order, or the stock that did not suffice.
+fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
+    if let Ok(left) = answer.parse::<i64>() {
+        return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
     }
-    let record: String = from_redis_value(answer).map_err(|_| not_understood())?;
-    let first = Accepted::from_record(order.id.as_str(), &record).ok_or_else(not_understood)?;
+    let first = Accepted::from_record(order.id.as_str(), answer).ok_or_else(|| {
+        let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
+        InventoryError::Unanswered { source }
+    })?;
     let is_same = first.is_repeated_by(order);
     Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
-}
-
-fn not_understood() -> InventoryError {
-    let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
-    InventoryError::Unanswered { source }
 }

@@ -4,16 +4,13 @@
 mod by_flags;
 pub(crate) mod tenures;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap};
 
-use clap::ValueEnum as _;
-use fenced_lock::Token;
 use flash_sale::inventory::{
-    Batch, BatchWriter, Inventory, InventoryError, Item, Order, OrderId, Outcome,
+    Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use self::tenures::Tenures;
@@ -23,58 +20,31 @@ use crate::safeguard::Safeguard;
 /// Writes batches as the service does, but for the safeguards that are off.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// The safeguards that are off, a bit each.
-    off: AtomicU32,
-    /// The token of each item's latest batch.
-    latest: Mutex<HashMap<Item, Token>>,
+    /// The safeguards that are off.
+    off: Mutex<BTreeSet<Safeguard>>,
     /// Without `careful-retry`: how often each order was sent and not answered.
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
     digest: OnceCell<String>,
-    /// Those of the default item.
-    tenures: Tenures,
+    /// The tenures in which this instance sold.
+    pub(crate) tenures: Tenures,
 }
 
 impl Writer {
     /// Whether this safeguard is on.
     pub fn has(&self, safeguard: Safeguard) -> bool {
-        self.off.load(Ordering::Relaxed) & (1 << safeguard as u32) == 0
+        !self.off.lock().contains(&safeguard)
     }
 
     /// Switches a safeguard.
     pub fn set(&self, safeguard: Safeguard, on: bool) {
-        let bit = 1 << safeguard as u32;
-        if on {
-            self.off.fetch_and(!bit, Ordering::Relaxed);
-        } else {
-            self.off.fetch_or(bit, Ordering::Relaxed);
-        }
+        let mut off = self.off.lock();
+        let _was = if on { off.remove(&safeguard) } else { off.insert(safeguard) };
     }
 
     /// The names of the safeguards that are off.
     pub fn without(&self) -> Vec<String> {
-        let all = Safeguard::value_variants().iter();
-        all.filter(|safeguard| !self.has(**safeguard)).map(ToString::to_string).collect()
-    }
-
-    /// Whether a batch was written under this token, and none since under another one of its item.
-    pub(crate) fn has_written_under(&self, token: Token) -> bool {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).values().any(|it| *it == token)
-    }
-
-    /// The tenures in which this instance sold the default item.
-    pub(crate) fn tenures(&self) -> &Tenures {
-        &self.tenures
-    }
-
-    /// Notes a batch of `item` under `token`; whether it is the first.
-    fn is_first_under(&self, token: Token, item: &Item) -> bool {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_first = latest.insert(item.clone(), token) != Some(token);
-        if is_first && *item == Item::DEFAULT {
-            self.tenures.begin(token);
-        }
-        is_first
+        self.off.lock().iter().map(ToString::to_string).collect()
     }
 
     async fn write(
@@ -82,13 +52,11 @@ impl Writer {
         inventory: &Inventory,
         batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        if batch.token.is_some_and(|token| self.is_first_under(token, batch.item)) {
+        if batch.token.is_some_and(|token| self.tenures.begin(batch.item, token)) {
             fault::at(Point::AfterGrant).await;
         }
         let seen = match batch.token {
-            Some(_) if !self.has(Safeguard::Fence) => {
-                Some(by_flags::Seen::of(inventory, &batch).await?)
-            }
+            Some(_) if !self.has(Safeguard::Fence) => Some(inventory.available(batch.item).await?),
             _ => None,
         };
         fault::at(Point::BeforeWrite).await;
@@ -108,10 +76,9 @@ impl Writer {
         inventory: &Inventory,
         batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let unanswered = || self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
         let rename = |order: &&Order| {
             let mut order = Order::clone(order);
-            if let Some(times) = unanswered().get(&order.id) {
+            if let Some(times) = self.unanswered.lock().get(&order.id) {
                 let id = OrderId::new(&format!("{}~{}", order.id.as_str(), times + 1));
                 // one that is too long has no room for a number
                 order.id = id.unwrap_or_else(|_| OrderId::random());
@@ -123,9 +90,9 @@ impl Writer {
         let written = self.write(inventory, Batch { orders: &renamed, ..batch }).await;
         for order in batch.orders {
             match &written {
-                Ok(_) => drop(unanswered().remove(&order.id)),
+                Ok(_) => drop(self.unanswered.lock().remove(&order.id)),
                 Err(error) if error.nothing_written() => {}
-                Err(_) => *unanswered().entry(order.id.clone()).or_default() += 1,
+                Err(_) => *self.unanswered.lock().entry(order.id.clone()).or_default() += 1,
             }
         }
         written

@@ -1,10 +1,11 @@
 //! When this instance wrote under the lock, for the lanes of the page.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fenced_lock::Token;
+use flash_sale::inventory::Item;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// The most tenures that are kept.
@@ -26,37 +27,41 @@ pub(crate) struct Tenure {
 
 /// The last tenures, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Tenures(Mutex<VecDeque<Tenure>>);
+pub(crate) struct Tenures(Mutex<VecDeque<(Item, Token, Tenure)>>);
 
 impl Tenures {
-    /// Notes that the first batch under `token` is about to be written.
-    pub(super) fn begin(&self, token: Token) {
-        let mut all = self.lock();
+    /// Notes that a batch of `item` is about to be written under `token`. Whether it is the first.
+    pub(super) fn begin(&self, item: &Item, token: Token) -> bool {
+        let mut all = self.0.lock();
+        let last = all.iter().rfind(|(sold, ..)| sold == item);
+        if last.is_some_and(|(_, last, _)| *last == token) {
+            return false;
+        }
         if all.len() == MOST {
             all.pop_front();
         }
-        let token = token.revision();
-        all.push_back(Tenure { token, from_ms: now_ms(), to_ms: None, refused: false });
+        let (token_number, from_ms) = (token.revision(), now_ms());
+        let tenure = Tenure { token: token_number, from_ms, to_ms: None, refused: false };
+        all.push_back((item.clone(), token, tenure));
+        true
     }
 
-    /// Notes that a batch under `token` was answered, or that the lock was released.
-    pub(crate) fn until_now(&self, token: Token, refused: bool) {
-        let mut all = self.lock();
-        let tenure = all.iter_mut().rev().find(|tenure| tenure.token == token.revision());
-        if let Some(tenure) = tenure {
-            tenure.to_ms = Some(now_ms());
-            tenure.refused |= refused;
-        }
+    /// Notes that a batch under `token` was answered, or that the lock was released. Whether there was a batch.
+    pub(crate) fn until_now(&self, token: Token, refused: bool) -> bool {
+        let mut all = self.0.lock();
+        let Some((.., tenure)) = all.iter_mut().rfind(|(_, own, _)| *own == token) else {
+            return false;
+        };
+        tenure.to_ms = Some(now_ms());
+        tenure.refused |= refused;
+        true
     }
 
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<Tenure> {
-        self.lock().iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Tenure>> {
-        // the list is whole even after a panic
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Those of the default item.
+    pub(crate) fn of_default_item(&self) -> Vec<Tenure> {
+        let all = self.0.lock();
+        let all = all.iter().filter(|(item, ..)| *item == Item::DEFAULT);
+        all.map(|(.., tenure)| tenure.clone()).collect()
     }
 }
 
@@ -77,12 +82,13 @@ mod tests {
         let tenures = Tenures::default();
         let token = |revision| Token::new(ClusterId(1), revision);
         for revision in 1..=300 {
-            tenures.begin(token(revision));
+            for is_first in [true, false] {
+                assert_eq!(tenures.begin(&Item::DEFAULT, token(revision)), is_first);
+            }
         }
-        tenures.until_now(token(1), true);
-        tenures.until_now(token(300), true);
-        tenures.until_now(token(300), false);
-        let all = tenures.all();
+        assert!(!tenures.until_now(token(1), true));
+        assert!(tenures.until_now(token(300), true) && tenures.until_now(token(300), false));
+        let all = tenures.of_default_item();
         assert_eq!((all.len(), all[0].token), (MOST, 45));
         let last = &all[MOST - 1];
         assert!(last.refused && last.to_ms.is_some_and(|to| to >= last.from_ms), "{last:?}");

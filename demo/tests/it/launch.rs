@@ -1,12 +1,16 @@
 //! The program `demo`, started by a test.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use testkit::ports::{is_free, reserve};
 use testkit::probe;
-use testkit::wait::eventually;
-use tokio::process::{Child, Command};
+use testkit::processes::processes;
+use testkit::wait::{eventually, within};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_demo");
 
@@ -50,4 +54,92 @@ pub(crate) async fn sell(port: u16, stock: u64) {
 pub(crate) fn signal(child: &Child, signal: Signal) {
     let pid = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
     kill_process(pid.expect("it runs"), signal).unwrap();
+}
+
+/// Where the second instance listens, beyond the first one.
+pub(crate) const SECOND: u16 = 10;
+
+/// A demo of two instances, whose temporary files are all in one directory. It ends with this value.
+pub(crate) struct Demo {
+    process: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
+    pub(crate) said: String,
+    temp: TempDir,
+    pub(crate) port: u16,
+}
+
+impl Demo {
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_at(reserve(&[0, SECOND]), args, |_| {})
+    }
+
+    /// The same once its first sale is over.
+    pub(crate) async fn serving(args: &[&str]) -> Self {
+        let mut demo = Self::start(args);
+        demo.until_it_says("Serving until Ctrl-C.").await;
+        demo
+    }
+
+    pub(crate) fn start_at(port: u16, args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let mut command = program(args);
+        command.args(["--port", &port.to_string()]);
+        let stderr = std::fs::File::create(temp.path().join("stderr")).unwrap();
+        command.env("TMPDIR", temp.path()).stdout(Stdio::piped()).stderr(stderr);
+        change(&mut command);
+        let mut process = command.spawn().unwrap();
+        let stdout = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, stdout, said: String::new(), temp, port }
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        std::fs::read_to_string(self.temp.path().join("stderr")).unwrap()
+    }
+
+    pub(crate) fn signal(&self, sent: Signal) {
+        signal(&self.process, sent);
+    }
+
+    /// The next line; none after its end.
+    async fn line(&mut self) -> Option<String> {
+        let line = within("it says something", self.stdout.next_line()).await.unwrap();
+        self.said.extend(line.iter().flat_map(|line| [line.as_str(), "\n"]));
+        line
+    }
+
+    /// Reads on until a line contains `text`.
+    pub(crate) async fn until_it_says(&mut self, text: &str) {
+        while let Some(line) = self.line().await {
+            if line.contains(text) {
+                return;
+            }
+        }
+        panic!("it never said {text:?}, but {}{}", self.said, self.stderr());
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn end(&mut self) -> ExitStatus {
+        while self.line().await.is_some() {}
+        within("it ends", self.process.wait()).await.unwrap()
+    }
+
+    pub(crate) fn is_everything_gone(&self) -> bool {
+        let entries = std::fs::read_dir(self.temp.path()).unwrap();
+        // the file that we made for its standard error
+        let files = entries.filter(|entry| entry.as_ref().unwrap().file_name() != "stderr").count();
+        let server_ports = self.said.lines().filter_map(|line| {
+            let (_, rest) = line.split_once(" answers on 127.0.0.1:")?;
+            rest.split(' ').next()?.parse().ok()
+        });
+        let mut ports = [self.port, self.port + SECOND].into_iter().chain(server_ports);
+        files == 0
+            && ports.all(is_free)
+            && processes(&self.temp.path().to_string_lossy()).is_empty()
+    }
+
+    /// For an orderly end, which waits until nothing is left.
+    pub(crate) fn assert_everything_is_gone(&self) {
+        let path = self.temp.path().to_string_lossy();
+        assert!(self.is_everything_gone(), "{}{:?}", self.said, processes(&path));
+    }
 }

@@ -73,7 +73,7 @@ async fn a_foreign_fence_stays() {
     let sold = inventory.reduce(&Item::DEFAULT, Some(guard.token()), "a", &[order("1", 1)]).await;
     let refused = sold.unwrap_err();
     assert!(
-        matches!(refused, InventoryError::ForeignFence { fence, .. } if fence.revision == 70),
+        matches!(refused, InventoryError::ForeignFence { fence, .. } if fence.revision() == 70),
         "{refused}"
     );
 }

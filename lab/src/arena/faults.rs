@@ -364,6 +364,7 @@ async fn failover_of_postgres(
         sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
     }
     let began = now();
+    postgres.primary.crash().await.context("PostgreSQL does not die")?;
     postgres.fail_over().await.context("PostgreSQL does not fail over")?;
     let trial = until_taken(pair, began).await;
     postgres.stop().await.context("PostgreSQL does not stop")?;

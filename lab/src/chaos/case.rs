@@ -96,8 +96,6 @@ pub(super) struct Case {
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the case can trigger.
     pub(super) fault_points: &'static [&'static str],
-    /// The case can keep an instance's workers busy.
-    pub(super) can_starve: bool,
     /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
     /// Safeguards that the instances run without, separated by commas.
@@ -163,7 +161,6 @@ impl Case {
             redis_cluster: None,
             proxied: Proxied::Nothing,
             fault_points: &[],
-            can_starve: false,
             flags: &[],
             without: None,
             rate: 2000,

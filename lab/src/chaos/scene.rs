@@ -97,16 +97,13 @@ impl Scene {
     }
 
     async fn add(&mut self, index: usize) -> Result<()> {
-        let Case { fault_points, can_starve, one_name, .. } = self.case;
+        let Case { fault_points, one_name, .. } = self.case;
         let mut flags = vec!["--lock-ttl".to_owned(), TTL_FLAG.to_owned()];
         let mut flag = |name: &str, value: String| flags.extend([name.to_owned(), value]);
         let file = |fault| self.fault_file(index, fault).display().to_string();
         if !fault_points.is_empty() {
             let points = fault_points.iter().map(|point| format!("{point}:file={}", file(point)));
             flag("--fault-at", points.collect::<Vec<_>>().join(","));
-        }
-        if can_starve {
-            flag("--starve-file", file("starve"));
         }
         if let Some(safeguards) = self.case.without {
             flag("--without", safeguards.to_owned());

@@ -40,7 +40,7 @@ pub(crate) struct LedgerEntry {
 }
 
 /// A run, and the state after it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     /// What the ids of this run's orders begin with.
     pub(crate) run: String,

@@ -69,12 +69,9 @@ pub(crate) fn longest(orders: &[Order]) -> Pause {
 /// The number of the order that took longest, and its time: from its first sending to its decision, or to the end of
 /// its last attempt. It includes the time in which its buyer was away on purpose. The first one of several.
 pub(crate) fn slowest(orders: &[Order]) -> (usize, Pause) {
-    let mut slowest = (0, Pause::default());
-    for (number, order) in orders.iter().enumerate() {
-        let pause = Pause { from: order.sent, to: order.ended };
-        if order.attempts > 0 && pause.length() > slowest.1.length() {
-            slowest = (number, pause);
-        }
-    }
-    slowest
+    let tried = orders.iter().enumerate().filter(|(_, order)| order.attempts > 0);
+    let pauses = tried
+        .map(|(number, Order { sent, ended, .. })| (number, Pause { from: *sent, to: *ended }));
+    // of several, it gives the last
+    pauses.rev().max_by_key(|(_, pause)| pause.length()).unwrap_or_default()
 }

@@ -64,15 +64,12 @@ fn history_of(quantity: u64) -> History {
     History {
         run: RUN.to_owned(),
         family: RUN.to_owned(),
-        alone: false,
-        tokens: false,
         quantity,
         before: state(300, 0, 0),
         orders,
         ledger,
         after: vec![("a".to_owned(), after.clone()), ("b".to_owned(), after)],
-        gone: Vec::new(),
-        silent: Vec::new(),
+        ..History::default()
     }
 }
 

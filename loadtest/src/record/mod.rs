@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checker::{History, LedgerEntry, Outcome, StockState};
 
-pub(crate) use reader::{ReadError, Recorded, read};
+pub(crate) use reader::{Recorded, read};
 pub(crate) use writer::{Recorder, RecorderGone, Writer};
 
 /// The format that is written, and the only one that is read.
@@ -143,11 +143,7 @@ impl Setup {
             tokens: self.tokens,
             quantity: self.quantity,
             before: item.before.clone(),
-            orders: Vec::new(),
-            ledger: Vec::new(),
-            after: Vec::new(),
-            gone: Vec::new(),
-            silent: Vec::new(),
+            ..History::default()
         };
         self.items.iter().map(history).collect()
     }

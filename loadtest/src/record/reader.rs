@@ -1,9 +1,10 @@
 //! Reads a file that was recorded, line by line.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead};
+use std::io::{BufRead, Read as _};
 
 use super::{Attempt, EndLine, LedgerLine, Line, Setup, StateLine, VERSION};
+use crate::BoxError;
 use crate::checker::{History, Order, u64_from};
 use crate::cli::{MOST_REQUESTS, RATES};
 
@@ -20,37 +21,17 @@ pub(crate) struct Recorded {
     pub(crate) unsettled: BTreeMap<String, u64>,
 }
 
-/// Why a file cannot be judged.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    #[error("it cannot be read")]
-    Io(#[from] io::Error),
-    #[error("it is empty: no run was recorded")]
-    Empty,
-    #[error("line {number}: {what}")]
-    Line { number: u64, what: String },
-    #[error("line {number} is not a line of a recorded run")]
-    Json { number: u64, source: serde_json::Error },
-    #[error(
-        "it is cut off: {attempts} attempts were recorded{until}, but {missing}; the run was killed, \
-         or could not read the end of the sale, so there is nothing to judge"
-    )]
-    CutOff { attempts: u64, until: String, missing: &'static str },
-    #[error("{found} {what} are in it, and {written} were written: lines are missing")]
-    Missing { what: &'static str, found: u64, written: u64 },
-}
-
 /// Reads a run.
 ///
 /// # Errors
 /// It cannot be read, a line is none, or it is not whole.
-pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, ReadError> {
+pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, BoxError> {
     let mut recorded: Option<Recorded> = None;
     let mut end = None;
     let mut text = Vec::new();
     for number in 1.. {
         text.clear();
-        let length = io::Read::take(&mut input, LINE_LIMIT_BYTES).read_until(b'\n', &mut text)?;
+        let length = input.by_ref().take(LINE_LIMIT_BYTES).read_until(b'\n', &mut text)?;
         if length == 0 {
             break;
         }
@@ -59,7 +40,10 @@ pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, ReadError> {
             Ok(line) => line,
             // the last thing that a killed run wrote
             Err(_) if !whole && u64_from(length) < LINE_LIMIT_BYTES => break,
-            Err(source) => return Err(ReadError::Json { number, source }),
+            Err(error) => {
+                let what = format!("line {number} is not a line of a recorded run: {error}");
+                return Err(what.into());
+            }
         };
         let read = match (&mut recorded, line) {
             (None, Line::Run(setup)) => Recorded::new(setup).map(|run| recorded = Some(run)),
@@ -76,9 +60,9 @@ pub(crate) fn read(mut input: impl BufRead) -> Result<Recorded, ReadError> {
             }
             (Some(recorded), Line::State(state)) => recorded.state(state),
         };
-        read.map_err(|what| ReadError::Line { number, what })?;
+        read.map_err(|what| format!("line {number}: {what}"))?;
     }
-    recorded.ok_or(ReadError::Empty)?.whole(end)
+    Ok(recorded.ok_or("it is empty: no run was recorded")?.whole(end)?)
 }
 
 impl Recorded {
@@ -142,7 +126,7 @@ impl Recorded {
     }
 
     /// Checks that all is there that was written.
-    fn whole(mut self, end: Option<EndLine>) -> Result<Self, ReadError> {
+    fn whole(mut self, end: Option<EndLine>) -> Result<Self, String> {
         let orders = || self.histories.iter().flat_map(|history| &history.orders);
         let attempts = orders().map(|order| u64::from(order.attempts)).sum();
         let ledger = self.histories.iter().map(|history| u64_from(history.ledger.len())).sum();
@@ -152,11 +136,16 @@ impl Recorded {
             } else {
                 "the end of the run is missing"
             };
-            let until = orders().filter(|order| order.attempts > 0).map(|order| order.ended).max();
-            let until = until.map(|micros| {
-                format!(", until {}.{:03} s", micros / 1_000_000, micros / 1000 % 1000)
-            });
-            return Err(ReadError::CutOff { attempts, until: until.unwrap_or_default(), missing });
+            let until = orders().map(|order| order.ended).max().unwrap_or_default();
+            return Err(format!(
+                "it is cut off: {attempts} attempts were recorded, until {}.{:03} s, but {missing}; the run \
+                 was killed, or could not read the end of the sale, so there is nothing to judge",
+                until / 1_000_000,
+                until / 1000 % 1000
+            ));
+        };
+        let is_missing = |what: &str, found: u64, written: u64| {
+            format!("{found} {what} are in it, and {written} were written: lines are missing")
         };
         for (what, found, written) in [
             ("attempts", attempts, end.attempts),
@@ -164,12 +153,12 @@ impl Recorded {
             ("items", u64_from(self.histories.len()), u64_from(end.orders.len())),
         ] {
             if found != written {
-                return Err(ReadError::Missing { what, found, written });
+                return Err(is_missing(what, found, written));
             }
         }
         for (history, orders) in self.histories.iter_mut().zip(end.orders) {
             if history.after.is_empty() && history.gone.is_empty() {
-                return Err(ReadError::Missing { what: "states of an item", found: 0, written: 1 });
+                return Err(is_missing("states of an item", 0, 1));
             }
             // those that were not sent, since all buyers had given up
             if orders > history.orders.len() && orders <= MOST_REQUESTS {

@@ -84,7 +84,7 @@ fn every_field_is_described() {
 }
 
 fn refused(text: &str) -> String {
-    crate::in_full(&read(text.as_bytes()).expect_err("it is no whole run"))
+    read(text.as_bytes()).expect_err("it is no whole run").to_string()
 }
 
 /// Goal: the file of a run that was killed, wherever it was cut, says what is missing.

@@ -1,7 +1,5 @@
 //! The present problems of a sale.
 
-use std::sync::Arc;
-
 use fenced_lock::ObservedClaim;
 use serde::Serialize;
 
@@ -30,16 +28,15 @@ fn alert(kind: &'static str, text: impl Into<String>) -> Alert {
     Alert { kind, text: text.into() }
 }
 
-/// The alert for a failed read of the stock of `item`; without an error, the store did not answer in time.
-/// `has_numbers`: whether an earlier read succeeded.
-pub(super) fn of_store(error: Option<InventoryError>, item: &Item, has_numbers: bool) -> Alert {
+/// The alert for a failed read of the stock of `item`. `has_numbers`: whether an earlier read succeeded.
+pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) -> Alert {
     let (kind, error) = match error {
-        Some(InventoryError::UnknownItem) => return alert(NO_SALE, "No sale was started."),
-        Some(InventoryError::Refused { .. }) => {
+        InventoryError::UnknownItem => return alert(NO_SALE, "No sale was started."),
+        InventoryError::Refused { .. } => {
             return alert("redis-refuses", "Redis refuses to serve this instance.");
         }
-        Some(error @ InventoryError::RolledBack { .. }) => ("rolled-back", error),
-        Some(error @ InventoryError::Damaged { .. }) => ("damaged", error),
+        error @ InventoryError::RolledBack { .. } => ("rolled-back", error),
+        error @ InventoryError::Damaged { .. } => ("damaged", error),
         _ => {
             let numbers =
                 if has_numbers { ", and the numbers are the last known ones" } else { "" };
@@ -96,15 +93,12 @@ pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
 }
 
 /// The alert for a holder that seems to be gone.
-pub(super) fn of_holder(
-    queue: &[ObservedClaim],
-    name_of: impl Fn(i64) -> Option<Arc<str>>,
-) -> Option<Alert> {
+pub(super) fn of_holder(queue: &[ObservedClaim]) -> Option<Alert> {
     let [first, next, ..] = queue else { return None };
     if first.since.max(next.since).elapsed() < STUCK {
         return None;
     }
-    let name = name_of(first.lease).unwrap_or_else(|| "An instance".into());
+    let name = first.label.as_deref().unwrap_or("An instance");
     let text = format!(
         "{name} holds the lock and does not release it: it is paused, cut off or dead. The next instance in \
          the queue gets the lock when the lease of the holder ends."

@@ -4,19 +4,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use futures_util::stream::{self, Stream, StreamExt as _};
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::timeout;
 
 use super::feed::{Change, Feed};
 
+/// How long a client waits before it reconnects.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// After this silence a comment shows that the connection lives.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-
-/// The first message: how long to wait before a reconnect.
-const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
-const COMMENT: Bytes = Bytes::from_static(b": still here\n\n");
 
 struct Client {
     feed: Arc<Feed>,
@@ -32,30 +31,28 @@ pub(super) fn stream(
     feed: Arc<Feed>,
     latest: watch::Receiver<Change>,
     place: OwnedSemaphorePermit,
-) -> impl Stream<Item = Result<Bytes, Infallible>> {
+) -> impl IntoResponse {
     let client = Client { feed, latest, version: 0, _place: place };
     let messages = stream::unfold(client, |mut client| async {
         let over = client.feed.over.clone();
         let next = over.run_until_cancelled(client.next()).await??;
-        Some((Ok(next), client))
+        Some((Ok::<_, Infallible>(next), client))
     });
-    stream::iter([Ok(RETRY)]).chain(messages)
+    let retry = stream::iter([Ok(Event::default().retry(RETRY))]);
+    let keep_alive = KeepAlive::new().interval(HEARTBEAT).text("still here");
+    Sse::new(retry.chain(messages)).keep_alive(keep_alive)
 }
 
 impl Client {
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next(&mut self) -> Option<Event> {
         let version = self.version;
-        let newer = self.latest.wait_for(|change| change.version > version);
-        let change = match timeout(HEARTBEAT, newer).await {
-            Ok(change) => change.ok()?.clone(),
-            Err(_) => return Some(COMMENT),
-        };
-        let (version, text) = if version > 0 && change.version == version + 1 {
-            (change.version, change.text)
+        let change = self.latest.wait_for(|change| change.version > version).await.ok()?.clone();
+        let (version, message) = if version > 0 && change.version == version + 1 {
+            (change.version, change.message)
         } else {
             self.feed.snapshot()
         };
         self.version = version;
-        Some(text)
+        Some(message)
     }
 }

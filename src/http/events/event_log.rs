@@ -1,6 +1,5 @@
 //! The notes on recent events.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::ObservedTenure;
@@ -39,32 +38,24 @@ impl EventLog {
         let (stale_batches, lost_tenures) = (&metrics.stale_batches, &metrics.lost_tenures);
         let now = [stale_batches.get(), sale.lost_sessions(), lost_tenures.get()];
         let Some(before) = self.counters.replace(now) else { return };
-        let name = sale.instance();
-        let texts = [
-            ("stale-batch", stale_batch(name)),
-            (
-                "session-lost",
-                format!(
-                    "{name} did not renew its lease in time: it slept, or the lock service did not answer \
-                     it. It lost its place in the queue, and takes another one."
-                ),
-            ),
-            ("lock-lost", format!("{name} lost the lock while it held it.")),
-        ];
-        for (index, (kind, text)) in texts.into_iter().enumerate() {
-            if now[index] > before[index] {
-                self.note(at_ms, kind, text);
-            }
+        let (name, grew) = (sale.instance(), |index: usize| now[index] > before[index]);
+        if grew(0) {
+            self.note(at_ms, "stale-batch", stale_batch(name));
+        }
+        if grew(1) {
+            let text = format!(
+                "{name} did not renew its lease in time: it slept, or the lock service did not answer it. It lost \
+                 its place in the queue, and takes another one."
+            );
+            self.note(at_ms, "session-lost", text);
+        }
+        if grew(2) {
+            self.note(at_ms, "lock-lost", format!("{name} lost the lock while it held it."));
         }
     }
 
     /// Notes the tenures whose holder did not release the lock.
-    pub(super) fn examine(
-        &mut self,
-        clock: &Clock,
-        tenures: &[ObservedTenure],
-        name_of: impl Fn(i64) -> Option<Arc<str>>,
-    ) {
+    pub(super) fn examine(&mut self, clock: &Clock, tenures: &[ObservedTenure]) {
         for tenure in tenures {
             if tenure.revision <= self.last_tenure {
                 continue;
@@ -72,7 +63,7 @@ impl EventLog {
             self.last_tenure = tenure.revision;
             let contended = tenure.contended_since.map(|since| tenure.ended_at - since);
             if let Some(contended) = contended.filter(|contended| *contended >= STUCK) {
-                let name = name_of(tenure.lease).unwrap_or_else(|| "A holder".into());
+                let name = tenure.label.as_deref().unwrap_or("A holder");
                 let text = format!(
                     "{name} kept the lock for {:.1} s while others waited (token {}): it was paused or \
                      cut off, or has died. The next in the queue has the lock now.",

@@ -4,21 +4,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::response::sse::Event;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::message::Entries;
-use super::poller::Poller;
-use super::projection::Projection;
+use super::pace::Budget;
+use super::projection::{Lists, Projection};
 use crate::http::AppState;
-use crate::inventory::Item;
+use crate::inventory::{InventoryError, Item};
 
 /// The time between two polls: there are at most ten messages a second.
 const TICK: Duration = Duration::from_millis(125);
+
+/// The time limit of a poll. A watcher takes a longer silence for a dead instance.
+const POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a feed outlives its last watcher, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
@@ -27,8 +29,8 @@ const LINGER: Duration = Duration::from_secs(10);
 pub(super) struct Feed {
     projection: Mutex<Projection>,
     latest: watch::Sender<Change>,
-    /// The version and the text of the last snapshot.
-    snapshot: Mutex<(u64, Bytes)>,
+    /// The version of the last snapshot, and the snapshot.
+    snapshot: Mutex<(u64, Event)>,
     /// Cancelled when its task ends.
     pub(super) over: CancellationToken,
 }
@@ -38,7 +40,7 @@ pub(super) struct Feed {
 pub(super) struct Change {
     pub(super) version: u64,
     /// The changes since the version before.
-    pub(super) text: Bytes,
+    pub(super) message: Event,
 }
 
 impl Feed {
@@ -64,13 +66,13 @@ impl Feed {
     }
 
     /// The whole state as of the latest version, encoded once for all watchers.
-    pub(super) fn snapshot(&self) -> (u64, Bytes) {
+    pub(super) fn snapshot(&self) -> (u64, Event) {
         // the projection is locked first, so that no version comes in between
         let projection = self.projection.lock();
         let version = self.latest.borrow().version;
         let mut last = self.snapshot.lock();
         if last.0 != version {
-            let (state, lists) = (projection.state(), projection.lists(Entries::All));
+            let (state, lists) = (projection.state(), projection.all_entries());
             *last = (version, encode("snapshot", version, &projection, state, lists));
         }
         last.clone()
@@ -80,8 +82,7 @@ impl Feed {
     async fn run(self: Arc<Self>, app: Arc<AppState>, item: Item) {
         // however the task ends, the streams of the watchers end
         let _over = self.over.clone().drop_guard();
-        let _watching = app.sale.metrics().latency.watch();
-        let mut poller = Poller::new(&app, item);
+        let mut budget = Budget::new();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
@@ -103,9 +104,16 @@ impl Feed {
             if let Some(extension) = &app.extension {
                 Arc::clone(extension).refresh();
             }
-            let reading = poller.poll(&self.projection).await;
+            app.events.pace.turn().await;
+            let cursor = self.projection.lock().cursor();
+            let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), budget.most());
+            let update = timeout(POLL_TIMEOUT, poll).await;
+            let update = update.unwrap_or_else(|_| Err(InventoryError::too_late()));
+            budget.spend(update.as_ref().map_or(0, |update| update.orders.len()));
+            // after the ledger, so that the tenures of its orders are known
+            let queue_snapshot = app.sale.queue_snapshot(&item);
             let mut projection = self.projection.lock();
-            let is_new_sale = projection.add(reading);
+            let is_new_sale = projection.add(cursor.as_ref(), update, queue_snapshot);
             self.publish(&mut projection, is_new_sale, &mut last);
         }
         self.remove_from(app.events.feeds.lock());
@@ -118,33 +126,26 @@ impl Feed {
 
     /// Sends the changes since the message before, in which the state was `last`.
     fn publish(&self, projection: &mut Projection, is_new_sale: bool, last: &mut Value) {
-        let (state, lists) = (projection.state(), projection.lists(Entries::Unsent));
+        let (state, lists) = (projection.state(), projection.take_new_entries());
         if *last == state && lists.iter().all(|(_, list)| list.is_empty()) {
             return;
         }
         // a gap in the versions makes every watcher take a snapshot
         let version = self.latest.borrow().version + if is_new_sale { 2 } else { 1 };
-        let text = encode("change", version, projection, state.clone(), lists);
-        self.latest.send_replace(Change { version, text });
-        projection.mark_sent();
+        let message = encode("change", version, projection, state.clone(), lists);
+        self.latest.send_replace(Change { version, message });
         *last = state;
     }
 }
 
 /// A message: the state, and entries of the lists.
-fn encode(
-    event: &str,
-    version: u64,
-    projection: &Projection,
-    state: Value,
-    lists: [(&str, Vec<Value>); 4],
-) -> Bytes {
+fn encode(event: &str, version: u64, projection: &Projection, state: Value, lists: Lists) -> Event {
     let mut message = state;
     message["version"] = version.into();
     message["now_ms"] = projection.clock.now_ms().into();
     for (name, list) in lists {
         message[name] = list.into();
     }
-    let feed = projection.started_ms;
-    format!("id: {feed}-{version}\nevent: {event}\ndata: {message}\n\n").into()
+    let id = format!("{:.0}-{version}", projection.clock.anchor_ms);
+    Event::default().id(id).event(event).data(message.to_string())
 }

@@ -6,23 +6,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// Which entries of a list go into a message.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Entries {
-    All,
-    /// The entries that were in no message yet.
-    Unsent,
-}
-
 /// The latest entries of a list that grows.
 pub(super) struct Recent<const MAX: usize> {
     entries: VecDeque<Value>,
-    unsent: usize,
+    /// Those that were in no message yet.
+    new: Vec<Value>,
 }
 
 impl<const MAX: usize> Default for Recent<MAX> {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), unsent: 0 }
+        Self { entries: VecDeque::new(), new: Vec::new() }
     }
 }
 
@@ -31,17 +24,17 @@ impl<const MAX: usize> Recent<MAX> {
         if self.entries.len() == MAX {
             self.entries.pop_front();
         }
-        self.entries.push_back(entry);
-        self.unsent = MAX.min(self.unsent + 1);
+        self.entries.push_back(entry.clone());
+        self.new.push(entry);
     }
 
-    pub(super) fn list(&self, which: Entries) -> Vec<Value> {
-        let skip = if which == Entries::All { 0 } else { self.entries.len() - self.unsent };
-        self.entries.iter().skip(skip).cloned().collect()
+    pub(super) fn all(&self) -> Vec<Value> {
+        self.entries.iter().cloned().collect()
     }
 
-    pub(super) fn mark_sent(&mut self) {
-        self.unsent = 0;
+    /// The entries since the last call.
+    pub(super) fn take_new(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.new)
     }
 }
 
@@ -50,7 +43,8 @@ impl<const MAX: usize> Recent<MAX> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     anchor: Instant,
-    anchor_ms: f64,
+    /// The same on the wall clock, in milliseconds since 1970.
+    pub(super) anchor_ms: f64,
 }
 
 impl Clock {

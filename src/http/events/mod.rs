@@ -2,7 +2,7 @@
 //!
 //! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
 //! store one bounded command, over a connection that the sale does not use and at a rate that the number of items
-//! does not raise (`poller`). The queue comes from the watch that the lock has anyway. The readings add up to the
+//! does not raise (`pace`). The queue comes from the watch that the lock has anyway. The readings add up to the
 //! `projection`. Each message is encoded once for all watchers. A watcher (`client`) takes the latest message when
 //! it is ready, and a snapshot if it missed a change: so nothing is buffered for a watcher.
 
@@ -11,7 +11,7 @@ mod client;
 mod event_log;
 mod feed;
 mod message;
-mod poller;
+mod pace;
 mod projection;
 mod rates;
 mod timeline;
@@ -19,25 +19,27 @@ mod timeline;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Uri, header};
-use axum::response::Response;
+use axum::http::Uri;
+use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed};
-use self::poller::Pace;
+use self::pace::Pace;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use crate::inventory::Item;
+use crate::inventory::{Inventory, InventoryError, Item};
 use crate::safeguard::LIMITS;
+use crate::sale::SaleError;
 
 /// The feeds of the watched items.
 pub(super) struct Events {
+    /// The stock over a connection of its own: no order waits behind the reads for watchers.
+    inventory: Inventory,
     feeds: Mutex<HashMap<Item, Arc<Feed>>>,
     places: Arc<Semaphore>,
     most: usize,
@@ -45,9 +47,10 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(inventory: &Inventory, most: usize) -> Self {
         let most = most.min(Semaphore::MAX_PERMITS);
         Self {
+            inventory: inventory.over_another_connection(),
             feeds: Mutex::default(),
             places: Arc::new(Semaphore::new(most)),
             most,
@@ -84,6 +87,14 @@ fn subscribe(app: &Arc<AppState>, item: &Item) -> Subscription {
     (feed, latest)
 }
 
+/// Whether `item` has a sale, in any state.
+async fn check_known(inventory: &Inventory, item: &Item) -> Result<(), SaleError> {
+    match inventory.poll_since(item, None, 0).await {
+        Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => Ok(()),
+        Err(error) => Err(SaleError::of_read(error, item)),
+    }
+}
+
 /// The stream of an item. The default item needs no sale, so that the page can wait for its start.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
@@ -101,15 +112,10 @@ pub(super) async fn events(
     })?;
     if item != Item::DEFAULT && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
         events.pace.turn().await;
-        app.sale.check_known(&item).await?;
+        check_known(&events.inventory, &item).await?;
     }
     let (feed, latest) = subscribe(&app, &item);
-    let stream = client::stream(feed, latest, place);
-    let mut response = Response::new(Body::from_stream(stream));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // a proxy must not buffer the stream
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    let headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")];
+    Ok((headers, client::stream(feed, latest, place)).into_response())
 }

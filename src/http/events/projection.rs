@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 
 use super::alerts::{self, Alert, LOCK_LOST, NO_SALE};
 use super::event_log::EventLog;
-use super::message::{Clock, Entries, Recent};
-use super::rates::{LatencyWindow, Throughput};
+use super::message::{Clock, Recent, round};
+use super::rates::Throughput;
 use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
-use crate::inventory::{Accepted, Cursor, Fence, InventoryError, Item, OrderId, SaleUpdate, Stock};
+use crate::inventory::{Accepted, Cursor, InventoryError, Item, OrderId, SaleUpdate, Stock};
+use crate::sale::latency::WINDOW;
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -25,16 +26,8 @@ const FAST_ORDERS: usize = 10;
 /// How many claims of the queue are shown.
 const QUEUE: usize = 32;
 
-/// The result of one poll.
-pub(super) struct Reading {
-    /// How far the ledger was read before.
-    pub(super) cursor: Option<Cursor>,
-    /// The error is `None` if the store did not answer in time.
-    pub(super) update: Result<SaleUpdate, Option<InventoryError>>,
-    pub(super) queue_snapshot: Option<QueueSnapshot>,
-    /// Leases and their instances.
-    pub(super) labels: Vec<(i64, String)>,
-}
+/// The lists that grow, by their names in the messages.
+pub(super) type Lists = [(&'static str, Vec<Value>); 4];
 
 /// The state of a watched sale, as the readings add up to it.
 pub(super) struct Projection {
@@ -42,7 +35,6 @@ pub(super) struct Projection {
     sale: Sale,
     extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
-    pub(super) started_ms: u64,
     /// The number of the sale since the first watcher came.
     number: u64,
     history: History,
@@ -52,7 +44,6 @@ pub(super) struct Projection {
     guard: GuardStatus,
     queue_snapshot: Option<QueueSnapshot>,
     timeline: Timeline,
-    latency: LatencyWindow,
     event_log: EventLog,
 }
 
@@ -61,23 +52,19 @@ pub(super) struct Projection {
 struct History {
     throughput: Throughput,
     orders: Recent<LAST_ORDERS>,
-    /// The position and the id of the newest order that was read.
-    newest: Option<(u64, OrderId)>,
+    /// The newest order that was read.
+    newest: Option<OrderId>,
     /// How many orders of the ledger were not read one by one.
     skipped: u64,
 }
 
 impl Projection {
     pub(super) fn new(app: &AppState, item: &Item) -> Self {
-        let clock = Clock::start();
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a date")]
-        let started_ms = clock.now_ms() as u64;
         Self {
             item: item.clone(),
             sale: app.sale.clone(),
             extension: app.extension.clone(),
-            clock,
-            started_ms,
+            clock: Clock::start(),
             number: 1,
             history: History::default(),
             stock: None,
@@ -86,14 +73,18 @@ impl Projection {
             guard: app.sale.guard_status(),
             queue_snapshot: None,
             timeline: Timeline::default(),
-            latency: LatencyWindow::default(),
             event_log: EventLog::default(),
         }
     }
 
-    /// Adds a reading. Returns whether another sale has begun, so that all earlier messages are void.
-    pub(super) fn add(&mut self, reading: Reading) -> bool {
-        let Reading { cursor, update, queue_snapshot, labels } = reading;
+    /// Adds what a poll has read: the `update` of the ledger after `cursor`, and the queue. Returns whether another sale
+    /// has begun, so that all earlier messages are void.
+    pub(super) fn add(
+        &mut self,
+        cursor: Option<&Cursor>,
+        update: Result<SaleUpdate, InventoryError>,
+        queue_snapshot: Option<QueueSnapshot>,
+    ) -> bool {
         let mut is_new_sale = false;
         let alert = match update {
             Ok(update) => {
@@ -115,19 +106,15 @@ impl Projection {
         };
         self.set_store_alert(alert);
         self.set_lock_alert();
-        for (lease, instance) in labels {
-            self.timeline.add_lease(lease, &instance);
+        if let Some(queue_snapshot) = &queue_snapshot {
+            self.timeline.add_queue(queue_snapshot);
+            self.event_log.examine(&self.clock, &queue_snapshot.tenures);
         }
-        self.add_queue(queue_snapshot);
+        self.timeline.drop_old();
+        self.queue_snapshot = queue_snapshot;
         self.history.throughput.tick(self.stock.as_ref(), &self.clock);
-        self.latency.tick(&self.sale.metrics().latency);
         self.event_log.count(self.clock.now_ms(), &self.sale);
         self.set_guard();
-        if let Some(extension) = &self.extension {
-            for (kind, text) in extension.take_notes() {
-                self.event_log.note(self.clock.now_ms(), kind, text);
-            }
-        }
         is_new_sale
     }
 
@@ -136,10 +123,8 @@ impl Projection {
     fn compare(&mut self, now: &Stock, position: Option<u64>, is_same_ledger: bool) -> bool {
         let Some(before) = self.stock else { return position.is_some() };
         // only an instance that sold has a watermark that refuses such data
-        let is_rolled_back = before.fence.is_some_and(|then| {
-            let is_lower = |now: Fence| now.cluster == then.cluster && now.revision < then.revision;
-            now.fence.is_none_or(is_lower)
-        });
+        let is_rolled_back =
+            before.fence.is_some_and(|then| now.fence.is_none_or(|now| now < then));
         if is_rolled_back {
             let text = "The store was rolled back: its fence went down. Orders accepted since then are lost.";
             self.note("rolled-back", text);
@@ -188,24 +173,8 @@ impl Projection {
                 "quantity": accepted.quantity,
                 "remaining": accepted.remaining,
             }));
-            self.history.newest = Some((accepted.position, accepted.order.clone()));
+            self.history.newest = Some(accepted.order.clone());
         }
-    }
-
-    /// Adds the queue for the lock.
-    fn add_queue(&mut self, queue_snapshot: Option<QueueSnapshot>) {
-        if let Some((lease, _)) = self.sale.lease() {
-            self.timeline.add_lease(lease, self.sale.instance());
-        }
-        if let Some(queue_snapshot) = &queue_snapshot {
-            self.timeline.add_queue(queue_snapshot);
-        }
-        self.timeline.settle();
-        if let Some(queue_snapshot) = &queue_snapshot {
-            let name_of = |lease| self.timeline.instance_of(lease);
-            self.event_log.examine(&self.clock, &queue_snapshot.tenures, name_of);
-        }
-        self.queue_snapshot = queue_snapshot;
     }
 
     fn set_store_alert(&mut self, now: Option<Alert>) {
@@ -252,33 +221,26 @@ impl Projection {
 
     /// How far the ledger was read.
     pub(super) fn cursor(&self) -> Option<Cursor> {
-        let position = self.stock?.orders;
-        let newest = self.history.newest.as_ref().filter(|(newest, _)| *newest == position);
-        Some(Cursor { position, order: newest.map(|(_, order)| order.clone()) })
+        Some(Cursor { position: self.stock?.orders, order: self.history.newest.clone() })
     }
 
-    /// Whether the instances of all claims are known.
-    pub(super) fn knows_instances(&self, queue_snapshot: &QueueSnapshot) -> bool {
-        let mut claims = queue_snapshot.queue.iter();
-        claims.all(|claim| self.timeline.instance_of(claim.lease).is_some())
-    }
-
-    /// The lists that grow.
-    pub(super) fn lists(&self, which: Entries) -> [(&'static str, Vec<Value>); 4] {
+    pub(super) fn all_entries(&self) -> Lists {
         [
-            ("tenures", self.timeline.list(which, &self.clock)),
-            ("points", self.history.throughput.points.list(which)),
-            ("orders", self.history.orders.list(which)),
-            ("notes", self.event_log.notes.list(which)),
+            ("tenures", self.timeline.all(&self.clock)),
+            ("points", self.history.throughput.points.all()),
+            ("orders", self.history.orders.all()),
+            ("notes", self.event_log.notes.all()),
         ]
     }
 
-    /// Notes that the entries were sent.
-    pub(super) fn mark_sent(&mut self) {
-        self.timeline.mark_sent();
-        self.history.throughput.points.mark_sent();
-        self.history.orders.mark_sent();
-        self.event_log.notes.mark_sent();
+    /// The entries since the last call.
+    pub(super) fn take_new_entries(&mut self) -> Lists {
+        [
+            ("tenures", self.timeline.take_new(&self.clock)),
+            ("points", self.history.throughput.points.take_new()),
+            ("orders", self.history.orders.take_new()),
+            ("notes", self.event_log.notes.take_new()),
+        ]
     }
 
     /// All but the lists. Each message has the whole state.
@@ -287,10 +249,9 @@ impl Projection {
         let sold = stock.map_or(0, |stock| stock.lucky);
         let initial = stock.map_or(0, |stock| stock.initial);
         let queue = self.queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
-        let name_of = |lease| self.timeline.instance_of(lease);
         let alerts = [&self.store_alert, &self.lock_alert].into_iter().flatten().cloned();
         let alerts = alerts
-            .chain(queue.and_then(|queue| alerts::of_holder(&queue.queue, name_of)))
+            .chain(queue.and_then(|queue| alerts::of_holder(&queue.queue)))
             .chain(stock.into_iter().flat_map(alerts::of_stock))
             .chain(alerts::of_guard(&self.guard));
         json!({
@@ -306,7 +267,7 @@ impl Projection {
             "here": self.here(),
             "lock": self.lock(),
             "rates": self.history.throughput.rates(),
-            "latency_ms": self.latency.percentiles,
+            "latency_ms": self.latency(),
             "skipped": self.history.skipped,
             "troubles": alerts.collect::<Vec<_>>(),
             "demo": self.extension.as_ref().map(|extension| extension.view()),
@@ -315,9 +276,8 @@ impl Projection {
 
     fn instances(&self) -> BTreeSet<Arc<str>> {
         let mut names: BTreeSet<_> = self.history.throughput.instances().collect();
-        names.extend(self.timeline.instances());
+        names.extend(self.timeline.instances.iter().cloned());
         names.insert(self.sale.instance().into());
-        names.extend(self.extension.iter().flat_map(|extension| extension.instances()));
         names
     }
 
@@ -338,6 +298,23 @@ impl Projection {
         })
     }
 
+    /// The latency of the last orders at this instance, in milliseconds; null without orders.
+    fn latency(&self) -> Option<Value> {
+        let recent = self.sale.metrics().latency.recent();
+        // two decimals: a fast order takes less than a tenth of a millisecond
+        let ms = |us: u64| round(f64::from(u32::try_from(us).unwrap_or(u32::MAX)) / 100.0) / 10.0;
+        (!recent.is_empty()).then(|| {
+            json!({
+                "p50": ms(recent.value_at_quantile(0.5)),
+                "p90": ms(recent.value_at_quantile(0.9)),
+                "p99": ms(recent.value_at_quantile(0.99)),
+                "max": ms(recent.max()),
+                "count": recent.len(),
+                "window_s": WINDOW.as_secs(),
+            })
+        })
+    }
+
     /// The lock with its queue; null without a distributed lock.
     fn lock(&self) -> Option<Value> {
         let current = self.queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
@@ -346,7 +323,7 @@ impl Projection {
             json!({
                 "token": claim.revision,
                 "lease": format!("{:x}", claim.lease),
-                "instance": self.timeline.instance_of(claim.lease),
+                "instance": claim.label,
                 "since_ms": self.clock.ms(claim.since),
             })
         };

@@ -1,18 +1,16 @@
-//! The rate of accepted orders with its history, and the latency of orders at this instance.
+//! The rate of accepted orders, with its history.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::message::{Clock, Recent, round};
 use crate::inventory::{Accepted, Stock};
-use crate::sale::latency::Latency;
 
-/// The period over which rates are averaged, and the time between two computations of the latency.
+/// The period over which rates are averaged.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// How often a point is added, and how many are kept: a minute.
@@ -21,9 +19,6 @@ const POINTS: usize = 120;
 
 /// The most instances with a rate of their own.
 const MOST_INSTANCES: usize = 64;
-
-/// The number of seconds whose orders count for the latency.
-const LATENCY_SECONDS: usize = 5;
 
 /// The rate of accepted orders and its history.
 #[derive(Default)]
@@ -92,50 +87,5 @@ impl Throughput {
 
     pub(super) fn instances(&self) -> impl Iterator<Item = Arc<str>> {
         self.by_instance.keys().cloned()
-    }
-}
-
-/// The latency over the last seconds.
-#[derive(Default)]
-pub(super) struct LatencyWindow {
-    /// One histogram a second.
-    seconds: VecDeque<Option<Histogram<u64>>>,
-    computed_at: Option<Instant>,
-    /// In milliseconds; null without orders.
-    pub(super) percentiles: Value,
-}
-
-impl LatencyWindow {
-    /// Computes the percentiles, once a second.
-    pub(super) fn tick(&mut self, latency: &Latency) {
-        let now = Instant::now();
-        if self.computed_at.is_some_and(|at| now - at < SECOND) {
-            return;
-        }
-        self.computed_at = Some(now);
-        if self.seconds.len() == LATENCY_SECONDS {
-            self.seconds.pop_front();
-        }
-        self.seconds.push_back(latency.take());
-        let mut all = Latency::empty();
-        for second in self.seconds.iter().flatten() {
-            all.add(second).expect("all histograms have the same bounds");
-        }
-        let ms = |us: u64| {
-            let us = u32::try_from(us).unwrap_or(u32::MAX);
-            // two decimals: a fast order takes less than a tenth of a millisecond
-            round(f64::from(us) / 100.0) / 10.0
-        };
-        self.percentiles = match all.len() {
-            0 => Value::Null,
-            count => json!({
-                "p50": ms(all.value_at_quantile(0.5)),
-                "p90": ms(all.value_at_quantile(0.9)),
-                "p99": ms(all.value_at_quantile(0.99)),
-                "max": ms(all.max()),
-                "count": count,
-                "window_s": LATENCY_SECONDS,
-            }),
-        };
     }
 }

@@ -1,6 +1,6 @@
 //! The tenures of the last seconds: their times from the watch of the queue, their orders from the ledger.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use fenced_lock::{QueueSnapshot, Token};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::message::{Clock, Entries};
+use super::message::Clock;
 use crate::inventory::Accepted;
 
 /// How long a tenure is shown after its end.
@@ -17,14 +17,15 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// The most tenures that are shown.
 const MOST: usize = 1000;
 
-/// The most leases whose instances are remembered.
-const MOST_LEASES: usize = 256;
+/// The most instances that are remembered.
+const MOST_INSTANCES: usize = 256;
 
 /// The tenures of the last seconds.
 #[derive(Default)]
 pub(super) struct Timeline {
     by_token: BTreeMap<i64, Tenure>,
-    instances: HashMap<i64, Arc<str>>,
+    /// Those that were seen in the queue.
+    pub(super) instances: BTreeSet<Arc<str>>,
     /// Some orders of tenures up to this token were not read.
     unread_to: i64,
     /// The tokens whose tenures changed since the last message.
@@ -33,40 +34,37 @@ pub(super) struct Timeline {
 
 #[derive(Default)]
 struct Tenure {
-    /// None until the watch has seen it, which may be later than its orders are read.
-    times: Option<Times>,
+    /// When it began and ended. None until the watch has seen it, which may be later than its orders are read.
+    times: Option<(Instant, Option<Instant>)>,
     instance: Option<Arc<str>>,
     orders: u64,
     is_estimate: bool,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-struct Times {
-    lease: i64,
-    began_at: Instant,
-    ended_at: Option<Instant>,
-}
-
 impl Timeline {
     /// Adds what the watch of the queue has seen.
     pub(super) fn add_queue(&mut self, queue_snapshot: &QueueSnapshot) {
-        let ended = queue_snapshot.tenures.iter().map(|tenure| {
-            let (lease, began_at) = (tenure.lease, tenure.began_at);
-            (tenure.revision, Times { lease, began_at, ended_at: Some(tenure.ended_at) })
-        });
-        let holder = queue_snapshot.queue.first().map(|claim| {
-            (claim.revision, Times { lease: claim.lease, began_at: claim.since, ended_at: None })
-        });
-        for (token, times) in ended.chain(holder) {
-            let is_old = times.ended_at.is_some_and(|ended_at| ended_at.elapsed() > WINDOW);
+        let QueueSnapshot { queue, tenures, .. } = queue_snapshot;
+        let labels = queue.iter().map(|claim| &claim.label).chain(tenures.iter().map(|t| &t.label));
+        for label in labels.flatten() {
+            if self.instances.len() < MOST_INSTANCES && !self.instances.contains(label) {
+                self.instances.insert(Arc::clone(label));
+            }
+        }
+        let ended = tenures.iter();
+        let ended = ended.map(|t| (t.revision, &t.label, (t.began_at, Some(t.ended_at))));
+        let holder = queue.first().map(|claim| (claim.revision, &claim.label, (claim.since, None)));
+        for (token, label, times) in ended.chain(holder) {
+            let is_old = times.1.is_some_and(|ended_at| ended_at.elapsed() > WINDOW);
             if is_old && !self.by_token.contains_key(&token) {
                 continue;
             }
             let tenure = self.by_token.entry(token).or_default();
-            if tenure.times.is_some_and(|known| known == times || known.ended_at.is_some()) {
+            if tenure.times.is_some_and(|known| known == times || known.1.is_some()) {
                 continue;
             }
             tenure.times = Some(times);
+            tenure.instance = tenure.instance.take().or_else(|| label.clone());
             self.changed.insert(token);
         }
     }
@@ -88,24 +86,10 @@ impl Timeline {
         self.unread_to = order.token.map_or(0, Token::revision);
     }
 
-    /// Connects tenures and leases with the instances that are known by now, and drops the tenures that are too
-    /// old to be shown.
-    pub(super) fn settle(&mut self) {
-        for tenure in self.by_token.values() {
-            if let (Some(instance), Some(times)) = (&tenure.instance, tenure.times) {
-                self.instances.entry(times.lease).or_insert_with(|| Arc::clone(instance));
-            }
-        }
-        for (token, tenure) in &mut self.by_token {
-            if tenure.instance.is_none()
-                && let Some(instance) = tenure.times.and_then(|t| self.instances.get(&t.lease))
-            {
-                tenure.instance = Some(Arc::clone(instance));
-                self.changed.insert(*token);
-            }
-        }
+    /// Drops the tenures that are too old to be shown.
+    pub(super) fn drop_old(&mut self) {
         self.by_token.retain(|_, tenure| {
-            let ended_at = tenure.times.and_then(|times| times.ended_at);
+            let ended_at = tenure.times.and_then(|(_, ended_at)| ended_at);
             ended_at.is_none_or(|ended_at| ended_at.elapsed() < WINDOW)
         });
         while self.by_token.len() > MOST {
@@ -113,41 +97,25 @@ impl Timeline {
         }
     }
 
-    /// Notes the instance of a lease.
-    pub(super) fn add_lease(&mut self, lease: i64, instance: &str) {
-        if self.instances.len() >= MOST_LEASES {
-            self.instances.clear();
-        }
-        self.instances.insert(lease, instance.into());
+    pub(super) fn all(&self, clock: &Clock) -> Vec<Value> {
+        self.by_token.keys().filter_map(|token| self.view(*token, clock)).collect()
     }
 
-    pub(super) fn instance_of(&self, lease: i64) -> Option<Arc<str>> {
-        self.instances.get(&lease).cloned()
-    }
-
-    /// The instances of the known leases.
-    pub(super) fn instances(&self) -> impl Iterator<Item = Arc<str>> {
-        self.instances.values().cloned()
-    }
-
-    pub(super) fn list(&self, which: Entries, clock: &Clock) -> Vec<Value> {
-        let is_meant = |token| which == Entries::All || self.changed.contains(token);
-        let tenures = self.by_token.iter().filter(|(token, _)| is_meant(*token));
-        tenures.filter_map(|(token, tenure)| self.view(*token, tenure, clock)).collect()
-    }
-
-    pub(super) fn mark_sent(&mut self) {
-        self.changed.clear();
+    /// The tenures that changed since the last call.
+    pub(super) fn take_new(&mut self, clock: &Clock) -> Vec<Value> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().filter_map(|token| self.view(token, clock)).collect()
     }
 
     /// None until its times are known.
-    fn view(&self, token: i64, tenure: &Tenure, clock: &Clock) -> Option<Value> {
-        let times = tenure.times?;
+    fn view(&self, token: i64, clock: &Clock) -> Option<Value> {
+        let tenure = self.by_token.get(&token)?;
+        let (began_at, ended_at) = tenure.times?;
         Some(json!({
             "token": token,
             "instance": tenure.instance,
-            "start_ms": clock.ms(times.began_at),
-            "end_ms": times.ended_at.map(|at| clock.ms(at)),
+            "start_ms": clock.ms(began_at),
+            "end_ms": ended_at.map(|at| clock.ms(at)),
             "orders": tenure.orders,
             "exact": !tenure.is_estimate && token > self.unread_to,
         }))

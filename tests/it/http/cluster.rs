@@ -7,7 +7,7 @@ use testkit::RedisClusterOptions;
 use testkit::shared::shared_endpoint;
 use testkit::wait::eventually;
 
-use super::shop::{ADMIN, Shop, ShopOptions};
+use crate::shop::{ADMIN, Shop, ShopOptions};
 
 #[tokio::test]
 async fn an_instance_over_a_cluster_sells_named_items() {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::process::ExitStatus;
 
-use fenced_lock::Session;
+use fenced_lock::{Guard, Session};
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::NamedTempFile;
@@ -91,6 +91,18 @@ async fn claims(session: &Session, name: &str) -> usize {
     session.mutex(name).unwrap().queue().await.unwrap().len()
 }
 
+/// An instance with an order that waits for the lock `lock`, and the buyer's connection. The returned guard holds the lock.
+async fn with_a_waiting_order(etcd: &PrivateEtcd) -> (Instance, Connection, Session, Guard) {
+    let instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock").await;
+    instance.until_ready().await;
+    let mut buyer = start_sale_of_five(&instance).await;
+    let session = session(&etcd.endpoint(), "test").await;
+    let guard = session.mutex("lock").unwrap().lock().await.unwrap();
+    buyer.send_get("/stock/reduce").await;
+    eventually("the order waits", async || claims(&session, "lock").await == 2).await;
+    (instance, buyer, session, guard)
+}
+
 /// Starts a sale of 5 units, over the connection that is returned.
 async fn start_sale_of_five(instance: &Instance) -> Connection {
     let mut buyer = Connection::open(instance.address).await;
@@ -133,16 +145,7 @@ async fn it_starts_through_sentinels() {
 #[tokio::test]
 async fn sigterm_finishes_the_order_in_flight() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let redis = fresh_database().await;
-    let mut instance = Instance::start(&etcd.endpoint(), &redis, "lock").await;
-    instance.until_ready().await;
-    let mut buyer = start_sale_of_five(&instance).await;
-
-    let session = session(&etcd.endpoint(), "test").await;
-    let guard = session.mutex("lock").unwrap().lock().await.unwrap();
-    buyer.send_get("/stock/reduce").await;
-    eventually("the order waits", async || claims(&session, "lock").await == 2).await;
-
+    let (mut instance, mut buyer, session, guard) = with_a_waiting_order(&etcd).await;
     instance.signal(Signal::TERM);
     eventually("nobody new is let in", async || instance.status("/readyz").await.is_none()).await;
     guard.unlock().await.unwrap();
@@ -164,14 +167,7 @@ async fn sigterm_finishes_the_order_in_flight() {
 #[tokio::test]
 async fn a_later_interrupt_ends_it_at_once() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let mut instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock").await;
-    instance.until_ready().await;
-    let mut buyer = start_sale_of_five(&instance).await;
-    let session = session(&etcd.endpoint(), "test").await;
-    let _guard = session.mutex("lock").unwrap().lock().await.unwrap();
-    buyer.send_get("/stock/reduce").await;
-    eventually("the order waits", async || claims(&session, "lock").await == 2).await;
-
+    let (mut instance, _buyer, _session, _guard) = with_a_waiting_order(&etcd).await;
     instance.signal(Signal::INT);
     eventually("nobody new is let in", async || instance.status("/readyz").await.is_none()).await;
     // the first ones may still be an echo

@@ -13,5 +13,4 @@ mod roll_back;
 mod selling;
 mod server;
 mod shipped;
-mod shop;
 mod watching;

@@ -9,7 +9,7 @@ use testkit::shared::fresh_database;
 use testkit::shared::shared_endpoint;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-use super::shop::{Shop, ShopOptions};
+use crate::shop::{Shop, ShopOptions};
 
 fn impatient() -> ShopOptions {
     ShopOptions { wait_timeout: Duration::from_millis(500), ..ShopOptions::default() }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::shop::{Shop, ShopOptions};
+use crate::shop::{Shop, ShopOptions};
 
 /// Goal: with one place to wait, the second order is refused at once, and the first one gets its unit.
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn a_full_queue_turns_away() {
     shop.order("second").await.json(200);
 }
 
-/// Goal: a buyer that disconnects gives up the place and the claim, and buys nothing.
+/// Goal: a buyer that disconnects gives up the place and the claim, buys nothing, and is counted.
 #[tokio::test]
 async fn an_order_whose_buyer_goes_away_is_skipped() {
     let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
@@ -44,6 +44,10 @@ async fn an_order_whose_buyer_goes_away_is_skipped() {
         () = shop.until_queued(2) => {}
     }
     shop.until_queued(1).await;
+    let metrics = shop.call("GET /metrics").await.text;
+    for line in ["orders_waiting 0", "orders_total{outcome=\"abandoned\"} 1"] {
+        assert!(metrics.contains(&format!("\nflash_sale_{line}\n")), "{line}: {metrics}");
+    }
     guard.unlock().await.unwrap();
     shop.order("patient").await.json(200);
     assert_eq!(shop.stock().await["lucky"], 1);

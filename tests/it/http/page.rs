@@ -1,6 +1,6 @@
 //! Goal: the page comes from the program itself, and can load nothing else.
 
-use super::shop::{Shop, ShopOptions};
+use crate::shop::{Shop, ShopOptions};
 
 #[tokio::test]
 async fn the_page_is_served_with_its_policy() {

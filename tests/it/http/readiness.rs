@@ -11,7 +11,7 @@ use testkit::shared::{no_space, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-use super::shop::{ADMIN, Shop, ShopOptions};
+use crate::shop::{ADMIN, Shop, ShopOptions};
 
 /// Waits until the instance is not ready for this reason.
 async fn until_unready(shop: &Shop, status: u16, word: &str) {

@@ -1,7 +1,7 @@
 //! Goal: what makes no sense is refused with the word for it, and takes nothing. Method: calls in
 //! process, over a real etcd and a real Redis.
 
-use super::shop::{ADMIN, Shop, ShopOptions};
+use crate::shop::{ADMIN, Shop, ShopOptions};
 
 #[tokio::test]
 async fn wrong_parameters_take_nothing() {

@@ -11,8 +11,8 @@ use testkit::shared::shared_endpoint;
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-use super::shop::{Shop, ShopOptions};
 use crate::program::{program, run};
+use crate::shop::{Shop, ShopOptions};
 use crate::support::store::connect;
 
 async fn redis() -> PrivateRedis {

@@ -1,7 +1,7 @@
 //! Goal: the shipped program has no way to be made unsafe. Method: the program itself, and calls to its router.
 
-use super::shop::{Shop, ShopOptions};
 use crate::program::run;
+use crate::shop::{Shop, ShopOptions};
 
 #[tokio::test]
 async fn it_has_no_flag_of_the_laboratory() {

@@ -13,6 +13,14 @@ async fn redis() -> PrivateRedis {
     PrivateRedis::start(RedisOptions::default()).await.unwrap()
 }
 
+/// A Redis, and an inventory that started a sale of ten units there under token 1.
+async fn selling() -> (PrivateRedis, Inventory) {
+    let redis = redis().await;
+    let inventory = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    (redis, inventory)
+}
+
 #[track_caller]
 fn assert_rolled_back<T: std::fmt::Debug>(result: Result<T, InventoryError>, lacks: &str) {
     let error = result.unwrap_err();
@@ -34,7 +42,6 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
     assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
     assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
-    assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
     assert_rolled_back(inventory.stock(&ITEM).await, lacks);
     assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
     let (item, error) = inventory.check(None).await.unwrap_err();
@@ -46,9 +53,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
 /// Goal: an older copy with a lower fence is noticed; when the right data is back, the sale goes on.
 #[tokio::test]
 async fn an_older_copy_is_noticed_by_its_fence() {
-    let mut redis = redis().await;
-    let inventory = connect(&redis.url()).await;
-    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let (mut redis, inventory) = selling().await;
     sell(&inventory, Some(token(2)), "a").await.unwrap();
     let older = DataCopy::of(&redis);
     sell(&inventory, Some(token(9)), "b").await.unwrap();
@@ -66,9 +71,7 @@ async fn an_older_copy_is_noticed_by_its_fence() {
 /// watermark has sold on and the ledger is as long as before, or longer.
 #[tokio::test]
 async fn an_older_copy_is_noticed_by_its_ledger() {
-    let mut redis = redis().await;
-    let inventory = connect(&redis.url()).await;
-    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let (mut redis, inventory) = selling().await;
     sell(&inventory, Some(token(1)), "a").await.unwrap();
     let older = DataCopy::of(&redis);
     sell(&inventory, Some(token(1)), "b").await.unwrap();
@@ -92,9 +95,7 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
 /// by hand, which may be an older copy.
 #[tokio::test]
 async fn an_empty_store_is_noticed() {
-    let mut redis = redis().await;
-    let inventory = connect(&redis.url()).await;
-    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let (mut redis, inventory) = selling().await;
     restart_with(&mut redis, None).await;
     assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
 
@@ -136,9 +137,7 @@ async fn deleted_keys_are_noticed() {
 /// a later token: its fence is high enough, but its sale is over.
 #[tokio::test]
 async fn a_copy_from_before_a_fresh_start_is_noticed() {
-    let mut redis = redis().await;
-    let inventory = connect(&redis.url()).await;
-    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let (mut redis, inventory) = selling().await;
     let older = DataCopy::of(&redis);
     inventory.start(&ITEM, Some(token(5)), 20).await.unwrap();
     restart_with(&mut redis, Some(&older)).await;
@@ -203,9 +202,8 @@ async fn a_stock_set_by_hand_is_remembered() {
 /// Goal: an accepted roll-back is accepted for all instances, and what is acknowledged afterwards counts.
 #[tokio::test]
 async fn an_accepted_roll_back_is_over() {
-    let mut redis = redis().await;
-    let (one, two) = (connect(&redis.url()).await, connect(&redis.url()).await);
-    one.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let (mut redis, one) = selling().await;
+    let two = connect(&redis.url()).await;
     sell(&one, Some(token(1)), "a").await.unwrap();
     let older = DataCopy::of(&redis);
     sell(&two, Some(token(2)), "b").await.unwrap();
@@ -254,9 +252,8 @@ async fn an_accepted_fence_keeps_the_watermark() {
 /// something, by an order or by a read, every instance refuses, until the right data is back.
 #[tokio::test]
 async fn one_instance_that_notices_a_loss_stops_all() {
-    let mut redis = redis().await;
-    let (one, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
-    one.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    let (mut redis, one) = selling().await;
+    let other = connect(&redis.url()).await;
     sell(&one, Some(token(1)), "a").await.unwrap();
     let older = DataCopy::of(&redis);
     sell(&other, Some(token(1)), "b").await.unwrap();

@@ -33,7 +33,7 @@ async fn sells_every_unit_once() {
     }
     let stock = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((stock.stock, stock.lucky, stock.initial, stock.orders), (0, 300, 300, 300));
-    assert_eq!(stock.fence, Some(token(2).into()));
+    assert_eq!(stock.fence, Some(token(2)));
     assert!(stock.is_balanced());
 }
 
@@ -181,7 +181,9 @@ async fn concurrent_batches_sell_no_unit_twice() {
                         _ => None,
                     }));
                 }
-                Err(InventoryError::StaleToken { fence, .. }) => assert!(fence.revision > revision),
+                Err(InventoryError::StaleToken { fence, .. }) => {
+                    assert!(fence.revision() > revision);
+                }
                 Err(error) => panic!("{error}"),
             }
         }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item, Replicas};
-use testkit::replication::follow;
+use testkit::redis::follow;
 use testkit::wait::{eventually, within};
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, Sentinels};
 use tokio::time::Instant;

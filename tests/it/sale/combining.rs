@@ -8,18 +8,19 @@ use std::time::Duration;
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{Item, Outcome};
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
+use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
 use tokio::task::{JoinSet, yield_now};
 
-use super::{Market, accepted, order_of_one};
-use crate::support::etcd::session;
-use crate::support::store::order;
+use super::{accepted, buy, ledger, patient, settle};
+use crate::shop::Shop;
+use crate::support::store::{connect, order};
 
 /// Goal: two instances sell exactly what there is, each order once, in the order of their tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_sell_exactly_the_stock() {
-    let market = Market::of(300).await;
-    let instances = [market.instance("a"), market.instance("b")];
+    let shop = Shop::selling(300, patient()).await;
+    let instances = [shop.beside("a"), shop.beside("b")];
     let mut buyers = JoinSet::new();
     for number in 0..500 {
         let sale = instances[number % 2].sale.clone();
@@ -29,7 +30,7 @@ async fn two_instances_sell_exactly_the_stock() {
     let reserved = outcomes.iter().filter(|o| matches!(o, Ok(Outcome::Reserved(_)))).count();
     let sold_out = outcomes.iter().filter(|o| matches!(o, Ok(Outcome::SoldOut { .. }))).count();
     assert_eq!((reserved, sold_out), (300, 200));
-    let ledger = market.ledger().await;
+    let ledger = ledger(&shop).await;
     assert_eq!(ledger.len(), 300);
     assert!(ledger.is_sorted_by_key(|order| order.token.unwrap().revision()));
     let tokens: HashSet<_> = ledger.iter().map(|order| order.token.unwrap()).collect();
@@ -43,30 +44,25 @@ async fn two_instances_sell_exactly_the_stock() {
 /// the same from order to order, and so does etcd's revision.
 #[tokio::test]
 async fn alone_it_keeps_the_lock() {
-    let market = Market::of(100).await;
-    let instance = market.instance("a");
-    let first = instance.settle().await;
-    let session = instance.sessions.session().await.unwrap();
-    let queue = session.mutex(&market.lock_name).unwrap();
-    for _ in 0..20 {
-        let next = accepted(instance.sale.reduce(order_of_one()).await.unwrap());
-        assert_eq!(next.token, first.token);
+    let shop = Shop::selling(100, patient()).await;
+    let first = settle(&shop).await;
+    for number in 0..20 {
+        assert_eq!(buy(&shop, &number.to_string()).await.token, first.token);
     }
-    let entries = queue.queue().await.unwrap();
+    let entries = shop.sale.queue(&Item::DEFAULT).await.unwrap();
     assert_eq!(entries.len(), 1, "its claim is still there");
     assert_eq!(entries[0].token, first.token);
-    instance.sale.close().await;
+    shop.sale.close().await;
 }
 
 /// Goal: another client of the lock gets its turn, whether the instance is idle or has more orders
 /// than it can sell; and sales go on afterwards under a later token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_client_gets_its_turn() {
-    let market = Market::of(1_000_000).await;
-    let instance = market.instance("a");
-    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
+    let shop = Shop::selling(1_000_000, patient()).await;
+    let other = shop.lock().await;
 
-    let before = accepted(instance.sale.reduce(order("before", 1)).await.unwrap());
+    let before = buy(&shop, "before").await;
     let turn = within("a turn while the instance is idle", other.lock()).await.unwrap();
     assert!(turn.token() > before.token.unwrap());
     turn.unlock().await.unwrap();
@@ -74,7 +70,7 @@ async fn another_client_gets_its_turn() {
     let next = Arc::new(AtomicU32::new(0));
     let mut buyers = JoinSet::new();
     for _ in 0..20 {
-        let (sale, next) = (instance.sale.clone(), Arc::clone(&next));
+        let (sale, next) = (shop.sale.clone(), Arc::clone(&next));
         buyers.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
@@ -84,27 +80,26 @@ async fn another_client_gets_its_turn() {
     }
     eventually("the sale is under way", async || next.load(Ordering::Relaxed) > 100).await;
     let turn = within("a turn while the instance is busy", other.lock()).await.unwrap();
-    let held = market.inventory().stock(&Item::DEFAULT).await.unwrap();
-    let fence = Token::new(turn.token().cluster(), held.fence.unwrap().revision);
+    let held = shop.sale.stock(&Item::DEFAULT).await.unwrap();
+    let fence = Token::new(turn.token().cluster(), held.fence.unwrap().revision());
     assert!(fence < turn.token(), "nobody sells under a later token than the holder's");
     turn.unlock().await.unwrap();
     let sold = next.load(Ordering::Relaxed);
     eventually("the sale goes on", async || next.load(Ordering::Relaxed) > sold + 100).await;
     buyers.abort_all();
     while buyers.join_next().await.is_some() {}
-    instance.sale.close().await;
+    shop.sale.close().await;
 }
 
 /// Goal: a buyer that disconnects before the order is in a batch buys nothing; the others do.
 #[tokio::test]
 async fn who_goes_away_in_time_buys_nothing() {
-    let market = Market::of(100).await;
-    let instance = market.instance("a");
-    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
+    let shop = Shop::selling(100, patient()).await;
+    let other = shop.lock().await;
     let turn = other.lock().await.unwrap();
     let mut buyers = Vec::new();
     for number in 0..20 {
-        let sale = instance.sale.clone();
+        let sale = shop.sale.clone();
         buyers.push(tokio::spawn(async move { sale.reduce(order(&format!("{number}"), 1)).await }));
     }
     eventually("the instance queues", async || other.queue().await.unwrap().len() == 2).await;
@@ -120,10 +115,10 @@ async fn who_goes_away_in_time_buys_nothing() {
     for buyer in buyers.into_iter().skip(1).step_by(2) {
         accepted(within("the others are served", buyer).await.unwrap().unwrap());
     }
-    let ledger = market.ledger().await;
+    let ledger = ledger(&shop).await;
     assert_eq!(ledger.len(), 10);
     assert!(ledger.iter().all(|order| order.order.as_str().parse::<u32>().unwrap() % 2 == 1));
-    instance.sale.close().await;
+    shop.sale.close().await;
 }
 
 /// Goal: an instance that lost the lock without knowing sells nothing under its old token, and its
@@ -131,40 +126,36 @@ async fn who_goes_away_in_time_buys_nothing() {
 /// its watch can have told it.
 #[tokio::test]
 async fn a_lost_tenure_puts_its_orders_back() {
-    let market = Market::of(100).await;
-    let instance = market.instance("a");
-    let first = instance.settle().await;
-    let other = session(&market.etcd, "other").await.mutex(&market.lock_name).unwrap();
-    let mut client = etcd_client::Client::connect([&market.etcd], None).await.unwrap();
-    let entry = other.queue().await.unwrap().remove(0);
+    let shop = Shop::selling(100, patient()).await;
+    let first = settle(&shop).await;
+    let mut client = etcd_client::Client::connect([&shop.etcd], None).await.unwrap();
+    let entry = shop.sale.queue(&Item::DEFAULT).await.unwrap().remove(0);
     // later than any token that the instance can have by now, and earlier than its next one
     let ahead = client.put("elsewhere", "", None).await.unwrap();
     let ahead = ahead.header().unwrap().revision();
     let cluster = first.token.unwrap().cluster();
     let later = Token::new(cluster, ahead);
-    market.inventory().reduce(&Item::DEFAULT, Some(later), "b", &[order("b", 1)]).await.unwrap();
-    let stale = instance.sale.reduce(order("second", 1));
-    let (second, _) = tokio::join!(stale, client.delete(entry.key, None));
-    let second = accepted(second.unwrap());
+    let inventory = connect(&shop.redis).await;
+    inventory.reduce(&Item::DEFAULT, Some(later), "b", &[order("b", 1)]).await.unwrap();
+    let (second, _) = tokio::join!(buy(&shop, "second"), client.delete(entry.key, None));
     assert!(second.token.unwrap() > later, "sold under {:?}", second.token);
-    let ledger = market.ledger().await;
+    let ledger = ledger(&shop).await;
     let ids: Vec<_> = ledger.iter().map(|order| order.order.as_str()).collect();
     assert_eq!(ids[ids.len() - 2..], ["b", "second"]);
-    instance.sale.close().await;
+    shop.sale.close().await;
 }
 
 /// Goal: a retry gets its first answer, also when the order was accepted by another instance and
 /// nothing is left; the same id for another quantity is a conflict.
 #[tokio::test]
 async fn a_retry_gets_its_first_answer_anywhere() {
-    let market = Market::of(2).await;
-    let (a, b) = (market.instance("a"), market.instance("b"));
-    let first = accepted(a.sale.reduce(order("twice", 1)).await.unwrap());
-    let again = accepted(b.sale.reduce(order("twice", 1)).await.unwrap());
-    assert_eq!(first, again);
-    accepted(b.sale.reduce(order("last", 1)).await.unwrap());
-    assert_eq!(accepted(b.sale.reduce(order("twice", 1)).await.unwrap()), first);
-    assert_eq!(accepted(a.sale.reduce(order("twice", 1)).await.unwrap()), first);
+    let a = Shop::selling(2, patient()).await;
+    let b = a.beside("b");
+    let first = buy(&a, "twice").await;
+    assert_eq!(buy(&b, "twice").await, first);
+    buy(&b, "last").await;
+    assert_eq!(buy(&b, "twice").await, first);
+    assert_eq!(buy(&a, "twice").await, first);
     assert_eq!(a.sale.reduce(order("twice", 2)).await.unwrap(), Outcome::Conflict);
     assert_eq!(a.sale.reduce(order("new", 1)).await.unwrap(), Outcome::SoldOut { remaining: 0 });
     a.sale.close().await;
@@ -175,16 +166,15 @@ async fn a_retry_gets_its_first_answer_anywhere() {
 /// the lock to them while its own order still waits for an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_store_does_not_keep_the_lock() {
-    let market = Market::of(100).await;
-    let (behind, proxy) = market.through_proxy().await;
-    let (cut_off, other) = (behind.instance("cut-off"), market.instance("other"));
-    cut_off.settle().await;
+    let other = Shop::selling(100, patient()).await;
+    let (cut_off, proxy) = other.behind_proxy("cut-off").await;
+    settle(&cut_off).await;
     proxy.freeze();
     let sale = cut_off.sale.clone();
     let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
     eventually("its batch is under way", async || proxy.has_held_data()).await;
-    let sold = within("the other one sells", other.sale.reduce(order("other", 1))).await;
-    assert_eq!(accepted(sold.unwrap()).instance, "other");
+    let sold = within("the other one sells", buy(&other, "other")).await;
+    assert_eq!(sold.instance, "8080");
     assert!(!stuck.is_finished(), "the lock came only after the order was given up");
     stuck.abort();
     other.sale.close().await;
@@ -193,15 +183,14 @@ async fn a_silent_store_does_not_keep_the_lock() {
 /// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
 #[tokio::test]
 async fn a_closing_sale_sends_nothing_again() {
-    let market = Market::of(10).await;
-    let (behind, proxy) = market.through_proxy().await;
-    let instance = behind.instance("a");
-    instance.settle().await;
+    let shop = Shop::selling(10, patient()).await;
+    let (shop, proxy) = shop.behind_proxy("a").await;
+    settle(&shop).await;
     proxy.freeze();
     let (sold, ()) =
-        tokio::join!(within("it is answered", instance.sale.reduce(order("stuck", 1))), async {
+        tokio::join!(within("it is answered", shop.sale.reduce(order("stuck", 1))), async {
             eventually("its batch is under way", async || proxy.has_held_data()).await;
-            within("it closes", instance.sale.close()).await;
+            within("it closes", shop.sale.close()).await;
         });
     assert!(matches!(sold, Err(SaleError::OutcomeUnknown { .. })), "{sold:?}");
 }
@@ -213,16 +202,24 @@ async fn a_closing_sale_sends_nothing_again() {
 async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
     let wait_timeout = Duration::from_millis(200);
     for turns in 0..16 {
-        let market = Market::of(1).await;
+        let inventory = connect(&fresh_database().await).await;
+        inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
         let service = MemoryBackend::new();
         let lock = || Arc::new(service.clone());
         let options = SessionOptions::new(Duration::from_mins(1));
         let rival = Session::open(lock(), options.clone()).await.unwrap();
-        let rival = rival.mutex(&market.lock_name).unwrap();
+        let rival = rival.mutex("lock").unwrap();
         let before = rival.lock().await.unwrap();
         let sessions = SessionKeeper::start(lock(), options);
-        let options = SaleOptions { wait_timeout, ..market.options("a") };
-        let sale = Sale::guarded(market.inventory(), sessions, options);
+        let options = SaleOptions {
+            lock_name: "lock".into(),
+            instance: "a".into(),
+            queue_length: 1,
+            batch_size: 1,
+            tenure: Duration::ZERO,
+            wait_timeout,
+        };
+        let sale = Sale::guarded(inventory.clone(), sessions, options);
 
         let sold = async {
             let sold = sale.reduce(order("a-1", 1)).await;
@@ -251,7 +248,7 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
         };
         let (sold, _after) =
             within("the order is answered", async { tokio::join!(sold, lose) }).await;
-        let orders = market.ledger().await.len();
+        let orders = inventory.ledger(&Item::DEFAULT, 0, 1000).await.unwrap().len();
         match sold {
             Ok(Outcome::Reserved(_)) => assert_eq!(orders, 1),
             Err(SaleError::WaitTooLong { .. }) => assert_eq!(orders, 0),

@@ -5,21 +5,23 @@ use std::pin::pin;
 use flash_sale::inventory::{Item, Order, Outcome};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::{eventually, within};
 use testkit::{Direction, PrivateRedis, RedisOptions};
 use tokio::time::Instant;
 
-use super::{Market, accepted};
-use crate::support::store::order;
+use super::{accepted, buy, patient};
+use crate::shop::Shop;
+use crate::support::store::{connect, order};
 
 const SOLD_OUT: Outcome = Outcome::SoldOut { remaining: 0 };
 
-/// A market with a Redis of its own, which counts the scripts that run.
-async fn market_with_own_redis(units: u64) -> (Market, PrivateRedis) {
+/// A shop with a Redis of its own, which counts the scripts that run.
+async fn shop_with_own_redis(units: u64) -> (Shop, PrivateRedis) {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let market = Market { redis: format!("{}/0", redis.url()), ..Market::of(0).await };
-    market.inventory().start(&Item::DEFAULT, None, units).await.unwrap();
-    (market, redis)
+    let shop = Shop::at(shared_endpoint().await, format!("{}/0", redis.url()), patient());
+    shop.start(units).await;
+    (shop, redis)
 }
 
 async fn calls(redis: &PrivateRedis) -> u32 {
@@ -32,48 +34,46 @@ async fn calls(redis: &PrivateRedis) -> u32 {
 /// held up, a new sale starts; an order that comes then buys from it.
 #[tokio::test]
 async fn no_order_gets_the_answer_of_an_earlier_read() {
-    let market = Market::of(0).await;
-    let (behind, proxy) = market.through_proxy().await;
-    let instance = behind.instance("a");
-    assert_eq!(instance.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
+    let other = Shop::selling(0, patient()).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
+    assert_eq!(shop.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
 
     proxy.hold(Direction::ToClient);
-    let mut early = pin!(instance.sale.reduce(order("early", 1)));
+    let mut early = pin!(shop.sale.reduce(order("early", 1)));
     assert!(early.as_mut().now_or_never().is_none());
     eventually("the store has answered", async || proxy.has_held_data()).await;
-    market.inventory().start(&Item::DEFAULT, None, 1).await.unwrap();
-    let mut late = pin!(instance.sale.reduce(order("late", 1)));
+    other.start(1).await;
+    let mut late = pin!(shop.sale.reduce(order("late", 1)));
     assert!(late.as_mut().now_or_never().is_none());
     proxy.release();
 
     assert_eq!(within("the first answer", early).await.unwrap(), SOLD_OUT);
     accepted(within("the second answer", late).await.unwrap());
-    instance.sale.close().await;
+    shop.sale.close().await;
 }
 
 /// Goal: without a lock service, an order of a sold-out item gets its answer, also after another order found units left.
 #[tokio::test]
 async fn sold_out_needs_no_lock() {
-    let nobody = "http://127.0.0.1:1".to_owned();
-    let market = Market { etcd: nobody, ..Market::of(1).await };
-    let instance = market.instance("a");
-    let too_many = instance.sale.reduce(order("too-many", 2)).await.unwrap();
+    let shop = Shop::at("http://127.0.0.1:1".into(), fresh_database().await, patient());
+    let inventory = connect(&shop.redis).await;
+    inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
+    let too_many = shop.sale.reduce(order("too-many", 2)).await.unwrap();
     assert_eq!(too_many, Outcome::SoldOut { remaining: 1 });
-    market.inventory().reduce(&Item::DEFAULT, None, "b", &[order("last", 1)]).await.unwrap();
-    assert_eq!(instance.sale.reduce(order("late", 1)).await.unwrap(), SOLD_OUT);
-    instance.sale.close().await;
+    inventory.reduce(&Item::DEFAULT, None, "b", &[order("last", 1)]).await.unwrap();
+    assert_eq!(shop.sale.reduce(order("late", 1)).await.unwrap(), SOLD_OUT);
+    shop.sale.close().await;
 }
 
 /// Goal: orders that come while the stock is read share the next read, and each gets its own answer: also a retry
 /// of an accepted order, a conflict and a damaged record. One that is gone spoils nothing.
 #[tokio::test]
 async fn orders_share_a_read() {
-    let (market, redis) = market_with_own_redis(2).await;
-    let (behind, proxy) = market.through_proxy().await;
-    let instance = behind.instance("a");
-    let reduce = |order: Order| instance.sale.reduce(order);
-    let first = accepted(reduce(order("first", 1)).await.unwrap());
-    accepted(reduce(order("spoilt", 1)).await.unwrap());
+    let (other, redis) = shop_with_own_redis(2).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
+    let reduce = |order: Order| shop.sale.reduce(order);
+    let first = buy(&shop, "first").await;
+    buy(&shop, "spoilt").await;
     assert_eq!(reduce(order("last", 1)).await.unwrap(), SOLD_OUT);
     redis.run::<()>("HSET orders spoilt nothing").await.unwrap();
 
@@ -105,18 +105,17 @@ async fn orders_share_a_read() {
     let error = spoilt.await.unwrap_err();
     assert_eq!(error.outcome(), "damaged", "{error:?}");
     assert_eq!(calls(&redis).await - before, 3, "one early, and two for 1303 orders");
-    instance.sale.close().await;
+    shop.sale.close().await;
 }
 
 /// Goal: however fast buyers ask, an instance reads an item at most once a millisecond.
 #[tokio::test]
 async fn reads_are_paced() {
-    let (market, redis) = market_with_own_redis(0).await;
-    let instance = market.instance("a");
+    let (shop, redis) = shop_with_own_redis(0).await;
     let one_by_one = async |buyer: usize| {
         for number in 0..20 {
             let order = order(&format!("{buyer}-{number}"), 1);
-            assert_eq!(instance.sale.reduce(order).await.unwrap(), SOLD_OUT);
+            assert_eq!(shop.sale.reduce(order).await.unwrap(), SOLD_OUT);
         }
     };
     let (before, began_at) = (calls(&redis).await, Instant::now());
@@ -124,22 +123,21 @@ async fn reads_are_paced() {
     let millis = u32::try_from(began_at.elapsed().as_millis()).unwrap();
     let reads = calls(&redis).await - before;
     assert!((20..=millis + 1).contains(&reads), "{reads} reads in {millis} ms");
-    instance.sale.close().await;
+    shop.sale.close().await;
 }
 
 /// Goal: while the store is away, no order waits for the reads of the orders before it: all that wait are answered by the
 /// first read that fails. Method: no further read connects.
 #[tokio::test]
 async fn one_failed_read_answers_all_that_wait() {
-    let market = Market::of(0).await;
-    let (behind, proxy) = market.through_proxy().await;
-    let instance = behind.instance("a");
-    assert_eq!(instance.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
+    let shop = Shop::selling(0, patient()).await;
+    let (shop, proxy) = shop.behind_proxy("a").await;
+    assert_eq!(shop.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
 
     proxy.freeze();
     let before = proxy.connections();
     let mut waiting: Vec<_> = (0..2500)
-        .map(|number| Box::pin(instance.sale.reduce(order(&format!("{number}"), 1))))
+        .map(|number| Box::pin(shop.sale.reduce(order(&format!("{number}"), 1))))
         .collect();
     for order in &mut waiting {
         assert!(order.as_mut().now_or_never().is_none());
@@ -149,5 +147,5 @@ async fn one_failed_read_answers_all_that_wait() {
     }
     assert_eq!(proxy.connections(), before);
     proxy.release();
-    instance.sale.close().await;
+    shop.sale.close().await;
 }

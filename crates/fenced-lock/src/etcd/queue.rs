@@ -33,9 +33,6 @@ const MAX_TENURES: usize = 256;
 /// A key in etcd. Keys of other clients need not be text.
 pub(super) type Key = Arc<[u8]>;
 
-/// A key, the revision that created it, and its lease.
-pub(super) type Listed = (Key, i64, i64);
-
 /// A claim's status, and whether others wait behind it.
 pub(super) type Expected = (watch::Receiver<ClaimStatus>, watch::Receiver<bool>);
 
@@ -52,7 +49,7 @@ pub(super) enum Watcher {
     Refused(i64),
 }
 
-/// A change of one key.
+/// A change of one key, or a key in a list.
 #[derive(Clone, Debug)]
 pub(super) struct KeyEvent {
     pub(super) key: Key,
@@ -61,6 +58,8 @@ pub(super) struct KeyEvent {
     pub(super) created: Option<i64>,
     /// The lease that the key hangs on.
     pub(super) lease: i64,
+    /// Who made the key, if this library did.
+    pub(super) label: Option<Arc<str>>,
 }
 
 /// One of this process's claims.
@@ -226,7 +225,7 @@ impl NameQueue {
             }
             self.known_revision = self.known_revision.max(event.mod_revision);
             self.change(|queue| match event.created {
-                Some(created) => queue.insert(&event.key, created, event.lease),
+                Some(created) => queue.insert(&event, created),
                 None => queue.remove(&event.key),
             });
             touched.push(event.key);
@@ -240,7 +239,7 @@ impl NameQueue {
     /// Takes a list of all keys under the prefix, complete as of `revision`, that was asked for when
     /// [`latest_revision`](Self::latest_revision) was `latest`. `false` if another one is needed.
     #[must_use]
-    pub(super) fn load(&mut self, keys: &[Listed], revision: i64, latest: i64) -> bool {
+    pub(super) fn load(&mut self, keys: &[KeyEvent], revision: i64, latest: i64) -> bool {
         if self.early.is_some() && revision < self.dropped {
             return false;
         }
@@ -254,16 +253,16 @@ impl NameQueue {
             // what the watch said since is newer, and complete as well
             return true;
         }
-        let claims = keys.iter().filter(|(key, ..)| keys::is_claim(key, &self.prefix));
+        let claims = keys.iter().filter(|claim| keys::is_claim(&claim.key, &self.prefix));
         let listed: HashMap<_, _> =
-            claims.map(|(key, created, lease)| (Arc::clone(key), (*created, *lease))).collect();
+            claims.filter_map(|claim| Some((&claim.key, (claim, claim.created?)))).collect();
         self.change(|queue| {
             let gone = queue.revisions.keys().filter(|key| !listed.contains_key(*key)).cloned();
             for key in gone.collect::<Vec<_>>() {
                 queue.remove(&key);
             }
-            for (key, (created, lease)) in listed {
-                queue.insert(&key, created, lease);
+            for (claim, created) in listed.into_values() {
+                queue.insert(claim, created);
             }
         });
         self.known_revision = revision;
@@ -360,19 +359,19 @@ impl NameQueue {
         self.last_used = Instant::now();
         QueueSnapshot {
             is_current: self.is_current(),
-            queue: self.members.values().copied().collect(),
-            tenures: self.tenures.iter().copied().collect(),
+            queue: self.members.values().cloned().collect(),
+            tenures: self.tenures.iter().cloned().collect(),
         }
     }
 
     /// Changes the members, and notes the tenure that ends with that and the one that begins.
     fn change(&mut self, change: impl FnOnce(&mut Self)) {
-        let mut members = self.members.values().copied();
-        let (holder, waiter) = (members.next(), members.next());
+        let mut members = self.members.values();
+        let (holder, waiter) = (members.next().cloned(), members.next().map(|waiter| waiter.since));
         change(self);
         let now = Instant::now();
         let first = self.members.values_mut().next();
-        if first.as_ref().map(|first| first.revision) == holder.map(|holder| holder.revision) {
+        if first.as_ref().map(|first| first.revision) == holder.as_ref().map(|h| h.revision) {
             return;
         }
         if let Some(first) = first {
@@ -384,15 +383,16 @@ impl NameQueue {
         }
         self.tenures.push_back(ObservedTenure {
             revision: holder.revision,
-            lease: holder.lease,
+            label: holder.label,
             began_at: holder.since,
             ended_at: now,
-            contended_since: waiter.map(|waiter| waiter.since.max(holder.since)),
+            contended_since: waiter.map(|since| since.max(holder.since)),
         });
     }
 
-    fn insert(&mut self, key: &Key, created: i64, lease: i64) {
-        let mut claim = ObservedClaim { revision: created, lease, since: Instant::now() };
+    fn insert(&mut self, KeyEvent { key, lease, label, .. }: &KeyEvent, created: i64) {
+        let (lease, label) = (*lease, label.clone());
+        let mut claim = ObservedClaim { revision: created, lease, label, since: Instant::now() };
         if let Some(earlier) = self.revisions.insert(Arc::clone(key), created) {
             let known = self.members.remove(&(earlier, Arc::clone(key)));
             // one that is known, or was only put on another lease, waits as long as before
@@ -468,16 +468,16 @@ mod tests {
 
     fn put(key: &str, revision: i64) -> KeyEvent {
         let key = key.as_bytes().into();
-        KeyEvent { key, mod_revision: revision, created: Some(revision), lease: 1 }
+        let label = Some("a".into());
+        KeyEvent { key, mod_revision: revision, created: Some(revision), lease: 1, label }
     }
 
     fn delete(key: &str, revision: i64) -> KeyEvent {
-        let key = key.as_bytes().into();
-        KeyEvent { key, mod_revision: revision, created: None, lease: 0 }
+        KeyEvent { created: None, lease: 0, label: None, ..put(key, revision) }
     }
 
     fn load(queue: &mut NameQueue, keys: &[(&str, i64)], revision: i64, latest: i64) -> bool {
-        let keys: Vec<_> = keys.iter().map(|(key, at)| (key.as_bytes().into(), *at, 1)).collect();
+        let keys: Vec<_> = keys.iter().map(|(key, at)| put(key, *at)).collect();
         queue.load(&keys, revision, latest)
     }
 
@@ -609,11 +609,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_claim_is_seen_on_the_lease_that_it_hangs_on() {
         let (mut queue, _status) = waiting();
-        let before = queue.snapshot().queue[1];
+        let before = queue.snapshot().queue[1].clone();
         tokio::time::advance(LINGER).await;
         queue.apply(vec![KeyEvent { created: Some(7), lease: 2, ..put("a/1-1", 9) }]);
         assert_eq!(queue.snapshot().queue[1], ObservedClaim { lease: 2, ..before });
-        assert!(queue.load(&[(Arc::from(&b"a/1-1"[..]), 7, 3)], 10, 7));
+        assert!(queue.load(&[KeyEvent { lease: 3, ..put("a/1-1", 7) }], 10, 7));
         assert_eq!(queue.snapshot().queue[0].lease, 3);
     }
 
@@ -663,11 +663,11 @@ mod tests {
         let mut queue = NameQueue::new("a");
         let (status, _) = queue.expect("a/1-1");
         let foreign: Key = Arc::from(&b"a/\xff\xfe"[..]);
-        assert!(queue.load(&[(Arc::clone(&foreign), 5, 0)], 6, 0));
+        assert!(queue.load(&[KeyEvent { key: Arc::clone(&foreign), ..put("", 5) }], 6, 0));
         queue.enqueued("a/1-1", token(7), false);
         queue.apply(vec![put("a/1-1", 7)]);
         assert_eq!(*status.borrow(), ClaimStatus::Waiting);
-        queue.apply(vec![KeyEvent { key: foreign, mod_revision: 8, created: None, lease: 0 }]);
+        queue.apply(vec![KeyEvent { key: foreign, ..delete("", 8) }]);
         assert_eq!(*status.borrow(), GRANTED);
     }
 
@@ -732,9 +732,9 @@ mod tests {
         tokio::time::advance(Duration::from_millis(4)).await;
         queue.apply(vec![delete("a/1-1", 9)]);
         let QueueSnapshot { queue: claims, tenures, .. } = queue.snapshot();
-        let told =
-            |t: &ObservedTenure| (t.revision, t.lease, (t.ended_at - t.began_at).as_millis());
-        assert_eq!(tenures.iter().map(told).collect::<Vec<_>>(), [(5, 1, 3), (7, 1, 4)]);
+        let told = |t: &ObservedTenure| (t.revision, (t.ended_at - t.began_at).as_millis());
+        assert_eq!(tenures.iter().map(told).collect::<Vec<_>>(), [(5, 3), (7, 4)]);
+        assert_eq!(tenures[0].label.as_deref(), Some("a"));
         assert_eq!(tenures[0].contended_since, Some(waits_since));
         assert_eq!(tenures[1].contended_since, None);
         assert!(claims.is_empty());

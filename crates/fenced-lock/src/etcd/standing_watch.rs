@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
+use super::keys;
 use super::list::list;
 use super::queue::{Key, KeyEvent, NameQueue, Watcher};
 use super::queues::Queues;
@@ -306,11 +307,10 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
         match (listed, watcher) {
             (Ok(_), Watcher::Refused(stream)) => return Done::Readable(name, stream),
             (Ok((header, kvs)), _) => {
-                let claim = |kv: &KeyValue| (kv.key().into(), kv.create_revision(), kv.lease());
-                let keys: Vec<_> = kvs.iter().map(claim).collect();
+                let keys: Vec<_> = kvs.iter().map(listed_key).collect();
                 let load = |queue: &mut NameQueue| queue.load(&keys, header.revision(), latest);
                 if queues.with(&name, load) != Some(false) {
-                    let keys = keys.into_iter().map(|(key, ..)| key).collect();
+                    let keys = keys.into_iter().map(|listed| listed.key).collect();
                     remove_orphans(&endpoints, &queues, &name, keys);
                     return Done::Read;
                 }
@@ -348,11 +348,19 @@ fn remove_orphans(endpoints: &Arc<Endpoints>, queues: &Queues, name: &str, keys:
 }
 
 fn key_event(event: &Event) -> Option<KeyEvent> {
-    let kv = event.kv()?;
-    let created = match event.event_type() {
-        EventType::Put => Some(kv.create_revision()),
-        EventType::Delete => None,
-    };
-    let (key, lease) = (kv.key().into(), kv.lease());
-    Some(KeyEvent { key, mod_revision: kv.mod_revision(), created, lease })
+    let put = listed_key(event.kv()?);
+    Some(match event.event_type() {
+        EventType::Put => put,
+        EventType::Delete => KeyEvent { created: None, ..put },
+    })
+}
+
+fn listed_key(kv: &KeyValue) -> KeyEvent {
+    KeyEvent {
+        key: kv.key().into(),
+        mod_revision: kv.mod_revision(),
+        created: Some(kv.create_revision()),
+        lease: kv.lease(),
+        label: keys::parse_value(kv.value()).map(|(label, _)| label.into()),
+    }
 }

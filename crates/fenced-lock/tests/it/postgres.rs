@@ -223,11 +223,12 @@ async fn a_synchronous_standby_repeats_no_token() {
     let first = guard.token();
     guard.unlock().await.unwrap();
     servers.hold_writes_back().await.unwrap();
-    let before = servers.address().connections();
+    let before = servers.address.connections();
     let claim = tokio::spawn(async move { mutex.lock().await });
-    eventually("the claim is sent again", async || servers.address().connections() > before + 2)
+    eventually("the claim is sent again", async || servers.address.connections() > before + 2)
         .await;
     assert!(!claim.is_finished(), "the standby does not have it");
+    servers.primary.crash().await.unwrap();
     servers.fail_over().await.unwrap();
     let guard = within("the claim is granted", claim).await.unwrap().unwrap();
     assert!(guard.token() > first, "{} after {first}", guard.token());
@@ -248,6 +249,7 @@ async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
     let ours = session(&servers).await.mutex("a").unwrap();
     servers.hold_writes_back().await.unwrap();
     let held = within("the lock is granted", ours.lock()).await.unwrap();
+    servers.primary.crash().await.unwrap();
     servers.fail_over().await.unwrap();
     let theirs = session(&servers).await.mutex("a").unwrap();
     let next = within("the lock is granted again", theirs.lock()).await.unwrap();

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
 
 /// Answers each byte with the same one, and tells how many it got.

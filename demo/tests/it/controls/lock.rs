@@ -5,7 +5,7 @@ use fenced_lock::Session;
 use testkit::Proxy;
 use testkit::shared::fresh_database;
 use testkit::shared::{fresh_lock_name, shared_endpoint};
-use testkit::wait::eventually;
+use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions, PrivateEtcd};
 
 use super::program::Program;
@@ -119,15 +119,12 @@ async fn without_relist_a_break_hides_what_happened() {
 /// Starves the runtime for longer than a lease lasts, and waits until so many sessions were lost.
 async fn loses_while_starved(flags: &[&str], lost: u64) {
     let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
-    let flags = [&["--lock-ttl", "4s", "--starve-file", "DIR/starve"], flags].concat();
+    let flags = [&["--lock-ttl", "4s", "--fault-at", "after-answer:starve=6s:1"], flags].concat();
     let program = Program::start(&etcd, &redis, &lock, &flags).await;
-    // it takes the second one when it is done with the first
-    for time in ["6s", "1ms"] {
-        let draft = program.file("draft");
-        std::fs::write(&draft, time).unwrap();
-        std::fs::rename(&draft, program.file("starve")).unwrap();
-        eventually("it begins", async || !program.file("starve").exists()).await;
-    }
+    program.sell(10).await;
+    let mut order = program.send_order("a").await;
+    // the answer waits for a worker
+    assert_eq!(within("the order is answered", order.answer()).await.status, 200);
     eventually("so many are lost", async || {
         program.metric("flash_sale_lost_sessions_total").await == lost
     })

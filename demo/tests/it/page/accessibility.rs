@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
-use super::scene::{Demo, Shop};
+use super::scene::Shop;
+use crate::launch::Demo;
 
 /// axe-core 4.14.1, as npm has it. It only ever runs in the browser of these tests.
 const AXE: &str = include_str!("axe/axe.min.js");
@@ -36,7 +37,7 @@ async fn an_empty_page_is_accessible() {
 /// Goal: the page with everything on it: a verdict, orders, tenures, and then all that can be wrong with a sale.
 #[tokio::test]
 async fn a_full_page_is_accessible() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "Correct").await;

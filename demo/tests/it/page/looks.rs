@@ -5,7 +5,8 @@ use testkit::wait::eventually;
 use thirtyfour::Key;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
-use super::scene::{Demo, Shop};
+use super::scene::Shop;
+use crate::launch::Demo;
 
 /// Goal: on a phone nothing needs sideways scrolling, not even with the longest numbers.
 #[tokio::test]
@@ -55,7 +56,7 @@ pub(super) async fn assert_fits(page: &Tab) {
 /// Goal: the page follows the visitor's colour scheme, in its charts as well.
 #[tokio::test]
 async fn both_colour_schemes() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = Tab::open(&demo.url(), DESKTOP).await;
     page.until_reads("#orders", "300").await;
     let looks = async |dark| {
@@ -93,7 +94,7 @@ async fn both_colour_schemes() {
 /// first sale; then once more with numbers without room of their own, where the same method must see a jump.
 #[tokio::test]
 async fn nothing_jumps_during_a_sale() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = Tab::open(&demo.url(), DESKTOP).await;
     page.until_reads("#orders", "300").await;
     // the page is at rest: no run yet, an empty queue, no order in the last seconds
@@ -181,7 +182,7 @@ const FOLLOW_PLACES: &str = "
 /// Goal: the keyboard reaches everything, and the focus is visible.
 #[tokio::test]
 async fn the_keyboard_is_enough() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     let (tab, enter, space) = (Key::Tab.into(), Key::Enter.into(), ' ');
     let mut reached = Vec::new();

@@ -4,7 +4,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
-use super::scene::{Demo, Shop};
+use super::scene::Shop;
+use crate::launch::Demo;
 
 /// Goal: the page notices that its instance is down, says so, and reconnects by itself.
 #[tokio::test]
@@ -12,6 +13,8 @@ async fn the_instance_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "40").await;
+    // the instance may learn of the control only after its first events
+    page.until_shown("#presets button[aria-disabled=false]").await;
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
@@ -166,7 +169,7 @@ async fn a_page_opened_without_redis_knows_of_no_sale() {
 /// Goal: a page that has lost its instance links to another one.
 #[tokio::test]
 async fn a_page_without_its_instance_links_to_another() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.run("document.querySelector('.by-hand').open = true").await;
     page.until_reads("#kills button", "(serves this page)").await;

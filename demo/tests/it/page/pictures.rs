@@ -3,7 +3,7 @@
 use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Device, Tab};
-use super::scene::Demo;
+use crate::launch::Demo;
 
 const WIDTH: u32 = 1440;
 
@@ -11,7 +11,7 @@ const WIDTH: u32 = 1440;
 #[tokio::test]
 #[ignore = "makes the pictures of the README, with the demo's usual ports: make screenshots"]
 async fn pictures_of_the_readme() {
-    let demo = Demo::start_at(8080, &[]).await;
+    let demo = Demo::on_port(8080, &[]).await;
     let page = Tab::open(&demo.url(), Device { width: WIDTH, ..DESKTOP }).await;
     page.until_reads("#link-text", "live").await;
     page.fill("#units", "90000").await;

@@ -1,51 +1,26 @@
 //! The servers behind a page: a demo, or a single instance over servers that the test can stop.
 
-use std::process::Stdio;
-
 use rustix::process::Signal;
-use testkit::wait::within;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 
 use super::browser::{DESKTOP, Tab};
-use crate::launch;
-
-/// The demo, as users run it: two instances and servers of its own. It ends with this value.
-pub(super) struct Demo {
-    _process: Child,
-    pub(super) port: u16,
-}
+use crate::launch::{self, Demo};
 
 impl Demo {
-    /// Starts the demo and waits until its first sale is over.
-    pub(super) async fn start() -> Self {
-        Self::start_with(&[]).await
-    }
-
-    /// The same with these flags.
-    pub(super) async fn start_with(flags: &[&str]) -> Self {
-        Self::start_at(ports::reserve(&[0, 10, 20, 30]), flags).await
+    /// Starts a demo that may have two locks, with these flags, and waits until its first sale is over.
+    pub(super) async fn with(flags: &[&str]) -> Self {
+        Self::on_port(ports::reserve(&[0, 10, 20, 30]), flags).await
     }
 
     /// The same with its first instance on this port.
-    pub(super) async fn start_at(port: u16, flags: &[&str]) -> Self {
-        let mut command = launch::program(&["--port", &port.to_string()]);
-        command.args(flags);
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let serves = async {
-            while let Some(line) = lines.next_line().await.unwrap() {
-                if line.contains("Serving until Ctrl-C.") {
-                    return;
-                }
-            }
-            panic!("the demo ended before it served");
-        };
-        within("the demo serves", serves).await;
-        // reads on, so that the demo can write
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { _process: process, port }
+    pub(super) async fn on_port(port: u16, flags: &[&str]) -> Self {
+        let mut demo = Self::start_at(port, flags, |command| {
+            // its files go a little later than the test
+            command.env_remove("TMPDIR");
+        });
+        demo.until_it_says("Serving until Ctrl-C.").await;
+        demo
     }
 
     pub(super) fn url(&self) -> String {

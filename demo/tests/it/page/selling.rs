@@ -5,7 +5,8 @@ use serde_json::Value;
 use testkit::probe;
 
 use super::browser::{DESKTOP, Tab};
-use super::scene::{Demo, Shop};
+use super::scene::Shop;
+use crate::launch::Demo;
 
 impl Tab {
     /// The server's stock, requested by the page itself.
@@ -36,7 +37,7 @@ impl Tab {
 /// Goal: a visitor who clicks once sees a correct sale, with the server's figures.
 #[tokio::test]
 async fn with_the_lock_the_sale_is_right() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "Correct").await;
@@ -65,7 +66,7 @@ async fn with_the_lock_the_sale_is_right() {
 /// Goal: the page shows what happens without a lock, in words and not by colour alone.
 #[tokio::test]
 async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     for guard in ["no-lock", "local"] {
         page.click(&format!("#preset-{guard}")).await;
@@ -142,7 +143,7 @@ async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
 /// Goal: a visitor chooses the size of a sale; an invalid size gets a message and sends nothing.
 #[tokio::test]
 async fn a_sale_of_ones_own() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     let before = page.stock().await;
     for (units, buyers) in [("-1", "20"), ("1.5", "20"), ("7", "0"), ("7", "")] {
@@ -176,7 +177,7 @@ async fn a_sale_of_ones_own() {
 /// Goal: the fence refuses a holder that was paused beyond its lease; without the fence it oversells. The page shows both.
 #[tokio::test]
 async fn a_paused_holder_meets_the_fence_or_does_not() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.run(
         "window.seen = [];
@@ -211,7 +212,7 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
 /// Goal: the page shows that an instance was killed, and the sale is correct all the same.
 #[tokio::test]
 async fn a_killed_instance_is_seen_to_go() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.click("#preset-kill").await;
     page.until_reads("#verdict-run", "was killed").await;
@@ -227,7 +228,7 @@ async fn a_killed_instance_is_seen_to_go() {
 /// page reconnects by itself.
 #[tokio::test]
 async fn a_killed_instance_is_seen_to_come_back() {
-    let demo = Demo::start().await;
+    let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.run("document.querySelector('.by-hand').open = true").await;
     let other = demo.port + 10;

@@ -17,6 +17,10 @@ use demo::cluster::Proxied;
 /// A holder that keeps the lock: long enough for others to queue, and shorter than the lease.
 const KEEPS_LOCK: &str = "before-write:pause=1500ms";
 
+/// A holder all of whose workers are busy for [`STARVED`].
+const STARVES: &str = "after-answer:starve=3s";
+const STARVED: Duration = Duration::from_secs(3);
+
 /// The points of a tenure at which the holder is killed.
 const KILLS: &[&str] = &[
     "after-grant:kill",
@@ -63,7 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
 
     let fault = "busy tasks on every worker of the holder for 1.5 TTL";
     let starved = Case {
-        can_starve: true,
+        fault_points: &[STARVES],
         load_flags: LEAVES_SOON,
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
@@ -164,9 +168,9 @@ async fn withdraw_load(scene: &Scene, index: usize) -> Result<()> {
 
 /// Keeps all workers of the holder busy for 1.5 TTL, which its lease must survive.
 async fn starve(scene: &mut Scene) -> Result<()> {
-    let length = TTL + TTL / 2;
+    let length = STARVED;
     let (index, lease) = scene.holder(None).await?;
-    scene.trigger(index, "starve", &format!("{}ms", length.as_millis())).await?;
+    scene.trigger(index, STARVES, "").await?;
     sleep(length + Duration::from_millis(300)).await;
     scene.evidence.add("instances starved", 1);
     scene.evidence.outage(length);

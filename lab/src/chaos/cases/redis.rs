@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use testkit::replication::follow;
+use testkit::redis::follow;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::{Case, SELLS_OUT};

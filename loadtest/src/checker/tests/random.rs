@@ -101,8 +101,7 @@ fn sale(random: &mut SplitMix64) -> History {
         orders,
         ledger,
         after,
-        gone: Vec::new(),
-        silent: Vec::new(),
+        ..History::default()
     }
 }
 

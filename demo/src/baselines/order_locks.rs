@@ -1,30 +1,37 @@
-//! The ways of [`etcd`](super::etcd) to lock, as locks of a sale.
+//! Locks that each order takes for itself: the usual ways on [`etcd`](super::etcd), one of the library, and those
+//! within one process.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, Error, GetOptions, LockOptions, ResponseHeader, SortOrder, SortTarget};
-use fenced_lock::{ClusterId, EtcdOptions, LockError, QueueEntry, Token};
-use flash_sale::sale::SaleError;
-use tokio::sync::Mutex;
+use etcd_client::{Client, Error, LockOptions};
+use fenced_lock::{
+    Backend as _, ClusterId, EtcdBackend, EtcdOptions, Guard, LockError, QueueEntry, SessionKeeper,
+    Token,
+};
+use flash_sale::sale::{BoxError, SaleError};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
 use super::etcd::{Claim, KeptLease};
 use super::per_order::OrderLock;
 
-/// etcd, as both use it.
+/// etcd, as the usual ways use it.
 struct Etcd {
     client: Client,
+    /// Reads the queue.
+    library: EtcdBackend,
     ttl: Duration,
     /// How long a request may take that does not wait for a lock.
     limit: Duration,
 }
 
 impl Etcd {
-    async fn connect(options: &EtcdOptions, ttl: Duration) -> Result<Self, Error> {
-        let client = options.connect().await?;
-        Ok(Self { client, ttl, limit: options.request_timeout })
+    async fn connect(options: EtcdOptions, ttl: Duration) -> Result<Self, BoxError> {
+        let (client, limit) = (options.connect().await?, options.request_timeout);
+        Ok(Self { client, library: EtcdBackend::new(options)?, ttl, limit })
     }
 
     async fn ask<T>(
@@ -49,23 +56,8 @@ impl Etcd {
         }
     }
 
-    /// The claims on the lock `name`, the holder first.
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, SaleError> {
-        let by_age =
-            GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
-        let prefix = format!("{name}/");
-        let found = self.ask(self.client.kv_client().get(&*prefix, Some(by_age))).await?;
-        let cluster = found.header().map_or(0, ResponseHeader::cluster_id);
-        // what has another slash is a claim on another lock
-        let claims = found.kvs().iter().filter(|kv| !kv.key()[prefix.len()..].contains(&b'/'));
-        let entry = |kv: &etcd_client::KeyValue| QueueEntry {
-            token: Some(Token::new(ClusterId(cluster), kv.create_revision())),
-            key: String::from_utf8_lossy(kv.key()).into_owned(),
-            lease: kv.lease(),
-            label: None,
-            age: None,
-        };
-        Ok(claims.map(entry).collect())
+        self.library.queue(name).await.map_err(unavailable)
     }
 }
 
@@ -79,7 +71,7 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
-    pub(super) async fn connect(options: &EtcdOptions, ttl: Duration) -> Result<Self, Error> {
+    pub(super) async fn connect(options: EtcdOptions, ttl: Duration) -> Result<Self, BoxError> {
         let etcd = Etcd::connect(options, ttl).await?;
         Ok(Self { etcd, session: Mutex::new(None), next_number: AtomicU64::new(1) })
     }
@@ -144,14 +136,13 @@ impl OrderLock for Recipe {
 }
 
 /// The server's own `Lock` call, under a lease for each order: the etcd documentation of `v3lock`, and the examples of
-/// client libraries.
-pub(super) struct LockCall {
-    etcd: Etcd,
-}
+/// client libraries. It has no token, so a sale under it has no order ids and no ledger: a retry buys again, and a
+/// holder that was paused can oversell.
+pub(super) struct LockCall(Etcd);
 
 impl LockCall {
-    pub(super) async fn connect(options: &EtcdOptions, ttl: Duration) -> Result<Self, Error> {
-        Ok(Self { etcd: Etcd::connect(options, ttl).await? })
+    pub(super) async fn connect(options: EtcdOptions, ttl: Duration) -> Result<Self, BoxError> {
+        Ok(Self(Etcd::connect(options, ttl).await?))
     }
 }
 
@@ -167,35 +158,104 @@ impl OrderLock for LockCall {
     type Claim = Called;
 
     async fn claim(&self, name: &str) -> Result<Called, SaleError> {
-        Ok(Called { lease: self.etcd.lease().await?, name: name.to_owned(), key: None })
+        Ok(Called { lease: self.0.lease().await?, name: name.to_owned(), key: None })
     }
 
     async fn wait(&self, called: &mut Called) -> Result<Option<Token>, SaleError> {
         let options = LockOptions::new().with_lease(called.lease.id);
-        let lock = self.etcd.client.lock_client().lock(&*called.name, Some(options)).await;
+        let lock = self.0.client.lock_client().lock(&*called.name, Some(options)).await;
         called.key = Some(lock.map_err(unavailable)?.key().to_vec());
         Ok(None)
     }
 
     async fn withdraw(&self, called: Called) {
         if let Some(key) = called.key
-            && let Err(error) = self.etcd.ask(self.etcd.client.lock_client().unlock(key)).await
+            && let Err(error) = self.0.ask(self.0.client.lock_client().unlock(key)).await
         {
             tracing::warn!(?error, "the lock was not released: it goes with its lease");
         }
-        self.etcd.revoke(&called.lease).await;
+        self.0.revoke(&called.lease).await;
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, SaleError> {
-        self.etcd.queue(name).await
+        self.0.queue(name).await
     }
 
     /// Each order has ended its own lease.
     async fn close(&self) {}
 }
 
-pub(super) fn unavailable(
-    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> SaleError {
+/// A lock of the library, taken for each order: shows what it costs without combining.
+pub(super) struct EachOrder(pub(super) SessionKeeper);
+
+impl OrderLock for EachOrder {
+    /// The name of the lock, and the hold once it is granted.
+    type Claim = (String, Option<Guard>);
+
+    async fn claim(&self, name: &str) -> Result<Self::Claim, SaleError> {
+        Ok((name.to_owned(), None))
+    }
+
+    async fn wait(&self, (name, hold): &mut Self::Claim) -> Result<Option<Token>, SaleError> {
+        Ok(Some(hold.insert(take(&self.0, name).await?).token()))
+    }
+
+    async fn withdraw(&self, (_, hold): Self::Claim) {
+        if let Some(guard) = hold
+            && let Err(error) = guard.unlock().await
+        {
+            tracing::debug!(%error, "the release is unknown: the session repeats it");
+        }
+    }
+
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, SaleError> {
+        let queue = async { self.0.session().await?.mutex(name)?.queue().await };
+        queue.await.map_err(unavailable::<LockError>)
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+/// Takes the lock `name` of the library.
+pub(super) async fn take(sessions: &SessionKeeper, name: &str) -> Result<Guard, SaleError> {
+    let take = async { sessions.session().await?.mutex(name)?.lock().await };
+    take.await.map_err(unavailable::<LockError>)
+}
+
+/// No lock between the instances: a mutex in this one for each name, or nothing.
+pub(super) enum InProcess {
+    Mutexes(Mutex<HashMap<String, Arc<Mutex<()>>>>),
+    Nothing,
+}
+
+impl OrderLock for InProcess {
+    /// The mutex, and the hold once it is granted.
+    type Claim = Option<(Arc<Mutex<()>>, Option<OwnedMutexGuard<()>>)>;
+
+    async fn claim(&self, name: &str) -> Result<Self::Claim, SaleError> {
+        let Self::Mutexes(all) = self else { return Ok(None) };
+        let mutex = Arc::clone(all.lock().await.entry(name.to_owned()).or_default());
+        Ok(Some((mutex, None)))
+    }
+
+    async fn wait(&self, claim: &mut Self::Claim) -> Result<Option<Token>, SaleError> {
+        if let Some((mutex, hold)) = claim {
+            *hold = Some(Arc::clone(mutex).lock_owned().await);
+        }
+        Ok(None)
+    }
+
+    async fn withdraw(&self, _: Self::Claim) {}
+
+    async fn queue(&self, _: &str) -> Result<Vec<QueueEntry>, SaleError> {
+        Ok(Vec::new())
+    }
+
+    async fn close(&self) {}
+}
+
+fn unavailable<E: Into<BoxError>>(source: E) -> SaleError {
     SaleError::LockUnavailable { source: source.into() }
 }

@@ -1,16 +1,12 @@
 //! Goal: the ways to compare with are right as far as they can be, and leave nothing behind.
 
-mod naive;
-
-use std::sync::Arc;
 use std::time::Duration;
 
-use demo::baselines;
+use demo::baselines::{self, LockMode};
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use fenced_lock::{EtcdOptions, Token};
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::sale::{Sale, SaleContext, SaleError, SaleGuard, SaleOptions};
-use futures_util::future::BoxFuture;
+use flash_sale::sale::{Sale, SaleContext, SaleError, SaleOptions};
 use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
@@ -20,23 +16,6 @@ use crate::support::store::{connect, order};
 
 const LOCK: &str = "lock";
 const TTL: Duration = Duration::from_secs(10);
-
-type Guard = Arc<dyn SaleGuard>;
-type MakeGuard = fn(Arc<SaleContext>, EtcdOptions) -> BoxFuture<'static, Guard>;
-
-fn recipe(context: Arc<SaleContext>, etcd: EtcdOptions) -> BoxFuture<'static, Guard> {
-    Box::pin(
-        async move { Arc::new(baselines::recipe(&context, etcd, TTL).await.unwrap()) as Guard },
-    )
-}
-
-fn rpc(context: Arc<SaleContext>, etcd: EtcdOptions) -> BoxFuture<'static, Guard> {
-    Box::pin(async move { Arc::new(baselines::rpc(&context, etcd, TTL).await.unwrap()) as Guard })
-}
-
-fn atomic_script(context: Arc<SaleContext>, _: EtcdOptions) -> BoxFuture<'static, Guard> {
-    Box::pin(async move { Arc::new(baselines::atomic_script(&context)) as Guard })
-}
 
 /// An etcd and a Redis of the test's own.
 struct Lab {
@@ -50,7 +29,7 @@ impl Lab {
         Self { etcd, redis: fresh_database().await }
     }
 
-    async fn sale(&self, guard: MakeGuard, instance: &str, wait_timeout: Duration) -> Sale {
+    async fn sale(&self, mode: LockMode, instance: &str, wait_timeout: Duration) -> Sale {
         let options = SaleOptions {
             lock_name: LOCK.into(),
             instance: instance.into(),
@@ -61,8 +40,8 @@ impl Lab {
         };
         let context = SaleContext::new(connect(&self.redis).await, options);
         let etcd = EtcdOptions::new([self.etcd.endpoint()]);
-        let guard = guard(Arc::clone(&context), etcd).await;
-        Sale::new(context, guard)
+        let guard = baselines::baseline(&context, mode, etcd, TTL).await.unwrap();
+        Sale::new(context, guard.into())
     }
 
     async fn client(&self) -> Client {
@@ -97,9 +76,9 @@ impl Lab {
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Two instances, 60 orders at once for 40 units; returns the orders in the ledger and their tokens.
-async fn sells_out(guard: MakeGuard) -> Vec<Option<i64>> {
+async fn sells_out(mode: LockMode) -> Vec<Option<i64>> {
     let lab = Lab::new().await;
-    let sales = [lab.sale(guard, "a", PATIENCE).await, lab.sale(guard, "b", PATIENCE).await];
+    let sales = [lab.sale(mode, "a", PATIENCE).await, lab.sale(mode, "b", PATIENCE).await];
     sales[0].start(&Item::DEFAULT, 40).await.unwrap();
     let mut buyers = JoinSet::new();
     for number in 0..60 {
@@ -129,25 +108,22 @@ async fn sells_out(guard: MakeGuard) -> Vec<Option<i64>> {
 /// Each order under a token of its own, in the order of the queue.
 #[tokio::test]
 async fn recipe_sells_exactly_the_stock() {
-    let tokens = sells_out(recipe).await;
+    let tokens = sells_out(LockMode::EtcdRecipe).await;
     assert_eq!(tokens.len(), 40);
     assert!(tokens.iter().all(Option::is_some) && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
+/// `etcd-rpc` keeps no ledger.
 #[tokio::test]
-async fn rpc_sells_exactly_the_stock() {
-    assert_eq!(sells_out(rpc).await, [None; 0], "it keeps no ledger");
-}
-
-#[tokio::test]
-async fn an_atomic_script_sells_exactly_the_stock() {
-    assert_eq!(sells_out(atomic_script).await, [None; 40]);
+async fn others_sell_exactly_the_stock() {
+    assert_eq!(sells_out(LockMode::EtcdRpc).await, [None; 0]);
+    assert_eq!(sells_out(LockMode::AtomicScript).await, [None; 40]);
 }
 
 /// An order gives up at its time, takes nothing and leaves nothing; the next one is served.
-async fn gives_up(guard: MakeGuard) {
+async fn gives_up(mode: LockMode) {
     let lab = Lab::new().await;
-    let sale = lab.sale(guard, "a", Duration::from_secs(1)).await;
+    let sale = lab.sale(mode, "a", Duration::from_secs(1)).await;
     sale.start(&Item::DEFAULT, 5).await.unwrap();
     lab.hold().await;
     let refused = within("it gives up", sale.reduce(order("late", 1))).await;
@@ -163,19 +139,16 @@ async fn gives_up(guard: MakeGuard) {
 }
 
 #[tokio::test]
-async fn recipe_gives_up_in_time() {
-    gives_up(recipe).await;
-}
-
-#[tokio::test]
-async fn rpc_gives_up_in_time() {
-    gives_up(rpc).await;
+async fn orders_give_up_in_time() {
+    for mode in [LockMode::EtcdRecipe, LockMode::EtcdRpc] {
+        gives_up(mode).await;
+    }
 }
 
 /// A waiter that goes away takes its claim with it, and `close` answers one that stays.
-async fn waiters_leave(guard: MakeGuard) {
+async fn waiters_leave(mode: LockMode) {
     let lab = Lab::new().await;
-    let sale = lab.sale(guard, "a", PATIENCE).await;
+    let sale = lab.sale(mode, "a", PATIENCE).await;
     sale.start(&Item::DEFAULT, 5).await.unwrap();
     lab.hold().await;
     let waits = |claims| {
@@ -208,20 +181,17 @@ async fn waiters_leave(guard: MakeGuard) {
 }
 
 #[tokio::test]
-async fn recipe_waiters_leave() {
-    waiters_leave(recipe).await;
-}
-
-#[tokio::test]
-async fn rpc_waiters_leave() {
-    waiters_leave(rpc).await;
+async fn waiters_leave_nothing() {
+    for mode in [LockMode::EtcdRecipe, LockMode::EtcdRpc] {
+        waiters_leave(mode).await;
+    }
 }
 
 /// A session that was lost is replaced; the orders that it fails take nothing.
 #[tokio::test]
 async fn recipe_opens_another_session() {
     let lab = Lab::new().await;
-    let sale = lab.sale(recipe, "a", PATIENCE).await;
+    let sale = lab.sale(LockMode::EtcdRecipe, "a", PATIENCE).await;
     sale.start(&Item::DEFAULT, 5).await.unwrap();
     let leases = lab.leases().await;
     assert_eq!(leases.len(), 1, "one session for a process");

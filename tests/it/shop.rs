@@ -6,42 +6,44 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
-use fenced_lock::{Guard, Session};
+use fenced_lock::{Guard, Mutex, Session};
 use flash_sale::http::{AppState, router};
-use flash_sale::inventory::{Inventory, InventoryOptions, Replicas};
+use flash_sale::inventory::{Inventory, InventoryOptions, Item, Replicas};
 use flash_sale::sale::{Sale, SaleOptions};
 use flash_sale::secret::Secret;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use testkit::shared::{Raw, fresh_database};
-use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::Proxy;
+use testkit::shared::{Raw, fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::eventually;
 use tower::ServiceExt;
 
 use crate::support::etcd::{session, sessions};
 
 /// One instance.
-pub(super) struct Shop {
-    pub(super) sale: Sale,
-    pub(super) state: Arc<AppState>,
-    pub(super) redis: String,
-    pub(super) etcd: String,
-    pub(super) lock_name: String,
-    pub(super) router: Router,
+pub(crate) struct Shop {
+    pub(crate) sale: Sale,
+    pub(crate) state: Arc<AppState>,
+    pub(crate) redis: String,
+    pub(crate) etcd: String,
+    pub(crate) lock_name: String,
+    pub(crate) router: Router,
+    options: ShopOptions,
 }
 
 /// The header that permits the start of a sale in most shops.
-pub(super) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
+pub(crate) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 
 /// What a shop is like, if not like most.
-pub(super) struct ShopOptions {
-    pub(super) admin_token: Option<Secret>,
-    pub(super) watchers: usize,
-    pub(super) queue_length: usize,
-    pub(super) wait_timeout: Duration,
-    pub(super) store_timeout: Duration,
+#[derive(Clone)]
+pub(crate) struct ShopOptions {
+    pub(crate) admin_token: Option<Secret>,
+    pub(crate) watchers: usize,
+    pub(crate) queue_length: usize,
+    pub(crate) wait_timeout: Duration,
+    pub(crate) store_timeout: Duration,
     /// How many replicas an order waits for, 300 ms at the most.
-    pub(super) replicas: u32,
+    pub(crate) replicas: u32,
 }
 
 impl Default for ShopOptions {
@@ -60,26 +62,39 @@ impl Default for ShopOptions {
 
 impl Shop {
     /// A shop in the shared etcd and the shared Redis, with a sale of `stock` units.
-    pub(super) async fn selling(stock: u64, options: ShopOptions) -> Self {
+    pub(crate) async fn selling(stock: u64, options: ShopOptions) -> Self {
         let shop = Self::empty(options).await;
         shop.start(stock).await;
         shop
     }
 
     /// The same without a sale.
-    pub(super) async fn empty(options: ShopOptions) -> Self {
+    pub(crate) async fn empty(options: ShopOptions) -> Self {
         Self::at(shared_endpoint().await, fresh_database().await, options)
     }
 
     /// A shop over these servers.
-    pub(super) fn at(etcd: String, redis: String, options: ShopOptions) -> Self {
+    pub(crate) fn at(etcd: String, redis: String, options: ShopOptions) -> Self {
         Self::named("8080", fresh_lock_name(), etcd, redis, options)
     }
 
     /// Another instance of the same sale.
-    pub(super) fn beside(&self, instance: &str) -> Self {
+    pub(crate) fn beside(&self, instance: &str) -> Self {
+        self.over(instance, self.redis.clone())
+    }
+
+    /// Another instance of the same sale, which sees the store through a proxy.
+    pub(crate) async fn behind_proxy(&self, instance: &str) -> (Self, Proxy) {
+        let address = self.redis.strip_prefix("redis://127.0.0.1:").unwrap();
+        let (port, database) = address.split_once('/').unwrap();
+        let proxy = Proxy::to(port.parse().unwrap()).await.unwrap();
+        let redis = format!("redis://127.0.0.1:{}/{database}", proxy.port());
+        (self.over(instance, redis), proxy)
+    }
+
+    fn over(&self, instance: &str, redis: String) -> Self {
         let (lock_name, etcd) = (self.lock_name.clone(), self.etcd.clone());
-        Self::named(instance, lock_name, etcd, self.redis.clone(), ShopOptions::default())
+        Self::named(instance, lock_name, etcd, redis, self.options.clone())
     }
 
     fn named(
@@ -89,39 +104,34 @@ impl Shop {
         redis: String,
         options: ShopOptions,
     ) -> Self {
-        let ShopOptions {
-            admin_token,
-            watchers,
-            queue_length,
-            wait_timeout,
-            store_timeout,
-            replicas,
-        } = options;
-        let timeouts =
-            InventoryOptions { connect_timeout: store_timeout, response_timeout: store_timeout };
-        let replicas = Replicas { count: replicas, timeout: Duration::from_millis(300) };
+        let timeouts = InventoryOptions {
+            connect_timeout: options.store_timeout,
+            response_timeout: options.store_timeout,
+        };
+        let replicas = Replicas { count: options.replicas, timeout: Duration::from_millis(300) };
         let inventory = Inventory::new(&redis, timeouts).unwrap().with_replicas(replicas);
         let sale_options = SaleOptions {
             lock_name: lock_name.clone(),
             instance: instance.into(),
             batch_size: 100,
             tenure: Duration::from_millis(5),
-            queue_length,
-            wait_timeout,
+            queue_length: options.queue_length,
+            wait_timeout: options.wait_timeout,
         };
         let sale = Sale::guarded(inventory, sessions(&etcd, instance), sale_options);
-        let state = Arc::new(AppState::new(sale.clone(), admin_token, watchers, None));
+        let token = options.admin_token.clone();
+        let state = Arc::new(AppState::new(sale.clone(), token, options.watchers, None));
         let router = router(Arc::clone(&state));
-        Self { sale, state, redis, etcd, lock_name, router }
+        Self { sale, state, redis, etcd, lock_name, router, options }
     }
 
     /// Starts a sale of the default item, past the access check.
-    pub(super) async fn start(&self, stock: u64) {
-        self.sale.start(&flash_sale::inventory::Item::DEFAULT, stock).await.unwrap();
+    pub(crate) async fn start(&self, stock: u64) {
+        self.sale.start(&Item::DEFAULT, stock).await.unwrap();
     }
 
     /// Sends `method path`, such as `GET /stock`, with these headers.
-    pub(super) async fn call_with(
+    pub(crate) async fn call_with(
         &self,
         line: &str,
         headers: &[(&str, &str)],
@@ -140,38 +150,43 @@ impl Shop {
     }
 
     /// Sends `method path` and nothing else.
-    pub(super) async fn call(&self, line: &str) -> Reply {
+    pub(crate) async fn call(&self, line: &str) -> Reply {
         self.call_with(line, &[], Body::empty()).await
     }
 
     /// Sends an order for one unit under this id.
-    pub(super) async fn order(&self, id: &str) -> Reply {
+    pub(crate) async fn order(&self, id: &str) -> Reply {
         self.call_with("POST /stock/reduce", &[("idempotency-key", id)], Body::empty()).await
     }
 
     /// The whole state of the default item.
-    pub(super) async fn stock(&self) -> Value {
+    pub(crate) async fn stock(&self) -> Value {
         self.call("GET /stock").await.json(200)
     }
 
-    pub(super) async fn until_ready(&self) {
+    pub(crate) async fn until_ready(&self) {
         eventually("it is ready", async || self.call("GET /readyz").await.status == 200).await;
     }
 
     /// A connection to the shop's database, past the service.
-    pub(super) async fn raw(&self) -> Raw {
+    pub(crate) async fn raw(&self) -> Raw {
         Raw::connect(&self.redis).await
     }
 
     /// Holds the shop's lock as another instance would.
-    pub(super) async fn hold_lock(&self) -> (Session, Guard) {
+    pub(crate) async fn hold_lock(&self) -> (Session, Guard) {
         let session = session(&self.etcd, "other").await;
         let guard = session.mutex(&self.lock_name).unwrap().lock().await.unwrap();
         (session, guard)
     }
 
+    /// The shop's lock, for another client.
+    pub(crate) async fn lock(&self) -> Mutex {
+        session(&self.etcd, "other").await.mutex(&self.lock_name).unwrap()
+    }
+
     /// Waits until this many claims, the holder's included, are in the queue for the lock.
-    pub(super) async fn until_queued(&self, claims: usize) {
+    pub(crate) async fn until_queued(&self, claims: usize) {
         eventually("the claims are in the queue", async || {
             let queue = self.call("GET /lock").await.json(200);
             queue["queue"].as_array().unwrap().len() == claims
@@ -182,16 +197,16 @@ impl Shop {
 
 /// One answer.
 #[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) text: String,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
 }
 
 impl Reply {
     /// The JSON body of an answer with this status.
     #[track_caller]
-    pub(super) fn json(&self, status: u16) -> Value {
+    pub(crate) fn json(&self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
         assert_eq!(self.headers["cache-control"], "no-store");
         serde_json::from_str(&self.text).unwrap()
@@ -199,11 +214,12 @@ impl Reply {
 
     /// The problem of this status and type.
     #[track_caller]
-    pub(super) fn problem(&self, status: u16, word: &str) -> Value {
+    pub(crate) fn problem(&self, status: u16, word: &str) -> Value {
         let problem = self.json(status);
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
         assert_eq!(problem["type"], word, "{problem}");
         assert_eq!(problem["status"], status, "{problem}");
+        assert!(problem["title"].is_string(), "{problem}");
         let detail = problem["detail"].as_str().unwrap();
         for secret in ["redis://", "127.0.0.1", "os error", ".rs", "etcdserver", "WRONGTYPE"] {
             assert!(!detail.contains(secret), "an internal detail in {problem}");
