@@ -156,8 +156,7 @@ impl Contender {
         let log = dir.path().join(format!("contender-{}.log", uuid::Uuid::new_v4().simple()));
         let after = log.with_extension("begin");
         let (ttl, hold) = (ttl.as_millis(), hold.as_millis());
-        let flags =
-            format!("contend --lock {} --name {name} --ttl {ttl} --hold {hold}", lock.name());
+        let flags = format!("contend --lock {} --name {name} --ttl {ttl} --hold {hold}", lock.name);
         let at = OsString::from(addresses.join(","));
         let places = ["--lock-at".into(), at, "--after".into(), after.clone().into()];
         let args = flags.split(' ').map(OsString::from).chain(places);

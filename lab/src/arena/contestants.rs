@@ -1,18 +1,20 @@
-//! The locks of the arena: all that differs between them. A lock of the library takes part by its row in
-//! [`demo::locks`]; another one is a variant of [`Contestant`].
+//! The locks of the arena, all that differs between them, and their servers. A lock of the library takes part by its row in
+//! [`demo::locks`]; another one is a [`Contestant`] like `SET_NX`, with its session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use demo::locks::{AnyLock, LockMode, Server};
+use demo::locks::{AnyLock, LockMode, LockServers, Server};
 use fenced_lock::{
     Clock, Ends, Loss, Order, Promises, QueueView, Session, SessionOptions, TokenLife, Wake,
 };
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
+use testkit::OwnedDir;
 
 use crate::articles::{SetNx, connect};
 use crate::clients::{Client, LockSession};
@@ -22,71 +24,56 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A lock of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Contestant {
-    /// One of the library.
-    Library(LockMode),
-    /// The plainest one of the articles: `SET NX PX` on one Redis. It guards no sale.
-    SetNx,
+pub struct Contestant {
+    pub(super) name: &'static str,
+    pub(super) server: Server,
+    /// The lock of the library, which guards sales as well.
+    pub(super) guard: Option<LockMode>,
+    /// The commands that count as requests, if the lock is on Redis: not those that a script calls.
+    redis_commands: &'static [&'static str],
 }
 
+/// The plainest one of the articles: `SET NX PX` on one Redis. It guards no sale.
+const SET_NX: Contestant = Contestant {
+    name: "redis-set-nx",
+    server: Server::Redis { nodes: 1 },
+    guard: None,
+    redis_commands: &["evalsha", "set"],
+};
+
 impl Contestant {
-    /// The locks that take part by default.
+    /// The locks that take part by default: those of the library.
     pub(super) fn usual() -> impl Iterator<Item = Self> + Clone {
-        LockMode::shared().map(Self::Library)
+        let of = |lock: LockMode| Self {
+            name: lock.name(),
+            server: lock.server(),
+            guard: Some(lock),
+            redis_commands: &["evalsha"],
+        };
+        LockMode::shared().map(of)
     }
 
     /// Parses the name of any lock.
     pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
-        let all = Self::usual().chain([Self::SetNx]);
-        PossibleValuesParser::new(all.clone().map(Self::name)).map(move |name| {
-            all.clone()
-                .find(|one| one.name() == name)
-                .expect("the name is one of the possible ones")
+        let all = Self::usual().chain([SET_NX]);
+        PossibleValuesParser::new(all.clone().map(|one| one.name)).map(move |name| {
+            let found = all.clone().find(|one| one.name == name);
+            found.expect("the name is one of the possible ones")
         })
     }
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Library(lock) => lock.name(),
-            Self::SetNx => "redis-set-nx",
-        }
-    }
-
-    /// The guard of a sale under this lock, if there is one.
-    pub(super) fn guard(self) -> Option<LockMode> {
-        match self {
-            Self::Library(lock) => Some(lock),
-            Self::SetNx => None,
-        }
-    }
-
-    pub(super) fn server(self) -> Server {
-        match self {
-            Self::Library(lock) => lock.server(),
-            Self::SetNx => Server::Redis { nodes: 1 },
-        }
-    }
-
-    /// The commands that count as requests, if the lock is on Redis.
-    pub(super) fn redis_commands(self) -> &'static [&'static str] {
-        match self {
-            Self::Library(_) => &["evalsha"],
-            Self::SetNx => &["evalsha", "set"],
-        }
-    }
-
     pub(super) fn promises(self, addresses: &[String]) -> Result<Promises> {
-        match self {
-            Self::Library(lock) => Ok(AnyLock::at(lock, addresses)?.promises()),
-            Self::SetNx => Ok(Promises {
+        Ok(match self.guard {
+            Some(lock) => AnyLock::at(lock, addresses)?.promises(),
+            None => Promises {
                 order: Order::Unordered,
                 wake: Wake::Polled,
                 token: TokenLife::None,
                 ends: Ends::Lease(Clock::Wall),
                 loss: Loss::Never,
                 queue: QueueView::HolderOnly,
-            }),
-        }
+            },
+        })
     }
 
     /// Opens a session of the lock at these addresses, as a process of its own would.
@@ -95,7 +82,7 @@ impl Contestant {
         addresses: &[String],
         ttl: Duration,
     ) -> Result<Box<dyn LockSession>> {
-        let Self::Library(lock) = self else {
+        let Some(lock) = self.guard else {
             let redis = connect(&addresses.concat()).await?;
             return Ok(Box::new(SetNxSession { redis, ttl, has_failed: Arc::default() }));
         };
@@ -129,5 +116,35 @@ impl LockSession for SetNxSession {
 
     async fn close(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// The private servers of a lock.
+pub(super) struct Servers {
+    pub(super) lock: Contestant,
+    pub(super) all: LockServers,
+    pub(super) dir: OwnedDir,
+}
+
+impl Servers {
+    /// Starts them. `members` counts for etcd and ZooKeeper only.
+    pub(super) async fn start(lock: Contestant, members: usize, parent: &OwnedDir) -> Result<Self> {
+        let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
+        let all = LockServers::start_members(lock.server, members, &dir).await?;
+        Ok(Self { lock, all, dir })
+    }
+
+    /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
+    /// number includes the requests of this function, the same number each time.
+    pub(super) async fn requests(&self) -> Option<u64> {
+        let counts = self.all.members.iter().map(|one| one.requests(self.lock.redis_commands));
+        let counts = join_all(counts).await;
+        counts.into_iter().reduce(|sum, count| Some(sum? + count?))?
+    }
+
+    /// Stops them and removes their files.
+    pub(super) async fn stop(self) -> Result<()> {
+        let removed = self.all.remove().await.and(self.dir.remove().await);
+        removed.context("a server or its directory cannot be removed")
     }
 }

@@ -12,9 +12,8 @@ use testkit::{OwnedDir, Proxy, RedisOptions, ReplicatedPostgres, ReplicatedRedis
 use tokio::time::sleep;
 
 use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
-use super::contestants::Contestant;
+use super::contestants::{Contestant, Servers};
 use super::options::Fault;
-use super::servers::Servers;
 use super::speed::millis_below;
 use crate::clients::proxies_to;
 use crate::experiment::{Trials, quantile};
@@ -169,7 +168,7 @@ pub(super) async fn takeover(
                     of_a_process(&servers, fault, random).await?
                 }
                 Fault::Server | Fault::Leader => of_a_server(&mut servers, fault, random).await?,
-                Fault::Failover if lock.server() != Server::Postgres => {
+                Fault::Failover if lock.server != Server::Postgres => {
                     failover_of_redis(&servers, random).await?
                 }
                 Fault::Failover => failover_of_postgres(&servers, false, random).await?,
@@ -181,8 +180,8 @@ pub(super) async fn takeover(
     };
     // what starts beside a trial must not take a core from it for as long as a lease lasts
     let is_heavy = match fault {
-        Fault::Clock => lock.server() == Server::ZooKeeper,
-        Fault::Failover | Fault::SyncFailover => lock.server() == Server::Postgres,
+        Fault::Clock => lock.server == Server::ZooKeeper,
+        Fault::Failover | Fault::SyncFailover => lock.server == Server::Postgres,
         _ => false,
     };
     let most = if is_heavy { 2 } else { usize::MAX };

@@ -2,8 +2,7 @@
 //!
 //! # Layout
 //! - [`ArenaOptions`], [`run()`]: the flags, and the whole run
-//! - [`Contestant`]: the locks that take part, and all that differs between them
-//! - `servers`: the servers of any lock
+//! - [`Contestant`]: the locks that take part, all that differs between them, and their servers
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: the sale under each lock and each fence
@@ -14,7 +13,6 @@ mod contestants;
 mod faults;
 mod options;
 mod sale;
-mod servers;
 mod speed;
 mod table;
 
@@ -30,10 +28,10 @@ use serde::Serialize;
 use testkit::OwnedDir;
 
 pub use self::contestants::Contestant;
+use self::contestants::Servers;
 use self::faults::Takeover;
 pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
-use self::servers::Servers;
 use self::speed::{Contest, Handovers};
 use crate::articles::{self, Shown};
 use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
@@ -97,11 +95,11 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     };
     let out = &options.out;
     for lock in chosen {
-        if let Some(missing) = lock.server().missing() {
-            note(&format!("{}: left out, since {missing} is not installed", lock.name()));
+        if let Some(missing) = lock.server.missing() {
+            note(&format!("{}: left out, since {missing} is not installed", lock.name));
             continue;
         }
-        let figures = Figures { lock: lock.name(), ..Figures::default() };
+        let figures = Figures { lock: lock.name, ..Figures::default() };
         let arena = Arena { options, lock, dir, seed: results.seed, figures };
         results.locks.push(arena.measure().await?);
         // after each lock, so that an interrupted run leaves what it has
@@ -129,11 +127,11 @@ struct Arena<'a> {
 
 impl Arena<'_> {
     fn note(&self, what: &str) {
-        note(&format!("{}: {what}", self.lock.name()));
+        note(&format!("{}: {what}", self.lock.name));
     }
 
     fn trials(&self, what: &str) -> Trials {
-        let what = format!("{}: {what}", self.lock.name());
+        let what = format!("{}: {what}", self.lock.name);
         Trials::new(what, self.options.trials(), self.options.jobs, self.seed)
     }
 
@@ -154,7 +152,7 @@ impl Arena<'_> {
         let done = self.with_counters().await;
         self.keep("requests", done);
         self.takeovers().await;
-        if let Some(guard) = self.lock.guard() {
+        if let Some(guard) = self.lock.guard {
             let done = self.speed_of_sales(guard).await;
             self.keep("load or burst", done);
             self.oversold(guard).await;
@@ -208,14 +206,14 @@ impl Arena<'_> {
     /// What each fault does to the lock.
     async fn takeovers(&mut self) {
         let applies = |fault: &Fault| {
-            self.options.injects(*fault) && faults::applies(*fault, self.lock.server())
+            self.options.injects(*fault) && faults::applies(*fault, self.lock.server)
         };
         let wanted = Fault::value_variants().iter().copied().filter(applies);
         let wanted = wanted.filter(|_| self.options.measures(Measure::Takeover));
         for fault in wanted.collect::<Vec<_>>() {
             let what = format!("takeover, {}", fault.name());
             if fault == Fault::Clock && faults::fake_clock().is_none() {
-                let lock = self.lock.name();
+                let lock = self.lock.name;
                 note(&format!("LEFT OUT under {lock}: {what}: libfaketime is not installed"));
                 continue;
             }

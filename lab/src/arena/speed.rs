@@ -15,10 +15,10 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::servers::Servers;
+use super::contestants::Servers;
 use crate::clients::{Client, LockSession, proxies_to};
 use crate::experiment::{float, quantile};
-use crate::wait::within;
+use crate::wait::{until, within};
 
 /// The TTL: no client is to lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
@@ -169,13 +169,8 @@ async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) 
         sleep(UNSEEN).await;
         return Ok(());
     }
-    let queued = async {
-        while looking.queue_length().await? < claims {
-            sleep(Duration::from_millis(1)).await;
-        }
-        Ok(())
-    };
-    bounded("a claim is in the queue", queued).await
+    let queued = async || Ok(looking.queue_length().await? >= claims);
+    until("a claim is in the queue", LONGEST_STEP, queued).await
 }
 
 /// Waits for a step of a lock that works.
@@ -266,18 +261,17 @@ pub(super) async fn contest(servers: &Servers, clients: usize, grants: usize) ->
             lock.unlock().await?;
         }
     };
-    let cost = cost_of_asking(servers).await;
-    let before = servers.requests().await;
     // the first one that ends has seen enough grants
     let mut contending: FuturesUnordered<_> = (0..clients).map(contend).collect();
-    if let Ok(Some(ended)) = timeout(LONGEST_CONTEST, contending.next()).await {
+    let ended = timeout(LONGEST_CONTEST, contending.next());
+    let (ended, requests) = requests_during(servers, async { Ok(ended.await) }).await?;
+    if let Ok(Some(ended)) = ended {
         ended?;
     }
-    let after = servers.requests().await;
     drop(contending);
-    close(sessions).await?;
     let mut waits = waits.into_inner();
     (0..clients).for_each(|client| waits.note(client));
+    close(sessions).await?;
     let Waits { grants: each, millis, gave_up, .. } = waits;
     let sum: f64 = each.iter().copied().map(f64::from).sum();
     let squares: f64 = each.iter().map(|grants| f64::from(*grants).powi(2)).sum();
@@ -290,7 +284,7 @@ pub(super) async fn contest(servers: &Servers, clients: usize, grants: usize) ->
         wait_p99_ms: percentile(99),
         longest_wait_ms: percentile(100),
         gave_up,
-        requests_per_grant: between(before, after, cost).map(|requests| requests / sum),
+        requests_per_grant: requests.map(|requests| requests / sum),
     })
 }
 
@@ -302,7 +296,6 @@ pub(super) async fn idle_requests(
 ) -> Result<Option<f64>> {
     const NAME: &str = "arena-idle";
     let sessions = two_sessions(servers, &servers.all.addresses()).await?;
-    let cost = cost_of_asking(servers).await;
     let mut holder = client(&sessions, 0, NAME)?;
     holder.lock().await?;
     let mut tasks = JoinSet::new();
@@ -314,9 +307,11 @@ pub(super) async fn idle_requests(
         });
     }
     sleep(SETTLING).await;
-    let before = servers.requests().await;
-    sleep(time).await;
-    let after = servers.requests().await;
+    let passed = async {
+        sleep(time).await;
+        Ok(())
+    };
+    let ((), requests) = requests_during(servers, passed).await?;
     // a client that waits does not end
     if let Some(ended) = tasks.try_join_next() {
         ended??;
@@ -324,18 +319,21 @@ pub(super) async fn idle_requests(
     tasks.shutdown().await;
     holder.unlock().await?;
     close(sessions).await?;
-    Ok(between(before, after, cost).map(|requests| requests / time.as_secs_f64()))
+    Ok(requests.map(|requests| requests / time.as_secs_f64()))
 }
 
-/// How many requests it takes to ask for their number.
-async fn cost_of_asking(servers: &Servers) -> Option<u64> {
-    let first = servers.requests().await?;
-    Some(servers.requests().await?.saturating_sub(first))
-}
-
-/// The requests between two looks, without that of the second look.
-fn between(before: Option<u64>, after: Option<u64>, cost: Option<u64>) -> Option<f64> {
-    Some(float(after?.saturating_sub(before? + cost?)))
+/// Takes a step, and returns how many requests the servers got meanwhile, if they count them.
+async fn requests_during<T>(
+    servers: &Servers,
+    step: impl Future<Output = Result<T>>,
+) -> Result<(T, Option<f64>)> {
+    let first = servers.requests().await;
+    let before = servers.requests().await;
+    let done = step.await?;
+    let after = servers.requests().await;
+    // the question is a request as well
+    let counted = || Some(float((after? + first?).saturating_sub(2 * before?)));
+    Ok((done, counted()))
 }
 
 /// A number of milliseconds below `limit`.

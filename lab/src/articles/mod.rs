@@ -194,17 +194,12 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// In how many trials the sale went wrong under the article's lock, and under ours.
-    pub fn wrong(&self) -> [usize; 2] {
-        let wrong = |lock: usize| self.trials.iter().filter(|trial| trial[lock].is_wrong()).count();
-        [wrong(0), wrong(1)]
-    }
-
-    /// How the trials ended under one of the two, in words.
-    fn in_words(&self, lock: usize) -> String {
-        let endings: BTreeSet<_> =
-            self.trials.iter().map(|trial| trial[lock].to_string()).collect();
-        endings.into_iter().collect::<Vec<_>>().join("; or: ")
+    /// In how many trials the sale went wrong under the article's lock (0), or under ours (1), and how the trials ended.
+    fn in_words(&self, lock: usize) -> (usize, String) {
+        let wrong = self.trials.iter().filter(|trial| trial[lock].is_wrong()).count();
+        let endings = self.trials.iter().map(|trial| trial[lock].to_string());
+        let endings: BTreeSet<_> = endings.collect();
+        (wrong, endings.into_iter().collect::<Vec<_>>().join("; or: "))
     }
 }
 
@@ -232,15 +227,13 @@ pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Sho
         for article in articles {
             for &(what, accident) in article.flaws {
                 note(&format!("{}: {what}", article.lock));
+                let mut tell = async |side| {
+                    let story = Box::pin(servers.run(accident, side));
+                    within("a story ends", LONGEST_STORY, story).await
+                };
                 let mut endings = Vec::new();
                 for _ in 0..trials {
-                    let mut told = [Ending::default(), Ending::default()];
-                    for (ending, side) in told.iter_mut().zip([Side::Article(article), Side::Ours])
-                    {
-                        let story = Box::pin(servers.run(accident, side));
-                        *ending = within("a story ends", LONGEST_STORY, story).await?;
-                    }
-                    endings.push(told);
+                    endings.push([tell(Side::Article(article)).await?, tell(Side::Ours).await?]);
                 }
                 all.push(Shown { lock: article.lock, flaw: what, trials: endings });
             }
@@ -254,14 +247,10 @@ pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Sho
 pub fn table(all: &[Shown]) -> String {
     let head = "article's lock | flaw | ends as | wrong in | with fenced-lock";
     let row = |shown: &Shown| {
-        let [article, ours] = shown.wrong();
+        let ((article, ends), (ours, ours_ends)) = (shown.in_words(0), shown.in_words(1));
         let of = |count: usize| format!("{count} of {}", shown.trials.len());
-        let ours = match ours {
-            0 => shown.in_words(1),
-            _ => format!("{} (in {})", shown.in_words(1), of(ours)),
-        };
-        let what = shown.flaw.to_owned();
-        [shown.lock.to_owned(), what, shown.in_words(0), of(article), ours]
+        let ours = if ours == 0 { ours_ends } else { format!("{ours_ends} (in {})", of(ours)) };
+        [shown.lock.to_owned(), shown.flaw.to_owned(), ends, of(article), ours]
     };
     rows(head, all.iter().map(row))
 }

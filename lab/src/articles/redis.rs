@@ -193,6 +193,7 @@ impl Client for OwnClock {
 /// `SETNX` and `GETSET` with time stamps: "Design pattern: Locking with SETNX" on the page "SETNX" of Redis's
 /// documentation. The value is when the lock expires, by its holder's clock. When that is over by a waiter's clock, its
 /// `GETSET` wins if the old value is still the one that it saw.
+#[derive(Clone)]
 struct GetSet {
     redis: MultiplexedConnection,
     key: String,
@@ -221,19 +222,15 @@ impl GetSet {
 }
 
 pub(super) async fn getset(part: &Part) -> Result<Box<dyn Client>> {
-    let key = part.lock.clone();
-    let client = async |ttl, ahead| {
-        anyhow::Ok(GetSet { redis: part.redis().await?, key: key.clone(), ttl, ahead })
+    let (ttl, ahead) = match (part.accident, part.role) {
+        (Accident::HolderDies, _) => (SHORT, Duration::ZERO),
+        (_, Role::First) => (LONG, Duration::ZERO),
+        _ => (LONG, HOUR),
     };
+    let client = GetSet { redis: part.redis().await?, key: part.lock.clone(), ttl, ahead };
     Ok(match (part.accident, part.role) {
-        (Accident::HolderDies, Role::First) => {
-            let dead = client(SHORT, Duration::ZERO).await?;
-            let winner = client(SHORT, Duration::ZERO).await?;
-            Box::new(Race { dead, winner, loser: client(SHORT, HOUR).await? })
-        }
-        (Accident::HolderDies, _) => Box::new(client(SHORT, Duration::ZERO).await?),
-        (_, Role::First) => Box::new(client(LONG, Duration::ZERO).await?),
-        _ => Box::new(client(LONG, HOUR).await?),
+        (Accident::HolderDies, Role::First) => Box::new(Race(client)),
+        _ => Box::new(client),
     })
 }
 
@@ -268,29 +265,27 @@ impl Client for GetSet {
 }
 
 /// A holder that won the lock of a dead one against another, whose clock is fast. Both saw the same expiry.
-struct Race {
-    dead: GetSet,
-    winner: GetSet,
-    loser: GetSet,
-}
+struct Race(GetSet);
 
 #[async_trait]
 impl Client for Race {
     async fn lock(&mut self) -> Result<Option<Token>> {
-        self.dead.lock().await?;
+        let Self(winner) = self;
+        let (mut dead, mut loser) = (winner.clone(), GetSet { ahead: HOUR, ..winner.clone() });
+        dead.lock().await?;
         let seen = loop {
-            if let Some(seen) = self.winner.seen_expired().await? {
+            if let Some(seen) = winner.seen_expired().await? {
                 break seen;
             }
             sleep(POLL).await;
         };
-        ensure!(self.winner.getset(seen).await?, "neither client wins");
-        ensure!(!self.loser.getset(seen).await?, "both clients win");
+        ensure!(winner.getset(seen).await?, "neither client wins");
+        ensure!(!loser.getset(seen).await?, "both clients win");
         Ok(None)
     }
 
     async fn unlock(&mut self) -> Result<()> {
-        self.winner.unlock().await
+        self.0.unlock().await
     }
 }
 

@@ -63,12 +63,14 @@ pub(super) struct Shop {
     pub(super) ending: Ending,
 }
 
-/// KEYS: stock, fence. ARGV: the stock to write, the cluster and the revision of the token.
-const FENCED_SET: &str = "#!lua
-local cluster, revision = string.match(redis.call('GET', KEYS[2]) or '', '^(%x+) (%d+)$')
-if cluster and cluster ~= ARGV[2] then return 'another cluster' end
-if cluster and tonumber(revision) > tonumber(ARGV[3]) then return 'stale' end
-redis.call('SET', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
+/// KEYS: stock, fence. ARGV: the stock to write, and the cluster and the revision of the token, if there is one.
+const SET: &str = "#!lua
+if ARGV[2] then
+  local cluster, revision = string.match(redis.call('GET', KEYS[2]) or '', '^(%x+) (%d+)$')
+  if cluster and cluster ~= ARGV[2] then return 'another cluster' end
+  if cluster and tonumber(revision) > tonumber(ARGV[3]) then return 'stale' end
+  redis.call('SET', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
+end
 redis.call('SET', KEYS[1], ARGV[1])
 return 'written'";
 
@@ -96,20 +98,13 @@ impl Shop {
     /// Sells one of the units that the buyer saw.
     pub(super) async fn write(&mut self, seen: u64, token: Option<Token>) -> Result<()> {
         let Some(left) = seen.checked_sub(1) else { return Ok(()) };
-        let answer = match token {
-            None => {
-                let mut set = redis::cmd("SET");
-                set.arg(&self.keys.stock).arg(left).query_async::<()>(&mut self.redis).await?;
-                "written".to_owned()
-            }
-            Some(token) => {
-                let script = Script::new(FENCED_SET);
-                let mut set = script.key(&self.keys.stock);
-                set.key(&self.keys.fence).arg(left);
-                set.arg(token.cluster().to_string()).arg(token.revision());
-                set.invoke_async::<String>(&mut self.redis).await?
-            }
-        };
+        let script = Script::new(SET);
+        let mut set = script.key(&self.keys.stock);
+        set.key(&self.keys.fence).arg(left);
+        if let Some(token) = token {
+            set.arg(token.cluster().to_string()).arg(token.revision());
+        }
+        let answer: String = set.invoke_async(&mut self.redis).await?;
         match &*answer {
             "written" => self.ending.sold += 1,
             "stale" => self.ending.refused += 1,

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::ValueEnum as _;
 use loadtest::Report;
 use serde::Serialize;
 use testkit::Proxy;
 
-use super::contender::Contender;
-use super::etcd_cost::{self, EtcdCost};
-use super::options::{BenchOptions, Measure};
-use crate::experiment::{Spread, fault, note, rounds};
+use super::costs::{EtcdCost, etcd_cost};
+use super::options::{BenchOptions, Contender, Measure};
+use crate::experiment::{Spread, compact, fault, note, rounds};
 use demo::cluster::{Cluster, Proxied, Spec};
 use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
 
@@ -200,9 +199,10 @@ impl Case {
             && (self.instances, self.connections) == (other.instances, other.connections)
     }
 
-    /// Compacts etcd, so that no load pays for earlier ones; sends the orders and waits for the report.
+    /// Compacts etcd, as its operators do regularly: otherwise it walks over all deleted claims of a lock when it lists the
+    /// queue, and a load pays for earlier ones. Sends the orders and waits for the report.
     async fn run(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Report> {
-        etcd_cost::compact(&cluster.etcd[0].endpoint()).await?;
+        compact(&cluster.etcd[0]).await?;
         Ok(self.start(cluster, rate)?.report(TIMEOUT).await?)
     }
 
@@ -266,7 +266,7 @@ impl Experiment {
         let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
         for (round, place) in rounds(self.rounds, self.stages.len()) {
             if hands_over && etcd.len() == round {
-                etcd.push(etcd_cost::measure(&cluster.etcd[0].endpoint(), commits).await?);
+                etcd.push(etcd_cost(&cluster.etcd[0].endpoint(), commits).await?);
             }
             let stage = &self.stages[place];
             note(&format!("round {} of {}: {}", round + 1, self.rounds, stage[0].case.in_words()));
@@ -278,7 +278,7 @@ impl Experiment {
                     one.loads.push(one.case.run(cluster, rate).await?);
                 }
             }
-            stop_instances(cluster).await?;
+            cluster.stop_instances().await?;
         }
         Ok(())
     }
@@ -336,9 +336,4 @@ impl Contender {
         }
         Ok(())
     }
-}
-
-/// Stops the instances.
-pub(super) async fn stop_instances(cluster: &mut Cluster) -> Result<()> {
-    cluster.stop_instances().await.context("an instance does not stop")
 }

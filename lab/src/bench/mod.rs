@@ -4,15 +4,12 @@
 //! same etcd and the same Redis. Ratios are computed within a round, so that they hold on other machines as well.
 //!
 //! # Layout
-//! - [`BenchOptions`], [`run()`]: the flags, and the whole run
-//! - `contender`, `case`: the contenders and the loads
-//! - `memory`, `etcd_cost`: what is no load
+//! - [`BenchOptions`], [`Contender`], [`run()`]: the flags, the contenders, and the whole run
+//! - `case`, `costs`: the loads, and what is no load
 //! - `ratios`, `table`: what the results say, as text and pictures
 
 mod case;
-mod contender;
-mod etcd_cost;
-mod memory;
+mod costs;
 mod options;
 mod ratios;
 mod table;
@@ -24,10 +21,8 @@ use serde::Serialize;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
 use self::case::Measured;
-pub use self::contender::Contender;
-use self::etcd_cost::EtcdCost;
-use self::memory::Memory;
-pub use self::options::{BenchOptions, Measure};
+use self::costs::{EtcdCost, Memory};
+pub use self::options::{BenchOptions, Contender, Measure};
 use self::ratios::Finding;
 use crate::experiment::{self, FAULTS, Machine, machine, publish};
 use demo::cluster::Cluster;
@@ -73,7 +68,7 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
         results.cases.extend(experiment.stages.into_iter().flatten());
     }
     if options.measures(Measure::Memory) {
-        results.memory = memory::measure(&mut cluster, options).await?;
+        results.memory = costs::memory(&mut cluster, options).await?;
     }
     let stopped = cluster.stop().await.and(cluster.remove().await);
     stopped.context("not everything is stopped")?;

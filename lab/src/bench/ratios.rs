@@ -5,9 +5,8 @@ use serde::Serialize;
 
 use super::Results;
 use super::case::{CONNECTIONS, Figure, INSTANCES, Measured};
-use super::contender::Contender;
-use super::memory::Memory;
-use super::options::Measure;
+use super::costs::Memory;
+use super::options::{Contender, Measure};
 use crate::experiment::{Spread, figure, float, handovers};
 
 /// A ratio, or another figure that does not depend on the machine.
@@ -28,17 +27,11 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    pub(super) fn is_reached(self, value: f64) -> bool {
+    /// In words, and whether the value reaches it.
+    pub(super) fn judge(self, value: f64) -> (String, bool) {
         match self {
-            Self::AtLeast(least) => value >= least,
-            Self::AtMost(most) => value <= most,
-        }
-    }
-
-    pub(super) fn in_words(self) -> String {
-        match self {
-            Self::AtLeast(least) => format!("at least {}", figure(least)),
-            Self::AtMost(most) => format!("at most {}", figure(most)),
+            Self::AtLeast(least) => (format!("at least {}", figure(least)), value >= least),
+            Self::AtMost(most) => (format!("at most {}", figure(most)), value <= most),
         }
     }
 }

@@ -6,10 +6,9 @@ use loadtest::Report;
 
 use super::Results;
 use super::case::{Case, Figure, Measured};
-use super::contender::Contender;
-use super::memory::Memory;
-use super::options::Measure;
-use super::ratios::{Finding, Goal, p50, p99, rate, ratios};
+use super::costs::Memory;
+use super::options::{Contender, Measure};
+use super::ratios::{Finding, p50, p99, rate, ratios};
 use crate::experiment::{Bar, Spread, bars, figure, float, handovers, rows, section};
 
 /// All results.
@@ -48,14 +47,10 @@ const SWEPT: [(Measure, &str); 4] = [
 
 fn findings(findings: &[Finding]) -> String {
     let row = |Finding { name, spread, goal }: &Finding| {
-        let reached = goal.map(|goal| if goal.is_reached(spread.median) { "yes" } else { "no" });
-        [
-            (*name).to_owned(),
-            figure(spread.median),
-            range(*spread),
-            goal.map_or_else(String::new, Goal::in_words),
-            reached.unwrap_or_default().to_owned(),
-        ]
+        let (goal, is_reached) = goal.map(|goal| goal.judge(spread.median)).unzip();
+        let reached = is_reached.map_or("", |is_reached| if is_reached { "yes" } else { "no" });
+        let median = figure(spread.median);
+        [(*name).to_owned(), median, range(*spread), goal.unwrap_or_default(), reached.to_owned()]
     };
     rows("ratio | median | min to max | goal | reached", findings.iter().map(row))
 }

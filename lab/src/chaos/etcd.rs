@@ -22,16 +22,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const ALARM_ATTEMPTS: u32 = 50;
 const ALARM_PAUSE: Duration = Duration::from_millis(20);
 
-/// A place in the queue of a lock.
-#[derive(Clone, Debug)]
-pub(super) struct Claim {
-    /// The name of the instance.
-    pub(super) instance: String,
-    pub(super) lease: i64,
-}
-
-/// The first claims on the lock `name`, the holder's at the front, as this member sees it.
-pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<Claim>> {
+/// The first claims on the lock `name`, the holder's at the front, as this member sees it: the name of the instance, and
+/// the lease.
+pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<(String, i64)>> {
     // keys of claims begin with the hexadecimal number of a lease; those of longer names need not
     let options = GetOptions::new()
         .with_range(format!("{name}/g"))
@@ -42,7 +35,7 @@ pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<Claim>> 
         let label = String::from_utf8_lossy(claim.value());
         // the value is the time of the claim, a space and the instance's name
         let instance = label.split_once(' ').map_or("", |(_, instance)| instance).to_owned();
-        Claim { instance, lease: claim.lease() }
+        (instance, claim.lease())
     };
     Ok(queue.kvs().iter().map(claim).collect())
 }
@@ -60,15 +53,6 @@ pub(super) async fn leads(etcd: &PrivateEtcd) -> bool {
         anyhow::Ok(member == status.leader())
     };
     matches!(timeout(TIMEOUT, ask).await, Ok(Ok(true)))
-}
-
-/// Compacts everything but the latest state, and returns its revision.
-pub(super) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
-    let mut client = etcd.root().await?;
-    let put = client.put("chaos/compaction", "", None).await?;
-    let revision = put.header().map_or(0, ResponseHeader::revision);
-    client.compact(revision, Some(CompactionOptions::new())).await?;
-    Ok(revision)
 }
 
 /// Writes until etcd is out of space.

@@ -2,7 +2,7 @@
 //! clients saw. Then it repeats each fault without the safeguard against it, which must fail.
 //!
 //! # Layout
-//! - `options`: the flags
+//! - [`ChaosOptions`], [`run()`]: the flags, and the whole suite
 //! - `case`: a fault and what must hold under it, as data; `cases`: all of them, and what each fault does
 //! - `run`: one run and its outcome; `scene`: its processes, and what is waited for
 //! - `etcd`, `clients`: requests past the service, hostile clients
@@ -14,17 +14,19 @@ mod case;
 mod cases;
 mod clients;
 mod etcd;
-mod options;
 mod run;
 mod scene;
 mod table;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use clap::Args;
+use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use futures_util::stream::{self, StreamExt as _};
 use serde::Serialize;
 use testkit::OwnedDir;
@@ -32,7 +34,6 @@ use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use self::case::Case;
-pub use self::options::ChaosOptions;
 use self::run::{Outcome, Run};
 use crate::experiment::{self, FAULTS, Machine, NO_RESULTS, machine, note, publish};
 
@@ -45,6 +46,56 @@ const SHORT_GRACE: Duration = Duration::from_secs(2);
 
 /// A control has so many trials, of which one must fail: a fault does not break the sale every time.
 const CONTROL_TRIALS: u32 = 4;
+
+/// Injects faults under load and judges the clients' record.
+///
+/// Each scenario starts its own servers and instances, injects one kind of fault repeatedly, proves that
+/// it happened, and checks the clients' record. A control then repeats the fault without the
+/// safeguard against it: the sale must lose, oversell or hang. Leaves nothing behind.
+///
+/// Exit status: 0 every scenario holds and every control fails, 1 not so, 2 could not run, 128 + N ended
+/// by signal N.
+#[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags, each a switch of its own")]
+pub struct ChaosOptions {
+    /// Load of each scenario, in seconds: 5 to 3600.
+    #[arg(long, env = "CHAOS_SECONDS", default_value = "24", value_name = "N",
+          value_parser = RangedU64ValueParser::<u64>::new().range(5..=3600))]
+    pub seconds: u64,
+
+    /// Seed for the times and kinds of faults [default: random].
+    #[arg(long, env = "CHAOS_SEED", value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Only these scenarios, separated by commas.
+    #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
+    pub only: Vec<String>,
+
+    /// List the scenarios and their controls, and exit.
+    #[arg(long)]
+    pub list: bool,
+
+    /// A few scenarios of eight seconds with fewer orders: a smoke test.
+    #[arg(long, value_parser = BoolishValueParser::new())]
+    pub short: bool,
+
+    /// Scenarios that run in parallel: 1 to 16.
+    #[arg(long, env = "CHAOS_JOBS", default_value = "3", value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=16))]
+    pub jobs: usize,
+
+    /// Skip the controls.
+    #[arg(long)]
+    pub no_controls: bool,
+
+    /// Keep the history and the logs of every run, and not only of failed ones.
+    #[arg(long)]
+    pub keep: bool,
+
+    /// Directory for results.json and the kept files; created if missing.
+    #[arg(long, default_value = "target/chaos", value_name = "DIR")]
+    pub out: PathBuf,
+}
 
 /// The results of the suite.
 #[derive(Default, Serialize)]

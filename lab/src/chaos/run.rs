@@ -105,7 +105,13 @@ impl Run<'_> {
         let history = self.out.join("history.jsonl");
         let load = self.send_orders(scene, &history)?;
         scene.ends_at = Instant::now() + self.lasts;
-        match self.inject_until_the_end(scene).await {
+        let injected = async {
+            while scene.next_round().await {
+                self.case.inject.inject(scene).await?;
+            }
+            scene.record_totals().await
+        };
+        match injected.await {
             // the checker finds that the sale hangs
             Err(error) if self.case.may_hang() && error.is::<NotInTime>() => {}
             done => done?,
@@ -127,13 +133,6 @@ impl Run<'_> {
         evidence.bound_seconds = bound.as_secs_f64();
         evidence.kept = Some(self.out.to_owned());
         Ok(())
-    }
-
-    async fn inject_until_the_end(&self, scene: &mut Scene) -> Result<()> {
-        while scene.next_round().await {
-            self.case.inject.inject(scene).await?;
-        }
-        scene.record_totals().await
     }
 
     /// Starts to send orders to all instances and to record their outcomes.

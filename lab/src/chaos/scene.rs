@@ -16,7 +16,7 @@ use testkit::{
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, TTL_FLAG};
-use super::etcd::{self, Claim, OtherLocks};
+use super::etcd::{self, OtherLocks};
 use super::run::Outcome;
 use crate::experiment::counter;
 use crate::wait::{NotInTime, within};
@@ -299,7 +299,7 @@ impl Scene {
         };
         self.until(what, async || {
             let queue = etcd::queue(self.member(), LOCK_NAME).await?;
-            let Some(Claim { instance, lease }) = queue.first() else { return Ok(None) };
+            let Some((instance, lease)) = queue.first() else { return Ok(None) };
             let mut instances = self.cluster.instances.iter();
             let index = instances.position(|one| one.name == *instance);
             Ok(index.filter(|index| Some(*index) != besides).map(|index| (index, *lease)))
@@ -323,7 +323,7 @@ impl Scene {
     async fn lease_of(&self, index: usize) -> Result<Option<i64>> {
         let queue = etcd::queue(self.member(), LOCK_NAME).await?;
         let name = &self.cluster.instances[index].name;
-        Ok(queue.iter().find(|claim| claim.instance == *name).map(|claim| claim.lease))
+        Ok(queue.iter().find(|(instance, _)| instance == name).map(|(_, lease)| *lease))
     }
 
     /// Waits until this lease is gone, and records it.

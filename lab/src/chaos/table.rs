@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::case::Control;
 use super::run::Outcome;
 use super::{CaseResult, Results, Verdict};
-use crate::experiment::{float, rows, section};
+use crate::experiment::{rows, section};
 
 /// The tables, and every failure.
 pub(super) fn text(results: &Results) -> String {
@@ -15,10 +15,9 @@ pub(super) fn text(results: &Results) -> String {
     let head = "fault | times | orders | acknowledged | sold out | unknown | resolved | pause s | bound s \
                 | verdict";
     section(&mut text, "Faults", &rows(head, scenarios.into_iter().map(scenario)));
-    let head = "control of | without | breaks | broke | in trial | verdict";
+    let head = "control of | without | breaks | broke | units lost | in trial | verdict";
     let controls = rows(head, controls.into_iter().filter_map(control));
     section(&mut text, "The same without the safeguard, in at most four trials", &controls);
-    text += &unfenced(results).unwrap_or_default();
     for case in results.cases.iter().filter(|case| case.verdict() != Verdict::Good) {
         text += &failure(case, results);
     }
@@ -52,12 +51,18 @@ fn scenario(result: &CaseResult) -> [String; 10] {
     ]
 }
 
-fn control(result: &CaseResult) -> Option<[String; 6]> {
+fn control(result: &CaseResult) -> Option<[String; 7]> {
     let Control { without, breaks } = result.case.control?;
-    let (name, broke) = (result.case.name, result.run.as_ref().map(broken).unwrap_or_default());
-    let [name, without] = [name, without].map(str::to_owned);
-    let trials = result.trials.to_string();
-    Some([name, without, breaks.join(" or "), broke, trials, verdict(result)])
+    let (broke, lost) = result.run.as_ref().map(|run| (broken(run), lost(run))).unwrap_or_default();
+    Some([
+        result.case.name.to_owned(),
+        without.to_owned(),
+        breaks.join(" or "),
+        broke,
+        lost,
+        result.trials.to_string(),
+        verdict(result),
+    ])
 }
 
 fn verdict(result: &CaseResult) -> String {
@@ -78,20 +83,12 @@ fn broken(outcome: &Outcome) -> String {
     all.join(", ")
 }
 
-/// What pauses of holders cost without the fence.
-fn unfenced(results: &Results) -> Option<String> {
-    let is_unfenced = |result: &&CaseResult| result.case.title() == "holder-paused without fence";
-    let counts = &results.cases.iter().find(is_unfenced)?.run.as_ref().ok()?.counts;
-    // what is in stock and was sold as well, by the first instance's word at the end
+/// How many of the acknowledged units are in stock as well, by the first instance's word at the end.
+fn lost(outcome: &Outcome) -> String {
+    let counts = &outcome.counts;
     let state = counts.after.values().next().cloned().unwrap_or_default();
-    let lost = u64::try_from(state.stock + state.lucky - state.initial).unwrap_or(0);
-    let acknowledged = counts.acknowledged_units;
-    let percent = 100.0 * float(lost) / float(acknowledged.max(1));
-    Some(format!(
-        "Without the fence, with five instances and pauses of three TTL, {lost} of {acknowledged} \
-         acknowledged units were lost: {percent:.0} %.\n(Jepsen's analysis of etcd 3.4.3 found about \
-         18 % under pauses every five seconds.)\n\n"
-    ))
+    let lost = (state.stock + state.lucky - state.initial).max(0);
+    format!("{lost} of {}", counts.acknowledged_units)
 }
 
 /// What failed, and how to repeat it.

@@ -3,8 +3,8 @@
 //! - [`run`]: an experiment from start to end, with its directory, signals and exit code
 //! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
 //! - [`machine()`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
-//! - [`counter`], [`fault`], [`etcd_session`]: what an instance counts, why a load does not count, and a session beside
-//!   those of the instances
+//! - [`counter`], [`fault`]: what an instance counts, and why a load does not count
+//! - [`etcd_session`], [`compact`]: etcd beside the instances
 //! - [`rows`], [`figure`], [`bars`], [`publish`]: the results as tables, pictures and files
 
 mod machine;
@@ -21,11 +21,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use demo::signals::{self, ENDINGS, Signals};
+use etcd_client::{CompactionOptions, ResponseHeader};
 use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions};
 use hyper::Method;
 use loadtest::Report;
 use serde::Serialize;
-use testkit::{OwnedDir, probe};
+use testkit::{OwnedDir, PrivateEtcd, probe};
 
 pub(crate) use self::machine::{Machine, in_proc, machine};
 pub(crate) use self::plot::{Bar, bars};
@@ -117,6 +118,15 @@ pub(crate) async fn etcd_session(label: &str, endpoints: &[String]) -> Result<Se
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
 
+/// Compacts everything but the latest state, and returns its revision.
+pub(crate) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
+    let mut client = etcd.root().await?;
+    let put = client.put("lab/compaction", "", None).await?;
+    let revision = put.header().map_or(0, ResponseHeader::revision);
+    client.compact(revision, Some(CompactionOptions::new().with_physical())).await?;
+    Ok(revision)
+}
+
 /// A counter or gauge of the instance at this port, summed over its labels; 0 if it does not answer.
 pub(crate) async fn counter(port: u16, name: &str) -> u64 {
     let page = probe::http(Method::GET, port, "/metrics", "").await;
@@ -126,12 +136,9 @@ pub(crate) async fn counter(port: u16, name: &str) -> u64 {
 fn read_counter(text: &str, name: &str) -> u64 {
     let samples = text.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
-        let value = match rest.strip_prefix('{') {
-            Some(labels) => labels.split_once("} ")?.1,
-            None => rest.strip_prefix(' ')?,
-        };
+        let value = rest.rsplit(' ').next().filter(|_| rest.starts_with(['{', ' ']))?;
         // a counter may be written as a float
-        value.split(['.', ' ']).next()?.parse::<u64>().ok()
+        value.split('.').next()?.parse::<u64>().ok()
     });
     samples.sum()
 }

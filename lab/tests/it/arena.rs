@@ -1,11 +1,10 @@
 //! The arena in its short form. What is asserted are counts, never times.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::process::Command;
-use tokio::time::timeout;
+
+use super::{ended, lab};
 
 /// A pause outlasts a lease, and there is one for each lock and fence.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
@@ -14,21 +13,15 @@ const RUN_DEADLINE: Duration = Duration::from_mins(3);
 /// what it said.
 async fn run(flags: &[&str]) -> (Vec<Value>, String) {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
-    command.args(["arena", "--short"]).args(flags);
-    command.arg("--out").arg(out.path()).env("TMPDIR", temp.path());
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = timeout(RUN_DEADLINE, command.output()).await.expect("it ends").unwrap();
-    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let mut command = lab(temp.path(), &["arena", "--short"]);
+    command.args(flags).arg("--out").arg(out.path());
+    let (status, said) = ended(command, RUN_DEADLINE).await;
+    assert_eq!(status, Some(0), "{said}");
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0, "{said}");
     let results = std::fs::read(out.path().join("results.json")).unwrap();
     let results: Value = serde_json::from_slice(&results).unwrap();
-    assert!(out.path().join("tables.md").exists());
-    for picture in std::fs::read_dir(out.path()).unwrap() {
-        let picture = std::fs::read_to_string(picture.unwrap().path()).unwrap();
-        assert!(!picture.contains("NaN"), "{picture}");
-    }
+    let tables = std::fs::read_to_string(out.path().join("tables.md")).unwrap();
+    assert!(!tables.contains("NaN"), "{tables}");
     let locks = results["locks"].as_array().unwrap().clone();
     for lock in &locks {
         assert_eq!(lock["faults"], Value::Array(Vec::new()), "{said}");

@@ -1,15 +1,12 @@
 //! The bench in its short form: everything is measured once. What is asserted are counts, never times.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 use testkit::processes::processes;
-use tokio::process::Command;
-use tokio::time::timeout;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_lab");
+use super::{ended, lab};
 
 /// Everything once takes much longer than anything else here, and more so on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
@@ -18,12 +15,9 @@ const CONTENDERS: [&str; 5] = ["combined", "atomic-script", "etcd-recipe", "etcd
 
 /// Runs `lab bench` and returns its status and what it said, all together.
 async fn bench(temp: &Path, out: &Path, flags: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(PROGRAM);
-    command.arg("bench").args(flags).arg("--out").arg(out).env("TMPDIR", temp);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = timeout(RUN_DEADLINE, command.output()).await.expect("it ends").unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).unwrap())
+    let mut command = lab(temp, &["bench"]);
+    command.args(flags).arg("--out").arg(out);
+    ended(command, RUN_DEADLINE).await
 }
 
 /// The load of this measure and contender, of which there is one.

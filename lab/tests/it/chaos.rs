@@ -1,7 +1,6 @@
 //! The fault suite, as its users run it: a few scenarios and their controls.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,21 +9,20 @@ use testkit::wait::eventually;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_lab");
+use super::{ended, lab};
 
 /// A short run takes about a minute; many tests beside it may double that and more.
 const PATIENCE: Duration = Duration::from_mins(8);
 
 fn suite(temp: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.arg("chaos").args(args).arg("--out").arg(temp.join("out"));
+    let mut command = lab(temp, &["chaos"]);
+    command.args(args).arg("--out").arg(temp.join("out"));
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("FLASH_SALE_") || name.starts_with("CHAOS_") {
             command.env_remove(&*name);
         }
     }
-    command.env("TMPDIR", temp).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
 
@@ -32,10 +30,8 @@ fn suite(temp: &Path, args: &[&str]) -> Command {
 #[tokio::test]
 async fn scenarios_hold_and_controls_fail() {
     let temp = tempfile::tempdir().unwrap();
-    let output = timeout(PATIENCE, suite(temp.path(), &["--short", "--seed", "1"]).output()).await;
-    let output = output.expect("it ends").unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let (status, said) = ended(suite(temp.path(), &["--short", "--seed", "1"]), PATIENCE).await;
+    assert_eq!(status, Some(0), "{said}");
 
     let results = std::fs::read(temp.path().join("out/results.json")).unwrap();
     let results: serde_json::Value = serde_json::from_slice(&results).unwrap();
@@ -83,8 +79,7 @@ async fn interrupt_leaves_nothing() {
 #[tokio::test]
 async fn an_unknown_scenario_is_refused() {
     let temp = tempfile::tempdir().unwrap();
-    let output = suite(temp.path(), &["--only", "meteor"]).output().await.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let (status, said) = ended(suite(temp.path(), &["--only", "meteor"]), PATIENCE).await;
+    assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("there is no scenario \"meteor\""), "{said}");
 }

@@ -7,3 +7,25 @@ mod articles;
 mod bench;
 #[cfg(feature = "chaos")]
 mod chaos;
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// `lab` with these arguments; what it starts and leaves is in `temp`.
+fn lab(temp: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+    command.args(args).env("TMPDIR", temp).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Its status, and what it said.
+async fn ended(mut command: Command, patience: Duration) -> (Option<i32>, String) {
+    let output = timeout(patience, command.output()).await.expect("it ends").unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::chaos::case::{Case, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::experiment::etcd_session;
+use crate::experiment::{compact as compact_etcd, etcd_session};
 use demo::cluster::Proxied;
 
 /// How long a member is away: longer than the sale may pause.
@@ -148,7 +148,7 @@ async fn compact(scene: &mut Scene) -> Result<()> {
     let mut revision = 0;
     let mut is_cut = true;
     while began.elapsed() < BREAK * 2 {
-        let compacted = etcd::compact(scene.member()).await?;
+        let compacted = compact_etcd(scene.member()).await?;
         if compacted > revision {
             scene.evidence.add("compactions", 1);
         }

@@ -57,7 +57,9 @@ mod tests {
                 scenario = case;
             } else {
                 assert_eq!(case.name, scenario.name);
-                let with = Case { control: case.control, rounds: case.rounds, ..scenario };
+                let Case { control, proof, round, rounds, goes_on_within, alone, .. } = case;
+                let with =
+                    Case { round, rounds, goes_on_within, proof, alone, control, ..scenario };
                 assert_ne!(format!("{with:?}"), format!("{case:?}"), "{}", case.title());
             }
         }

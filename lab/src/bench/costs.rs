@@ -1,16 +1,17 @@
-//! Memory of an instance, idle and with many waiting orders.
+//! What is no load: the memory of an instance, and the least that a handover costs.
 
 use std::time::Duration;
 
 use anyhow::Result;
+use etcd_client::Client;
 use loadtest::Report;
 use serde::Serialize;
 use testkit::LOCK_NAME;
+use tokio::time::Instant;
 
-use super::case::{Case, stop_instances};
-use super::contender::Contender;
-use super::options::{BenchOptions, Measure};
-use crate::experiment::{counter, etcd_session, fault, float, in_proc, note};
+use super::case::Case;
+use super::options::{BenchOptions, Contender, Measure};
+use crate::experiment::{Spread, counter, etcd_session, fault, float, in_proc, note};
 use crate::wait::until;
 use demo::cluster::Cluster;
 use demo::load::TIMEOUT;
@@ -40,7 +41,7 @@ impl Memory {
 }
 
 /// Holds the lock from outside while orders wait for it; `None` where there is no `/proc`.
-pub(super) async fn measure(
+pub(super) async fn memory(
     cluster: &mut Cluster,
     options: &BenchOptions,
 ) -> Result<Option<Memory>> {
@@ -52,7 +53,7 @@ pub(super) async fn measure(
     first.start(cluster, None)?.report(TIMEOUT).await?;
     let Some(idle) = resident_bytes(pid) else {
         note("memory: left out, since it needs /proc");
-        stop_instances(cluster).await?;
+        cluster.stop_instances().await?;
         return Ok(None);
     };
 
@@ -71,7 +72,7 @@ pub(super) async fn measure(
     guard.unlock().await?;
     session.close().await?;
     let load = load.report(TIMEOUT).await?;
-    stop_instances(cluster).await?;
+    cluster.stop_instances().await?;
     Ok(Some(Memory { idle, waiting, orders, load }))
 }
 
@@ -79,4 +80,39 @@ pub(super) async fn measure(
 fn resident_bytes(pid: u32) -> Option<u64> {
     let resident = in_proc(&format!("{pid}/status"), "VmRSS")?;
     Some(resident.strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+/// Times in microseconds, one client, nothing else going on.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct EtcdCost {
+    /// From sending a put to its answer.
+    pub(super) commit: Spread,
+    /// From sending a put until another client's watch reports it.
+    pub(super) commit_and_notification: Spread,
+}
+
+/// Measures so many commits.
+pub(super) async fn etcd_cost(endpoint: &str, commits: usize) -> Result<EtcdCost> {
+    const KEY: &str = "bench/commit";
+    let mut writer = Client::connect([endpoint], None).await?;
+    let mut watcher = Client::connect([endpoint], None).await?;
+    let mut watch = watcher.watch(KEY, None).await?;
+    let (mut commit, mut notified) = (Vec::new(), Vec::new());
+    for _ in 0..commits {
+        let sent = Instant::now();
+        let put = async {
+            writer.put(KEY, "", None).await?;
+            Ok::<_, etcd_client::Error>(sent.elapsed())
+        };
+        let event = async {
+            // the answer that the watcher was created has no events
+            while watch.message().await?.is_some_and(|message| message.events().is_empty()) {}
+            Ok(sent.elapsed())
+        };
+        let (put, event) = tokio::try_join!(put, event)?;
+        commit.push(put.as_secs_f64() * 1e6);
+        notified.push(event.as_secs_f64() * 1e6);
+    }
+    let of = |micros| Spread::of(micros).unwrap_or_default();
+    Ok(EtcdCost { commit: of(commit), commit_and_notification: of(notified) })
 }
