@@ -14,7 +14,7 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-lock test-service test-demo deny bench arena chaos screenshots clean
+.PHONY: help setup build demo test test-all test-lock test-demo test-rest deny bench arena chaos screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -67,7 +67,7 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	  else echo "== dependencies: left out without cargo-deny (make deny builds it)"; fi
 	@echo "== tests"
 	@$(TEST) $(ALL) --no-run
-	@$(MAKE) --no-print-directory --jobs 3 test-lock test-service test-demo
+	@$(MAKE) --no-print-directory --jobs 3 test-lock test-demo test-rest
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 # Tests whose server is not installed are left out, and say so.
@@ -75,12 +75,13 @@ test-lock:
 	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --doc
 
-test-service:
-	@$(TEST) $(ALL) --lib --bins --test servers --test service --test model -- --test-threads $(TEST_THREADS)
-
 test-demo:
 	@command -v chromedriver >/dev/null || left_out="$(PAGE_TESTS:%=--skip page::%)"; \
-	  $(TEST) $(ALL) --test demo --test lab -- $$left_out
+	  $(TEST) $(ALL) --test demo -- --test-threads $(TEST_THREADS) $$left_out
+
+test-rest:
+	@$(TEST) $(ALL) --lib --bins --test servers --test service --test model -- --test-threads $(TEST_THREADS)
+	@$(TEST) $(ALL) --test lab
 
 test-all: test deny ## the tests, lints as shipped, the licences, and the first command as a new user runs it
 	@echo "== lints, as shipped"
