@@ -14,21 +14,21 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{HeaderValue, Request, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::client_io::ClientIo;
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::safeguard::LIMITS;
+use crate::throttle::Throttle;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 4096;
@@ -40,6 +40,9 @@ const RECEIVE_BUFFER_BYTES: u32 = 64 * 1024;
 /// The most bytes of a head in memory. A client meets our own smaller limits, which answer with a problem; hyper
 /// answers a head beyond this with a bare 431.
 pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
+
+/// The pause after the system failed to accept a connection: file descriptors or memory have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +80,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Cancel safety
 /// Dropping the future closes every connection at once.
 pub async fn serve(
-    mut listener: TcpListener,
+    listener: TcpListener,
     router: Router,
     options: ServerOptions,
     stop: impl Future<Output = ()>,
@@ -95,16 +98,11 @@ pub async fn serve(
     // a disconnected buyer leaves the queue
     let mut connections = JoinSet::new();
     loop {
-        let accept = async {
-            // never an error: the semaphore stays open
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            (Listener::accept(&mut listener).await, permit)
-        };
-        let ((stream, _peer), permit) = tokio::select! {
+        let (stream, permit) = tokio::select! {
             () = &mut stop => break,
             // removes the ended connections
             Some(_) = connections.join_next() => continue,
-            accepted = accept => accepted,
+            accepted = accept(&listener, &permits) => accepted,
         };
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
@@ -149,4 +147,31 @@ fn answer(
         }
         Ok(answer)
     }
+}
+
+/// The next connection, once there is room for one.
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
+    static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
+    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, _peer)) => return (stream, permit),
+            Err(error) if is_of_the_connection(&error) => {}
+            Err(error) => {
+                if let Some(suppressed) = FAILURES.pass() {
+                    tracing::warn!(%error, suppressed, "cannot accept a connection");
+                }
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether only this connection failed: the next one may be there already.
+fn is_of_the_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

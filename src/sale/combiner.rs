@@ -77,21 +77,21 @@ impl EtcdLock {
             let locked = tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return,
-                locked = queue.while_orders_wait(lock, || self.too_late(queue)) => locked,
+                locked = queue.while_orders_wait(lock, |waiting| self.too_late(queue, waiting)) => locked,
             };
             let pause = match locked {
                 Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
-                    queue.fail_all(|| unavailable(Arc::clone(&error)));
+                    queue.fail_all(|_| unavailable(Arc::clone(&error)));
                     Some(pause)
                 }
                 // no order waits any more
                 None => None,
             };
             if let Some(pause) = pause {
-                queue.while_expiring(sleep(pause), || self.too_late(queue)).await;
+                queue.while_expiring(sleep(pause), |waiting| self.too_late(queue, waiting)).await;
             }
         }
     }
@@ -150,7 +150,8 @@ impl EtcdLock {
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.
-            let turn = queue.while_expiring(guard.hand_over(), || self.too_late(queue));
+            let turn =
+                queue.while_expiring(guard.hand_over(), |waiting| self.too_late(queue, waiting));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
@@ -203,10 +204,10 @@ impl EtcdLock {
                     let error = Arc::new(error);
                     if !is_stale(&error) {
                         tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
+                        // the next orders read the stock first, and soon notice that the store does not answer
+                        stock_reads.forget(queue.item());
+                        queue.set_store_error(Some(Arc::clone(&error)));
                     }
-                    // the next orders read the stock first, and soon notice that the store does not answer
-                    stock_reads.forget(queue.item());
-                    queue.set_store_error(Some(Arc::clone(&error)));
                     Err(error)
                 }
             }
@@ -218,7 +219,7 @@ impl EtcdLock {
         };
         let answered = until_known(send, may_repeat);
         let Failed { latest, unknown } =
-            match queue.while_expiring(answered, || self.too_late(queue)).await {
+            match queue.while_expiring(answered, |waiting| self.too_late(queue, waiting)).await {
                 Ok((outcomes, took)) => {
                     self.answer(queue, batch, outcomes);
                     return Ok(took);
@@ -231,6 +232,9 @@ impl EtcdLock {
             }
         }
         if is_stale(&latest) {
+            for waiting in &mut batch {
+                waiting.stale = Some(Arc::clone(&latest));
+            }
             return put_back_for_another_tenure(batch);
         }
         if !self.can_repeat(&latest, &batch, deadline) {
@@ -277,8 +281,8 @@ impl EtcdLock {
     }
 
     /// The error of an order whose time is over.
-    fn too_late(&self, queue: &OrderQueue) -> SaleError {
-        match queue.store_error() {
+    fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
+        match waiting.stale.clone().or_else(|| queue.store_error()) {
             Some(error) => SaleError::of_read(error, queue.item()),
             None => self.not_granted(),
         }
@@ -302,6 +306,6 @@ impl Drop for ServedQueue {
         lock.context.stock_reads.forget(queue.item());
         // its task may have removed it already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
-        queue.fail_all(|| SaleError::Stopping);
+        queue.fail_all(|_| SaleError::Stopping);
     }
 }

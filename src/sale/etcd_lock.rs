@@ -92,7 +92,8 @@ impl SaleGuard for EtcdLock {
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
-        Box::pin(self.check_one(self.context.inventory.known_items(MAX_CHECKED_LOCKS)))
+        let items = self.context.inventory.known_items(MAX_CHECKED_LOCKS);
+        Box::pin(self.check_locks(items))
     }
 
     fn sessions(&self) -> Option<&SessionKeeper> {

@@ -11,8 +11,8 @@ use super::{EtcdLock, SaleError};
 use crate::inventory::Item;
 use crate::throttle::Throttle;
 
-/// How long a question about a lock may take.
-const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a question about a lock may take: less than the readiness check, which could not tell who is silent.
+const QUESTION_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The pause before the next request for a lock after a failure of the lock service.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
@@ -71,19 +71,18 @@ impl EtcdLock {
 
     /// The claims on the lock of `item`, the holder first.
     pub(super) async fn claims(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        let asked = async { self.mutex(item).await?.queue().await };
-        let silence = |_| {
-            let unanswered = LockError::Timeout { waited: QUESTION_TIMEOUT };
-            Err(self.sessions.latest_error().unwrap_or(unanswered))
-        };
-        timeout(QUESTION_TIMEOUT, asked).await.unwrap_or_else(silence).map_err(unavailable)
+        self.in_time(async { self.mutex(item).await?.queue().await.map_err(unavailable) }).await
     }
 
     /// Whether the lock of one of these items can be had.
-    pub(super) async fn check_one(&self, items: Vec<Item>) -> Result<(), SaleError> {
+    pub(super) async fn check_locks(&self, items: Vec<Item>) -> Result<(), SaleError> {
+        self.in_time(self.check_one(items)).await
+    }
+
+    async fn check_one(&self, items: Vec<Item>) -> Result<(), SaleError> {
         let mut first_error = None;
         for item in items {
-            let mutex = self.mutex(&item).await.map_err(unavailable)?;
+            let mutex = self.mutex(&item).await?;
             let error = match mutex.probe().await.map_err(unavailable) {
                 Ok(Some(front)) if front.lease == 0 => {
                     SaleError::LockBlocked { item, key: front.key }
@@ -96,9 +95,21 @@ impl EtcdLock {
         first_error.map_or(Ok(()), Err)
     }
 
+    /// The answer to a question, or why there is none.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, SaleError>>,
+    ) -> Result<T, SaleError> {
+        timeout(QUESTION_TIMEOUT, answer).await.unwrap_or_else(|_| {
+            let unanswered = LockError::Timeout { waited: QUESTION_TIMEOUT };
+            Err(unavailable(self.sessions.latest_error().unwrap_or(unanswered)))
+        })
+    }
+
     /// The mutex of an item in the open session; waits for a session.
-    async fn mutex(&self, item: &Item) -> Result<Mutex, LockError> {
-        self.sessions.session().await?.mutex(&self.name_of(item))
+    async fn mutex(&self, item: &Item) -> Result<Mutex, SaleError> {
+        let session = self.sessions.session().await;
+        session.and_then(|session| session.mutex(&self.name_of(item))).map_err(unavailable)
     }
 }
 

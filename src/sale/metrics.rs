@@ -1,4 +1,4 @@
-//! The metrics of a sale. An update is a few additions in memory for a batch, and one for an order.
+//! The metrics of a sale. An update is a few additions in memory for a batch; for an order, one, and an entry of the latencies under a mutex.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

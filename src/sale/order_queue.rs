@@ -27,6 +27,8 @@ pub(super) struct WaitingOrder {
     deadline: Instant,
     /// The error of an attempt that was sent and not answered: the order may have been accepted.
     pub(super) unknown: Option<Arc<InventoryError>>,
+    /// The fence's refusal of its latest batch.
+    pub(super) stale: Option<Arc<InventoryError>>,
 }
 
 impl WaitingOrder {
@@ -51,13 +53,29 @@ impl WaitingOrder {
     }
 }
 
+struct Waiting {
+    orders: VecDeque<WaitingOrder>,
+    /// When the orders of disconnected buyers are removed next.
+    sweep_at: Instant,
+}
+
+impl Waiting {
+    /// Removes the orders of disconnected buyers; not again for each order that finds the queue full.
+    fn sweep(&mut self, now: Instant) {
+        if now >= self.sweep_at {
+            self.sweep_at = now + SWEEP_EVERY;
+            self.orders.retain(|order| !order.is_disconnected());
+        }
+    }
+}
+
 /// The waiting orders of one item at this instance, first in, first out. Bounded. All have the same time
 /// limit, so the first order has the earliest deadline.
 pub(super) struct OrderQueue {
     item: Item,
     limit: usize,
     wait_timeout: Duration,
-    waiting: Mutex<VecDeque<WaitingOrder>>,
+    waiting: Mutex<Waiting>,
     arrived: Notify,
     /// Why the latest batch failed in the store; `None` after a batch that succeeded.
     store_error: Mutex<Option<Arc<InventoryError>>>,
@@ -69,7 +87,7 @@ impl OrderQueue {
             item,
             limit,
             wait_timeout,
-            waiting: Mutex::default(),
+            waiting: Mutex::new(Waiting { orders: VecDeque::new(), sweep_at: Instant::now() }),
             arrived: Notify::new(),
             store_error: Mutex::default(),
         }
@@ -84,13 +102,18 @@ impl OrderQueue {
     /// # Errors
     /// [`SaleError::QueueFull`].
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
+        let now = Instant::now();
         let mut waiting = self.waiting.lock();
-        if waiting.len() >= self.limit {
-            return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
+        if waiting.orders.len() >= self.limit {
+            waiting.sweep(now);
+            if waiting.orders.len() >= self.limit {
+                return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
+            }
         }
         let (reply, answer) = oneshot::channel();
-        let deadline = Instant::now() + self.wait_timeout;
-        waiting.push_back(WaitingOrder { order, reply, deadline, unknown: None });
+        let deadline = now + self.wait_timeout;
+        let order = WaitingOrder { order, reply, deadline, unknown: None, stale: None };
+        waiting.orders.push_back(order);
         drop(waiting);
         self.arrived.notify_one();
         Ok(answer)
@@ -98,7 +121,7 @@ impl OrderQueue {
 
     /// Takes up to `most` orders from the front, without those of disconnected buyers.
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
-        let mut waiting = self.waiting.lock();
+        let waiting = &mut self.waiting.lock().orders;
         let mut batch = Vec::with_capacity(most.min(waiting.len()));
         while batch.len() < most
             && let Some(first) = waiting.pop_front()
@@ -112,14 +135,14 @@ impl OrderQueue {
 
     /// Puts a batch back to the front, in its order.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let mut waiting = self.waiting.lock();
+        let waiting = &mut self.waiting.lock().orders;
         for order in batch.into_iter().rev() {
             waiting.push_front(order);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.lock().len()
+        self.waiting.lock().orders.len()
     }
 
     /// Waits for an order whose buyer is still connected.
@@ -131,9 +154,9 @@ impl OrderQueue {
     }
 
     /// [Fails](WaitingOrder::fail) all waiting orders.
-    pub(super) fn fail_all(&self, error: impl Fn() -> SaleError) {
+    pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
         for waiting in self.take(usize::MAX) {
-            waiting.fail(|_| error());
+            waiting.fail(&error);
         }
     }
 
@@ -141,7 +164,7 @@ impl OrderQueue {
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
-        error: impl Fn() -> SaleError,
+        error: impl Fn(&WaitingOrder) -> SaleError,
     ) -> F::Output {
         let mut future = pin!(future);
         loop {
@@ -156,7 +179,7 @@ impl OrderQueue {
     pub(super) async fn while_orders_wait<F: Future>(
         &self,
         future: F,
-        error: impl Fn() -> SaleError,
+        error: impl Fn(&WaitingOrder) -> SaleError,
     ) -> Option<F::Output> {
         let mut future = pin!(future);
         while self.has_orders() {
@@ -170,28 +193,28 @@ impl OrderQueue {
 
     /// When the first order is too late, or its buyer may have disconnected.
     fn next_sweep(&self) -> Instant {
-        let sweep_at = Instant::now() + SWEEP_EVERY;
-        self.waiting.lock().front().map_or(sweep_at, |first| first.deadline.min(sweep_at))
+        let Waiting { orders, sweep_at } = &*self.waiting.lock();
+        orders.front().map_or(*sweep_at, |first| first.deadline.min(*sweep_at))
     }
 
     /// Fails the orders whose time is over, and drops those of disconnected buyers.
-    fn sweep(&self, error: impl Fn() -> SaleError) {
+    fn sweep(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
         let now = Instant::now();
         let mut waiting = self.waiting.lock();
-        waiting.retain(|order| !order.is_disconnected());
-        let count = waiting.partition_point(|order| order.deadline <= now);
-        let expired: Vec<_> = waiting.drain(..count).collect();
+        waiting.sweep(now);
+        let count = waiting.orders.partition_point(|order| order.deadline <= now);
+        let expired: Vec<_> = waiting.orders.drain(..count).collect();
         drop(waiting);
         for order in expired {
-            order.fail(|_| error());
+            order.fail(&error);
         }
     }
 
-    /// Drops the orders of disconnected buyers, and returns whether any is left.
+    /// Whether a connected buyer waits. Drops the orders of disconnected ones before that.
     fn has_orders(&self) -> bool {
-        let mut waiting = self.waiting.lock();
-        waiting.retain(|order| !order.is_disconnected());
-        !waiting.is_empty()
+        let orders = &mut self.waiting.lock().orders;
+        while orders.pop_front_if(|order| order.is_disconnected()).is_some() {}
+        !orders.is_empty()
     }
 
     /// Notes why the latest batch failed, if it did.
@@ -227,9 +250,23 @@ mod tests {
         let mut batch = queue.take(2);
         batch[0].unknown = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
         queue.put_back(batch);
-        queue.fail_all(|| SaleError::Stopping);
+        queue.fail_all(|_| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
         assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
         assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
+    }
+
+    /// Goal: disconnected buyers keep no place of a full queue. Method: nothing else sweeps; paused time.
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_forgets_who_disconnected() {
+        let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_mins(1));
+        for id in ["a", "b"] {
+            drop(queue.push(order(id)).expect("room"));
+        }
+        let _waits = queue.push(order("c")).expect("room");
+        drop(queue.push(order("d")).expect("room"));
+        assert!(queue.push(order("e")).is_err(), "swept a moment ago");
+        tokio::time::advance(SWEEP_EVERY).await;
+        drop(queue.push(order("e")).expect("room"));
     }
 }

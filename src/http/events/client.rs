@@ -4,18 +4,19 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::IntoResponse;
-use axum::response::sse::{Event, KeepAlive, Sse};
-use futures_util::stream::{self, StreamExt as _};
+use axum::body::Bytes;
+use futures_util::stream::{self, Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::timeout;
 
 use super::feed::{Change, Feed};
 
-/// How long a client waits before it reconnects.
-const RETRY: Duration = Duration::from_secs(1);
-
 /// After this silence a comment shows that the connection lives.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// The first message: how long to wait before a reconnect.
+const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
+const COMMENT: Bytes = Bytes::from_static(b": still here\n\n");
 
 struct Client {
     feed: Arc<Feed>,
@@ -31,28 +32,30 @@ pub(super) fn stream(
     feed: Arc<Feed>,
     latest: watch::Receiver<Change>,
     place: OwnedSemaphorePermit,
-) -> impl IntoResponse {
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let client = Client { feed, latest, version: 0, _place: place };
     let messages = stream::unfold(client, |mut client| async {
         let over = client.feed.over.clone();
         let next = over.run_until_cancelled(client.next()).await??;
-        Some((Ok::<_, Infallible>(next), client))
+        Some((Ok(next), client))
     });
-    let retry = stream::iter([Ok(Event::default().retry(RETRY))]);
-    let keep_alive = KeepAlive::new().interval(HEARTBEAT).text("still here");
-    Sse::new(retry.chain(messages)).keep_alive(keep_alive)
+    stream::iter([Ok(RETRY)]).chain(messages)
 }
 
 impl Client {
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<Bytes> {
         let version = self.version;
-        let change = self.latest.wait_for(|change| change.version > version).await.ok()?.clone();
-        let (version, message) = if version > 0 && change.version == version + 1 {
-            (change.version, change.message)
+        let newer = self.latest.wait_for(|change| change.version > version);
+        let change = match timeout(HEARTBEAT, newer).await {
+            Ok(change) => change.ok()?.clone(),
+            Err(_) => return Some(COMMENT),
+        };
+        let (version, text) = if version > 0 && change.version == version + 1 {
+            (change.version, change.text)
         } else {
             self.feed.snapshot()
         };
         self.version = version;
-        Some(message)
+        Some(text)
     }
 }

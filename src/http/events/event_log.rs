@@ -38,19 +38,22 @@ impl EventLog {
         let (stale_batches, lost_tenures) = (&metrics.stale_batches, &metrics.lost_tenures);
         let now = [stale_batches.get(), sale.lost_sessions(), lost_tenures.get()];
         let Some(before) = self.counters.replace(now) else { return };
-        let (name, grew) = (sale.instance(), |index: usize| now[index] > before[index]);
-        if grew(0) {
-            self.note(at_ms, "stale-batch", stale_batch(name));
-        }
-        if grew(1) {
-            let text = format!(
-                "{name} did not renew its lease in time: it slept, or the lock service did not answer it. It lost \
-                 its place in the queue, and takes another one."
-            );
-            self.note(at_ms, "session-lost", text);
-        }
-        if grew(2) {
-            self.note(at_ms, "lock-lost", format!("{name} lost the lock while it held it."));
+        let name = sale.instance();
+        let texts = [
+            ("stale-batch", stale_batch(name)),
+            (
+                "session-lost",
+                format!(
+                    "{name} did not renew its lease in time: it slept, or the lock service did not answer \
+                     it. It lost its place in the queue, and takes another one."
+                ),
+            ),
+            ("lock-lost", format!("{name} lost the lock while it held it.")),
+        ];
+        for (index, (kind, text)) in texts.into_iter().enumerate() {
+            if now[index] > before[index] {
+                self.note(at_ms, kind, text);
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::sse::Event;
+use axum::body::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -29,8 +29,8 @@ const LINGER: Duration = Duration::from_secs(10);
 pub(super) struct Feed {
     projection: Mutex<Projection>,
     latest: watch::Sender<Change>,
-    /// The version of the last snapshot, and the snapshot.
-    snapshot: Mutex<(u64, Event)>,
+    /// The version and the text of the last snapshot.
+    snapshot: Mutex<(u64, Bytes)>,
     /// Cancelled when its task ends.
     pub(super) over: CancellationToken,
 }
@@ -40,7 +40,7 @@ pub(super) struct Feed {
 pub(super) struct Change {
     pub(super) version: u64,
     /// The changes since the version before.
-    pub(super) message: Event,
+    pub(super) text: Bytes,
 }
 
 impl Feed {
@@ -66,7 +66,7 @@ impl Feed {
     }
 
     /// The whole state as of the latest version, encoded once for all watchers.
-    pub(super) fn snapshot(&self) -> (u64, Event) {
+    pub(super) fn snapshot(&self) -> (u64, Bytes) {
         // the projection is locked first, so that no version comes in between
         let projection = self.projection.lock();
         let version = self.latest.borrow().version;
@@ -129,20 +129,20 @@ impl Feed {
         }
         // a gap in the versions makes every watcher take a snapshot
         let version = self.latest.borrow().version + if is_new_sale { 2 } else { 1 };
-        let message = encode("change", version, projection, state.clone(), lists);
-        self.latest.send_replace(Change { version, message });
+        let text = encode("change", version, projection, state.clone(), lists);
+        self.latest.send_replace(Change { version, text });
         *last = state;
     }
 }
 
 /// A message: the state, and entries of the lists.
-fn encode(event: &str, version: u64, projection: &Projection, state: Value, lists: Lists) -> Event {
+fn encode(event: &str, version: u64, projection: &Projection, state: Value, lists: Lists) -> Bytes {
     let mut message = state;
     message["version"] = version.into();
     message["now_ms"] = projection.clock.now_ms().into();
     for (name, list) in lists {
         message[name] = list.into();
     }
-    let id = format!("{:.0}-{version}", projection.clock.anchor_ms);
-    Event::default().id(id).event(event).data(message.to_string())
+    let feed = projection.clock.anchor_ms;
+    format!("id: {feed:.0}-{version}\nevent: {event}\ndata: {message}\n\n").into()
 }

@@ -19,9 +19,10 @@ mod timeline;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::Uri;
-use axum::response::{IntoResponse as _, Response};
+use axum::http::{HeaderValue, Uri, header};
+use axum::response::Response;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
@@ -115,7 +116,12 @@ pub(super) async fn events(
         check_known(&events.inventory, &item).await?;
     }
     let (feed, latest) = subscribe(&app, &item);
+    let stream = client::stream(feed, latest, place);
+    let mut response = Response::new(Body::from_stream(stream));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // a proxy must not buffer the stream
-    let headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")];
-    Ok((headers, client::stream(feed, latest, place)).into_response())
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
 }
