@@ -51,7 +51,10 @@ pub async fn baseline(
 ) -> Result<Box<dyn SaleGuard>, BoxError> {
     Ok(match mode {
         LockMode::EtcdRecipe => PerOrder::guard(context, mode, Recipe::connect(etcd, ttl).await?),
-        LockMode::EtcdRpc => PerOrder::guard(context, mode, LockCall::connect(etcd, ttl).await?),
+        LockMode::EtcdRpc => {
+            tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
+            PerOrder::guard(context, mode, LockCall::connect(etcd, ttl).await?)
+        }
         _ => in_process(context, mode),
     })
 }
