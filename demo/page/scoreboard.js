@@ -49,6 +49,7 @@ export class Scoreboard {
       lock: run.guard,
       fault: FAULTS[run.fault] ?? "none",
       ...figures(run, fenceKind),
+      ...(run.verdict ? {} : { oversold: "–" }),
       verdict: run.verdict ? (run.verdict.pass ? "PASS" : "FAIL") : "no verdict",
     }, ...this.#rows].slice(0, MOST);
     this.#store();

@@ -35,7 +35,7 @@ pub struct ServeOptions {
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
     pub without: Vec<Safeguard>,
 
-    /// Stop, kill or pause this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
+    /// Stop, kill, pause or starve this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
     #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
     pub fault_at: Vec<Rule>,
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::wait::eventually;
 
@@ -21,6 +21,9 @@ const RANGE: Range<u16> = 15_000..30_000;
 /// Below [`RANGE`], so that servers on random ports get none of these.
 const RESERVABLE: Range<u16> = 10_000..15_000;
 
+/// The ports given out.
+static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
 /// How often a server or a test is started on other ports if another program took its port.
 pub const PORT_ATTEMPTS: usize = 5;
 
@@ -29,18 +32,26 @@ pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// `N` ports of 127.0.0.1 that were free a moment ago, and that nobody else in this process gets.
+/// `N` ports of 127.0.0.1 that were free a moment ago, and that nobody else in this process gets before each was given out
+/// once.
 ///
 /// Another program may take one before it is used; then the caller tries again.
 ///
 /// # Errors
 /// When no port is free.
 pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
-    let mut found = [0; N];
-    for port in &mut found {
-        *port = take(RANGE, &[0]).ok_or(io::ErrorKind::AddrInUse)?;
-    }
-    Ok(found)
+    let search = || {
+        let mut found = [0; N];
+        for port in &mut found {
+            *port = take(RANGE, &[0])?;
+        }
+        Some(found)
+    };
+    let again = || {
+        taken().retain(|port| !RANGE.contains(port));
+        search()
+    };
+    Ok(search().or_else(again).ok_or(io::ErrorKind::AddrInUse)?)
 }
 
 /// A port `p` such that all `p + offset` are free, and no other test gets them.
@@ -53,11 +64,12 @@ pub fn reserve(offsets: &[u16]) -> u16 {
     take(RESERVABLE, offsets).expect("thousands of ports are not all taken")
 }
 
-fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
-    /// The ports given out, for the life of this process.
-    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+fn taken() -> MutexGuard<'static, BTreeSet<u16>> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
+    let mut taken = taken();
     let bytes = uuid::Uuid::new_v4().into_bytes();
     // parallel runs begin at different places
     let start = usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % range.len();
@@ -83,4 +95,17 @@ pub async fn address_in(log: &Path) -> SocketAddr {
     })
     .await;
     address.expect("it was just found")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a long run does not run out of ports.
+    #[test]
+    fn ports_are_given_out_again() {
+        taken().extend(RANGE);
+        let [one, other] = free_ports().unwrap();
+        assert!(one != other && RANGE.contains(&one), "{one}, {other}");
+    }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::EtcdOptions;
-use flash_sale::config::Config;
+use flash_sale::config::{Config, FileError};
 use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve;
@@ -39,19 +39,24 @@ pub use crate::locks::LockMode;
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
-/// The guard of this mode, which is no lock of the library. `etcd` and `ttl` are for those on etcd.
+/// The guard of this mode, which is no lock of the library. `etcd` is called, and `ttl` used, for those on etcd alone.
 ///
 /// # Errors
 /// The options cannot be used.
 pub async fn baseline(
     context: &Arc<SaleContext>,
     mode: LockMode,
-    etcd: EtcdOptions,
+    etcd: impl FnOnce() -> Result<EtcdOptions, FileError>,
     ttl: Duration,
 ) -> Result<Box<dyn SaleGuard>, BoxError> {
     Ok(match mode {
-        LockMode::EtcdRecipe => PerOrder::guard(context, mode, Recipe::connect(etcd, ttl).await?),
-        LockMode::EtcdRpc => PerOrder::guard(context, mode, LockCall::connect(etcd, ttl).await?),
+        LockMode::EtcdRecipe => {
+            PerOrder::guard(context, mode, Recipe::connect(etcd()?, ttl).await?)
+        }
+        LockMode::EtcdRpc => {
+            tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
+            PerOrder::guard(context, mode, LockCall::connect(etcd()?, ttl).await?)
+        }
         _ => in_process(context, mode),
     })
 }
@@ -155,8 +160,7 @@ pub async fn sale(
         for (_, warning) in lock.status().warnings {
             tracing::warn!("{warning}");
         }
-        let etcd = config.servers.etcd_options()?;
-        baseline(&context, lock, etcd, config.lock_ttl).await?
+        baseline(&context, lock, || config.servers.etcd_options(), config.lock_ttl).await?
     };
     // switched on later, it is the one that the lock has anyway
     let fence = lock.fence(options.fence.filter(|fence| *fence != Fence::None));

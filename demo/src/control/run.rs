@@ -147,9 +147,9 @@ impl Side {
 
     async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
-        for command in [Command::Guard(run.guard.clone()), Command::Fence(run.fence)] {
-            self.command_all(command).await.map_err(in_words)?;
-        }
+        // at once: an instance that is stopped costs the time limit
+        let guard = self.command_all(Command::Guard(run.guard.clone()));
+        tokio::try_join!(guard, self.command_all(Command::Fence(run.fence))).map_err(in_words)?;
         let stale_before = self.stale_batches();
         let units = json!({"stock": run.stock});
         let started = self.sale(victim, Method::PUT, Some(units)).await.map_err(in_words)?;
@@ -177,9 +177,13 @@ impl Side {
         });
         let load = loadtest::run_in_process(&args, &live);
         let others = self.start_the_others(victim, run.fault, start);
-        let report = tokio::join!(load, others).0;
+        let replaced = || Err("Another sale was started meanwhile.".to_owned());
+        let report = tokio::select! {
+            (report, ()) = async { tokio::join!(load, others) } => report,
+            () = self.until_another_sale(victim, &started) => return replaced(),
+        };
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
-            return Err("Another sale was started meanwhile.".to_owned());
+            return replaced();
         }
         let report = report.map_err(|error| ErrorChain(&*error).to_string())?;
         self.read_all().await;
@@ -203,6 +207,17 @@ impl Side {
         let safe = safe.ok_or_else(nobody_answers)?;
         let mut stock: Value = safe.ask(method, "/stock", body).await?;
         Ok(stock["sale"].take())
+    }
+
+    /// Waits until another sale has replaced the one with this id.
+    async fn until_another_sale(&self, victim: Option<&Instance>, started: &Value) {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            let now = self.sale(victim, Method::GET, None).await;
+            if now.is_ok_and(|now| now != *started) {
+                return;
+            }
+        }
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.

@@ -39,7 +39,7 @@ impl Lab {
             wait_timeout,
         };
         let context = SaleContext::new(connect(&self.redis).await, options);
-        let etcd = EtcdOptions::new([self.etcd.endpoint()]);
+        let etcd = || Ok(EtcdOptions::new([self.etcd.endpoint()]));
         let guard = baselines::baseline(&context, mode, etcd, TTL).await.unwrap();
         Sale::new(context, guard.into())
     }

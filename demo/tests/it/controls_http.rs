@@ -205,7 +205,7 @@ async fn of_two_runs_at_once_one_is_refused() {
 #[tokio::test]
 async fn another_sale_in_the_middle_of_a_run_is_no_fault() {
     let pair = Pair::start().await;
-    let long = json!({"stock": 1_000_000, "requests": 20_000, "guard": "etcd"});
+    let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
     assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
     eventually("orders were answered", async || {
         pair.json(0, "GET /demo/run", &json!({})).await["answered"].as_u64().unwrap() > 0

@@ -52,7 +52,6 @@ pub(super) async fn memory(
     let first = Case { requests: 1, connections: 1, ..usual.clone() };
     first.start(cluster, None)?.report(TIMEOUT).await?;
     let Some(idle) = resident_bytes(pid) else {
-        note("memory: left out, since it needs /proc");
         cluster.stop_instances().await?;
         return Ok(None);
     };

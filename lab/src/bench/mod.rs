@@ -34,6 +34,8 @@ struct Results {
     findings: Vec<Finding>,
     /// Loads that were not fully answered or accounted for: the run fails.
     faults: Vec<String>,
+    /// What this machine cannot measure.
+    left_out: Vec<String>,
     cases: Vec<Measured>,
     /// In each round.
     etcd: Vec<EtcdCost>,
@@ -69,6 +71,9 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     }
     if options.measures(Measure::Memory) {
         results.memory = costs::memory(&mut cluster, options).await?;
+        if results.memory.is_none() {
+            results.left_out.push("memory and CPU time, which need /proc".to_owned());
+        }
     }
     let stopped = cluster.stop().await.and(cluster.remove().await);
     stopped.context("not everything is stopped")?;

@@ -34,6 +34,9 @@ pub(super) fn text(results: &Results) -> String {
     for fault in &results.faults {
         let _ = writeln!(text, "FAULT: {fault}");
     }
+    for left_out in &results.left_out {
+        let _ = writeln!(text, "Left out: {left_out}.");
+    }
     text
 }
 

@@ -1,7 +1,7 @@
 //! Reads a file that was recorded, line by line.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, Read};
 
 use serde_json::Deserializer;
 
@@ -31,11 +31,9 @@ pub(crate) fn read(input: impl Read) -> Result<Recorded, BoxError> {
         let line = match line {
             Ok(line) => line,
             // the last thing that a killed run wrote
-            Err(error) if error.is_eof() => break,
-            Err(error) => {
-                let what = format!("line {number} is not a line of a recorded run: {error}");
-                return Err(what.into());
-            }
+            Err(error) if error.is_eof() && end.is_none() => break,
+            Err(error) if error.is_io() => return Err(io::Error::from(error).into()),
+            Err(error) => return Err(format!("not a line of a recorded run: {error}").into()),
         };
         let read = match (&mut recorded, line) {
             (None, Line::Run(setup)) => Recorded::new(setup).map(|run| recorded = Some(run)),

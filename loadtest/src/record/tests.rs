@@ -119,8 +119,13 @@ fn lines_that_do_not_belong() {
         }
         refused(&text)
     };
-    assert!(with(3, "{\"attempt\":").starts_with("line 4 is not a line of a recorded run"));
-    assert!(with(2, "7").starts_with("line 3 is not a line"), "{}", with(2, "7"));
+    for (said, place) in [
+        (with(3, "{\"attempt\":"), "line 5"),
+        (with(2, "7"), "line 3"),
+        (refused(&format!("{text}{{\n")), "EOF"),
+    ] {
+        assert!(said.starts_with("not a line of a recorded run") && said.contains(place), "{said}");
+    }
     assert_eq!(with(2, lines[0]), "line 3: a second `run`");
     assert_eq!(with(0, lines[1]), "line 1: the first line must be `run`");
     let future = lines[0].replace("\"version\":1", "\"version\":2");
