@@ -105,6 +105,9 @@ impl Run<'_> {
         let history = self.out.join("history.jsonl");
         let load = self.send_orders(scene, &history)?;
         scene.ends_at = Instant::now() + self.lasts;
+        if self.case.crowded {
+            scene.crowd().await?;
+        }
         let injected = async {
             while scene.next_round().await {
                 self.case.inject.inject(scene).await?;

@@ -89,9 +89,6 @@ impl Scene {
         for index in 0..case.instances {
             scene.add(index).await?;
         }
-        if case.crowded {
-            scene.other_locks = Some(OtherLocks::take(scene.member()).await?);
-        }
         scene.may_hang = case.may_hang();
         Ok(scene)
     }
@@ -355,6 +352,14 @@ impl Scene {
             Ok(before.iter().zip(&after).all(|(before, after)| before < after).then_some(()))
         })
         .await
+    }
+
+    /// Makes others take their locks, once the sale is under way. Before that, an instance without the safeguard
+    /// against them would not be ready, and a sale that is being started would end by the first fault.
+    pub(super) async fn crowd(&mut self) -> Result<()> {
+        self.until_all_sell(Duration::from_millis(100)).await?;
+        self.other_locks = Some(OtherLocks::take(self.member()).await?);
+        Ok(())
     }
 
     /// The batches that the fence has refused.
