@@ -77,7 +77,7 @@ test-lock:
 
 test-demo:
 	@command -v chromedriver >/dev/null || left_out="$(PAGE_TESTS:%=--skip page::%)"; \
-	  $(TEST) $(ALL) --test demo -- --test-threads $(TEST_THREADS) $$left_out
+	  $(TEST) $(ALL) --test demo -- $$left_out
 
 test-rest:
 	@$(TEST) $(ALL) --lib --bins --test servers --test service --test model -- --test-threads $(TEST_THREADS)

@@ -139,6 +139,8 @@ async fn run_a_sale(page: &Tab, units: u32, buyers: u32) {
         document.querySelector('#buyers').value = BUYERS;
         document.querySelector('#run-form').requestSubmit();";
     let script = script.replace("UNITS", &units.to_string());
+    // a form that cannot be sent yet would not be sent later
+    page.until_shown("#presets button[aria-disabled=false]").await;
     page.run(&script.replace("BUYERS", &buyers.to_string())).await;
     page.until_reads("#verdict-run", &format!("{units} units, {buyers} buyers")).await;
     page.until_reads("#verdict-title", "Correct").await;
