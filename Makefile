@@ -48,11 +48,11 @@ PAGE_TESTS := accessibility beside looks outages selling
 
 # Most tests wait, for TTLs or for servers, so more of them run at a time than there are cores.
 TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
-TEST := $(CARGO) test --locked --no-fail-fast
+TEST := $(CARGO) test --no-fail-fast
 
 # One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock, and
 # every way to remove a safeguard.
-SHIPPED := --workspace --features fenced-lock/zookeeper-tls
+SHIPPED := --locked --workspace --features fenced-lock/zookeeper-tls
 ALL := $(SHIPPED),lab/chaos
 
 test: ## check format, lints, docs and licences, then run every test (they start their own servers)
@@ -60,9 +60,9 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@echo "== format"
 	@$(CARGO) fmt --all --check
 	@echo "== lints, with every way to remove a safeguard"
-	@$(CARGO) clippy --locked $(ALL) --all-targets -- -D warnings
+	@$(CARGO) clippy $(ALL) --all-targets -- -D warnings
 	@echo "== docs"
-	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(ALL) --no-deps
 	@if command -v cargo-deny >/dev/null || [ -x $(TOOLS)/bin/cargo-deny ]; then $(MAKE) --no-print-directory deny; \
 	  else echo "== dependencies: left out without cargo-deny (make deny builds it)"; fi
 	@echo "== tests"
@@ -70,7 +70,7 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@$(MAKE) --no-print-directory --jobs 3 test-lock test-demo test-rest
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
-# Tests whose server is not installed are left out, and say so.
+# Tests whose server is not installed are left out, and say so. The three run side by side, each about as long.
 test-lock:
 	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --doc
@@ -85,7 +85,7 @@ test-rest:
 
 test-all: test deny ## the tests, lints as shipped, the licences, and the first command as a new user runs it
 	@echo "== lints, as shipped"
-	@$(CARGO) clippy --locked $(SHIPPED) --lib --bins -- -D warnings
+	@$(CARGO) clippy $(SHIPPED) --lib --bins -- -D warnings
 	@$(MAKE) --no-print-directory demo ARGS='--once --port 18080'
 
 # Advisories need the network; licences, bans and sources do not. Where cargo-deny is missing, it is built in `target`.

@@ -240,6 +240,8 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use fenced_lock::{ClusterId, Token};
+
     use super::*;
     use crate::sale::BoxError;
     use crate::sale::metrics::OUTCOMES;
@@ -264,6 +266,7 @@ mod tests {
             I::Refused { source }
         };
         let store = |error: I| E::of_read(error, &Item::DEFAULT);
+        let [token, fence] = [1, 2].map(|cluster| Token::new(ClusterId(cluster), 1));
         for (word, error) in [
             ("queue-full", E::QueueFull { item: item(), limit: 3 }),
             ("wait-too-long", E::WaitTooLong { waited: Duration::from_secs(10) }),
@@ -280,6 +283,8 @@ mod tests {
             ("item-required", store(I::ItemRequired)),
             ("store-rolled-back", store(I::RolledBack { what: "pw".into() })),
             ("damaged", store(I::Damaged { what: "pw".into() })),
+            ("stale-token", store(I::StaleToken { token, fence })),
+            ("foreign-fence", store(I::ForeignFence { fence, token })),
         ] {
             assert!(OUTCOMES.contains(&error.outcome()), "{error}");
             let problem = Problem::from(error);

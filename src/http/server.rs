@@ -108,7 +108,7 @@ pub async fn serve(
         let _ = stream.set_nodelay(true);
         let io = ClientIo::new(stream, options.header_timeout);
         let router = TowerToHyperService::new(router.clone());
-        let service = service_fn(move |request| answer(router.clone(), request));
+        let service = service_fn(move |request| answer(&router, request));
         let io = TokioIo::new(io);
         let connection = graceful.watch(http.serve_connection(io, service));
         connections.spawn(async move {
@@ -130,16 +130,17 @@ pub async fn serve(
 
 /// Answers one request. One that violates HTTP or is too large gets a problem, and no handler sees it.
 fn answer(
-    router: TowerToHyperService<Router>,
+    router: &TowerToHyperService<Router>,
     mut request: Request<Incoming>,
-) -> impl Future<Output = Result<Response, Infallible>> {
+) -> impl Future<Output = Result<Response, Infallible>> + use<> {
     let is_chunked = request_head::is_chunked(request.headers());
     let checked = request_head::check(&request);
     // at once, not when the future is first polled: by then hyper has looked for the next request
     request_head::detach_from_read_buffer(&mut request);
+    let answer = checked.map(|()| router.call(request));
     async move {
-        let mut answer = match checked {
-            Ok(()) => router.call(request).await?,
+        let mut answer = match answer {
+            Ok(answer) => answer.await?,
             Err(problem) => problem.into_response(),
         };
         if is_chunked {
