@@ -105,4 +105,7 @@ async fn a_stale_token_sells_nothing() {
     assert_eq!(reply.headers["retry-after"], "1");
     let stock = shop.stock().await;
     assert_eq!((&stock["stock"], &stock["orders"]), (&json!(5), &json!(0)));
+    // an order that was in no batch was not refused by the fence
+    let _held = shop.hold_lock().await;
+    shop.order("waits").await.problem(503, "wait-too-long");
 }
