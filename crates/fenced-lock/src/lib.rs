@@ -56,15 +56,18 @@
 //!
 //! # Features
 //!
-//! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
-//!   [`MemoryBackend`] and the trait [`Backend`] are left.
+//! None is on by default; without one, [`MemoryBackend`] and the trait [`Backend`] are there.
+//!
+//! - `etcd`: `EtcdBackend`. Building it needs `protoc` and Google's protobuf types (Debian: `protobuf-compiler
+//!   libprotobuf-dev`).
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
 //! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend` and `PostgresRowBackend`, locks of the
 //!   server. PostgreSQL from 14 on.
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
-//! - `zookeeper-tls`: TLS for it, by `ZooKeeperTls`.
-//! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
+//! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
+//!
+//! `RUSTFLAGS="--cfg fenced_lock_chaos"` is for fault suites: it lets a program switch off each safeguard of the lock.
 
 // Layout:
 // - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
@@ -83,9 +86,9 @@
 mod acquire;
 mod backend;
 mod backoff;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 pub mod chaos;
-#[cfg(not(feature = "chaos"))]
+#[cfg(not(fenced_lock_chaos))]
 #[allow(unreachable_pub, reason = "it is public with the feature")]
 #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "most safeguards are those of etcd"))]
 mod chaos;
@@ -111,7 +114,7 @@ mod promises;
 pub mod redis;
 mod renewal;
 mod session;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "zookeeper-tls"))]
+#[cfg(any(feature = "postgres-tls", feature = "redis-tls", feature = "zookeeper-tls"))]
 #[allow(dead_code, reason = "not every client uses all of it")]
 mod tls;
 mod token;

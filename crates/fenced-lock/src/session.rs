@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Longer TTLs are cut to this one: those behind a dead process wait so long.
-const MAX_TTL: Duration = Duration::from_hours(24);
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a session behaves.
 #[derive(Clone, Debug)]

@@ -13,12 +13,11 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
-use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::PostgresOptions;
 use super::failure::{connect_failure, failure};
+use super::options::{PostgresOptions, Tls};
 use super::registry::Registry;
 use crate::{BackendError, BackendErrorKind, ClusterId};
 
@@ -54,7 +53,7 @@ const END_WITHOUT: &str = "
 /// What every connection needs.
 pub(super) struct Access {
     config: Config,
-    tls: MakeRustlsConnect,
+    tls: Tls,
     /// The newest table that its locks need. If it is missing, all that are missing are made.
     table: &'static str,
     /// Whether the timeline counts for the identity of the tables.

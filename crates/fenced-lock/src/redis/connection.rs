@@ -1,6 +1,5 @@
 //! One connection to a Redis, opened when it is needed.
 
-use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,13 +130,9 @@ impl Connection {
 
 /// Why there is no connection.
 fn refusal(error: RedisError) -> BackendError {
-    let cause = error.source().and_then(<dyn Error>::downcast_ref::<Arc<dyn Error + Send + Sync>>);
-    let is_about_tls = cause
-        .and_then(|cause| cause.downcast_ref::<io::Error>())
-        .and_then(io::Error::get_ref)
-        .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>);
     let what = match error.kind() {
-        _ if is_about_tls => "the server and we do not agree on TLS",
+        #[cfg(feature = "redis-tls")]
+        _ if is_about_tls(&error) => "the server and we do not agree on TLS",
         ErrorKind::Parse => "this is no Redis, or it wants TLS",
         ErrorKind::RESP3NotSupported => "this is a Redis before 6.0",
         // as Redis before 5.0 says it, which the client does not know
@@ -147,6 +142,17 @@ fn refusal(error: RedisError) -> BackendError {
         _ => return backend_error(error),
     };
     BackendError::new(BackendErrorKind::Permanent, format!("{what}: {error}"))
+}
+
+#[cfg(feature = "redis-tls")]
+fn is_about_tls(error: &RedisError) -> bool {
+    use std::error::Error;
+
+    let cause = error.source().and_then(<dyn Error>::downcast_ref::<Arc<dyn Error + Send + Sync>>);
+    cause
+        .and_then(|cause| cause.downcast_ref::<io::Error>())
+        .and_then(io::Error::get_ref)
+        .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
 }
 
 /// Refuses a server on which a lock would not hold.

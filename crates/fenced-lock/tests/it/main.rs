@@ -1,5 +1,6 @@
 //! The lock: one contract for every backend, and what is particular to etcd, against real servers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::incompatible_msrv, reason = "tests run on the Rust of the workspace")]
 #![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
 
 mod claims;
@@ -21,6 +22,7 @@ mod lab_redis;
 #[cfg(feature = "zookeeper")]
 mod lab_zookeeper;
 mod members;
+mod package;
 mod permissions;
 #[cfg(feature = "postgres")]
 mod postgres;
