@@ -64,9 +64,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// `None` for a node without a sequence number, which is no claim. What stands before the number does not
-    /// matter: other recipes have prefixes of their own.
+    /// `None` for a node without a sequence number, which is no claim, and for the path of one that is deeper in the
+    /// tree. What stands before the number does not matter: other recipes have prefixes of their own.
     pub(super) fn new(name: &str) -> Option<Self> {
+        if name.contains('/') {
+            return None;
+        }
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let (before, digits) = name.split_at(name.len() - digits.min(10));
         // ten characters: zeros first, or a sign once the counter has passed the largest number
@@ -124,7 +127,7 @@ mod tests {
         assert!(nodes[4..].is_sorted_by(|a, b| a.turn(b).is_lt()));
         let write = Node::new("_c_aa-__WRIT__0000000003").expect("of Curator's other recipes");
         assert!(write.turn(&Node::new("x-1-0000000004").expect("a claim")).is_lt());
-        for other in ["", "b", "b%2F1", "lock-12", "-123456789"] {
+        for other in ["", "b", "b%2F1", "lock-12", "-123456789", "a/x-0000000004"] {
             assert_eq!(Node::new(other), None);
         }
     }

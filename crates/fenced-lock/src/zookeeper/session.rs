@@ -374,6 +374,7 @@ impl Connected {
 
     /// Follows what happens in a queue until it is not used any more, or the session has ended.
     async fn follow(&self, name: &Arc<str>, mut watcher: PersistentWatcher) {
+        let dir = layout::dir(&self.root, name);
         let mut look = interval(LOOK_EVERY);
         look.reset();
         loop {
@@ -385,7 +386,7 @@ impl Connected {
                         // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
                         event.session_state == SessionState::SyncConnected
                     }
-                    kind => self.heard(name, kind, &event.path),
+                    kind => self.heard(name, kind, &event.path, &dir),
                 },
                 _ = look.tick() => match self.look(name) {
                     Use::None => return,
@@ -424,8 +425,11 @@ impl Connected {
     }
 
     /// Takes over what was told of a queue; `true` if it must be read again.
-    fn heard(&self, name: &Arc<str>, kind: EventType, path: &str) -> bool {
-        let Some(node) = path.rsplit('/').next().and_then(Node::new) else { return false };
+    ///
+    /// The watch tells of the lock's own node as well, and of all that others have made deeper in the tree.
+    fn heard(&self, name: &Arc<str>, kind: EventType, path: &str, dir: &str) -> bool {
+        let child = path.strip_prefix(dir).and_then(|path| path.strip_prefix('/'));
+        let Some(node) = child.and_then(Node::new) else { return false };
         self.with(name, |queue| match kind {
             EventType::NodeCreated => {
                 queue.created(node, &self.waiters);

@@ -426,3 +426,35 @@ async fn foreign_nodes_take_their_turns() {
         queue_length(&mutex, 0).await;
     }
 }
+
+/// Goal: what happens deeper in the tree, or to the lock's own node, says nothing of its queue. Method: below the lock's
+/// node is a node with the root of another backend, in which nodes named as the claims come and go.
+#[tokio::test]
+async fn deeper_nodes_say_nothing() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let (name, client) = (lab.name(), lab.client().await);
+    let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let holder = lab.session_for(LONG).await.mutex(&name).unwrap();
+    let guard = holder.lock().await.unwrap();
+    let mutex = lab.session_for(LONG).await.mutex(&name).unwrap();
+    let next = waiter(&mutex, 2).await;
+    let root = format!("/locks/{name}/root");
+    client.create(&root, b"", &mode).await.unwrap();
+    for node in lab.nodes(&name).await {
+        let path = format!("{root}/{node}");
+        client.create(&path, b"", &mode).await.unwrap();
+        client.delete(&path, None).await.unwrap();
+    }
+    // through the connections of both: what came before the answers has been heard
+    queue_length(&mutex, 2).await;
+    queue_length(&holder, 2).await;
+    assert!(!next.is_finished() && !guard.is_lost());
+    guard.unlock().await.unwrap();
+    let guard = within("the waiter is granted", next).await.unwrap().unwrap();
+    let inner = ZooKeeperOptions { root, ..lab.options() };
+    let inner = open(inner).await.unwrap().mutex("x-0000000000").unwrap().lock().await.unwrap();
+    assert!(!guard.is_contended() && !guard.is_lost());
+    guard.unlock().await.unwrap();
+    let guard = within("nothing is in the way", holder.lock()).await.unwrap();
+    drop((guard, inner));
+}
