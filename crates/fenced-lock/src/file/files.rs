@@ -550,25 +550,27 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A lock's name as a path, without suffix. Only lower case, for file systems that do not tell the cases apart.
+/// A lock's name as a path, without suffix. Only lower case, for file systems that do not tell the cases apart; and no
+/// part begins with a dot, as the directories `.` and `..` do.
 fn stem(name: &str) -> String {
-    let mut plain = String::new();
+    let (mut stem, mut length) = (String::new(), 0);
     for byte in name.bytes() {
-        if matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-') {
-            plain.push(char::from(byte));
+        let is_plain = matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')
+            || byte == b'.' && !matches!(length, 0 | LONGEST_PART);
+        let more = if is_plain { 1 } else { 3 };
+        if length + more > LONGEST_PART {
+            stem += "+/";
+            length = 0;
+        }
+        length += more;
+        if is_plain {
+            stem.push(char::from(byte));
         } else {
             // writing to a string does not fail
-            _ = write!(plain, "%{byte:02x}");
+            _ = write!(stem, "%{byte:02x}");
         }
     }
-    let (mut stem, mut rest) = (String::new(), plain.as_str());
-    while rest.len() > LONGEST_PART {
-        let (part, left) = rest.split_at(LONGEST_PART);
-        stem += part;
-        stem += "+/";
-        rest = left;
-    }
-    stem + rest
+    stem
 }
 
 fn number_of(entry: &str) -> Option<u64> {

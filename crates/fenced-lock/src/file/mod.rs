@@ -85,8 +85,8 @@ impl FileOptions {
 /// | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
 /// | `cluster` | the directory's identity, which its tokens carry |
 ///
-/// In `NAME`, bytes other than `a-z 0-9 . _ -` are written `%xx`; a result longer than 200 characters continues in a
-/// directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
+/// In `NAME`, bytes other than `a-z 0-9 . _ -`, and a dot at the beginning, are written `%xx`; a result longer than 200
+/// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
 /// forgotten. An operator may delete a claim or a session. Deleting the whole directory ends all sessions, each at
 /// its next renewal; a new directory has another identity, so a store can tell its tokens from the old ones.
 ///
