@@ -16,16 +16,26 @@ const BEHIND: &str = "-lock-";
 /// The name of the node that identifies the data. No lock has it: see [`dir`].
 pub(super) const EPOCH: &str = "%epoch";
 
+/// Whether a node's name may contain this. ZooKeeper, written in Java, takes what lies beyond the basic plane for two
+/// characters, neither of which it allows.
+fn is_allowed(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
+}
+
+/// Whether this is the path of a node below `/`.
+pub(super) fn is_path(path: &str) -> bool {
+    let is_node = |node| !matches!(node, "" | "." | "..") && node.chars().all(is_allowed);
+    path.strip_prefix('/').is_some_and(|nodes| nodes.split('/').all(is_node))
+}
+
 /// The node of a lock, in which its claims are. Each name is one node, so `a/b` is no part of `a`: a slash, and what
 /// ZooKeeper allows in no name, is written `%` and its bytes in hexadecimal.
 pub(super) fn dir(root: &str, name: &str) -> String {
-    let is_plain =
-        |c: char| !matches!(c, '/' | '%' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
     // two names that are not allowed
     let is_dots = name == "." || name == "..";
     let mut dir = format!("{root}/");
     for c in name.chars() {
-        if is_plain(c) && !is_dots {
+        if is_allowed(c) && !matches!(c, '/' | '%') && !is_dots {
             dir.push(c);
             continue;
         }
@@ -138,6 +148,7 @@ mod tests {
         assert_eq!(dir("/locks", "stock-lock"), "/locks/stock-lock");
         assert_eq!(dir("/locks", "a/ü/%"), "/locks/a%2Fü%2F%25");
         assert_eq!(dir("/locks", ".."), "/locks/%2E%2E");
+        assert_eq!(dir("/locks", "\u{1f389}\u{ffff}"), "/locks/%F0%9F%8E%89%EF%BF%BF");
         assert_eq!(dir("/locks", "%epoch"), "/locks/%25epoch");
     }
 }

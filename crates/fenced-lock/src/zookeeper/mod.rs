@@ -92,8 +92,7 @@ impl ZooKeeperBackend {
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
         let permanent = |what| BackendError::new(BackendErrorKind::Permanent, what);
         let root = options.root.as_str();
-        if !root.strip_prefix('/').is_some_and(|root| root.split('/').all(|node| !node.is_empty()))
-        {
+        if !layout::is_path(root) {
             return Err(permanent(format!("a root is written /NODE or /NODE/NODE, not {root:?}")));
         }
         #[cfg(feature = "zookeeper-tls")]
@@ -177,7 +176,13 @@ impl ZooKeeperBackend {
 
     /// Why no session could be opened: a server of another kind says nothing, or nothing that the client understands.
     async fn explained(&self, error: Error) -> BackendError {
-        let error = backend_error(error);
+        let error = match error {
+            // of a server that has just lost the others, or of another kind
+            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
+                BackendError::new(BackendErrorKind::Transient, error)
+            }
+            error => backend_error(error),
+        };
         if error.kind != BackendErrorKind::Transient {
             return error;
         }

@@ -458,3 +458,15 @@ async fn deeper_nodes_say_nothing() {
     let guard = within("nothing is in the way", holder.lock()).await.unwrap();
     drop((guard, inner));
 }
+
+/// Goal: a root that ZooKeeper would refuse is refused before anything is sent.
+#[tokio::test]
+async fn roots_are_checked() {
+    for root in
+        ["", "/", "locks", "/locks/", "//locks", "/locks/..", "/./locks", "/\u{1f389}", "/a\nb"]
+    {
+        let options = ZooKeeperOptions { root: root.to_owned(), ..ZooKeeperLab::on(1).options() };
+        let refused = ZooKeeperBackend::new(options).expect_err(root);
+        assert_eq!(refused.kind, BackendErrorKind::Permanent, "{root:?}");
+    }
+}
