@@ -76,10 +76,10 @@ pub struct ZooKeeperBackend {
     options: ZooKeeperOptions,
     #[cfg(feature = "zookeeper-tls")]
     tls: Option<tls::Tls>,
-    sessions: Mutex<HashMap<i64, Arc<Connected>>>,
+    sessions: Arc<Mutex<HashMap<i64, Arc<Connected>>>>,
     runtime: Handle,
     /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
-    _running: oneshot::Sender<()>,
+    running: Arc<oneshot::Sender<()>>,
 }
 
 impl ZooKeeperBackend {
@@ -103,9 +103,9 @@ impl ZooKeeperBackend {
             options,
             #[cfg(feature = "zookeeper-tls")]
             tls,
-            sessions: Mutex::default(),
+            sessions: Arc::default(),
             runtime,
-            _running: running,
+            running: Arc::new(running),
         })
     }
 
@@ -210,12 +210,19 @@ impl ZooKeeperBackend {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a session at the servers.
+    /// Ends a session at the servers. It is given up at once, and its end is sent as soon as a server can be reached,
+    /// also if nobody waits for this and the backend is gone.
     async fn disconnect(&self, lease: i64) -> Result<(), BackendError> {
         let Ok(session) = self.session(lease) else { return Ok(()) };
-        session.close().await?;
-        self.sessions().remove(&lease);
-        Ok(())
+        session.give_up();
+        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.running));
+        let ending = self.runtime.spawn(async move {
+            session.ended().await;
+            sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease);
+            drop(running);
+        });
+        let ended = timeout(self.options.request_timeout, ending).await;
+        ended.map_or_else(|_| Err(transient("the session has not ended yet")), |_| Ok(()))
     }
 }
 

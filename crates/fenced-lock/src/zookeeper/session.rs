@@ -76,7 +76,7 @@ impl Connected {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.state.peek_state() == SessionState::SyncConnected
+        self.client().is_ok() && self.state.peek_state() == SessionState::SyncConnected
     }
 
     /// Proves that the session lives.
@@ -98,19 +98,19 @@ impl Connected {
         }
     }
 
-    /// Ends the session, and waits until the servers have.
-    pub(super) async fn close(&self) -> Result<(), BackendError> {
+    /// Gives up the session: its client sends nothing from now on but its end.
+    pub(super) fn give_up(&self) {
         self.end();
         self.queues().clear();
         drop(self.client.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Waits until the session has ended, at the servers or for being out of reach for longer than they keep it.
+    pub(super) async fn ended(&self) {
         let mut state = self.state.clone();
-        let ended = async {
-            while !state.state().is_terminated() {
-                state.changed().await;
-            }
-        };
-        let silence = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
-        timeout(self.request_timeout, ended).await.map_err(silence)
+        while !state.state().is_terminated() {
+            state.changed().await;
+        }
     }
 
     /// Puts `claim` into the queue, and takes `held` out in the same transaction; `None` if `held` is gone.

@@ -8,8 +8,10 @@ use std::time::Duration;
 #[cfg(feature = "zookeeper-tls")]
 use fenced_lock::ZooKeeperTls;
 use fenced_lock::{
-    BackendErrorKind, Guard, LockError, Session, SessionOptions, ZooKeeperBackend, ZooKeeperOptions,
+    BackendErrorKind, Claim, Guard, LockError, Session, SessionOptions, ZooKeeperBackend,
+    ZooKeeperOptions,
 };
+use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 #[cfg(feature = "zookeeper-tls")]
@@ -468,5 +470,33 @@ async fn roots_are_checked() {
         let options = ZooKeeperOptions { root: root.to_owned(), ..ZooKeeperLab::on(1).options() };
         let refused = ZooKeeperBackend::new(options).expect_err(root);
         assert_eq!(refused.kind, BackendErrorKind::Permanent, "{root:?}");
+    }
+}
+
+/// Goal: a session that is closed ends, also if nobody waits for its end, and the backend is gone before.
+#[tokio::test]
+async fn a_close_that_nobody_waits_for_ends_the_session() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let mutex = lab.session_for(LONG).await.mutex(&lab.name()).unwrap();
+    let (proxy, proxied) = lab.behind_proxy().await;
+    for cuts in [false, true] {
+        let backend = proxied.backend();
+        let runtime = backend.runtime().unwrap();
+        let name = mutex.name().into();
+        let opening = async move {
+            let lease = backend.open(LONG).await.unwrap();
+            let claim = Claim { name, lease: lease.id, number: 1, label: "".into() };
+            backend.enqueue(&claim).await.unwrap();
+            (backend, lease)
+        };
+        let (backend, lease) = runtime.spawn(opening).await.unwrap();
+        queue_length(&mutex, 1).await;
+        if cuts {
+            proxy.cut();
+        }
+        // polled once
+        assert!(backend.close(lease).now_or_never().is_none());
+        drop(backend);
+        queue_length(&mutex, 0).await;
     }
 }
