@@ -239,14 +239,22 @@ impl Files {
         Ok(was_there)
     }
 
-    /// Forgets a claim whose file is gone, gives up its lock, and tells the other processes.
+    /// Forgets a claim whose file is gone: its holder is told, then its lock is given up, which tells the others.
     fn forget(&self, stem: &str, own: Own) {
+        self.waiters.note(&own.claim, ClaimStatus::Gone);
         let lock = own.lock.map_or_else(|| self.open_lock(stem), Ok);
         if let Ok(lock) = lock {
             // a child that is being started may share the descriptor for a moment
             drop(lock.unlock());
         }
-        self.waiters.note(&own.claim, ClaimStatus::Gone);
+    }
+
+    pub(super) fn close_all(&mut self) {
+        for lease in self.sessions.keys().copied().collect::<Vec<_>>() {
+            if let Err(error) = self.close(lease) {
+                tracing::debug!(lease, %error, "the file of a session stays until another one is opened");
+            }
+        }
     }
 
     /// Ends what this process has of a session.

@@ -182,7 +182,7 @@ fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
         match jobs.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
             Ok(job) => job(&mut files),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Disconnected) => return files.close_all(),
         }
         jobs.try_iter().take(JOBS_AT_ONCE).for_each(|job| job(&mut files));
         if Instant::now() >= next_look {
@@ -207,7 +207,10 @@ impl Backend for FileBackend {
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        self.ask(move |files| files.open(ttl))
+        let jobs = self.jobs.clone();
+        let opening =
+            self.ask(move |files| Ok(Opened { lease: files.open(ttl)?, jobs: Some(jobs) }));
+        Box::pin(async move { Ok(opening.await?.take()) })
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
@@ -241,6 +244,29 @@ impl Backend for FileBackend {
     fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
         let name = name.to_owned();
         self.ask(move |files| files.probe(&name))
+    }
+}
+
+/// A session on its way to its owner. It is closed if it does not arrive.
+struct Opened {
+    lease: Lease,
+    jobs: Option<mpsc::Sender<Job>>,
+}
+
+impl Opened {
+    fn take(mut self) -> Lease {
+        self.jobs = None;
+        self.lease
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(jobs) = self.jobs.take() {
+            let lease = self.lease.id;
+            // without the thread there is no session any more
+            drop(jobs.send(Box::new(move |files| drop(files.close(lease)))));
+        }
     }
 }
 
