@@ -83,7 +83,7 @@ impl FileOptions {
 /// | `NAME.lock` | locked (`flock`) by the holder; its first line is a number that no token exceeds, its second the latest grant |
 /// | `queues/NAME/NUMBER-LEASE-CLAIM` | one for each claim, in the order of the numbers; it contains the label |
 /// | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
-/// | `cluster` | the directory's identity, which its tokens carry |
+/// | `cluster` | the directory's identity, which its tokens carry, and the largest token that is reserved for a lock |
 ///
 /// In `NAME`, bytes other than `a-z 0-9 . _ -`, and a dot at the beginning, are written `%xx`; a result longer than 200
 /// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
@@ -113,7 +113,7 @@ impl FileOptions {
 ///
 /// # What it costs
 ///
-/// The first grant of each name waits twice for the disk, and every thousandth once.
+/// The first grant of each name waits for the disk, and every thousandth.
 ///
 /// One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
 /// one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
@@ -281,25 +281,32 @@ mod tests {
     use super::*;
     use crate::ClaimStatus;
 
-    fn claim(lease: Lease) -> Claim {
-        Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() }
+    fn claim(name: &str, lease: Lease) -> Claim {
+        Claim { name: name.into(), lease: lease.id, number: 1, label: "".into() }
     }
 
     /// Goal: the kernel's messages suffice: a waiter in another process gets its grant by them alone when the holder
     /// releases, when its process ends, and when a script does. Method: nothing looks at the queue by itself.
     #[test]
     fn a_waiter_is_told() {
+        is_told("a", "a.lock");
+        // continued in a directory
+        is_told(&"x".repeat(250), &format!("{}+/+{}.lock", "x".repeat(200), "x".repeat(50)));
+    }
+
+    fn is_told(name: &str, file: &str) {
         let second = Duration::from_secs(1);
         let directory = tempfile::tempdir().expect("a directory");
-        let lock = directory.path().join("a.lock");
+        let lock = directory.path().join(file);
+        std::fs::create_dir_all(lock.parent().expect("it has one")).expect("a directory");
         let (jobs, queued) = mpsc::channel();
         let (ended, _running) = io::pipe().expect("a pipe");
         let watch = watch::start(jobs, ended).expect("a thread");
         let mut waiter = Files::new(directory.path().to_owned(), watch);
-        let mine = claim(waiter.open(second).expect("a session"));
+        let mine = claim(name, waiter.open(second).expect("a session"));
         for way in ["a release", "an end", "a script"] {
             let mut holder = Files::new(directory.path().to_owned(), None);
-            let theirs = claim(holder.open(second).expect("another session"));
+            let theirs = claim(name, holder.open(second).expect("another session"));
             let script = std::fs::File::create(&lock).expect("the lock's file");
             if way == "a script" {
                 script.lock().expect("it is free");

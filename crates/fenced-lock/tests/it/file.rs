@@ -510,3 +510,20 @@ async fn no_session_stays_behind() {
     drop(backend);
     eventually("no session", async || count() == 0).await;
 }
+/// Goal: tokens grow also when a lock's file is deleted: the directory is still the same one to a store.
+#[tokio::test]
+async fn tokens_grow_though_a_locks_file_is_deleted() {
+    let lab = FileLab::new();
+    let (mutex, other) = (lab.mutex("a").await, lab.mutex("b").await);
+    let mut latest = None;
+    for _ in 0..3 {
+        for _ in 0..3 {
+            let guard = mutex.lock().await.unwrap();
+            assert!(latest.is_none_or(|latest| guard.token() > latest), "{latest:?}");
+            latest = Some(guard.token());
+            guard.unlock().await.unwrap();
+            other.lock().await.unwrap().unlock().await.unwrap();
+        }
+        fs::remove_file(lab.directory().join("a.lock")).unwrap();
+    }
+}
