@@ -4,7 +4,8 @@
 //! their sequence numbers, whatever stands before these, and the first one holds the lock. Curator's
 //! `InterProcessMutex` with the path `ROOT/NAME` and ZooKeeper's own recipe `WriteLock` queue in the same way, so each
 //! of them and this library exclude each other. (They do not exclude one another: Curator sorts by more than the
-//! number.)
+//! number.) kazoo waits only for the claims that it knows by what stands before the number, which is `-lock-` here: its
+//! `Lock` needs `extra_lock_patterns=["-lock-"]`, and **without that it does not exclude this library**, nor Curator.
 //!
 //! The lease is a ZooKeeper session. The servers measure it by a monotonic clock, in steps of their `tickTime`. Between
 //! a client and the leader stands a server that tells of its clients every half a tick, which is at most a

@@ -322,8 +322,21 @@ async fn certificates() {
 struct Peer(Run);
 
 impl Peer {
-    /// Has it take the lock, or wait for it. `None` where the library, or Java's compiler, is not installed.
+    /// Has it take the lock, or wait for it. `None` where the library, or what it needs, is not installed.
     fn start(recipe: &str, lab: &ZooKeeperLab, name: &str) -> Option<Self> {
+        let found = if recipe == "kazoo" { Self::python() } else { Self::java() };
+        let Some(mut command) = found else {
+            eprintln!(
+                "left out: no other library to meet (apt-get install libcurator-recipes-java \
+                 openjdk-17-jdk-headless python3-kazoo)"
+            );
+            return None;
+        };
+        command.args([recipe, &lab.options().servers, &format!("/locks/{name}")]);
+        Some(Self(Run::start(&mut command)))
+    }
+
+    fn java() -> Option<Command> {
         let jars = [
             "curator-recipes.jar",
             "curator-framework.jar",
@@ -331,23 +344,38 @@ impl Peer {
             "guava.jar",
             "zookeeper-recipes-lock.jar",
         ];
-        let Some((java, class_path)) = testkit::zookeeper::java(&jars)
-            .filter(|(java, _)| java.with_file_name("javac").exists())
-        else {
-            eprintln!(
-                "left out: no other library to meet \
-                 (apt-get install libcurator-recipes-java openjdk-17-jdk-headless)"
-            );
-            return None;
-        };
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ZooKeeperPeer.java");
-        let mut command = Command::new(java);
-        command
-            .args(["-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp"])
-            .arg(class_path)
-            .arg(source)
-            .args([recipe, &lab.options().servers, &format!("/locks/{name}")]);
-        Some(Self(Run::start(&mut command)))
+        let (java, class_path) = testkit::zookeeper::java(&jars)?;
+        java.with_file_name("javac").exists().then(|| {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ZooKeeperPeer.java");
+            let quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off";
+            let mut command = Command::new(java);
+            command.args(["-XX:+UseSerialGC", quiet, "-cp"]).arg(class_path).arg(source);
+            command
+        })
+    }
+
+    /// That of the system, which has the libraries of the system.
+    fn python() -> Option<Command> {
+        const PYTHON: &str = "/usr/bin/python3";
+        const PEER: &str = r#"
+import sys
+from kazoo.client import KazooClient
+client = KazooClient(hosts=sys.argv[2], timeout=5)
+client.start()
+lock = client.Lock(sys.argv[3], extra_lock_patterns=["-lock-"])
+with lock:
+    # a lock that did not wait for us would be granted with our claim before its own
+    first = min(client.get_children(sys.argv[3]), key=lambda node: node[-10:])
+    print("held" if first == lock.node else "too early", flush=True)
+    sys.stdin.readline()
+client.stop()
+"#;
+        let has_kazoo = std::process::Command::new(PYTHON).args(["-c", "import kazoo"]).output();
+        has_kazoo.is_ok_and(|output| output.status.success()).then(|| {
+            let mut command = Command::new(PYTHON);
+            command.args(["-c", PEER]);
+            command
+        })
     }
 
     async fn holds(&mut self) {
@@ -402,6 +430,12 @@ async fn curator_and_we_exclude_each_other() {
 #[tokio::test]
 async fn the_recipe_and_we_exclude_each_other() {
     meets("recipe").await;
+}
+
+/// Goal: as [`meets`], with kazoo, told by what it knows our claims.
+#[tokio::test]
+async fn kazoo_and_we_exclude_each_other() {
+    meets("kazoo").await;
 }
 
 /// Goal: nodes of other forms take their turns by their sequence numbers, and a node without one is no claim.
