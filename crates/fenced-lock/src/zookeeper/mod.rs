@@ -4,7 +4,8 @@
 //! their sequence numbers, whatever stands before these, and the first one holds the lock. Curator's
 //! `InterProcessMutex` with the path `ROOT/NAME` and ZooKeeper's own recipe `WriteLock` queue in the same way, so each
 //! of them and this library exclude each other. (They do not exclude one another: Curator sorts by more than the
-//! number.)
+//! number.) kazoo waits only for the claims that it knows by what stands before the number, which is `-lock-` here: its
+//! `Lock` needs `extra_lock_patterns=["-lock-"]`, and **without that it does not exclude this library**, nor Curator.
 //!
 //! The lease is a ZooKeeper session. The servers measure it by a monotonic clock, in steps of their `tickTime`. Between
 //! a client and the leader stands a server that tells of its clients every half a tick, which is at most a
@@ -76,10 +77,10 @@ pub struct ZooKeeperBackend {
     options: ZooKeeperOptions,
     #[cfg(feature = "zookeeper-tls")]
     tls: Option<tls::Tls>,
-    sessions: Mutex<HashMap<i64, Arc<Connected>>>,
+    sessions: Arc<Mutex<HashMap<i64, Arc<Connected>>>>,
     runtime: Handle,
     /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
-    _running: oneshot::Sender<()>,
+    running: Arc<oneshot::Sender<()>>,
 }
 
 impl ZooKeeperBackend {
@@ -92,8 +93,7 @@ impl ZooKeeperBackend {
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
         let permanent = |what| BackendError::new(BackendErrorKind::Permanent, what);
         let root = options.root.as_str();
-        if !root.strip_prefix('/').is_some_and(|root| root.split('/').all(|node| !node.is_empty()))
-        {
+        if !layout::is_path(root) {
             return Err(permanent(format!("a root is written /NODE or /NODE/NODE, not {root:?}")));
         }
         #[cfg(feature = "zookeeper-tls")]
@@ -104,9 +104,9 @@ impl ZooKeeperBackend {
             options,
             #[cfg(feature = "zookeeper-tls")]
             tls,
-            sessions: Mutex::default(),
+            sessions: Arc::default(),
             runtime,
-            _running: running,
+            running: Arc::new(running),
         })
     }
 
@@ -177,7 +177,13 @@ impl ZooKeeperBackend {
 
     /// Why no session could be opened: a server of another kind says nothing, or nothing that the client understands.
     async fn explained(&self, error: Error) -> BackendError {
-        let error = backend_error(error);
+        let error = match error {
+            // of a server that has just lost the others, or of another kind
+            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
+                BackendError::new(BackendErrorKind::Transient, error)
+            }
+            error => backend_error(error),
+        };
         if error.kind != BackendErrorKind::Transient {
             return error;
         }
@@ -205,12 +211,19 @@ impl ZooKeeperBackend {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a session at the servers.
+    /// Ends a session at the servers. It is given up at once, and its end is sent as soon as a server can be reached,
+    /// also if nobody waits for this and the backend is gone.
     async fn disconnect(&self, lease: i64) -> Result<(), BackendError> {
         let Ok(session) = self.session(lease) else { return Ok(()) };
-        session.close().await?;
-        self.sessions().remove(&lease);
-        Ok(())
+        session.give_up();
+        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.running));
+        let ending = self.runtime.spawn(async move {
+            session.ended().await;
+            sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease);
+            drop(running);
+        });
+        let ended = timeout(self.options.request_timeout, ending).await;
+        ended.map_or_else(|_| Err(transient("the session has not ended yet")), |_| Ok(()))
     }
 }
 

@@ -75,7 +75,8 @@ macro_rules! contract_with {
                 a_try_does_not_stand_in_the_way
                 a_timeout_leaves_no_claim
                 closing_releases_everything
-                names_that_contain_each_other_are_different_locks;
+                names_that_contain_each_other_are_different_locks
+                any_name_will_do;
             queueing:
                 a_hundred_waiters_are_served_in_their_order
                 the_queue_can_be_seen
@@ -184,7 +185,8 @@ contract! {
         try_takes_a_free_lock_only
         a_try_does_not_stand_in_the_way
         a_timeout_leaves_no_claim
-        names_that_contain_each_other_are_different_locks;
+        names_that_contain_each_other_are_different_locks
+        any_name_will_do;
     queueing:
         a_hand_over_with_entries_left_keeps_the_lock;
     reentry:
