@@ -126,6 +126,7 @@ macro_rules! server_contract {
             the_way_to_the_service_is_measured
             a_cut_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
+            a_silent_connection_hides_no_grant
             a_lost_request_is_sent_again
             a_server_killed_and_started_again
             silence_means_loss_in_time
