@@ -322,7 +322,9 @@ impl Shared {
         held: Option<&Claim>,
     ) -> Result<Answer<Token>, BackendError> {
         let wire = self.requests.wire().await?;
-        let (name, lease, label) = (&*claim.name, claim.lease, &*claim.label);
+        // what the server cannot keep is shown as with advisory locks
+        let label = claim.label.replace('\0', "_");
+        let (name, lease) = (&*claim.name, claim.lease);
         let number = claim.number.cast_signed();
         let before = held.map(|held| held.number.cast_signed());
         let params: &Params<'_> = &[
