@@ -40,6 +40,24 @@ async fn a_wait_costs_no_requests() {
     assert!(!guard.is_lost());
 }
 
+/// Goal: a name takes one connection for its requests, and a hundred share a few. Method: the session's requests for itself
+/// take one as well, and its messages another.
+#[tokio::test]
+async fn names_share_a_few_connections() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let operator = lab.client().await;
+    let session = lab.session_for(HOUR).await;
+    for (names, most) in [(1, 3), (100, 9)] {
+        for number in 0..names {
+            drop(session.mutex(&number.to_string()).unwrap().lock().await.unwrap());
+        }
+        let count = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
+        let connections: i64 = operator.query_one(count, &[]).await.unwrap().get(0);
+        assert!((2..=most).contains(&connections), "{connections} for {names}");
+    }
+}
+
 /// Goal: what was sent on a connection that is lost is not carried out later. Method: a claim waits in the server for
 /// a row that an operator keeps locked; its connection is cut, which the server does not notice. When the
 /// library has connected again, the old server process is gone.
