@@ -19,6 +19,12 @@ pub(super) fn connect_failure(error: &Error) -> BackendError {
     BackendError::new(kind_of(error).unwrap_or(BackendErrorKind::Permanent), text_of(error))
 }
 
+/// Whether the server was found to accept no writes, which the client looks at when it connects.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.to_string() == "database does not allow writes")
+}
+
 fn kind_of(error: &Error) -> Option<BackendErrorKind> {
     let Some(state) = error.code() else {
         let network = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());

@@ -260,7 +260,9 @@ impl Shared {
         for claim in &held {
             renew.key(queue_key(&claim.name)).arg(id_of(claim));
         }
-        let standings: Vec<u8> = self.connection.run(&renew).await?;
+        // short, so that a connection that died without a word is found, and made anew, in time
+        let limit = self.connection.request_timeout.min(lease.ttl / 8);
+        let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
         for (claim, standing) in held.iter().zip(standings) {
             match standing {
                 0 => self.waiters.note(claim, ClaimStatus::Gone),

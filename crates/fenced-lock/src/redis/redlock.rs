@@ -253,11 +253,16 @@ impl Shared {
                 return Ok(Released::Gone);
             }
         }
-        Err(self.failure(errors))
+        let mut error = self.failure(errors);
+        if own > 0 {
+            // those nodes have nothing left to release when it is repeated, which is no loss
+            error.kind = BackendErrorKind::Transient;
+        }
+        Err(error)
     }
 
     /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
-    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+    async fn renew(self: &Arc<Self>, lease: Lease) -> Result<Duration, BackendError> {
         let lifetime = self.lifetime_of(lease.id)?;
         let held = self.waiters.holding(lease.id);
         let mut answers = self.run_all("extend", lifetime, &held);
@@ -285,15 +290,25 @@ impl Shared {
                     let missing = kept.iter().filter(|claim| done[**claim] == MISSING);
                     let missing: Vec<_> = missing.map(|claim| held[*claim].clone()).collect();
                     if !missing.is_empty() {
-                        let node = Arc::clone(&self.nodes[*number]);
-                        self.runtime
-                            .spawn(async move { node.run("set", lifetime, &missing).await });
+                        let (shared, node) = (Arc::clone(self), Arc::clone(&self.nodes[*number]));
+                        self.runtime.spawn(shared.put_back(node, lifetime, missing));
                     }
                 }
                 return Ok(lease.ttl);
             }
         }
         Err(self.failure(errors))
+    }
+
+    /// Sets the keys of claims that hold at a node that has lost them.
+    async fn put_back(self: Arc<Self>, node: Arc<Node>, lifetime: Duration, claims: Vec<Claim>) {
+        drop(node.run("set", lifetime, &claims).await);
+        // a release may have come to the node before that
+        let is_over = |claim: &Claim| !self.waiters.holding(claim.lease).contains(claim);
+        let over: Vec<_> = claims.into_iter().filter(is_over).collect();
+        if !over.is_empty() {
+            drop(node.run("delete", lifetime, &over).await);
+        }
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {

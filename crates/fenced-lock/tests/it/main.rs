@@ -70,6 +70,7 @@ macro_rules! contract_with {
                 a_lock_is_granted_and_released
                 a_later_grant_has_a_larger_token
                 names_are_checked
+                any_label_will_do
                 one_holder_at_a_time
                 try_takes_a_free_lock_only
                 a_try_does_not_stand_in_the_way
@@ -128,6 +129,7 @@ macro_rules! server_contract {
             a_grant_is_pushed
             the_way_to_the_service_is_measured
             a_cut_connection_hides_no_grant
+            a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
             a_lost_request_is_sent_again
             a_server_killed_and_started_again
@@ -181,6 +183,7 @@ contract! {
     basics:
         a_lock_is_granted_and_released
         names_are_checked
+        any_label_will_do
         one_holder_at_a_time
         try_takes_a_free_lock_only
         a_try_does_not_stand_in_the_way

@@ -40,6 +40,24 @@ async fn a_wait_costs_no_requests() {
     assert!(!guard.is_lost());
 }
 
+/// Goal: a name takes one connection for its requests, and a hundred share a few. Method: the session's requests for itself
+/// take one as well, and its messages another.
+#[tokio::test]
+async fn names_share_a_few_connections() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let operator = lab.client().await;
+    let session = lab.session_for(HOUR).await;
+    for (names, most) in [(1, 3), (100, 9)] {
+        for number in 0..names {
+            drop(session.mutex(&number.to_string()).unwrap().lock().await.unwrap());
+        }
+        let count = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
+        let connections: i64 = operator.query_one(count, &[]).await.unwrap().get(0);
+        assert!((2..=most).contains(&connections), "{connections} for {names}");
+    }
+}
+
 /// Goal: what was sent on a connection that is lost is not carried out later. Method: a claim waits in the server for
 /// a row that an operator keeps locked; its connection is cut, which the server does not notice. When the
 /// library has connected again, the old server process is gone.
@@ -161,10 +179,38 @@ async fn a_wrong_server_is_an_error() {
     let options = PostgresOptions::new(url);
     let (refused, ()) = tokio::join!(LockKind::Queue.open(&options, HOUR), answer);
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
+}
 
-    let url = format!("{}?options=-c%20default_transaction_read_only=on", lab.url());
-    let refused = LockKind::Queue.open(&PostgresOptions::new(url), HOUR).await;
-    assert_eq!(kind_of(refused), BackendErrorKind::Transient);
+/// Goal: a server that is set to accept no writes is told for good, with what to do about it, also when that is set while
+/// a session is open; a standby is not, since it may be promoted.
+#[tokio::test]
+async fn a_server_without_writes() {
+    if !testkit::postgres::is_installed() {
+        return;
+    }
+    let servers = ReplicatedPostgres::start(false).await.unwrap();
+    let open = async |kind: LockKind, server: &PrivatePostgres| {
+        kind.open(&PostgresOptions::new(server.url()), HOUR).await
+    };
+    let mutex = open(LockKind::Queue, &servers.primary).await.unwrap().mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let standby = open(LockKind::Queue, &servers.replica).await;
+    assert_eq!(kind_of(standby), BackendErrorKind::Transient);
+    let set = "ALTER SYSTEM SET default_transaction_read_only = on";
+    servers.primary.run(set).await.unwrap();
+    servers.primary.run("SELECT pg_reload_conf()").await.unwrap();
+    for kind in [LockKind::Queue, LockKind::Advisory] {
+        assert_refused(
+            open(kind, &servers.primary).await,
+            "set default_transaction_read_only to off",
+        );
+    }
+    let refused = within("an answer", mutex.lock()).await;
+    assert_refused(refused, "set default_transaction_read_only to off");
+    servers.primary.run("ALTER SYSTEM RESET default_transaction_read_only").await.unwrap();
+    servers.primary.run("SELECT pg_reload_conf()").await.unwrap();
+    within("a release", guard.unlock()).await.unwrap();
+    drop(within("a grant", mutex.lock()).await.unwrap());
 }
 
 /// Goal: an encrypted connection checks the server's certificate; a wrong password and a connection without

@@ -12,8 +12,8 @@ use testkit::{
 };
 use tokio::process::Command;
 
-use super::lab::{FoundLab, LONG, Lab, TTL, kind_of, queue_length, waiter};
-use super::lab_redis::{RedisLab, server_that_says};
+use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, waiter};
+use super::lab_redis::{RedisLab, forgetful, server_that_says};
 
 /// The rights that the documentation asks for.
 const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \
@@ -61,6 +61,40 @@ async fn an_orphan_is_removed() {
         drop(within("the lock is free", mutex.lock()).await.unwrap());
     }
     assert!(!session.is_lost());
+}
+
+/// Goal: the claims of a process that died, however many, are removed in small steps: a script that ran for long would
+/// hold up everybody.
+#[tokio::test]
+async fn many_dead_claims_are_removed_in_steps() {
+    let redis = volatile().await;
+    let lab = RedisLab::of(&redis);
+    let mutex = lab.session_for(LONG).await.mutex("a").unwrap();
+    let mut command = redis::cmd("ZADD");
+    command.arg("{fenced-lock}:queue:a");
+    for ticket in 1..=10_000 {
+        command.arg(ticket).arg(format!("dead-{ticket}"));
+    }
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut operator = client.get_multiplexed_async_connection().await.unwrap();
+    command.query_async::<()>(&mut operator).await.unwrap();
+    let scripts = async || lab.requests(&redis).await;
+    let before = scripts().await;
+    drop(within("a free lock is taken", mutex.try_lock()).await.unwrap().unwrap());
+    let requests = scripts().await - before;
+    assert!((10..=100).contains(&requests), "{requests} scripts for 10,000 claims");
+}
+
+/// Goal: scripts that the server forgets, again and again, fail no request.
+#[tokio::test]
+async fn forgotten_scripts_fail_no_request() {
+    let redis = volatile().await;
+    let mutex = RedisLab::of(&redis).session_for(LONG).await.mutex("a").unwrap();
+    let _forgetful = forgetful(&redis.url()).await;
+    for _ in 0..200 {
+        let guard = within("a grant", mutex.lock()).await.unwrap();
+        within("a release", guard.unlock()).await.unwrap();
+    }
 }
 
 /// Goal: what is not promised is missing. A Redis that lost its data numbers its grants anew, so a token's number comes

@@ -46,6 +46,17 @@ pub(crate) async fn names_are_checked(lab: &impl Lab) {
     session.mutex(&"ü/x".repeat(64)).unwrap();
 }
 
+/// Goal: a label may have any characters. What the service cannot keep is shown in another way.
+pub(crate) async fn any_label_will_do(lab: &impl Lab) {
+    let mutex = lab.session_called("ü \0\n% x").await.mutex(&lab.name()).unwrap();
+    let guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
+    let queue = mutex.queue().await.unwrap();
+    let label = queue[0].label.as_ref().unwrap();
+    assert!(label.ends_with("% x") || label.ends_with("_ x"), "{label:?}");
+    guard.unlock().await.unwrap();
+    drop(mutex.try_lock().await.unwrap().unwrap());
+}
+
 /// Goal: never two holders. Method: 100 waiters in three sessions each read a number, let the others
 /// run, and write it back plus one; without exclusion some additions get lost.
 pub(crate) async fn one_holder_at_a_time(lab: &impl Lab) {

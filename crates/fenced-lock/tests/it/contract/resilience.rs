@@ -207,6 +207,20 @@ pub(crate) async fn a_cut_connection_hides_no_grant(lab: &impl ServerLab) {
     }
 }
 
+/// Goal: a connection that dies without a word hides no grant: the waiter's process notices by its renewals. Method: the
+/// holder's lease outlives the test, so nothing else has the waiter ask.
+pub(crate) async fn a_silent_connection_hides_no_grant(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(LONG).await);
+    let name = lab.name();
+    let guard = direct.mutex(&name).unwrap().lock().await.unwrap();
+    let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
+    proxy.silence();
+    guard.unlock().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    assert!(!session.is_lost());
+}
+
 /// Goal: a request whose answer got lost has been carried out once: a claim is found again, a release counts, a try
 /// leaves nothing behind.
 pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
