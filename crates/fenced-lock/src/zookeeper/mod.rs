@@ -38,7 +38,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
@@ -48,7 +47,7 @@ pub use tls::ZooKeeperTls;
 
 use self::failure::{backend_error, lease_gone, refusal, transient};
 use self::session::Connected;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
 use super::random::random;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, ClusterId, Ends, Lease,
@@ -77,9 +76,7 @@ pub struct ZooKeeperBackend {
     #[cfg(feature = "zookeeper-tls")]
     tls: Option<tls::Tls>,
     sessions: Mutex<HashMap<i64, Arc<Connected>>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 impl ZooKeeperBackend {
@@ -98,15 +95,13 @@ impl ZooKeeperBackend {
         }
         #[cfg(feature = "zookeeper-tls")]
         let tls = tls::Tls::new(&options)?;
-        let (runtime, running) = runtime_on_own_thread("zookeeper-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("zookeeper-lock")?;
         Ok(Self {
             options,
             #[cfg(feature = "zookeeper-tls")]
             tls,
             sessions: Mutex::default(),
             runtime,
-            _running: running,
         })
     }
 
