@@ -94,10 +94,8 @@ impl Access {
         let isolation = r"-c default_transaction_isolation=read\ committed";
         config.options(format!("{given} {isolation} {settings}")).application_name(name);
         let connecting = async move {
-            let (client, connection) = config
-                .connect(access.tls.clone())
-                .await
-                .map_err(|error| connect_failure(&error))?;
+            let (client, connection) =
+                config.connect(access.tls.clone()).await.map_err(connect_failure)?;
             let ended = CancellationToken::new();
             let guard = ended.clone().drop_guard();
             let by_server = Arc::<AtomicBool>::default();
@@ -201,7 +199,7 @@ impl Wire {
             client.batch_execute(SCHEMA).await?;
             identify().await
         };
-        let answer = answer.await.map_err(|error| failure(&error))?;
+        let answer = answer.await.map_err(failure)?;
         let Identity { process, version, system, table, is_synced, timeline } = answer;
         if version < OLDEST_VERSION {
             let what =
@@ -246,7 +244,7 @@ impl Wire {
             match timeout(limit, &mut request).await {
                 Ok(answer) => {
                     self.answers.fetch_add(1, Ordering::Relaxed);
-                    return answer.map_err(|error| failure(&error));
+                    return answer.map_err(failure);
                 }
                 // it was answering others meanwhile
                 Err(_) if self.answers.load(Ordering::Relaxed) != answers => {}

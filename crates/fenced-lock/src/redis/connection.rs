@@ -146,7 +146,7 @@ fn refusal(error: RedisError) -> BackendError {
         }
         _ => return backend_error(error),
     };
-    BackendError::new(BackendErrorKind::Permanent, format!("{what}: {error}"))
+    BackendError::because(BackendErrorKind::Permanent, what, error)
 }
 
 /// Refuses a server on which a lock would not hold.
