@@ -32,7 +32,6 @@ mod options;
 mod registry;
 mod server_wait;
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +49,7 @@ use self::link::{Access, Link, Wire};
 use self::registry::Registry;
 use super::backoff::Backoff;
 use super::own_thread::runtime_on_own_thread;
+use super::random::random_id;
 use super::waiters::Answer;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, Ends, Lease,
@@ -213,8 +213,7 @@ impl PostgresBackend {
             let shared = Arc::clone(&self.shared);
             self.runtime.spawn(async move { shared.keep_listening().await });
         });
-        let random = RandomState::new().hash_one(()) >> 1;
-        let id = random.cast_signed();
+        let id = random_id();
         // first, so that a connection that is made meanwhile listens for it
         self.shared.registry.leases().insert(id);
         let opened = self.shared.open(id, ttl).await;

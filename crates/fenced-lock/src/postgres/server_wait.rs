@@ -34,7 +34,6 @@
 //! and another one that comes before it has taken the row can take it. So a hand-over waits until it has.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -52,6 +51,7 @@ use super::failure::failure;
 use super::link::{Access, Link, Wire};
 use crate::backoff::Backoff;
 use crate::own_thread::runtime_on_own_thread;
+use crate::random::random_id;
 use crate::waiters::Waiters;
 use crate::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, Ends, Lease,
@@ -591,7 +591,7 @@ impl Shared {
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let id = (RandomState::new().hash_one(()) >> 1).cast_signed();
+        let id = random_id();
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
         self.requests.wire().await?;

@@ -23,8 +23,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
-use super::{id_of, millis, parse_id, random};
+use super::{id_of, millis, parse_id};
 use crate::own_thread::runtime_on_own_thread;
+use crate::random::{random, random_id};
 use crate::waiters::{Answer, Waiters};
 use crate::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
@@ -312,7 +313,7 @@ impl Shared {
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let id = i64::from_ne_bytes(random().to_ne_bytes()) & i64::MAX;
+        let id = random_id();
         let lease = Lease { id, ttl, cluster: ClusterId(0) };
         self.leases().insert(id, ttl);
         let opened = self.check_nodes(ttl).await;

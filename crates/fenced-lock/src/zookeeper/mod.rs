@@ -35,7 +35,6 @@ mod session;
 mod tls;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +50,7 @@ pub use tls::ZooKeeperTls;
 use self::failure::{backend_error, lease_gone, refusal, transient};
 use self::session::Connected;
 use super::own_thread::runtime_on_own_thread;
+use super::random::random;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, ClusterId, Ends, Lease,
     Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
@@ -160,7 +160,7 @@ impl ZooKeeperBackend {
             }
             let mode = CreateMode::Persistent.with_acls(acls);
             client.mkdir(root, &mode).await?;
-            let random = format!("{:016x}", RandomState::new().hash_one(()));
+            let random = format!("{:016x}", random());
             match client.create(&path, random.as_bytes(), &mode).await {
                 Ok(_) | Err(Error::NodeExists) => client.get_data(&path).await,
                 Err(error) => Err(error),

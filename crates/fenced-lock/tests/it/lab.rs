@@ -92,7 +92,12 @@ pub(crate) trait FoundLab: Lab + Sized {
 
     /// This test binary again as a worker of the contract. `variables` are its environment.
     fn start_worker(&self, variables: &[(&str, &str)]) -> Run {
-        let mut command = run::worker(&[], "contract::resilience::worker");
+        self.start_worker_of("worker", variables)
+    }
+
+    /// The same as this worker of the contract.
+    fn start_worker_of(&self, worker: &str, variables: &[(&str, &str)]) -> Run {
+        let mut command = run::worker(&[], &format!("contract::resilience::{worker}"));
         let lab = std::any::type_name::<Self>();
         command.envs([("LOCK_LAB", lab), ("LOCK_ADDRESS", &self.address())]);
         Run::start(command.envs(variables.iter().copied()))

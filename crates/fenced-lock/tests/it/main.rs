@@ -128,6 +128,7 @@ macro_rules! server_contract {
             a_stopped_holder_can_write_late
             a_grant_is_pushed
             the_way_to_the_service_is_measured
+            forked_processes_exclude_each_other
             a_cut_connection_hides_no_grant
             a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
@@ -155,6 +156,7 @@ whole_contract!(
     on_file,
     tokio::test(flavor = "multi_thread", worker_threads = 2),
     Some(lab_file::FileLab::new());
+    forked_processes_exclude_each_other
     a_killed_holder_is_succeeded
     a_hundred_waiters_in_three_processes
 );
@@ -203,7 +205,8 @@ contract! {
         a_deleted_claim_is_told_to_its_holder
         an_unlock_after_the_deletion_says_that_it_was_lost;
     resilience:
-        a_stopped_holder_can_write_late;
+        a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other;
 }
 
 // All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
@@ -215,6 +218,7 @@ contract_with! {
     lab_postgres::PostgresLab::shared(LockKind::Advisory).await;
     resilience:
         a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other
         a_killed_holder_is_succeeded
         a_grant_is_pushed
         the_way_to_the_service_is_measured;
@@ -225,6 +229,7 @@ contract_with! {
     lab_postgres::PostgresLab::shared(LockKind::Row).await;
     resilience:
         a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other
         a_killed_holder_is_succeeded
         a_grant_is_pushed
         the_way_to_the_service_is_measured;

@@ -1,12 +1,15 @@
 //! Processes, connections and servers that fail.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::process::exit;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
     BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, Released, Token, TokenLife,
 };
+use fork::{Fork, fork, waitpid};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::Signal;
 use testkit::wait::{eventually, within};
@@ -32,6 +35,32 @@ async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, 
 #[tokio::test]
 #[ignore = "run by the contract"]
 async fn worker() {
+    work_on_lab().await;
+}
+
+/// The same in two children, which inherit what this process drew at random so far.
+#[test]
+#[ignore = "run by the contract"]
+fn forking_worker() {
+    if std::env::var("LOCK_LAB").is_err() {
+        return;
+    }
+    // draws what a hash map draws, as any program has before it forks
+    let _seeds = std::hash::RandomState::new();
+    let children = [(); 2].map(|()| match fork().unwrap() {
+        Fork::Parent(child) => child,
+        Fork::Child => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let work = AssertUnwindSafe(|| runtime.unwrap().block_on(work_on_lab()));
+            exit(i32::from(catch_unwind(work).is_err()));
+        }
+    });
+    for child in children {
+        assert_eq!(waitpid(child).unwrap(), 0, "the child ends well");
+    }
+}
+
+async fn work_on_lab() {
     let Ok(lab) = std::env::var("LOCK_LAB") else { return };
     macro_rules! work_on {
         ($lab:ty) => {
@@ -134,6 +163,19 @@ pub(crate) async fn a_hundred_waiters_in_three_processes(lab: &impl FoundLab) {
         assert!(worker.ended().await.success());
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "102");
+}
+
+/// Goal: two children of one process exclude each other, though they inherit the seeds of the standard library's random
+/// numbers. Method: as above.
+pub(crate) async fn forked_processes_exclude_each_other(lab: &impl FoundLab) {
+    let (name, dir) = (lab.name(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("number");
+    std::fs::write(&file, "0").unwrap();
+    let path = file.to_str().unwrap();
+    let variables = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
+    let mut parent = lab.start_worker_of("forking_worker", &variables);
+    assert!(parent.ended().await.success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "68");
 }
 
 async fn add<L: FoundLab>(lab: &L) {
