@@ -101,6 +101,7 @@ macro_rules! contract_with {
                 a_lost_hold_cannot_be_entered_or_unlocked
                 an_owner_takes_the_lock_anew_after_a_loss
                 run_ends_with_the_hold
+                a_session_lost_here_is_closed_there
                 a_keeper_opens_the_next_session;
             $($more)*
         }
@@ -129,6 +130,7 @@ macro_rules! server_contract {
             a_grant_is_pushed
             the_way_to_the_service_is_measured
             forked_processes_exclude_each_other
+            an_open_that_was_given_up_leaves_no_session
             a_cut_connection_hides_no_grant
             a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
@@ -203,6 +205,7 @@ contract! {
         many_aborted_at_any_moment_leave_no_claim;
     loss:
         a_deleted_claim_is_told_to_its_holder
+        a_session_lost_here_is_closed_there
         an_unlock_after_the_deletion_says_that_it_was_lost;
     resilience:
         a_stopped_holder_can_write_late

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, Released, Token, TokenLife,
+    BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, Released, Session, SessionOptions,
+    Token, TokenLife,
 };
 use fork::{Fork, fork, waitpid};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -15,7 +16,7 @@ use rustix::process::Signal;
 use testkit::wait::{eventually, within};
 use testkit::{Direction, Proxy, Run};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::lab::{
     EtcdLab, FoundLab, HOUR, LONG, Lab, Numbered as _, ServerLab, TTL, kind_of, queue_length,
@@ -163,6 +164,22 @@ pub(crate) async fn a_hundred_waiters_in_three_processes(lab: &impl FoundLab) {
         assert!(worker.ended().await.success());
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "102");
+}
+
+/// Goal: what is begun and not waited for leaves no session behind. Method: sessions that are given up after different
+/// times, with leases that outlive the test.
+pub(crate) async fn an_open_that_was_given_up_leaves_no_session<L: ServerLab>(_: &L) {
+    let (server, lab) = L::start().await;
+    let backend = lab.backend();
+    for number in 0..30 {
+        let open = Session::open(Arc::clone(&backend), SessionOptions::new(HOUR));
+        drop(timeout(Duration::from_millis(number), open).await);
+    }
+    let session = Session::open(backend, SessionOptions::new(HOUR)).await.unwrap();
+    let one = async || lab.claims_and_sessions(&server).await.1 == 1;
+    eventually("one session is left", one).await;
+    session.close().await.unwrap();
+    assert_eq!(lab.claims_and_sessions(&server).await, (0, 0));
 }
 
 /// Goal: two children of one process exclude each other, though they inherit the seeds of the standard library's random
