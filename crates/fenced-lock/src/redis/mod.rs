@@ -21,13 +21,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{FromRedisValue, PushInfo, PushKind, Script, ScriptInvocation, cmd};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 pub use options::RedisOptions;
 pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
 use super::random::{random, random_id};
 use super::waiters::{Answer, Waiters};
 use super::{
@@ -90,9 +89,7 @@ static QUEUE: LazyLock<Script> =
 pub struct RedisBackend {
     shared: Arc<Shared>,
     options: RedisOptions,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 struct Shared {
@@ -119,8 +116,7 @@ impl RedisBackend {
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be used, or the thread cannot be started.
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
-        let (runtime, running) = runtime_on_own_thread("redis-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("redis-lock")?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
         let client = options.client()?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
@@ -130,7 +126,7 @@ impl RedisBackend {
             let connection = Connection::new(client, timeout, to_us, hear);
             Shared { connection, channel, leases: Mutex::default(), waiters: Waiters::new() }
         });
-        Ok(Self { shared, options, runtime, _running: running })
+        Ok(Self { shared, options, runtime })
     }
 
     async fn put(&self, claim: &Claim, how: How<'_>) -> Result<Option<Ticket>, BackendError> {
