@@ -170,7 +170,7 @@ impl<T: GrantToken> Attempt<T> {
             if !is_repeated || matches!(self.turn, Turn::Try) {
                 return Err(error.into());
             }
-            tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");
+            tracing::debug!(claim = %self.claim, ?error, "could not queue: trying again");
             tokio::select! {
                 () = sleep(backoff.next()) => {}
                 () = inner.closing.cancelled() => return Err(inner.ended()),

@@ -178,7 +178,7 @@ impl<T: GrantToken> SessionInner<T> {
         let release = async move {
             let _until_done = until_done;
             if let Err(error) = inner.release(&claim).await {
-                tracing::debug!(%claim, %error, "the claim was not there, or is left to its lease");
+                tracing::debug!(%claim, ?error, "the claim was not there, or is left to its lease");
             }
         };
         self.tasks.spawn_on(release, &self.runtime);
@@ -223,11 +223,11 @@ impl<T: GrantToken> SessionInner<T> {
                 return Err(error.into());
             }
             if is_over {
-                tracing::warn!(%claim, %error, "could not withdraw a claim: giving up the session");
+                tracing::warn!(%claim, ?error, "could not withdraw a claim: giving up the session");
                 self.validity.lose(LostReason::ReleaseFailed);
                 return Err(error.into());
             }
-            tracing::debug!(%claim, %error, "could not withdraw a claim: trying again");
+            tracing::debug!(%claim, ?error, "could not withdraw a claim: trying again");
             sleep(pause).await;
         }
     }

@@ -183,7 +183,7 @@ impl<T: GrantToken> Drop for CloseOnDrop<T> {
         let inner = Arc::clone(&self.inner);
         self.inner.runtime.spawn(async move {
             if let Err(error) = inner.close().await {
-                tracing::debug!(lease = inner.lease.id, %error, "the lease is left to its TTL");
+                tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
             }
         });
     }

@@ -172,11 +172,11 @@ impl<T: GrantToken> Waiters<T> {
                 Ok(Answer { status, .. }) => return self.note(claim, status),
                 Err(error) => match error.kind {
                     BackendErrorKind::Transient | BackendErrorKind::Refused => {
-                        tracing::debug!(%claim, %error, "cannot tell where a claim stands: asking again");
+                        tracing::debug!(%claim, ?error, "cannot tell where a claim stands: asking again");
                         sleep(backoff.next()).await;
                     }
                     BackendErrorKind::LeaseGone | BackendErrorKind::Permanent => {
-                        tracing::debug!(%claim, %error, "cannot tell where a claim stands");
+                        tracing::debug!(%claim, ?error, "cannot tell where a claim stands");
                         return self.note(claim, ClaimStatus::Gone);
                     }
                 },

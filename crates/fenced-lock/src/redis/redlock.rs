@@ -19,12 +19,11 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 use super::{id_of, millis, parse_id};
-use crate::own_thread::runtime_on_own_thread;
+use crate::own_thread::OwnThread;
 use crate::random::{random, random_id};
 use crate::waiters::{Answer, Waiters};
 use crate::{
@@ -84,9 +83,7 @@ struct Shared {
     waiters: Waiters<Unfenced>,
     /// The sessions that are open, with their TTLs. The nodes know of claims alone.
     leases: Mutex<HashMap<i64, Duration>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 struct Node {
@@ -119,8 +116,7 @@ impl RedlockBackend {
         if nodes.len() < 3 {
             return Err(permanent("Redlock takes three nodes, or five"));
         }
-        let (runtime, running) = runtime_on_own_thread("redlock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("redlock")?;
         let node = |options: RedisOptions| {
             let timeout = options.request_timeout;
             let connection = Connection::new(options.client()?, timeout, None, drop);
@@ -132,7 +128,6 @@ impl RedlockBackend {
             waiters: Waiters::new(),
             leases: Mutex::default(),
             runtime,
-            _running: running,
         })))
     }
 
@@ -339,8 +334,8 @@ impl Shared {
             match answer {
                 Some((_, Ok(_))) => answered += 1,
                 Some((number, Err(error))) if error.kind == BackendErrorKind::Permanent => {
-                    let what = format!("{}: {error}", self.nodes[number].address);
-                    return Err(BackendError::new(BackendErrorKind::Permanent, what));
+                    let node = self.nodes[number].address.to_string();
+                    return Err(BackendError::because(error.kind, node, error));
                 }
                 Some((number, Err(error))) => errors.push((number, error)),
                 None if answered >= self.quorum() => return Ok(()),
@@ -408,7 +403,7 @@ impl Shared {
         let is_shared = errors.iter().all(|(_, error)| error.kind == kind);
         let texts = errors.into_iter().map(|(number, error)| {
             let address = &self.nodes[number].address;
-            format!("{address}: {error}")
+            format!("{address}: {error:#}")
         });
         let texts = texts.collect::<Vec<_>>().join("; ");
         let kind = if is_shared { kind } else { BackendErrorKind::Transient };

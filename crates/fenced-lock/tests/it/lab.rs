@@ -174,7 +174,7 @@ pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> Backe
 
 /// Checks that this was refused for good, and that the error says so.
 pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, LockError>, said: &str) {
-    let text = result.as_ref().unwrap_err().to_string();
+    let text = format!("{:#}", result.as_ref().unwrap_err());
     assert!(text.contains(said), "{text}");
     assert_eq!(kind_of(result), BackendErrorKind::Permanent, "{text}");
 }

@@ -137,6 +137,7 @@ macro_rules! server_contract {
             a_lost_request_is_sent_again
             a_server_killed_and_started_again
             silence_means_loss_in_time
+            an_error_leaves_its_cause_to_its_source
             a_hundred_waiters_make_few_requests
             a_thousand_names_cost_no_requests
             $($more)*

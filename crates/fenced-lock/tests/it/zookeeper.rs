@@ -315,7 +315,7 @@ async fn certificates() {
     let localhost =
         ZooKeeperOptions { servers: format!("localhost:{port}"), tls: Some(tls), ..lab.options() };
     let refused = within("an end", open(localhost)).await.unwrap_err();
-    assert!(refused.to_string().contains("not valid for name"), "{refused}");
+    assert!(format!("{refused:#}").contains("not valid for name"), "{refused:?}");
 }
 
 /// Another library's client, in a process of its own.

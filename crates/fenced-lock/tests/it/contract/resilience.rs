@@ -1,5 +1,6 @@
 //! Processes, connections and servers that fail.
 
+use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::exit;
@@ -367,6 +368,21 @@ pub(crate) async fn a_server_killed_and_started_again<L: ServerLab>(_: &L) {
     eventually("the session notices", async || session.is_answered()).await;
     assert!(!held.is_lost());
     assert!(held.hand_over().await.unwrap().token().revision() > before.revision());
+}
+
+/// Goal: an error and its sources tell the cause, and this library's part of the text does not repeat it.
+pub(crate) async fn an_error_leaves_its_cause_to_its_source<L: ServerLab>(_: &L) {
+    let (mut server, lab) = L::start().await;
+    L::crash(&mut server).await;
+    let error = Session::open(lab.backend(), SessionOptions::new(TTL)).await.unwrap_err();
+    let source = error.source().unwrap().to_string();
+    assert!(!error.to_string().contains(&source), "{error}");
+    let all = format!("{error:#}");
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    for cause in causes.map(ToString::to_string) {
+        assert_eq!(all.matches(&cause).count(), 1, "{cause:?} in {all:?}");
+    }
+    assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Transient);
 }
 
 /// Goal: when the service says nothing, holder and waiter know by their own clock that they cannot believe in their lease
