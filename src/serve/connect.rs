@@ -71,8 +71,7 @@ pub async fn lock_sessions(
     instance: &str,
     backend: Arc<dyn Backend<Token = Token>>,
 ) -> Result<SessionKeeper, BoxError> {
-    let session_options =
-        SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
+    let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(backend, session_options);
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
         Ok(Ok(session)) => {

@@ -20,5 +20,5 @@ fn backend(endpoint: &str) -> Arc<EtcdBackend> {
 }
 
 fn session_options(label: &str) -> SessionOptions {
-    SessionOptions { label: label.into(), ..SessionOptions::new(Duration::from_secs(5)) }
+    SessionOptions::new(Duration::from_secs(5)).label(label)
 }

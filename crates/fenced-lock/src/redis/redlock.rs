@@ -334,7 +334,7 @@ impl Shared {
             match answer {
                 Some((_, Ok(_))) => answered += 1,
                 Some((number, Err(error))) if error.kind == BackendErrorKind::Permanent => {
-                    let node = self.nodes[number].address.to_string();
+                    let node = self.nodes[number].address.clone();
                     return Err(BackendError::because(error.kind, node, error));
                 }
                 Some((number, Err(error))) => errors.push((number, error)),

@@ -136,7 +136,7 @@ async fn a_forgotten_token_is_no_matter() {
     guard.unlock().await.unwrap();
     let next = within("the waiter is granted", waiter).await.unwrap().unwrap();
     next.unlock().await.unwrap();
-    held.hand_over().await.unwrap().unlock().await.unwrap();
+    held.requeue().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
@@ -176,13 +176,13 @@ async fn authentication_may_be_switched_off_and_on() {
     let held = session.mutex("b").unwrap().lock().await.unwrap();
     for _ in 0..2 {
         client.auth_disable().await.unwrap();
-        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
         let later = session_of("root", &etcd).await.mutex("a").unwrap();
         later.lock().await.unwrap().unlock().await.unwrap();
         let mut plain = Client::connect([etcd.endpoint()], None).await.unwrap();
         plain.auth_enable().await.unwrap();
         client = root_of(&etcd).await;
-        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
     }
     assert!(!held.is_lost());
     held.unlock().await.unwrap();
@@ -222,7 +222,7 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
         let guard = within("it is granted", mutex.lock()).await.unwrap();
         let keys = Permission::read(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
-        let guard = within("it is handed over", guard.hand_over()).await.unwrap();
+        let guard = within("it is handed over", guard.requeue()).await.unwrap();
         within("it is released", guard.unlock()).await.unwrap();
         let keys = Permission::write(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
@@ -332,7 +332,7 @@ async fn a_name_that_was_just_taken_away_refuses_no_other() {
         let held = app.mutex("handed-over").unwrap().lock().await.unwrap();
         let [new, tried] = ["new", "tried"].map(|name| app.mutex(name).unwrap());
         forbid(&mut root, "taken").await;
-        let held = if first == 0 { held.hand_over().await.unwrap() } else { held };
+        let held = if first == 0 { held.requeue().await.unwrap() } else { held };
         if first == 1 {
             new.lock().await.unwrap().unlock().await.unwrap();
         }
