@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::acquire::{Turn, acquire};
 use super::error::MAX_NAME_LENGTH_BYTES;
 use super::owner::OwnerId;
-use super::{GrantToken, Guard, LockError, Owner, QueueEntry, QueueSnapshot, Session, Token};
+use super::{GrantToken, Guard, LockError, Owner, QueueEntry, Session, Token};
 
 /// A lock, known to all processes by its name, which is 1 to 256 bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
@@ -118,13 +118,6 @@ impl<T: GrantToken> Mutex<T> {
     pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
         let inner = &self.session.inner;
         Ok(inner.entered(inner.backend.probe(&self.name)).await?)
-    }
-
-    /// The queue as this process sees it, without a request: the claims, and the last tenures. The first call
-    /// begins to watch the queue, which ends some time after the last call. `None` if the backend watches
-    /// nothing.
-    pub fn queue_snapshot(&self) -> Option<QueueSnapshot> {
-        self.session.inner.backend.queue_snapshot(&self.name)
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard<T>>, LockError> {

@@ -235,12 +235,12 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
 #[tokio::test]
 async fn a_look_that_is_allowed_later_counts() {
     let (etcd, mut root) = etcd_with_users().await;
-    let app = session_of("app", &etcd).await;
-    let mutex = app.mutex("refused").unwrap();
-    assert!(mutex.lock().await.is_err());
-    assert!(!mutex.queue_snapshot().unwrap().is_current);
+    let backend = backend_of("app", "secret", &etcd);
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
+    assert!(app.mutex("refused").unwrap().lock().await.is_err());
+    assert!(!backend.queue_snapshot("refused").is_current);
     allow(&mut root, "refused").await;
-    eventually("it is seen", async || mutex.queue_snapshot().unwrap().is_current).await;
+    eventually("it is seen", async || backend.queue_snapshot("refused").is_current).await;
 }
 
 /// Goal: names that a user may not use end no watch of those that it may.
@@ -291,7 +291,7 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     }
     let ttl = Duration::from_secs(4);
     let backend = backend_of("app", "secret", &etcd);
-    let app = Session::open(backend, SessionOptions::new(ttl)).await.unwrap();
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(ttl)).await.unwrap();
     let kept = app.mutex("kept").unwrap().lock().await.unwrap();
     let taken = app.mutex("taken").unwrap().lock().await.unwrap();
     let mutex = session_of("app", &etcd).await.mutex("taken").unwrap();
@@ -302,7 +302,7 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     tokio::time::sleep(2 * ttl).await;
     assert_eq!(app.lost_reason(), None, "its lease is renewed");
     let seen_as_it_is = async || {
-        let snapshot = app.mutex("kept").unwrap().queue_snapshot().unwrap();
+        let snapshot = backend.queue_snapshot("kept");
         let seen = snapshot.queue.iter().map(|claim| claim.lease).collect::<Vec<_>>();
         let is = app.mutex("kept").unwrap().queue().await.unwrap();
         seen == is.iter().map(|entry| entry.lease).collect::<Vec<_>>()
