@@ -26,6 +26,7 @@ mod options;
 mod queue;
 mod queues;
 mod requests;
+mod snapshot;
 mod standing_watch;
 mod watch_stream;
 
@@ -36,6 +37,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 
 pub use options::{EtcdOptions, EtcdUser};
+pub use snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
 
 use self::endpoints::Endpoints;
 use self::queue::NameQueue;
@@ -46,7 +48,7 @@ use super::chaos::Safeguard;
 use super::own_thread::OwnThread;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueSnapshot, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
 };
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
@@ -99,6 +101,18 @@ impl EtcdBackend {
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         runtime.spawn(watch.run());
         Ok(Self { options, endpoints, queues, replacing: Mutex::default(), new_names, runtime })
+    }
+
+    /// The queue of `name` as this process sees it, without a request: the claims, and the last tenures. The first call
+    /// begins to watch the queue, which ends some time after the last call.
+    pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
+        let name = Arc::from(name);
+        let (snapshot, is_new) = self.queues.with_or_new(&name, NameQueue::snapshot);
+        if is_new {
+            // an error means that the backend's thread has ended, and the watch with it
+            drop(self.new_names.send(name));
+        }
+        snapshot
     }
 }
 
@@ -158,15 +172,6 @@ impl Backend for EtcdBackend {
             return Box::pin(release_then_enqueue(self, held, next));
         }
         Box::pin(self.put_claim(next, Some(held)))
-    }
-
-    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
-        let (snapshot, is_new) = self.queues.with_or_new(name, NameQueue::snapshot);
-        if is_new {
-            // an error means that the backend's thread has ended, and the watch with it
-            drop(self.new_names.send(Arc::clone(name)));
-        }
-        Some(snapshot)
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::keys;
+use super::snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
 use crate::chaos::Safeguard;
-use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot, Token};
+use crate::{ClaimStatus, Token};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and

@@ -144,7 +144,7 @@ impl Lab for ZooKeeperLab {
     #[cfg(feature = "zookeeper-tls")]
     async fn session_called(&self, label: &str) -> Session {
         let ttl = if self.tls.is_some() { LONG } else { TTL };
-        let options = SessionOptions { label: label.into(), ..SessionOptions::new(ttl) };
+        let options = SessionOptions::new(ttl).label(label);
         Session::open(self.backend(), options).await.unwrap()
     }
 
