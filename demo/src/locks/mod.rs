@@ -127,7 +127,7 @@ mod tests {
     fn addresses_are_needed() {
         for lock in LockMode::shared() {
             let refused = AnyLock::at(lock, &[]).err().expect("there is no address");
-            assert!(refused.to_string().contains("--lock-at"), "{refused}");
+            assert!(format!("{refused:#}").contains("--lock-at"), "{refused:#}");
         }
     }
 }
