@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
-use super::inner::{SessionInner, Stake};
+use super::inner::{SessionInner, Withdrawal};
 use super::owner::OwnerId;
 use super::{
     BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason, Session, Ticket,
@@ -45,9 +45,9 @@ pub(super) async fn acquire<T: GrantToken>(
     let (reply, answer) = oneshot::channel();
     let claim = inner.new_claim(name);
     let session = session.clone();
-    let stake = Stake::new(inner, name);
-    let mut caller = Caller(Some(Arc::clone(&stake)));
-    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, stake };
+    let withdrawal = Withdrawal::new(inner, name);
+    let mut caller = Caller(Some(Arc::clone(&withdrawal)));
+    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, withdrawal };
     inner.tasks.spawn_on(attempt.run(), &inner.runtime);
     let answer = answer.await;
     caller.0 = None;
@@ -56,12 +56,12 @@ pub(super) async fn acquire<T: GrantToken>(
 }
 
 /// Gives the claim up when it is dropped before there is an answer.
-struct Caller<T: GrantToken>(Option<Arc<Stake<T>>>);
+struct Caller<T: GrantToken>(Option<Arc<Withdrawal<T>>>);
 
 impl<T: GrantToken> Drop for Caller<T> {
     fn drop(&mut self) {
-        if let Some(stake) = &self.0 {
-            stake.give_up();
+        if let Some(withdrawal) = &self.0 {
+            withdrawal.give_up();
         }
     }
 }
@@ -74,7 +74,7 @@ struct Attempt<T: GrantToken> {
     owner: OwnerId,
     turn: Turn,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
-    stake: Arc<Stake<T>>,
+    withdrawal: Arc<Withdrawal<T>>,
 }
 
 impl<T: GrantToken> Attempt<T> {
@@ -90,7 +90,7 @@ impl<T: GrantToken> Attempt<T> {
         let is_left = !Safeguard::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
-                inner.spawn_release(self.claim.clone(), Arc::clone(&self.stake));
+                inner.spawn_release(self.claim.clone(), Arc::clone(&self.withdrawal));
             }
             if let Turn::After(held) = &self.turn {
                 inner.spawn_release(held.clone(), ());
@@ -129,9 +129,9 @@ impl<T: GrantToken> Attempt<T> {
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
         // until the request is answered
-        let _place = if matches!(self.turn, Turn::Wait) {
+        let _room = if matches!(self.turn, Turn::Wait) {
             tokio::select! {
-                place = inner.until_few_are_given_up(&self.claim.name) => place,
+                room = inner.until_few_are_given_up(&self.claim.name) => room,
                 () = inner.closing.cancelled() => return Err(inner.ended()),
                 () = self.reply.closed() => return Err(inner.ended()),
             }
