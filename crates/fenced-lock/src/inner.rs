@@ -184,8 +184,11 @@ impl<T: GrantToken> SessionInner<T> {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
-                Ok(Released::Gone) if may_be_done => return Ok(Released::Unknown),
-                Ok(released) => return Ok(released),
+                Ok(released) => {
+                    tracing::debug!(%claim, ?released, "released");
+                    let is_unknown = released == Released::Gone && may_be_done;
+                    return Ok(if is_unknown { Released::Unknown } else { released });
+                }
                 Err(error) => error,
             };
             // the claim went with it, unless an earlier request took it out: its holder must expect the worse
