@@ -141,7 +141,7 @@ async fn keep_open<T: GrantToken>(
     if let State::Open(session) = publish.send_replace(State::Opening(None))
         && let Err(error) = session.close().await
     {
-        tracing::warn!(%error, "the lease is left to its TTL");
+        tracing::warn!(?error, "the lease is left to its TTL");
     }
 }
 
@@ -188,12 +188,10 @@ fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
 }
 
-/// Warns of the first failure in a row, the second, the fourth and so on: an outage may last for hours. The
-/// innermost cause says it best.
-fn warn_of(error: &(dyn std::error::Error + 'static), failures: u64) {
+/// Warns of the first failure in a row, the second, the fourth and so on: an outage may last for hours.
+fn warn_of(error: &LockError, failures: u64) {
     if failures.is_power_of_two() {
-        let cause =
-            std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error);
-        tracing::warn!(%cause, failures, "could not open a lock session: trying again");
+        let error = format!("{error:#}");
+        tracing::warn!(error, failures, "could not open a lock session: trying again");
     }
 }

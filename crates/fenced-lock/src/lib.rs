@@ -78,6 +78,7 @@
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
 // - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
 //   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
+// - `random`: the ids of leases and processes.
 // - `tls`: certificates, for the clients that have no options of their own for them.
 // - `waiters`: the waiting of the backends that are asked where a claim stands.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
@@ -110,6 +111,8 @@ mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod promises;
+#[allow(dead_code, reason = "the backend in memory does not use it")]
+mod random;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod renewal;

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::inner::SessionInner;
-use super::renewal::renew_until_lost;
+use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
 use super::{
     Backend, BackendError, BackendErrorKind, Ends, GrantToken, Lease, LockError, LostReason, Mutex,
@@ -58,8 +58,7 @@ impl<T: GrantToken> Session<T> {
     /// Opens a session: one lease, renewed from now on.
     ///
     /// # Cancel safety
-    /// A future that is dropped may leave a lease behind, with no claims, that ends by itself after
-    /// its TTL.
+    /// When the future is dropped, the session is closed in the background, as soon as it is open.
     ///
     /// # Errors
     /// [`LockError::Backend`] if the backend grants no lease; [`LockError::SessionLost`] if it took so
@@ -72,19 +71,28 @@ impl<T: GrantToken> Session<T> {
         options: SessionOptions,
     ) -> Result<Self, LockError> {
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        // a task of its own: a session that nobody waits for any more is dropped there, which closes it
+        let opened = runtime.spawn(Self::open_on(runtime.clone(), backend, options)).await;
+        opened.unwrap_or_else(|ended| {
+            Err(BackendError::new(BackendErrorKind::Transient, ended).into())
+        })
+    }
+
+    async fn open_on(
+        runtime: Handle,
+        backend: Arc<dyn Backend<Token = T>>,
+        options: SessionOptions,
+    ) -> Result<Self, LockError> {
         let ends = backend.promises().ends;
         let asked_at = Instant::now();
-        let (opening, ttl) = (Arc::clone(&backend), options.ttl.min(MAX_TTL));
-        let opened = runtime.spawn(async move { opening.open(ttl).await }).await;
-        let lease = opened
-            .unwrap_or_else(|ended| Err(BackendError::new(BackendErrorKind::Transient, ended)))?;
+        let lease = backend.open(options.ttl.min(MAX_TTL)).await?;
         // a larger one would leave no time to renew
         let margin = options.margin.min(lease.ttl / 2);
         let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
         let believed_until = asked_at + lives_for.saturating_sub(margin);
         let inner =
             Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
-        inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));
+        inner.runtime.spawn(keep_alive(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
         let session = Self { inner, closer };
         // a service that took its time to answer may have used up the lease
@@ -175,7 +183,7 @@ impl<T: GrantToken> Drop for CloseOnDrop<T> {
         let inner = Arc::clone(&self.inner);
         self.inner.runtime.spawn(async move {
             if let Err(error) = inner.close().await {
-                tracing::debug!(lease = inner.lease.id, %error, "the lease is left to its TTL");
+                tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
             }
         });
     }

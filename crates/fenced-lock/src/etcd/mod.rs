@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc};
 
 pub use options::{EtcdOptions, EtcdUser};
 
@@ -43,7 +43,7 @@ use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use super::backend::release_then_enqueue;
 use super::chaos::Safeguard;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order,
     Promises, QueueEntry, QueueSnapshot, QueueView, Released, Ticket, Token, TokenLife, Wake,
@@ -81,9 +81,7 @@ pub struct EtcdBackend {
     replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 impl EtcdBackend {
@@ -94,22 +92,13 @@ impl EtcdBackend {
     /// [`BackendErrorKind::Permanent`] if an endpoint is no URL, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
         options.check()?;
-        let (runtime, running) = runtime_on_own_thread("etcd-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("etcd-lock")?;
         let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
         let queues = Arc::<Queues>::default();
         let (new_names, names) = mpsc::unbounded_channel();
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         runtime.spawn(watch.run());
-        Ok(Self {
-            options,
-            endpoints,
-            queues,
-            replacing: Mutex::default(),
-            new_names,
-            runtime,
-            _running: running,
-        })
+        Ok(Self { options, endpoints, queues, replacing: Mutex::default(), new_names, runtime })
     }
 }
 

@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{self, File, TryLockError};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use super::watch::Watch;
+use crate::random::{random, random_id};
 use crate::validity::FOR_EVER;
 use crate::waiters::Waiters;
 use crate::{
@@ -104,7 +104,7 @@ impl Files {
             }
         }
         loop {
-            let id = i64::try_from(random() >> 1).unwrap_or(i64::MAX);
+            let id = random_id();
             let path = self.session_path(id);
             let file = File::options().write(true).create_new(true).open(&path)?;
             // until it is locked, another process may take it for a dead one
@@ -644,8 +644,4 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
 
 fn malformed(path: &Path) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("{} is malformed", path.display()))
-}
-
-fn random() -> u64 {
-    RandomState::new().hash_one(())
 }

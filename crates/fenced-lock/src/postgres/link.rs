@@ -99,7 +99,7 @@ impl Access {
                 Err(error) if is_read_only(&error) => {
                     return Err(access.why_read_only(config).await);
                 }
-                connected => connected.map_err(|error| connect_failure(&error))?,
+                connected => connected.map_err(connect_failure)?,
             };
             let ended = CancellationToken::new();
             let guard = ended.clone().drop_guard();
@@ -141,7 +141,7 @@ impl Access {
                 let what = "this PostgreSQL is a standby, which grants no locks";
                 BackendError::new(BackendErrorKind::Transient, what)
             }
-            Err(error) => connect_failure(&error),
+            Err(error) => connect_failure(error),
         }
     }
 }
@@ -227,7 +227,7 @@ impl Wire {
             client.batch_execute(SCHEMA).await?;
             identify().await
         };
-        let answer = answer.await.map_err(|error| failure(&error))?;
+        let answer = answer.await.map_err(failure)?;
         let Identity { process, version, system, table, is_synced, timeline } = answer;
         if version < OLDEST_VERSION {
             let what =
@@ -277,7 +277,7 @@ impl Wire {
                         if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
                             self.give_up();
                         }
-                        failure(&error)
+                        failure(error)
                     });
                 }
                 // it was answering others meanwhile

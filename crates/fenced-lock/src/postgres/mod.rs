@@ -32,13 +32,11 @@ mod options;
 mod registry;
 mod server_wait;
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join4};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
@@ -49,7 +47,8 @@ pub use self::server_wait::{PostgresAdvisoryBackend, PostgresRowBackend};
 use self::link::{Access, Link, Wire};
 use self::registry::Registry;
 use super::backoff::Backoff;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
+use super::random::random_id;
 use super::waiters::Answer;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, Ends, Lease,
@@ -175,11 +174,9 @@ type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
 /// ```
 pub struct PostgresBackend {
     shared: Arc<Shared>,
-    runtime: Handle,
+    runtime: OwnThread,
     /// Set when it listens.
     listening: OnceLock<()>,
-    /// Its drop ends the thread of the runtime.
-    _running: oneshot::Sender<()>,
 }
 
 struct Shared {
@@ -198,14 +195,13 @@ impl PostgresBackend {
     /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot be
     /// started.
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
-        let (runtime, running) = runtime_on_own_thread("postgres-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("postgres-lock")?;
         let access = Arc::new(Access::new(options, runtime.clone(), "fenced_lock.claims")?);
         let registry = Arc::new(Registry::new());
         let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
         let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&registry)));
         let shared = Arc::new(Shared { registry, requests, events });
-        Ok(Self { shared, runtime, listening: OnceLock::new(), _running: running })
+        Ok(Self { shared, runtime, listening: OnceLock::new() })
     }
 
     async fn open_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -213,8 +209,7 @@ impl PostgresBackend {
             let shared = Arc::clone(&self.shared);
             self.runtime.spawn(async move { shared.keep_listening().await });
         });
-        let random = RandomState::new().hash_one(()) >> 1;
-        let id = random.cast_signed();
+        let id = random_id();
         // first, so that a connection that is made meanwhile listens for it
         self.shared.registry.leases().insert(id);
         let opened = self.shared.open(id, ttl).await;

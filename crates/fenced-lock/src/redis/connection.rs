@@ -168,7 +168,7 @@ fn refusal(error: RedisError) -> BackendError {
         }
         _ => return backend_error(error),
     };
-    BackendError::new(BackendErrorKind::Permanent, format!("{what}: {error}"))
+    BackendError::because(BackendErrorKind::Permanent, what, error)
 }
 
 #[cfg(feature = "redis-tls")]

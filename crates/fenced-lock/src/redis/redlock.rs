@@ -19,12 +19,12 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
-use super::{id_of, millis, parse_id, random};
-use crate::own_thread::runtime_on_own_thread;
+use super::{id_of, millis, parse_id};
+use crate::own_thread::OwnThread;
+use crate::random::{random, random_id};
 use crate::waiters::{Answer, Waiters};
 use crate::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
@@ -83,9 +83,7 @@ struct Shared {
     waiters: Waiters<Unfenced>,
     /// The sessions that are open, with their TTLs. The nodes know of claims alone.
     leases: Mutex<HashMap<i64, Duration>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 struct Node {
@@ -118,8 +116,7 @@ impl RedlockBackend {
         if nodes.len() < 3 {
             return Err(permanent("Redlock takes three nodes, or five"));
         }
-        let (runtime, running) = runtime_on_own_thread("redlock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("redlock")?;
         let node = |options: RedisOptions| {
             let timeout = options.request_timeout;
             let connection = Connection::new(options.client()?, timeout, None, drop);
@@ -131,7 +128,6 @@ impl RedlockBackend {
             waiters: Waiters::new(),
             leases: Mutex::default(),
             runtime,
-            _running: running,
         })))
     }
 
@@ -312,7 +308,7 @@ impl Shared {
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let id = i64::from_ne_bytes(random().to_ne_bytes()) & i64::MAX;
+        let id = random_id();
         let lease = Lease { id, ttl, cluster: ClusterId(0) };
         self.leases().insert(id, ttl);
         let opened = self.check_nodes(ttl).await;
@@ -338,8 +334,8 @@ impl Shared {
             match answer {
                 Some((_, Ok(_))) => answered += 1,
                 Some((number, Err(error))) if error.kind == BackendErrorKind::Permanent => {
-                    let what = format!("{}: {error}", self.nodes[number].address);
-                    return Err(BackendError::new(BackendErrorKind::Permanent, what));
+                    let node = self.nodes[number].address.clone();
+                    return Err(BackendError::because(error.kind, node, error));
                 }
                 Some((number, Err(error))) => errors.push((number, error)),
                 None if answered >= self.quorum() => return Ok(()),
@@ -407,7 +403,7 @@ impl Shared {
         let is_shared = errors.iter().all(|(_, error)| error.kind == kind);
         let texts = errors.into_iter().map(|(number, error)| {
             let address = &self.nodes[number].address;
-            format!("{address}: {error}")
+            format!("{address}: {error:#}")
         });
         let texts = texts.collect::<Vec<_>>().join("; ");
         let kind = if is_shared { kind } else { BackendErrorKind::Transient };

@@ -35,12 +35,10 @@ mod session;
 mod tls;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
@@ -50,7 +48,8 @@ pub use tls::ZooKeeperTls;
 
 use self::failure::{backend_error, lease_gone, transient};
 use self::session::Connected;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
+use super::random::random;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, ClusterId, Ends, Lease,
     Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
@@ -78,9 +77,7 @@ pub struct ZooKeeperBackend {
     #[cfg(feature = "zookeeper-tls")]
     tls: Option<zookeeper_client::TlsOptions>,
     sessions: Arc<Mutex<HashMap<i64, Arc<Connected>>>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
-    running: Arc<oneshot::Sender<()>>,
+    runtime: Arc<OwnThread>,
 }
 
 impl ZooKeeperBackend {
@@ -98,15 +95,13 @@ impl ZooKeeperBackend {
         }
         #[cfg(feature = "zookeeper-tls")]
         let tls = options.tls.as_ref().map(ZooKeeperTls::read).transpose()?;
-        let (runtime, running) = runtime_on_own_thread("zookeeper-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = Arc::new(OwnThread::start("zookeeper-lock")?);
         Ok(Self {
             options,
             #[cfg(feature = "zookeeper-tls")]
             tls,
             sessions: Arc::default(),
             runtime,
-            running: Arc::new(running),
         })
     }
 
@@ -162,7 +157,7 @@ impl ZooKeeperBackend {
             }
             let mode = CreateMode::Persistent.with_acls(acls);
             client.mkdir(root, &mode).await?;
-            let random = format!("{:016x}", RandomState::new().hash_one(()));
+            let random = format!("{:016x}", random());
             match client.create(&path, random.as_bytes(), &mode).await {
                 Ok(_) | Err(Error::NodeExists) => client.get_data(&path).await,
                 Err(error) => Err(error),
@@ -190,7 +185,7 @@ impl ZooKeeperBackend {
     async fn disconnect(&self, lease: i64) -> Result<(), BackendError> {
         let Ok(session) = self.session(lease) else { return Ok(()) };
         session.give_up();
-        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.running));
+        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.runtime));
         let ending = self.runtime.spawn(async move {
             session.ended().await;
             sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease);
@@ -216,7 +211,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
+        Some(Handle::clone(&self.runtime))
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {

@@ -101,6 +101,7 @@ macro_rules! contract_with {
                 a_lost_hold_cannot_be_entered_or_unlocked
                 an_owner_takes_the_lock_anew_after_a_loss
                 run_ends_with_the_hold
+                a_session_lost_here_is_closed_there
                 a_keeper_opens_the_next_session;
             $($more)*
         }
@@ -128,12 +129,15 @@ macro_rules! server_contract {
             a_stopped_holder_can_write_late
             a_grant_is_pushed
             the_way_to_the_service_is_measured
+            forked_processes_exclude_each_other
+            an_open_that_was_given_up_leaves_no_session
             a_cut_connection_hides_no_grant
             a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
             a_lost_request_is_sent_again
             a_server_killed_and_started_again
             silence_means_loss_in_time
+            an_error_leaves_its_cause_to_its_source
             a_hundred_waiters_make_few_requests
             a_thousand_names_cost_no_requests
             $($more)*
@@ -155,6 +159,7 @@ whole_contract!(
     on_file,
     tokio::test(flavor = "multi_thread", worker_threads = 2),
     Some(lab_file::FileLab::new());
+    forked_processes_exclude_each_other
     a_killed_holder_is_succeeded
     a_hundred_waiters_in_three_processes
 );
@@ -201,9 +206,11 @@ contract! {
         many_aborted_at_any_moment_leave_no_claim;
     loss:
         a_deleted_claim_is_told_to_its_holder
+        a_session_lost_here_is_closed_there
         an_unlock_after_the_deletion_says_that_it_was_lost;
     resilience:
-        a_stopped_holder_can_write_late;
+        a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other;
 }
 
 // All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
@@ -215,6 +222,7 @@ contract_with! {
     lab_postgres::PostgresLab::shared(LockKind::Advisory).await;
     resilience:
         a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other
         a_killed_holder_is_succeeded
         a_grant_is_pushed
         the_way_to_the_service_is_measured;
@@ -225,6 +233,7 @@ contract_with! {
     lab_postgres::PostgresLab::shared(LockKind::Row).await;
     resilience:
         a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other
         a_killed_holder_is_succeeded
         a_grant_is_pushed
         the_way_to_the_service_is_measured;

@@ -289,7 +289,7 @@ async fn each_claim_takes_a_connection(lab: PostgresLab) {
     // the session has two, which a claim cannot take
     assert_eq!(guards.len(), 28);
     for error in refused {
-        let said = error.as_ref().unwrap_err().to_string();
+        let said = format!("{:#}", error.as_ref().unwrap_err());
         assert!(said.contains("too many clients"), "{said}");
         assert_eq!(kind_of(error), BackendErrorKind::Refused);
     }

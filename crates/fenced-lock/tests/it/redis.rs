@@ -194,14 +194,14 @@ async fn rights_and_certificates() {
     let wrong = RedisBackend::new(options(&address.replace("secret", "wrong"))).unwrap();
     let error = wrong.open(TTL).await.unwrap_err();
     assert_eq!(error.kind, BackendErrorKind::Permanent, "{error}");
-    assert!(!format!("{wrong:?}{error}").contains("wrong"), "the password is not shown");
+    assert!(!format!("{wrong:?}{error:?}{error:#}").contains("wrong"), "the password is not shown");
 
     // what does not fit together
     let refused = async |said: &str, options: RedisOptions| {
         let opened = RedisBackend::new(options).unwrap();
         let error = within("an end", opened.open(TTL)).await.unwrap_err();
         assert_eq!(error.kind, BackendErrorKind::Permanent, "{error}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(format!("{error:#}").contains(said), "{error:?}");
     };
     let elsewhere = tempfile::tempdir().unwrap();
     let others = Certificates::create_in(elsewhere.path()).unwrap();
@@ -249,7 +249,7 @@ async fn rights_and_certificates() {
 async fn a_wrong_server_is_refused() {
     let open = async |address: String| {
         let error = RedisLab::at(&address).backend().open(TTL).await.unwrap_err();
-        (error.kind, error.to_string())
+        (error.kind, format!("{error:#}"))
     };
     let (redis, replica) = (volatile().await, volatile().await);
     replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", redis.port())).await.unwrap();
@@ -286,7 +286,7 @@ async fn a_cluster_is_refused() {
     eventually("it is refused for good", async || {
         let error = lab.backend().open(TTL).await.unwrap_err();
         error.kind == BackendErrorKind::Permanent
-            && error.to_string().contains("a node of a Redis Cluster")
+            && format!("{error:#}").contains("a node of a Redis Cluster")
     })
     .await;
 }

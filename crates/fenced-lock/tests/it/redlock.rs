@@ -265,7 +265,7 @@ async fn certificates() {
 fn refused(error: &LockError, node: &str, said: &str) {
     let LockError::Backend(error) = error else { panic!("{error}") };
     assert_eq!(error.kind, BackendErrorKind::Permanent, "{error}");
-    let text = error.to_string();
+    let text = format!("{error:#}");
     assert!(text.contains(node) && text.contains(said) && !text.contains("secret"), "{text}");
 }
 
@@ -381,7 +381,7 @@ async fn rights() {
         Session::open(Arc::new(backend), SessionOptions::new(TTL)).await
     };
     let error = open().await.unwrap_err();
-    assert!(!error.to_string().contains("secret"), "{error}");
+    assert!(!format!("{error:#} {error:?}").contains("secret"), "{error:?}");
     assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Permanent);
     for node in &nodes {
         node.run::<()>(&setuser).await.unwrap();
@@ -394,5 +394,5 @@ async fn rights() {
     queue_length(&session.mutex("a").unwrap(), 0).await;
     assert!(session.mutex("b").unwrap().lock().await.is_err(), "no right to this key");
     let few = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"].map(RedisOptions::new);
-    assert!(RedlockBackend::new(few).unwrap_err().to_string().contains("three nodes"));
+    assert!(format!("{:#}", RedlockBackend::new(few).unwrap_err()).contains("three nodes"));
 }

@@ -252,6 +252,31 @@ async fn a_second_close_tells_the_same() {
     assert_eq!(backend.close.count(), asked);
 }
 
+/// Goal: a session that is opened for nobody is closed.
+#[tokio::test(start_paused = true)]
+async fn a_session_for_nobody_is_closed() {
+    let backend = FaultyBackend::new();
+    backend.open.next(Some(Fault::Slow(2 * SECOND)));
+    let gave_up = tokio::time::timeout(SECOND, session(&backend)).await;
+    gave_up.unwrap_err();
+    eventually("it is closed", async || backend.close.count() == 1).await;
+}
+
+/// Goal: the lease of a lost session is given back, with patience, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn closing_after_a_loss_is_bounded() {
+    let backend = FaultyBackend::new();
+    backend.renew.always(Fault::Hangs);
+    backend.close.always(Fault::Fails(BackendErrorKind::Transient));
+    let session = session(&backend).await;
+    assert_eq!(session.lost().await, LostReason::Expired);
+    sleep(2 * TTL).await;
+    let asked = backend.close.count();
+    assert!((2..100).contains(&asked), "{asked} requests");
+    sleep(10 * TTL).await;
+    assert_eq!(backend.close.count(), asked);
+}
+
 /// Goal: closing once when it succeeds.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_revoked_once() {
