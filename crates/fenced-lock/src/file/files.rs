@@ -43,8 +43,8 @@ const LONGEST_PART: usize = 200;
 
 const CLUSTER: &str = "cluster";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// No operation on files fails with this.
-const SESSION_GONE: ErrorKind = ErrorKind::NotConnected;
+/// Stands for a session that has ended: no operation on files fails with this.
+const SESSION_GONE: ErrorKind = ErrorKind::AddrNotAvailable;
 const LOCK: &str = ".lock";
 const QUEUES: &str = "queues";
 const SESSIONS: &str = "sessions";

@@ -265,10 +265,6 @@ impl Backend for ZooKeeperBackend {
 
 impl std::fmt::Debug for ZooKeeperBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let claims: usize = self.sessions().values().map(|session| session.count_claims()).sum();
-        f.debug_struct("ZooKeeperBackend")
-            .field("options", &self.options)
-            .field("claims", &claims)
-            .finish_non_exhaustive()
+        f.debug_struct("ZooKeeperBackend").field("options", &self.options).finish_non_exhaustive()
     }
 }

@@ -37,7 +37,7 @@ impl Queue {
     /// Makes a claim known before its request is sent; `true` if it was known: the request may have been carried out.
     pub(super) fn expect(&mut self, claim: &Claim) -> bool {
         self.was_used = true;
-        let known = self.own.contains_key(&id(claim));
+        let known = self.knows(claim);
         let own = || Own { claim: claim.clone(), made: None, is_leaving: false };
         self.own.entry(id(claim)).or_insert_with(own);
         known
@@ -52,11 +52,16 @@ impl Queue {
         }
     }
 
-    /// Notes that a claim is about to be deleted. `None` if it is not in the queue; else its node, if that is known.
-    pub(super) fn leave(&mut self, claim: &Claim) -> Option<Option<String>> {
+    /// Whether a claim may be in the queue.
+    pub(super) fn knows(&self, claim: &Claim) -> bool {
+        self.own.contains_key(&id(claim))
+    }
+
+    /// Notes that a claim is about to be deleted. Its node, if it was made.
+    pub(super) fn leave(&mut self, claim: &Claim) -> Option<String> {
         let own = self.own.get_mut(&id(claim))?;
         own.is_leaving = true;
-        Some(own.made.as_ref().map(|(node, _)| node.clone()))
+        own.made.as_ref().map(|(node, _)| node.clone())
     }
 
     /// Forgets a claim, which is not in the queue any more.
@@ -202,7 +207,7 @@ mod tests {
             queue.expect(&claim(6));
             queue.created(node(6), &waiters);
             if is_leaving {
-                assert_eq!(queue.leave(&claim(5)), Some(Some(node(5).name)));
+                assert_eq!(queue.leave(&claim(5)), Some(node(5).name));
             }
             assert_eq!(queue.deleted(&node(5), &waiters), !is_leaving);
             queue.made(&claim(6), &(node(6).name, TOKEN), &waiters);
@@ -224,7 +229,7 @@ mod tests {
         let before = queue.all_made();
         queue.load(Vec::new(), &before, &waiters);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
-        assert_eq!(queue.leave(&claim(5)), None);
+        assert!(!queue.knows(&claim(5)));
     }
 
     /// Goal: a queue is given up at the second look without a claim of ours, and read again while one waits.

@@ -74,10 +74,6 @@ impl Connected {
         }
     }
 
-    pub(super) fn count_claims(&self) -> usize {
-        self.waiters.count()
-    }
-
     pub(super) fn is_up(&self) -> bool {
         self.client().is_ok() && self.state.peek_state() == SessionState::SyncConnected
     }
@@ -165,8 +161,8 @@ impl Connected {
         for _ in 0..MOST_TRIES {
             match self.ask(|| client.create(&path, label, &mode)).await {
                 Err(Error::NoNode) => {}
-                made => {
-                    let (stat, sequence) = made.map_err(backend_error)?;
+                created => {
+                    let (stat, sequence) = created.map_err(backend_error)?;
                     return Ok((format!("{prefix}{sequence}"), self.token(stat.czxid)));
                 }
             }
@@ -187,7 +183,7 @@ impl Connected {
         held: &Claim,
         next: &Claim,
     ) -> Result<Option<Made>, BackendError> {
-        let node = self.with(&held.name, |queue| queue.leave(held)).flatten();
+        let node = self.with(&held.name, |queue| queue.leave(held));
         let Some(node) = node else { return Ok(None) };
         let dir = self.dir(&next.name);
         let path = format!("{dir}/{}", layout::prefix(next));
@@ -204,8 +200,8 @@ impl Connected {
         match results.into_iter().nth(1) {
             // as before 3.8.2: ZOOKEEPER-4026
             Some(MultiWriteResult::Create { path, stat }) if stat.is_invalid() => {
-                let made = self.look_up(client, &path).await?;
-                made.map(Some).ok_or_else(|| transient("the claim is gone"))
+                let node = self.look_up(client, &path).await?;
+                node.map(Some).ok_or_else(|| transient("the claim is gone"))
             }
             Some(MultiWriteResult::Create { path, stat }) => {
                 Ok(Some((name_of(&path), self.token(stat.czxid))))
@@ -254,12 +250,12 @@ impl Connected {
     }
 
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let Some(node) = self.with(&claim.name, |queue| queue.leave(claim)) else {
+        if !self.with(&claim.name, |queue| queue.knows(claim)) {
             // it was seen to go, or never made
             return Ok(Released::Gone);
-        };
+        }
         let client = self.client()?;
-        let node = match node {
+        let node = match self.with(&claim.name, |queue| queue.leave(claim)) {
             None => self.find(&client, claim).await?.map(|(node, _)| node),
             known => known,
         };

@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-#[cfg(feature = "zookeeper-tls")]
-use fenced_lock::ZooKeeperTls;
 use fenced_lock::{
     BackendErrorKind, Claim, Guard, LockError, Session, SessionOptions, ZooKeeperBackend,
-    ZooKeeperOptions,
+    ZooKeeperOptions, ZooKeeperTls,
 };
 use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-#[cfg(feature = "zookeeper-tls")]
 use testkit::Certificates;
 use testkit::wait::{eventually, within};
 use testkit::{
@@ -29,7 +26,6 @@ use super::lab::{
     waiter,
 };
 use super::lab_zookeeper::ZooKeeperLab;
-#[cfg(feature = "zookeeper-tls")]
 use crate::contract::{basics, queueing, resilience};
 
 async fn open(options: ZooKeeperOptions) -> Result<Session, LockError> {
@@ -283,7 +279,6 @@ async fn another_server_opens_no_session() {
 
 /// Goal: with TLS the lock is granted, handed on and released as without, also through a connection that is cut; what
 /// does not fit together opens no session, and ends in time.
-#[cfg(feature = "zookeeper-tls")]
 #[tokio::test]
 async fn certificates() {
     let Some((server, lab)) = ZooKeeperLab::secured().await else { return };
