@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
-use tokio::time::{Instant, Timeout, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,6 +45,8 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// room again.
     given_up: watch::Sender<HashMap<Arc<str>, usize>>,
     label: Arc<str>,
+    /// The longest hold, if there is one.
+    pub(super) hold_for: Option<Duration>,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
     closed: OnceCell<Result<(), BackendError>>,
@@ -66,6 +68,7 @@ impl<T: GrantToken> SessionInner<T> {
             backend,
             lease,
             label: label.into(),
+            hold_for: None,
             is_answered: AtomicBool::new(true),
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
@@ -94,12 +97,6 @@ impl<T: GrantToken> SessionInner<T> {
     /// `future`, also where there is no runtime.
     pub(super) fn entered<F: Future>(&self, future: F) -> TokioContext<F> {
         TokioContext::new(future, self.runtime.clone())
-    }
-
-    /// `future` for at most `limit`, also where there is no runtime.
-    pub(super) fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
-        let _entered = self.runtime.enter();
-        timeout(limit, future)
     }
 
     /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend

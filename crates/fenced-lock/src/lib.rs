@@ -128,12 +128,10 @@ mod waiters;
 pub mod zookeeper;
 
 pub use backend::{Backend, BackendFuture, Released};
-pub use claim::{
-    Claim, ClaimStatus, Lease, ObservedClaim, ObservedTenure, QueueEntry, QueueSnapshot, Ticket,
-};
+pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, ObservedTenure, QueueSnapshot};
 /// The client that [`EtcdOptions::connect`] returns.
 #[cfg(feature = "etcd")]
 pub use etcd_client;

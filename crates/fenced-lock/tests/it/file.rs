@@ -16,7 +16,7 @@ use testkit::wait::{eventually, within};
 use testkit::{Run, run};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::lab::{
     FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
@@ -171,7 +171,10 @@ async fn restless_worker() {
             loop {
                 let guard = match task % 3 {
                     0 => mutex.lock().await.ok(),
-                    1 => mutex.lock_timeout(Duration::from_millis(3)).await.ok(),
+                    1 => timeout(Duration::from_millis(3), mutex.lock())
+                        .await
+                        .ok()
+                        .and_then(Result::ok),
                     _ => mutex.try_lock().await.ok().flatten(),
                 };
                 let Some(guard) = guard else { continue };

@@ -134,7 +134,7 @@ impl Lab for ZooKeeperLab {
     /// Over TLS with a longer TTL: in a short session there is little time for a handshake.
     async fn session_called(&self, label: &str) -> Session {
         let ttl = if self.tls.is_some() { LONG } else { TTL };
-        let options = SessionOptions { label: label.into(), ..SessionOptions::new(ttl) };
+        let options = SessionOptions::new(ttl).label(label);
         Session::open(self.backend(), options).await.unwrap()
     }
 
