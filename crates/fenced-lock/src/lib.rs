@@ -61,8 +61,8 @@
 //! - `etcd`: `EtcdBackend`. Building it needs `protoc` and Google's protobuf types (Debian: `protobuf-compiler
 //!   libprotobuf-dev`).
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
-//! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend` and `PostgresRowBackend`, locks of the
-//!   server. PostgreSQL from 14 on.
+//! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend`, locks of the server. PostgreSQL from
+//!   14 on.
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
@@ -145,7 +145,7 @@ pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend};
+pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };

@@ -26,11 +26,11 @@
 #![doc = include_str!("schema.sql")]
 //! ```
 
+mod advisory;
 mod failure;
 mod link;
 mod options;
 mod registry;
-mod server_wait;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -41,8 +41,8 @@ use tokio::time::sleep;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
+pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
-pub use self::server_wait::{PostgresAdvisoryBackend, PostgresRowBackend};
 
 use self::link::{Access, Link, Wire};
 use self::registry::Registry;
