@@ -78,13 +78,15 @@
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
 // - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
 //   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
+// - `asked`: what drives the backends that are asked where a claim stands; `waiters` is its state.
 // - `random`: the ids of leases and processes.
 // - `tls`: certificates, for the clients that have no options of their own for them.
-// - `waiters`: the waiting of the backends that are asked where a claim stands.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
 // - `chaos`: switches for tests that show what each safeguard is there for.
 
 mod acquire;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod asked;
 mod backend;
 mod backoff;
 #[cfg(fenced_lock_chaos)]

@@ -271,7 +271,8 @@ fn lease_gone() -> BackendError {
 impl Shared {
     fn start(options: &PostgresOptions) -> Result<(Arc<Self>, OwnThread), BackendError> {
         let runtime = OwnThread::start("postgres-lock")?;
-        let access = Arc::new(Access::new(options, runtime.clone(), "fenced_lock.names")?);
+        let (connector, table) = (options.connector()?, "fenced_lock.names");
+        let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
         let requests = Link::new(&access, NAME, None);
         let (leases, connections) = (Mutex::default(), Mutex::default());
         Ok((
