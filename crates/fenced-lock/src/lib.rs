@@ -61,8 +61,8 @@
 //! - `etcd`: `EtcdBackend`. Building it needs `protoc` and Google's protobuf types (Debian: `protobuf-compiler
 //!   libprotobuf-dev`).
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
-//! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend` and `PostgresRowBackend`, locks of the
-//!   server. PostgreSQL from 14 on.
+//! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend`, locks of the server. PostgreSQL from
+//!   14 on.
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
@@ -78,13 +78,15 @@
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
 // - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
 //   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
+// - `asked`: what drives the backends that are asked where a claim stands; `waiters` is its state.
 // - `random`: the ids of leases and processes.
 // - `tls`: certificates, for the clients that have no options of their own for them.
-// - `waiters`: the waiting of the backends that are asked where a claim stands.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
 // - `chaos`: switches for tests that show what each safeguard is there for.
 
 mod acquire;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod asked;
 mod backend;
 mod backoff;
 #[cfg(fenced_lock_chaos)]
@@ -143,7 +145,7 @@ pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend};
+pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };
