@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 pub use options::{EtcdOptions, EtcdUser};
 
@@ -83,8 +83,6 @@ pub struct EtcdBackend {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    /// Held while a lease is replaced.
-    replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
     runtime: Handle,
@@ -111,15 +109,7 @@ impl EtcdBackend {
         let (new_names, names) = mpsc::unbounded_channel();
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         runtime.spawn(watch.run());
-        Ok(Self {
-            options,
-            endpoints,
-            queues,
-            replacing: Mutex::default(),
-            new_names,
-            runtime,
-            _running: running,
-        })
+        Ok(Self { options, endpoints, queues, new_names, runtime, _running: running })
     }
 }
 
@@ -248,7 +238,7 @@ mod tests {
         for number in 0..NAMES {
             backend.queue_snapshot(&format!("idle-{number}").into());
         }
-        let unwatched = async || backend.queues.count(|queue| !queue.is_current());
+        let unwatched = async || backend.queues.count(|queue| !queue.claims.is_current());
         eventually("all are watched", async || unwatched().await == 0).await;
         eventually("none is watched", async || backend.queues.count(|_| true) == 0).await;
     }
