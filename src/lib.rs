@@ -23,9 +23,10 @@
 //!
 //! # Cargo features
 //!
-//! - `chaos` (off by default): a fault suite can switch off the [safeguards](safeguard) of the HTTP server, of the
-//!   inventory and of the lock, to show what they are for. **Never build a service for a real sale with it.** Without it each
-//!   safeguard is a constant.
+//! - `tls` (default): TLS to etcd and Redis.
+//!
+//! With `RUSTFLAGS="--cfg fenced_lock_chaos"` a fault suite can switch off the [safeguards](safeguard) of the HTTP server, of
+//! the inventory and of the lock, to show what they are for. **Never build a service for a real sale with it.**
 
 mod backoff;
 pub mod config;

@@ -1,6 +1,5 @@
 //! Safeguards of the server and of the inventory that a fault suite switches off, to show what they are for.
-//! Without the cargo feature `chaos`, which is off by default, each is a constant. **Never build a service for a
-//! real sale with it.** The other safeguards are not here: the package `lab` plugs in another writer or guard.
+//! Without `--cfg fenced_lock_chaos` each is a constant. **Never build a service for a real sale with it.** The other safeguards are not here: the package `lab` plugs in another writer or guard.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,17 +12,17 @@ pub static SEE_THROUGH: Safeguard = Safeguard(AtomicBool::new(true));
 /// The inventory goes where a node of a Redis Cluster sends it, and asks for the map of the slots anew.
 pub static REDIRECTS: Safeguard = Safeguard(AtomicBool::new(true));
 
-/// On, unless the program was built with the feature `chaos` and it was switched off.
+/// On, unless the program was built with `--cfg fenced_lock_chaos` and it was switched off.
 #[derive(Debug)]
 pub struct Safeguard(AtomicBool);
 
 impl Safeguard {
     pub(crate) fn is_on(&self) -> bool {
-        !cfg!(feature = "chaos") || self.0.load(Ordering::Relaxed)
+        !cfg!(fenced_lock_chaos) || self.0.load(Ordering::Relaxed)
     }
 
     /// Switches it off for the rest of the process.
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     pub fn switch_off(&self) {
         self.0.store(false, Ordering::Relaxed);
     }

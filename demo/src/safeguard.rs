@@ -2,17 +2,17 @@
 //!
 //! That nothing is lost under a fault proves little unless something is lost without the safeguard. So
 //! `demo serve --without SAFEGUARD` takes each away: most of them here, by another writer, guard or flag.
-//! Those inside the lock and the server need a build with the cargo feature `chaos`, which is off by
+//! Those inside the lock and the server need a build with `--cfg fenced_lock_chaos`, which is off by
 //! default.
 
 use std::fmt;
 
 use clap::ValueEnum;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 use fenced_lock::chaos::Safeguard as Lock;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 use flash_sale::config::Config;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 use flash_sale::safeguard::{LIMITS, REDIRECTS, SEE_THROUGH};
 
 use crate::signals::{ENDINGS, Signal, Signals, exit_code};
@@ -38,54 +38,54 @@ pub enum Safeguard {
     /// SIGHUP, and a second signal of any kind, end the instance at once
     Drain,
     /// A node of a Redis Cluster that names another one is not left for it, and the map of the slots stays
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Redirects,
     /// Orders wait for ever, and what etcd has no room for is asked again until it has
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Deadlines,
     /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the
     /// event feeds, which any name has
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Limits,
     /// A request to etcd is dropped with the HTTP request that needs it, and any number of clients may
     /// read queues
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     SeeThrough,
     /// The claim of a waiter that went away stays in the queue while the session lives
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     ClaimCleanup,
     /// The instance believes in its lease until etcd says that it is gone
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     LocalExpiry,
     /// A watch that broke is not opened again
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     ReWatch,
     /// A watch that broke goes on where it was, or after a compaction with what is left, and the queue is
     /// not read again
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Relist,
     /// The lease is renewed and the queue watched on the runtime that serves requests
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     OwnThread,
     /// The key of a claim is the instance's name, so that two instances of one name are one owner
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     OwnerByClaim,
     /// The queue of a lock is every key that begins with its name, those of longer names too
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     ExactPrefix,
     /// The lock authenticates again only if etcd does not know its token: not if users or roles have
     /// changed since, or a watcher is refused
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Reauthentication,
     /// A claim that etcd denied is withdrawn as if it might exist, and a session that may not withdraw a
     /// claim is given up
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Denials,
     /// A claim that is gone counts as lost, even if another member may have released it
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     UnknownRelease,
     /// The lock reads a queue at once, however long it is
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Pages,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for Safeguard {
     }
 }
 
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 impl Safeguard {
     /// Removes it from the lock, from the server and from `config`. The writer and the guard look for
     /// theirs themselves.

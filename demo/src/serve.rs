@@ -31,7 +31,7 @@ pub struct ServeOptions {
     #[arg(long, env = "FLASH_SALE_CONTROL", value_name = "URL", value_parser = address)]
     pub control: Option<Uri>,
 
-    /// Run without these safeguards, to show what they prevent; a build with the cargo feature chaos has more
+    /// Run without these safeguards, to show what they prevent; a build with `--cfg fenced_lock_chaos` has more
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
     pub without: Vec<Safeguard>,
 
@@ -68,7 +68,7 @@ fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
         if *safeguard == Safeguard::Drain {
             tokio::spawn(end_at_once());
         }
-        #[cfg(feature = "chaos")]
+        #[cfg(fenced_lock_chaos)]
         safeguard.remove_inside(&mut options.service);
         tracing::error!(
             "RUNNING WITHOUT {safeguard}: this instance can lose orders or sell units twice"
@@ -122,7 +122,7 @@ mod tests {
     }
 
     /// Goal: without the cargo feature, the safeguards of the lock and of the server cannot be removed.
-    #[cfg(not(feature = "chaos"))]
+    #[cfg(not(fenced_lock_chaos))]
     #[test]
     fn other_safeguards_need_the_feature() {
         for name in ["limits", "deadlines", "local-expiry"] {

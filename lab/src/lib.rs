@@ -4,12 +4,12 @@
 //! - [`articles`]: the locks of well-known articles, and what goes wrong under each
 //! - [`mod@bench`]: the sale beside others, in rounds
 //! - `experiment`: what these have in common
-//! - `chaos`: faults and what must hold all the same; with the feature of this name
+//! - `chaos`: faults and what must hold all the same; with `--cfg fenced_lock_chaos`
 
 pub mod arena;
 pub mod articles;
 pub mod bench;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 pub mod chaos;
 mod clients;
 mod experiment;

@@ -9,7 +9,7 @@ use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::LogOptions;
 use lab::arena::{self, ArenaOptions, contender};
 use lab::bench::{self, BenchOptions};
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 use lab::chaos::{self, ChaosOptions};
 
 /// Bench, arena and fault suite of the flash sale
@@ -26,7 +26,7 @@ struct Arguments {
 enum Command {
     Bench(BenchOptions),
     Arena(ArenaOptions),
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     Chaos(ChaosOptions),
     /// Take a lock again and again: a process of the arena
     #[command(hide = true)]
@@ -51,7 +51,7 @@ fn start(Arguments { log, command }: Arguments) -> Result<ExitCode, Box<dyn Erro
             Command::Bench(options) => bench::run(options).await,
             Command::Arena(options) => arena::run(options).await,
             Command::Contend(options) => contender::contend(options).await,
-            #[cfg(feature = "chaos")]
+            #[cfg(fenced_lock_chaos)]
             Command::Chaos(options) => chaos::run(options).await,
             Command::Part(part) => part.run().await?,
         })

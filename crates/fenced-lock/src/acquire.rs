@@ -52,7 +52,7 @@ pub(super) async fn acquire<T: GrantToken>(
     let answer = answer.await;
     caller.0 = None;
     // only a runtime that shuts down drops the task without an answer
-    answer.unwrap_or(Err(closed()))
+    answer.unwrap_or_else(|_| Err(inner.ended()))
 }
 
 /// Gives the claim up when it is dropped before there is an answer.
@@ -114,8 +114,8 @@ impl<T: GrantToken> Attempt<T> {
                 // an error means that the backend forgot the claim: it is not in the queue any more
                 reached.map_or(ClaimStatus::Gone, |status| *status)
             }
-            () = inner.closing.cancelled() => return Err(closed()),
-            () = self.reply.closed() => return Err(closed()),
+            () = inner.closing.cancelled() => return Err(inner.ended()),
+            () = self.reply.closed() => return Err(inner.ended()),
         };
         inner.check()?;
         let ClaimStatus::Granted(token) = reached else { return Err(LockError::Lost) };
@@ -132,8 +132,8 @@ impl<T: GrantToken> Attempt<T> {
         let _place = if matches!(self.turn, Turn::Wait) {
             tokio::select! {
                 place = inner.until_few_are_given_up(&self.claim.name) => place,
-                () = inner.closing.cancelled() => return Err(closed()),
-                () = self.reply.closed() => return Err(closed()),
+                () = inner.closing.cancelled() => return Err(inner.ended()),
+                () = self.reply.closed() => return Err(inner.ended()),
             }
         } else {
             None
@@ -170,16 +170,12 @@ impl<T: GrantToken> Attempt<T> {
             if !is_repeated || matches!(self.turn, Turn::Try) {
                 return Err(error.into());
             }
-            tracing::debug!(claim = %self.claim, %error, "could not queue: trying again");
+            tracing::debug!(claim = %self.claim, ?error, "could not queue: trying again");
             tokio::select! {
                 () = sleep(backoff.next()) => {}
-                () = inner.closing.cancelled() => return Err(closed()),
-                () = self.reply.closed() => return Err(closed()),
+                () = inner.closing.cancelled() => return Err(inner.ended()),
+                () = self.reply.closed() => return Err(inner.ended()),
             }
         }
     }
-}
-
-fn closed() -> LockError {
-    LockError::SessionLost { reason: LostReason::Closed }
 }

@@ -1,6 +1,7 @@
 //! Switches with which a fault suite takes the lock's safeguards away.
 //!
-//! Without the cargo feature `chaos` nothing here can be switched: [`Safeguard::is_on`] is a constant.
+//! Without `RUSTFLAGS="--cfg fenced_lock_chaos"` nothing here can be switched: [`Safeguard::is_on`] is a constant.
+//! A cargo feature would not do: any dependency of a program could switch it on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -39,13 +40,13 @@ pub enum Safeguard {
 static OFF: AtomicU32 = AtomicU32::new(0);
 
 impl Safeguard {
-    /// Whether it is on: always, in a program that was built without the feature `chaos`.
+    /// Whether it is on: always, in a program that was built without `--cfg fenced_lock_chaos`.
     pub fn is_on(self) -> bool {
-        !cfg!(feature = "chaos") || OFF.load(Ordering::Relaxed) & (1 << self as u32) == 0
+        !cfg!(fenced_lock_chaos) || OFF.load(Ordering::Relaxed) & (1 << self as u32) == 0
     }
 
     /// Switches it on or off, in this whole process.
-    #[cfg(feature = "chaos")]
+    #[cfg(fenced_lock_chaos)]
     pub fn set(self, is_on: bool) {
         let bit = 1 << self as u32;
         if is_on {

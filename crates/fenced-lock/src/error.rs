@@ -12,16 +12,16 @@ pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 ///
 /// | error | what to do |
 /// |---|---|
-/// | `Timeout` | try later; [`Session::is_answered`](super::Session::is_answered) tells a held lock from a silent service |
+/// | `Timeout` | try later |
 /// | `Lost` from `lock` | call it again |
-/// | `Lost` from `run`, `unlock` or `hand_over` | stop the work; writes that the store accepted with the token stand |
-/// | `SessionLost` | use the next session of [`SessionKeeper`](super::SessionKeeper); if it was closed, end |
+/// | `Lost` from `run`, `unlock`, `requeue` or `with` | stop the work; writes that the store accepted with the token stand |
+/// | `SessionLost` | use a [`SessionKeeper`](super::SessionKeeper); if it was closed, end |
 /// | `Backend` | if [`is_retryable`](Self::is_retryable), try again after a pause; else settings or rights are wrong |
 /// | `InvalidName`, `TooManyEntries` | correct the caller |
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The lock was not granted in the time allowed. The session withdraws the claim.
+    /// There was no session in the time allowed.
     #[error("the lock was not granted within {waited:?}")]
     Timeout {
         /// The time allowed.
@@ -112,8 +112,8 @@ pub enum BackendErrorKind {
     Permanent,
 }
 
-/// A failure of a [`Backend`](super::Backend). Its text contains that of its cause; two are equal if kind
-/// and text are.
+/// A failure of a [`Backend`](super::Backend). Its text says what it means; its [`source`](Error::source) is the client's
+/// error, and `{:#}` writes the texts of all. Two are equal if kind and these texts are.
 #[derive(Clone, Debug)]
 pub struct BackendError {
     /// What it means.
@@ -123,8 +123,18 @@ pub struct BackendError {
 
 impl BackendError {
     /// A failure of this kind with its cause.
-    pub fn new(kind: BackendErrorKind, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind, cause: Arc::from(source.into()) }
+    pub fn new(kind: BackendErrorKind, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { kind, cause: Arc::from(cause.into()) }
+    }
+
+    /// The same, where `what` is to be said of the cause.
+    #[allow(dead_code, reason = "the backend in memory does not use it")]
+    pub(crate) fn because(
+        kind: BackendErrorKind,
+        what: impl Into<String>,
+        cause: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self::new(kind, Because { what: what.into(), cause: cause.into() })
     }
 
     /// The cause, if it is of this type.
@@ -136,40 +146,66 @@ impl BackendError {
 
 impl PartialEq for BackendError {
     fn eq(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.cause.to_string() == other.cause.to_string()
+        self.kind == other.kind && format!("{self:#}") == format!("{other:#}")
     }
 }
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.kind {
+        f.write_str(match self.kind {
             BackendErrorKind::Transient => "the lock service did not answer as it should",
             BackendErrorKind::Refused => "the lock service cannot do it now",
             BackendErrorKind::LeaseGone => "the lease is gone",
             BackendErrorKind::Permanent => "the lock service cannot be used",
-        };
-        write!(f, "{what}: {}", self.cause)
+        })?;
+        if !f.alternate() {
+            return Ok(());
+        }
+        // clients repeat in their texts what their sources say
+        let mut shown = String::new();
+        for cause in std::iter::successors(self.source(), |cause| (*cause).source()) {
+            let text = cause.to_string();
+            if !shown.contains(&text) {
+                write!(f, ": {text}")?;
+                shown.push_str(&text);
+            }
+        }
+        Ok(())
     }
 }
 
 impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // the cause itself is in the text already
-        self.cause.source()
+        Some(&*self.cause)
     }
+}
+
+/// What is to be said of a cause.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+struct Because {
+    what: String,
+    #[source]
+    cause: Box<dyn Error + Send + Sync>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Goal: an error says what failed, once, also to a program that prints the sources behind it.
+    /// Goal: an error and its sources say each thing once, and the sources reach the client's own error.
     #[test]
     fn the_cause_is_told_once() {
         let cause = std::io::Error::other("permission denied");
-        let error = LockError::from(BackendError::new(BackendErrorKind::Permanent, cause));
-        assert_eq!(error.to_string(), "the lock service cannot be used: permission denied");
-        assert!(error.source().is_none());
+        let error = BackendError::because(BackendErrorKind::Permanent, "a.lock", cause);
+        let error = LockError::from(error);
+        assert_eq!(error.to_string(), "the lock service cannot be used");
+        let said = error.source().expect("what is said of the cause");
+        assert_eq!(said.to_string(), "a.lock");
+        let cause = said.source().expect("the cause");
+        assert!(cause.is::<std::io::Error>() && cause.source().is_none());
+        let all = "the lock service cannot be used: a.lock: permission denied";
+        assert_eq!(format!("{error:#}"), all);
     }
 
     /// Goal: errors of one kind with one text are equal.

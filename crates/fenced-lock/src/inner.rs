@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
-use tokio::time::{Instant, Timeout, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,6 +45,8 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// room again.
     given_up: watch::Sender<HashMap<Arc<str>, usize>>,
     label: Arc<str>,
+    /// The longest hold, if there is one.
+    pub(super) hold_for: Option<Duration>,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
     closed: OnceCell<Result<(), BackendError>>,
@@ -66,6 +68,7 @@ impl<T: GrantToken> SessionInner<T> {
             backend,
             lease,
             label: label.into(),
+            hold_for: None,
             is_answered: AtomicBool::new(true),
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
@@ -96,12 +99,6 @@ impl<T: GrantToken> SessionInner<T> {
         TokioContext::new(future, self.runtime.clone())
     }
 
-    /// `future` for at most `limit`, also where there is no runtime.
-    pub(super) fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
-        let _entered = self.runtime.enter();
-        timeout(limit, future)
-    }
-
     /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend
     /// that panics has not answered.
     pub(super) async fn ask<A>(
@@ -121,11 +118,15 @@ impl<T: GrantToken> SessionInner<T> {
     pub(super) fn check(&self) -> Result<(), LockError> {
         match self.validity.lost_reason() {
             Some(reason) => Err(LockError::SessionLost { reason }),
-            None if self.closing.is_cancelled() => {
-                Err(LockError::SessionLost { reason: LostReason::Closed })
-            }
+            None if self.closing.is_cancelled() => Err(self.ended()),
             None => Ok(()),
         }
+    }
+
+    /// Why nothing is granted any more.
+    pub(super) fn ended(&self) -> LockError {
+        let reason = self.validity.lost_reason().unwrap_or(LostReason::Closed);
+        LockError::SessionLost { reason }
     }
 
     pub(super) fn hold_of(&self, name: &str) -> Option<Arc<Hold<T>>> {
@@ -174,7 +175,7 @@ impl<T: GrantToken> SessionInner<T> {
         let release = async move {
             let _until_done = until_done;
             if let Err(error) = inner.release(&claim).await {
-                tracing::debug!(%claim, %error, "the claim was not there, or is left to its lease");
+                tracing::debug!(%claim, ?error, "the claim was not there, or is left to its lease");
             }
         };
         self.tasks.spawn_on(release, &self.runtime);
@@ -219,11 +220,11 @@ impl<T: GrantToken> SessionInner<T> {
                 return Err(error.into());
             }
             if is_over {
-                tracing::warn!(%claim, %error, "could not withdraw a claim: giving up the session");
+                tracing::warn!(%claim, ?error, "could not withdraw a claim: giving up the session");
                 self.validity.lose(LostReason::ReleaseFailed);
                 return Err(error.into());
             }
-            tracing::debug!(%claim, %error, "could not withdraw a claim: trying again");
+            tracing::debug!(%claim, ?error, "could not withdraw a claim: trying again");
             sleep(pause).await;
         }
     }
@@ -251,15 +252,23 @@ impl<T: GrantToken> SessionInner<T> {
         self.closing.cancel();
         self.tasks.close();
         // each task ends within a TTL by itself; this bound is for a backend that breaks its word
-        let drained = timeout(self.lease.ttl.saturating_mul(2), self.tasks.wait()).await;
-        if drained.is_err() {
-            tracing::warn!(lease = self.lease.id, "closing with claims that were not withdrawn");
+        let drained = timeout(self.lease.ttl.saturating_mul(2), self.tasks.wait());
+        tokio::select! {
+            drained = drained => if drained.is_err() {
+                tracing::warn!(lease = self.lease.id, "closing with claims that were not withdrawn");
+            },
+            // its claims go with the lease
+            _ = self.validity.lost() => {}
         }
         self.validity.lose(LostReason::Closed);
         let began_at = Instant::now();
         let mut backoff = Backoff::default();
         loop {
-            let Err(error) = self.backend.close(self.lease).await else { return Ok(()) };
+            let error = match self.backend.close(self.lease).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind == BackendErrorKind::LeaseGone => return Ok(()),
+                Err(error) => error,
+            };
             // by then the lease has ended by itself, as does one that may not be revoked
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;

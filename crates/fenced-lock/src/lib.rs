@@ -56,15 +56,18 @@
 //!
 //! # Features
 //!
-//! - `etcd` (default): `EtcdBackend`. Building it needs `protoc` and Google's protobuf types. Without it,
-//!   [`MemoryBackend`] and the trait [`Backend`] are left.
+//! None is on by default; without one, [`MemoryBackend`] and the trait [`Backend`] are there.
+//!
+//! - `etcd`: `EtcdBackend`. Building it needs `protoc` and Google's protobuf types (Debian: `protobuf-compiler
+//!   libprotobuf-dev`).
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
 //! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend` and `PostgresRowBackend`, locks of the
 //!   server. PostgreSQL from 14 on.
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
-//! - `zookeeper-tls`: TLS for it, by `ZooKeeperTls`.
-//! - `chaos`: for fault suites only. It lets a program switch off each safeguard of the lock.
+//! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
+//!
+//! `RUSTFLAGS="--cfg fenced_lock_chaos"` is for fault suites: it lets a program switch off each safeguard of the lock.
 
 // Layout:
 // - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
@@ -75,6 +78,7 @@
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
 // - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
 //   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
+// - `random`: the ids of leases and processes.
 // - `tls`: certificates, for the clients that have no options of their own for them.
 // - `waiters`: the waiting of the backends that are asked where a claim stands.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
@@ -83,9 +87,9 @@
 mod acquire;
 mod backend;
 mod backoff;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 pub mod chaos;
-#[cfg(not(feature = "chaos"))]
+#[cfg(not(fenced_lock_chaos))]
 #[allow(unreachable_pub, reason = "it is public with the feature")]
 #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "most safeguards are those of etcd"))]
 mod chaos;
@@ -107,11 +111,13 @@ mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod promises;
+#[allow(dead_code, reason = "the backend in memory does not use it")]
+mod random;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod renewal;
 mod session;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "zookeeper-tls"))]
+#[cfg(any(feature = "postgres-tls", feature = "redis-tls", feature = "zookeeper-tls"))]
 #[allow(dead_code, reason = "not every client uses all of it")]
 mod tls;
 mod token;
@@ -124,12 +130,10 @@ mod watched;
 pub mod zookeeper;
 
 pub use backend::{Backend, BackendFuture, Released};
-pub use claim::{
-    Claim, ClaimStatus, Lease, ObservedClaim, ObservedTenure, QueueEntry, QueueSnapshot, Ticket,
-};
+pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, ObservedTenure, QueueSnapshot};
 /// The client that [`EtcdOptions::connect`] returns.
 #[cfg(feature = "etcd")]
 pub use etcd_client;

@@ -1,24 +1,46 @@
 //! A runtime on a thread of its own.
 
-use std::{io, thread};
+use std::ops::Deref;
+use std::thread;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use super::chaos::Safeguard;
+use super::{BackendError, BackendErrorKind};
 
 /// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
-/// It ends when the sender is dropped, which does not block.
-pub(crate) fn runtime_on_own_thread(name: &str) -> io::Result<(Handle, oneshot::Sender<()>)> {
-    let (running, ended) = oneshot::channel::<()>();
-    if !Safeguard::OwnThread.is_on() {
-        return Ok((Handle::current(), running));
+/// Dropping it ends the thread and does not block, so a backend may be dropped anywhere.
+#[derive(Debug)]
+pub(crate) struct OwnThread {
+    runtime: Handle,
+    /// The thread ends when this is dropped.
+    _running: oneshot::Sender<()>,
+}
+
+impl OwnThread {
+    /// Starts a thread of this name.
+    pub(crate) fn start(name: &str) -> Result<Self, BackendError> {
+        let (running, ended) = oneshot::channel::<()>();
+        if !Safeguard::OwnThread.is_on() {
+            return Ok(Self { runtime: Handle::current(), _running: running });
+        }
+        let failed = |error| BackendError::new(BackendErrorKind::Permanent, error);
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let run = move || {
+            // an error means that the sender is gone
+            drop(runtime.block_on(ended));
+        };
+        thread::Builder::new().name(name.into()).spawn(run).map_err(failed)?;
+        Ok(Self { runtime: handle, _running: running })
     }
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let handle = runtime.handle().clone();
-    thread::Builder::new().name(name.into()).spawn(move || {
-        // an error means that the sender is gone
-        drop(runtime.block_on(ended));
-    })?;
-    Ok((handle, running))
+}
+
+impl Deref for OwnThread {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.runtime
+    }
 }

@@ -8,11 +8,24 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::inner::SessionInner;
 use super::{BackendError, BackendErrorKind, GrantToken, LostReason};
 
+/// Keeps the session's lease alive until the session is lost or closed. What is given up here is given up there as well, so
+/// that no client of the backend keeps it alive.
+pub(super) async fn keep_alive<T: GrantToken>(
+    inner: Arc<SessionInner<T>>,
+    margin: Duration,
+    asked_at: Instant,
+) {
+    renew_until_lost(&inner, margin, asked_at).await;
+    if let Err(error) = inner.close().await {
+        tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
+    }
+}
+
 /// Renews the session's lease, which was asked for at `asked_at`, every third of its lifetime until the session
 /// is lost or closed. A renewal that fails or hangs is repeated until the deadline. Then the session is lost, by
 /// the local clock, and a later answer changes nothing.
-pub(super) async fn renew_until_lost<T: GrantToken>(
-    inner: Arc<SessionInner<T>>,
+async fn renew_until_lost<T: GrantToken>(
+    inner: &SessionInner<T>,
     margin: Duration,
     asked_at: Instant,
 ) {

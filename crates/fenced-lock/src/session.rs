@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::inner::SessionInner;
-use super::renewal::renew_until_lost;
+use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
 use super::{
     Backend, BackendError, BackendErrorKind, Ends, GrantToken, Lease, LockError, LostReason, Mutex,
@@ -15,28 +15,49 @@ use super::{
 };
 
 /// Longer TTLs are cut to this one: those behind a dead process wait so long.
-const MAX_TTL: Duration = Duration::from_hours(24);
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a session behaves.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// How long the claims of this process outlive it when it dies or is cut off, and so how long the others wait
-    /// then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the TTL, which
-    /// must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts, whole
-    /// seconds). More than a day counts as a day.
-    pub ttl: Duration,
-    /// How long before the lease can end the session stops believing in it. It covers the time
-    /// between looking at the clock and acting on it, and clocks that run at different speeds. At most
-    /// half of the TTL counts.
-    pub margin: Duration,
-    /// Who this is, for a human who looks at the queue.
-    pub label: String,
+    pub(super) ttl: Duration,
+    margin: Duration,
+    label: String,
+    hold_for: Option<Duration>,
 }
 
 impl SessionOptions {
-    /// Options for a TTL, with a margin of a tenth of it and no label.
+    /// Options for a TTL: how long the claims of this process outlive it when it dies or is cut off, and so how long the
+    /// others wait then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the
+    /// TTL, which must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts,
+    /// whole seconds). More than a day counts as a day.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, margin: ttl / 10, label: String::new() }
+        let ttl = ttl.min(MAX_TTL);
+        Self { ttl, margin: ttl / 10, label: String::new(), hold_for: None }
+    }
+
+    /// How long before the lease can end the session stops believing in it, in place of a tenth of the TTL. It covers the
+    /// time between looking at the clock and acting on it, and clocks that run at different speeds. At most half of the
+    /// TTL counts.
+    #[must_use]
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = margin;
+        self
+    }
+
+    /// Who this is, for a human who looks at the queue.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// The longest hold, in place of none: a task that hangs does not keep a lock for ever. After that time the guards of
+    /// a hold are lost, and its claim is released.
+    #[must_use]
+    pub fn hold_for(mut self, limit: Duration) -> Self {
+        self.hold_for = Some(limit);
+        self
     }
 }
 
@@ -58,8 +79,7 @@ impl<T: GrantToken> Session<T> {
     /// Opens a session: one lease, renewed from now on.
     ///
     /// # Cancel safety
-    /// A future that is dropped may leave a lease behind, with no claims, that ends by itself after
-    /// its TTL.
+    /// When the future is dropped, the session is closed in the background, as soon as it is open.
     ///
     /// # Errors
     /// [`LockError::Backend`] if the backend grants no lease; [`LockError::SessionLost`] if it took so
@@ -72,19 +92,29 @@ impl<T: GrantToken> Session<T> {
         options: SessionOptions,
     ) -> Result<Self, LockError> {
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        // a task of its own: a session that nobody waits for any more is dropped there, which closes it
+        let opened = runtime.spawn(Self::open_on(runtime.clone(), backend, options)).await;
+        opened.unwrap_or_else(|ended| {
+            Err(BackendError::new(BackendErrorKind::Transient, ended).into())
+        })
+    }
+
+    async fn open_on(
+        runtime: Handle,
+        backend: Arc<dyn Backend<Token = T>>,
+        options: SessionOptions,
+    ) -> Result<Self, LockError> {
         let ends = backend.promises().ends;
         let asked_at = Instant::now();
-        let (opening, ttl) = (Arc::clone(&backend), options.ttl.min(MAX_TTL));
-        let opened = runtime.spawn(async move { opening.open(ttl).await }).await;
-        let lease = opened
-            .unwrap_or_else(|ended| Err(BackendError::new(BackendErrorKind::Transient, ended)))?;
+        let lease = backend.open(options.ttl).await?;
         // a larger one would leave no time to renew
         let margin = options.margin.min(lease.ttl / 2);
         let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
         let believed_until = asked_at + lives_for.saturating_sub(margin);
-        let inner =
-            Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
-        inner.runtime.spawn(renew_until_lost(Arc::clone(&inner), margin, asked_at));
+        let mut inner = SessionInner::new(backend, runtime, lease, believed_until, options.label);
+        inner.hold_for = options.hold_for;
+        let inner = Arc::new(inner);
+        inner.runtime.spawn(keep_alive(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
         let session = Self { inner, closer };
         // a service that took its time to answer may have used up the lease
@@ -175,7 +205,7 @@ impl<T: GrantToken> Drop for CloseOnDrop<T> {
         let inner = Arc::clone(&self.inner);
         self.inner.runtime.spawn(async move {
             if let Err(error) = inner.close().await {
-                tracing::debug!(lease = inner.lease.id, %error, "the lease is left to its TTL");
+                tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
             }
         });
     }

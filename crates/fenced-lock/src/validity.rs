@@ -11,7 +11,7 @@ use super::LostReason;
 use super::chaos::Safeguard;
 
 /// The deadline where no clock ends a lease, or the local one is ignored.
-pub(super) const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+pub(super) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Until when the session's lease is certain to live, by the local monotonic clock.
 ///

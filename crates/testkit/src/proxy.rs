@@ -1,6 +1,7 @@
 //! A TCP proxy that can hold, delay and lose what it forwards, and cut connections.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -46,6 +47,8 @@ struct State {
     port: u16,
     /// A connection ends when the number changes.
     cuts: u32,
+    /// A connection forwards nothing more when the number changes, and stays open.
+    silences: u32,
     /// By direction: while it is set, connections are accepted, and nothing is forwarded.
     holds: [bool; 2],
     /// Connections are closed as soon as they are accepted.
@@ -149,6 +152,11 @@ impl Proxy {
     /// Ends all connections that are open.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
+    }
+
+    /// Forwards nothing more on the connections that are open, and does not end them either. New ones work.
+    pub fn silence(&self) {
+        self.state.send_modify(|state| state.silences += 1);
     }
 
     /// Forwards new connections to another port from now on. Open connections stay.
@@ -267,6 +275,7 @@ impl Line {
         // the delayed chunks, each with the end of its delay
         let mut line: VecDeque<(Option<oneshot::Receiver<()>>, Vec<u8>)> = VecDeque::new();
         let mut is_open = true;
+        let silences = states.borrow().silences;
         while is_open || !line.is_empty() {
             let (is_idle, may_read) = (line.is_empty(), is_open && line.len() < MAX_CHUNKS);
             let arrival = line.front_mut().and_then(|(arrival, _)| arrival.as_mut());
@@ -288,6 +297,10 @@ impl Line {
                 }
                 continue;
             };
+            if states.borrow().silences != silences {
+                // nor is the end of one side told to the other
+                pending::<()>().await;
+            }
             if chunk.is_empty() {
                 is_open = false;
                 continue;

@@ -5,7 +5,7 @@
 mod arena;
 mod articles;
 mod bench;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 mod chaos;
 
 use std::path::Path;

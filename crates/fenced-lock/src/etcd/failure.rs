@@ -60,13 +60,13 @@ fn io_errors(error: &Error) -> impl Iterator<Item = &io::Error> {
 }
 
 /// Whether the client does not trust the member's certificate, and so has sent nothing.
-#[cfg(feature = "tls")]
+#[cfg(feature = "etcd-tls")]
 fn is_distrust(error: &Error) -> bool {
     let mut errors = io_errors(error).filter_map(|error| error.get_ref()?.downcast_ref());
     errors.any(|error| matches!(error, rustls::Error::InvalidCertificate(_)))
 }
 
-#[cfg(not(feature = "tls"))]
+#[cfg(not(feature = "etcd-tls"))]
 fn is_distrust(_: &Error) -> bool {
     false
 }

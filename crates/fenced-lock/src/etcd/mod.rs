@@ -27,6 +27,7 @@ mod options;
 mod queue;
 mod queues;
 mod requests;
+mod snapshot;
 mod standing_watch;
 mod watch_stream;
 
@@ -34,9 +35,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 pub use options::{EtcdOptions, EtcdUser};
+pub use snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
 
 use self::endpoints::Endpoints;
 use self::queue::NameQueue;
@@ -44,10 +46,10 @@ use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use super::backend::release_then_enqueue;
 use super::chaos::Safeguard;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueSnapshot, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
 };
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
@@ -77,7 +79,8 @@ const LINGER: Duration = Duration::from_secs(30);
 ///
 /// The lock `NAME` is the keys under `NAME/`. Each of them counts as a claim, also one that is yours: with a key
 /// `config/port`, the lock `config` is never granted. So begin the names of locks with a prefix of their own, such as
-/// `locks/`. With authentication, the role needs it:
+/// `locks/`. From 3.5.30 on, etcd renews no lease with a key that its user may no longer write: whoever withdraws the
+/// right to a key that is held ends its session. With authentication, the role needs it:
 /// `etcdctl role grant-permission app --prefix=true readwrite locks/`
 pub struct EtcdBackend {
     options: EtcdOptions,
@@ -85,9 +88,7 @@ pub struct EtcdBackend {
     queues: Arc<Queues>,
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 impl EtcdBackend {
@@ -102,14 +103,25 @@ impl EtcdBackend {
 
     fn with_linger(options: EtcdOptions, linger: Duration) -> Result<Self, BackendError> {
         options.check()?;
-        let (runtime, running) = runtime_on_own_thread("etcd-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("etcd-lock")?;
         let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
         let queues = Arc::new(Queues::new(linger));
         let (new_names, names) = mpsc::unbounded_channel();
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         runtime.spawn(watch.run());
-        Ok(Self { options, endpoints, queues, new_names, runtime, _running: running })
+        Ok(Self { options, endpoints, queues, new_names, runtime })
+    }
+
+    /// The queue of `name` as this process sees it, without a request: the claims, and the last tenures. The first call
+    /// begins to watch the queue, which ends some time after the last call.
+    pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
+        let name = Arc::from(name);
+        let (snapshot, is_new) = self.queues.with_or_new(&name, NameQueue::snapshot);
+        if is_new {
+            // an error means that the backend's thread has ended, and the watch with it
+            drop(self.new_names.send(name));
+        }
+        snapshot
     }
 }
 
@@ -171,15 +183,6 @@ impl Backend for EtcdBackend {
         Box::pin(self.put_claim(next, Some(held)))
     }
 
-    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
-        let (snapshot, is_new) = self.queues.with_or_new(name, NameQueue::snapshot);
-        if is_new {
-            // an error means that the backend's thread has ended, and the watch with it
-            drop(self.new_names.send(Arc::clone(name)));
-        }
-        Some(snapshot)
-    }
-
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
         Box::pin(self.read_queue(name))
     }
@@ -236,7 +239,7 @@ mod tests {
         let backend = EtcdBackend::with_linger(options, Duration::from_secs(1));
         let backend = backend.expect("a valid address");
         for number in 0..NAMES {
-            backend.queue_snapshot(&format!("idle-{number}").into());
+            backend.queue_snapshot(&format!("idle-{number}"));
         }
         let unwatched = async || backend.queues.count(|queue| !queue.claims.is_current());
         eventually("all are watched", async || unwatched().await == 0).await;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "tls")]
+#[cfg(feature = "etcd-tls")]
 use etcd_client::{Certificate, Identity, TlsOptions};
 use etcd_client::{Client, ConnectOptions};
 use tokio::task::spawn_blocking;
@@ -142,8 +142,8 @@ impl EtcdOptions {
             format!("an etcd endpoint is written {scheme}HOST:PORT, not {:?}", self.endpoints)
         } else if has_certificates && !self.is_tls() {
             "etcd's certificates are for endpoints with https://".to_owned()
-        } else if self.is_tls() && !cfg!(feature = "tls") {
-            "this program was built without TLS, which https:// needs: turn on the feature tls"
+        } else if self.is_tls() && !cfg!(feature = "etcd-tls") {
+            "this program was built without TLS, which https:// needs: turn on the feature etcd-tls"
                 .to_owned()
         } else {
             return Ok(());
@@ -165,14 +165,14 @@ impl EtcdOptions {
             .with_keep_alive_while_idle(true)
             // a member that is cut off from its cluster ends its streams instead of staying silent
             .with_require_leader(true);
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "etcd-tls")]
         if self.is_tls() {
             return options.with_tls(self.tls_options());
         }
         options
     }
 
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "etcd-tls")]
     fn tls_options(&self) -> TlsOptions {
         let tls = match &self.ca {
             Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),

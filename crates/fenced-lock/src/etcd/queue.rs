@@ -1,14 +1,13 @@
 //! The queue of one lock, as its watch has shown it, and how it is watched.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::keys;
+use super::snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
 use crate::watched::{Event, Key, WatchedQueue};
-use crate::{ObservedClaim, ObservedTenure, QueueSnapshot};
 
 /// How often a queue in use is read again in case its watcher has fallen silent, and how much later for each
 /// claim in it.
@@ -31,21 +30,11 @@ pub(super) enum Watcher {
     Refused,
 }
 
-/// What the page wants to know of a claim.
-#[derive(Clone, Debug)]
-pub(super) struct Seen {
-    /// The lease that it hangs on.
-    pub(super) lease: i64,
-    /// Who made it, if this library did.
-    pub(super) label: Option<Arc<str>>,
-    pub(super) since: Instant,
-}
-
 #[derive(Debug)]
 pub(super) struct NameQueue {
     prefix: String,
     pub(super) watcher: Watcher,
-    pub(super) claims: WatchedQueue<Seen>,
+    pub(super) claims: WatchedQueue<ObservedClaim>,
     /// Claims that this process made and does not want.
     orphans: HashSet<Key>,
     /// The first claim, and since when it is the first; and since when the second one was there.
@@ -73,7 +62,7 @@ impl NameQueue {
     }
 
     /// The claims, to be used: the queue is watched for a while from now on.
-    pub(super) fn used(&mut self) -> &mut WatchedQueue<Seen> {
+    pub(super) fn used(&mut self) -> &mut WatchedQueue<ObservedClaim> {
         self.last_used = Instant::now();
         &mut self.claims
     }
@@ -95,7 +84,7 @@ impl NameQueue {
     }
 
     /// Applies what the watch said, one answer at a time.
-    pub(super) fn apply(&mut self, mut events: Vec<Event<Seen>>) {
+    pub(super) fn apply(&mut self, mut events: Vec<Event<ObservedClaim>>) {
         events.retain(|event| keys::is_claim(&event.key, &self.prefix));
         while let Some(first) = events.first() {
             let change = first.change;
@@ -108,7 +97,12 @@ impl NameQueue {
 
     /// Takes a list of all keys under the prefix: see [`WatchedQueue::load`].
     #[must_use]
-    pub(super) fn load(&mut self, mut list: Vec<Event<Seen>>, as_of: i64, latest: i64) -> bool {
+    pub(super) fn load(
+        &mut self,
+        mut list: Vec<Event<ObservedClaim>>,
+        as_of: i64,
+        latest: i64,
+    ) -> bool {
         list.retain(|claim| keys::is_claim(&claim.key, &self.prefix));
         let is_done = self.claims.load(list, as_of, latest);
         self.note_holder();
@@ -168,7 +162,7 @@ impl NameQueue {
 
     /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn snapshot(&mut self) -> QueueSnapshot {
-        let mut queue: Vec<_> = self.used().claims().map(observed).collect();
+        let mut queue: Vec<_> = self.used().claims().cloned().collect();
         if let (Some(first), Some(holder)) = (queue.first_mut(), &self.holder) {
             first.since = holder.since;
         }
@@ -178,15 +172,14 @@ impl NameQueue {
 
     /// Notes the tenure that has ended and the one that begins, if another claim is the first now.
     fn note_holder(&mut self) {
-        let mut claims = self.claims.claims().map(observed);
+        let mut claims = self.claims.claims();
         let (first, second) = (claims.next(), claims.next().map(|second| second.since));
         let waiter = std::mem::replace(&mut self.waiter, second);
-        let revision = |claim: &Option<ObservedClaim>| claim.as_ref().map(|claim| claim.revision);
-        if revision(&first) == revision(&self.holder) {
+        if first.map(|first| first.revision) == self.holder.as_ref().map(|holder| holder.revision) {
             return;
         }
         let now = Instant::now();
-        let next = first.map(|first| ObservedClaim { since: now, ..first });
+        let next = first.map(|first| ObservedClaim { since: now, ..first.clone() });
         let Some(holder) = std::mem::replace(&mut self.holder, next) else { return };
         if self.tenures.len() == MAX_TENURES {
             self.tenures.pop_front();
@@ -201,11 +194,6 @@ impl NameQueue {
     }
 }
 
-fn observed(((revision, _), seen): (&(i64, Key), &Seen)) -> ObservedClaim {
-    let Seen { lease, label, since } = seen.clone();
-    ObservedClaim { revision: *revision, lease, label, since }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,12 +202,13 @@ mod tests {
 
     const LINGER: Duration = Duration::from_secs(30);
 
-    fn put(key: &str, revision: i64) -> Event<Seen> {
-        let seen = Seen { lease: 1, label: Some("a".into()), since: Instant::now() };
-        Event { key: key.as_bytes().into(), change: revision, put: Some((revision, seen)) }
+    fn put(key: &str, revision: i64) -> Event<ObservedClaim> {
+        let since = Instant::now();
+        let claim = ObservedClaim { revision, lease: 1, label: Some("a".into()), since };
+        Event { key: key.as_bytes().into(), change: revision, put: Some((revision, claim)) }
     }
 
-    fn delete(key: &str, revision: i64) -> Event<Seen> {
+    fn delete(key: &str, revision: i64) -> Event<ObservedClaim> {
         Event { put: None, ..put(key, revision) }
     }
 

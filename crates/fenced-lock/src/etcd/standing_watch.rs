@@ -22,8 +22,9 @@ use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
 use super::keys;
 use super::list::list;
-use super::queue::{NameQueue, Seen, Watcher};
+use super::queue::{NameQueue, Watcher};
 use super::queues::Queues;
+use super::snapshot::ObservedClaim;
 use super::watch_stream::WatchedStream;
 use crate::BackendError;
 use crate::backoff::Backoff;
@@ -332,7 +333,7 @@ fn remove_orphans(endpoints: &Arc<Endpoints>, queues: &Queues, name: &str, keys:
     }
 }
 
-fn key_event(event: &Event) -> Option<QueueEvent<Seen>> {
+fn key_event(event: &Event) -> Option<QueueEvent<ObservedClaim>> {
     let put = listed_key(event.kv()?);
     Some(match event.event_type() {
         EventType::Put => put,
@@ -340,9 +341,9 @@ fn key_event(event: &Event) -> Option<QueueEvent<Seen>> {
     })
 }
 
-fn listed_key(kv: &KeyValue) -> QueueEvent<Seen> {
+fn listed_key(kv: &KeyValue) -> QueueEvent<ObservedClaim> {
     let label = keys::parse_value(kv.value()).map(|(label, _)| label.into());
-    let seen = Seen { lease: kv.lease(), label, since: Instant::now() };
-    let put = Some((kv.create_revision(), seen));
-    QueueEvent { key: kv.key().into(), change: kv.mod_revision(), put }
+    let revision = kv.create_revision();
+    let claim = ObservedClaim { revision, lease: kv.lease(), label, since: Instant::now() };
+    QueueEvent { key: kv.key().into(), change: kv.mod_revision(), put: Some((revision, claim)) }
 }

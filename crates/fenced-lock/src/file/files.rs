@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{self, File, TryLockError};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use super::watch::Watch;
+use crate::random::{random, random_id};
 use crate::validity::FOR_EVER;
 use crate::waiters::Waiters;
 use crate::{
@@ -41,6 +41,7 @@ const BUSY_PAUSE: Duration = Duration::from_micros(200);
 /// A file name has at most 255 bytes.
 const LONGEST_PART: usize = 200;
 
+const CLUSTER: &str = "cluster";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const LOCK: &str = ".lock";
 const QUEUES: &str = "queues";
@@ -93,7 +94,7 @@ impl Files {
     fn open_session(&mut self, ttl: Duration) -> io::Result<Lease> {
         let sessions = self.directory.join(SESSIONS);
         fs::create_dir_all(&sessions)?;
-        let cluster = self.read_cluster()?;
+        let (_, cluster, _) = self.read_cluster()?;
         self.cluster = Some(cluster);
         // those that died without a claim are found by nobody else
         for file in fs::read_dir(sessions)? {
@@ -103,7 +104,7 @@ impl Files {
             }
         }
         loop {
-            let id = i64::try_from(random() >> 1).unwrap_or(i64::MAX);
+            let id = random_id();
             let path = self.session_path(id);
             let file = File::options().write(true).create_new(true).open(&path)?;
             // until it is locked, another process may take it for a dead one
@@ -114,22 +115,25 @@ impl Files {
         }
     }
 
-    /// The identity of the directory; the first to ask gives it one.
-    fn read_cluster(&self) -> io::Result<ClusterId> {
-        let path = self.directory.join("cluster");
+    /// What is known of the directory, locked: its identity, which the first to ask gives it, and the largest token
+    /// that is reserved for any of its locks.
+    fn read_cluster(&self) -> io::Result<(File, ClusterId, i64)> {
+        let path = self.directory.join(CLUSTER);
         let mut options = File::options();
         let mut file = options.read(true).write(true).create(true).truncate(false).open(&path)?;
         lock_soon(&file)?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
-        if text.is_empty() {
-            let id = random();
-            file.write_all(format!("{id:016x}\n").as_bytes())?;
-            file.sync_all()?;
+        let (id, reserved) = text.trim_end().split_once('\n').unwrap_or((text.trim_end(), "0"));
+        if id.is_empty() {
+            let id = ClusterId(random());
+            write_cluster(&file, id, 0)?;
             sync_directory(&self.directory)?;
-            return Ok(ClusterId(id));
+            return Ok((file, id, 0));
         }
-        u64::from_str_radix(text.trim_end(), 16).map(ClusterId).map_err(|_| malformed(&path))
+        let id = u64::from_str_radix(id, 16).ok().map(ClusterId);
+        let (id, reserved) = id.zip(reserved.parse().ok()).ok_or_else(|| malformed(&path))?;
+        Ok((file, id, reserved))
     }
 
     pub(super) fn renew(&mut self, lease: i64) -> Result<Duration, BackendError> {
@@ -189,7 +193,8 @@ impl Files {
         let lock = self.open_lock(stem)?;
         #[cfg(target_os = "linux")]
         if let Some(watch) = &self.watch {
-            watch.add(&self.directory, &self.directory.join(SESSIONS));
+            let lock = self.lock_path(stem);
+            watch.add(lock.parent().unwrap_or(&self.directory), &self.directory.join(SESSIONS));
         }
         let directory = self.queue_path(stem);
         fs::create_dir_all(&directory)?;
@@ -239,14 +244,22 @@ impl Files {
         Ok(was_there)
     }
 
-    /// Forgets a claim whose file is gone, gives up its lock, and tells the other processes.
+    /// Forgets a claim whose file is gone: its holder is told, then its lock is given up, which tells the others.
     fn forget(&self, stem: &str, own: Own) {
+        self.waiters.note(&own.claim, ClaimStatus::Gone);
         let lock = own.lock.map_or_else(|| self.open_lock(stem), Ok);
         if let Ok(lock) = lock {
             // a child that is being started may share the descriptor for a moment
             drop(lock.unlock());
         }
-        self.waiters.note(&own.claim, ClaimStatus::Gone);
+    }
+
+    pub(super) fn close_all(&mut self) {
+        for lease in self.sessions.keys().copied().collect::<Vec<_>>() {
+            if let Err(error) = self.close(lease) {
+                tracing::debug!(lease, %error, "the file of a session stays until another one is opened");
+            }
+        }
     }
 
     /// Ends what this process has of a session.
@@ -411,44 +424,45 @@ impl Files {
         }
     }
 
-    /// The next token. A file that was synced last in this start of the machine still shows the latest one, since
-    /// what was written is read again whatever process dies. In another start only what was reserved is certain.
+    /// The next token. A file that was written in this start of the machine shows the latest one, since what was
+    /// written is read again whatever process dies. In another start, or if the file was made anew, only what was
+    /// reserved in the directory is certain.
     fn count_up(&self, stem: &str, lock: &File, claim: &Claim) -> io::Result<Token> {
         let path = self.lock_path(stem);
         let cluster = self.cluster.ok_or_else(|| malformed(&path))?;
         let mut bytes = [0; 256];
         let length = lock.read_at(&mut bytes, 0)?;
         let record = str::from_utf8(&bytes[..length]).ok().and_then(Record::parse);
-        let Record { reserved, latest } = record.ok_or_else(|| malformed(&path))?;
+        let Record { mut reserved, latest } = record.ok_or_else(|| malformed(&path))?;
         let is_ours = |latest: &Latest<'_>| {
             // a script changes the first line only
             latest.reserved == reserved && Some(latest.boot) == self.boot.as_deref()
         };
-        let token = latest.filter(is_ours).map_or(reserved, |latest| latest.token) + 1;
-        let is_reserved = token <= reserved;
-        let more = if self.boot.is_some() { RESERVED } else { 1 };
-        let now = if is_reserved { reserved } else { reserved + more };
+        let mut token = latest.filter(is_ours).map_or(reserved, |latest| latest.token) + 1;
+        if token > reserved {
+            let (file, id, in_directory) = self.read_cluster()?;
+            token = token.max(in_directory + 1);
+            reserved = token - 1 + if self.boot.is_some() { RESERVED } else { 1 };
+            write_cluster(&file, id, reserved)?;
+        }
         let boot = self.boot.as_deref().unwrap_or("-");
         let holder = format!("{:x}-{}", claim.lease, claim.number);
         // always as long, so that neither the end of the file nor an old rest matters
-        let text = format!("{now:<19}\n{token:<19} {now:<19} {boot:<36} {holder:<37}\n");
+        let text = format!("{reserved:<19}\n{token:<19} {reserved:<19} {boot:<36} {holder:<37}\n");
         lock.write_all_at(text.as_bytes(), 0)?;
-        if !is_reserved {
-            lock.sync_data()?;
-        }
-        if reserved == 0 {
-            let directories = path.ancestors().skip(1);
-            for directory in directories.take_while(|path| path.starts_with(&self.directory)) {
-                sync_directory(directory)?;
-            }
-        }
         Ok(Token::new(cluster, token))
     }
 
     /// The file of a lock or of a session was closed.
     pub(super) fn closed(&mut self, file_name: &str) {
         if let Some(stem) = file_name.strip_suffix(LOCK) {
-            self.changed.insert(stem.to_owned());
+            if stem.starts_with('+') {
+                // of a long name, whose beginning is not told
+                let long = self.queues.keys().filter(|long| long.ends_with(stem));
+                self.changed.extend(long.cloned());
+            } else {
+                self.changed.insert(stem.to_owned());
+            }
         } else {
             // a session has ended, and with it those of its claims that were before others
             self.look_where_claims_wait();
@@ -550,25 +564,32 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A lock's name as a path, without suffix. Only lower case, for file systems that do not tell the cases apart.
+/// A lock's name as a path, without suffix. Only lower case, for file systems that do not tell the cases apart; and no
+/// part begins with a dot, as the directories `.` and `..` do.
 fn stem(name: &str) -> String {
-    let mut plain = String::new();
+    let (mut stem, mut length) = (String::new(), 0);
     for byte in name.bytes() {
-        if matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-') {
-            plain.push(char::from(byte));
+        let is_plain = matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')
+            || byte == b'.' && !matches!(length, 0 | LONGEST_PART);
+        let more = if is_plain { 1 } else { 3 };
+        if length + more > LONGEST_PART {
+            stem += "+/+";
+            length = 0;
+        }
+        length += more;
+        if is_plain {
+            stem.push(char::from(byte));
         } else {
             // writing to a string does not fail
-            _ = write!(plain, "%{byte:02x}");
+            _ = write!(stem, "%{byte:02x}");
         }
     }
-    let (mut stem, mut rest) = (String::new(), plain.as_str());
-    while rest.len() > LONGEST_PART {
-        let (part, left) = rest.split_at(LONGEST_PART);
-        stem += part;
-        stem += "+/";
-        rest = left;
-    }
-    stem + rest
+    stem
+}
+
+fn write_cluster(file: &File, id: ClusterId, reserved: i64) -> io::Result<()> {
+    file.write_all_at(format!("{:016x}\n{reserved:<19}\n", id.0).as_bytes(), 0)?;
+    file.sync_data()
 }
 
 fn number_of(entry: &str) -> Option<u64> {
@@ -623,8 +644,4 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
 
 fn malformed(path: &Path) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("{} is malformed", path.display()))
-}
-
-fn random() -> u64 {
-    RandomState::new().hash_one(())
 }

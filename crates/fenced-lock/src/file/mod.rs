@@ -83,10 +83,10 @@ impl FileOptions {
 /// | `NAME.lock` | locked (`flock`) by the holder; its first line is a number that no token exceeds, its second the latest grant |
 /// | `queues/NAME/NUMBER-LEASE-CLAIM` | one for each claim, in the order of the numbers; it contains the label |
 /// | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
-/// | `cluster` | the directory's identity, which its tokens carry |
+/// | `cluster` | the directory's identity, which its tokens carry, and the largest token that is reserved for a lock |
 ///
-/// In `NAME`, bytes other than `a-z 0-9 . _ -` are written `%xx`; a result longer than 200 characters continues in a
-/// directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
+/// In `NAME`, bytes other than `a-z 0-9 . _ -`, and a dot at the beginning, are written `%xx`; a result longer than 200
+/// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
 /// forgotten. An operator may delete a claim or a session. Deleting the whole directory ends all sessions, each at
 /// its next renewal; a new directory has another identity, so a store can tell its tokens from the old ones.
 ///
@@ -113,7 +113,7 @@ impl FileOptions {
 ///
 /// # What it costs
 ///
-/// The first grant of each name waits twice for the disk, and every thousandth once.
+/// The first grant of each name waits for the disk, and every thousandth.
 ///
 /// One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
 /// one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
@@ -182,7 +182,7 @@ fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
         match jobs.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
             Ok(job) => job(&mut files),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Disconnected) => return files.close_all(),
         }
         jobs.try_iter().take(JOBS_AT_ONCE).for_each(|job| job(&mut files));
         if Instant::now() >= next_look {
@@ -207,7 +207,10 @@ impl Backend for FileBackend {
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        self.ask(move |files| files.open(ttl))
+        let jobs = self.jobs.clone();
+        let opening =
+            self.ask(move |files| Ok(Opened { lease: files.open(ttl)?, jobs: Some(jobs) }));
+        Box::pin(async move { Ok(opening.await?.take()) })
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
@@ -244,6 +247,29 @@ impl Backend for FileBackend {
     }
 }
 
+/// A session on its way to its owner. It is closed if it does not arrive.
+struct Opened {
+    lease: Lease,
+    jobs: Option<mpsc::Sender<Job>>,
+}
+
+impl Opened {
+    fn take(mut self) -> Lease {
+        self.jobs = None;
+        self.lease
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(jobs) = self.jobs.take() {
+            let lease = self.lease.id;
+            // without the thread there is no session any more
+            drop(jobs.send(Box::new(move |files| drop(files.close(lease)))));
+        }
+    }
+}
+
 impl fmt::Debug for FileBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileBackend").field("options", &self.options).finish_non_exhaustive()
@@ -255,25 +281,32 @@ mod tests {
     use super::*;
     use crate::ClaimStatus;
 
-    fn claim(lease: Lease) -> Claim {
-        Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() }
+    fn claim(name: &str, lease: Lease) -> Claim {
+        Claim { name: name.into(), lease: lease.id, number: 1, label: "".into() }
     }
 
     /// Goal: the kernel's messages suffice: a waiter in another process gets its grant by them alone when the holder
     /// releases, when its process ends, and when a script does. Method: nothing looks at the queue by itself.
     #[test]
     fn a_waiter_is_told() {
+        is_told("a", "a.lock");
+        // continued in a directory
+        is_told(&"x".repeat(250), &format!("{}+/+{}.lock", "x".repeat(200), "x".repeat(50)));
+    }
+
+    fn is_told(name: &str, file: &str) {
         let second = Duration::from_secs(1);
         let directory = tempfile::tempdir().expect("a directory");
-        let lock = directory.path().join("a.lock");
+        let lock = directory.path().join(file);
+        std::fs::create_dir_all(lock.parent().expect("it has one")).expect("a directory");
         let (jobs, queued) = mpsc::channel();
         let (ended, _running) = io::pipe().expect("a pipe");
         let watch = watch::start(jobs, ended).expect("a thread");
         let mut waiter = Files::new(directory.path().to_owned(), watch);
-        let mine = claim(waiter.open(second).expect("a session"));
+        let mine = claim(name, waiter.open(second).expect("a session"));
         for way in ["a release", "an end", "a script"] {
             let mut holder = Files::new(directory.path().to_owned(), None);
-            let theirs = claim(holder.open(second).expect("another session"));
+            let theirs = claim(name, holder.open(second).expect("another session"));
             let script = std::fs::File::create(&lock).expect("the lock's file");
             if way == "a script" {
                 script.lock().expect("it is free");

@@ -9,14 +9,20 @@ use tokio_postgres::error::SqlState;
 use crate::{BackendError, BackendErrorKind};
 
 /// An error of a request that was sent.
-pub(super) fn failure(error: &Error) -> BackendError {
-    BackendError::new(kind_of(error).unwrap_or(BackendErrorKind::Transient), text_of(error))
+pub(super) fn failure(error: Error) -> BackendError {
+    BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Transient), error)
 }
 
 /// An error while connecting. What is neither the network's nor the server's is another kind of server, or wrong
 /// settings.
-pub(super) fn connect_failure(error: &Error) -> BackendError {
-    BackendError::new(kind_of(error).unwrap_or(BackendErrorKind::Permanent), text_of(error))
+pub(super) fn connect_failure(error: Error) -> BackendError {
+    BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Permanent), error)
+}
+
+/// Whether the server was found to accept no writes, which the client looks at when it connects.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.to_string() == "database does not allow writes")
 }
 
 fn kind_of(error: &Error) -> Option<BackendErrorKind> {
@@ -43,18 +49,4 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
         // the server starts, ends or became a standby; a statement took too long, or met another one
         _ => BackendErrorKind::Transient,
     })
-}
-
-/// The error with its causes; the client leaves them out.
-fn text_of(error: &Error) -> String {
-    if let Some(error) = error.as_db_error() {
-        return format!("{} ({})", error.message(), error.code().code());
-    }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -11,14 +11,15 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
-use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::PostgresOptions;
-use super::failure::{connect_failure, failure};
+use super::failure::{connect_failure, failure, is_read_only};
+use super::options::{PostgresOptions, Tls};
 use super::registry::Registry;
 use crate::{BackendError, BackendErrorKind, ClusterId};
 
@@ -54,7 +55,7 @@ const END_WITHOUT: &str = "
 /// What every connection needs.
 pub(super) struct Access {
     config: Config,
-    tls: MakeRustlsConnect,
+    tls: Tls,
     /// The newest table that its locks need. If it is missing, all that are missing are made.
     table: &'static str,
     /// Whether the timeline counts for the identity of the tables.
@@ -94,10 +95,12 @@ impl Access {
         let isolation = r"-c default_transaction_isolation=read\ committed";
         config.options(format!("{given} {isolation} {settings}")).application_name(name);
         let connecting = async move {
-            let (client, connection) = config
-                .connect(access.tls.clone())
-                .await
-                .map_err(|error| connect_failure(&error))?;
+            let (client, connection) = match config.connect(access.tls.clone()).await {
+                Err(error) if is_read_only(&error) => {
+                    return Err(access.why_read_only(config).await);
+                }
+                connected => connected.map_err(connect_failure)?,
+            };
             let ended = CancellationToken::new();
             let guard = ended.clone().drop_guard();
             let by_server = Arc::<AtomicBool>::default();
@@ -117,6 +120,29 @@ impl Access {
         // a task ends without a result when its runtime does
         let joined = limited.unwrap_or_else(|elapsed| Ok(silence(elapsed.to_string())));
         joined.unwrap_or_else(|error| silence(error.to_string()))
+    }
+
+    /// Why a server accepts no writes. A standby may be promoted, or the address lead to the primary later. Another one
+    /// was set so.
+    async fn why_read_only(&self, mut config: Config) -> BackendError {
+        config.target_session_attrs(TargetSessionAttrs::Any);
+        let is_standby = async {
+            let (client, connection) = config.connect(self.tls.clone()).await?;
+            let _driver = AbortOnDropHandle::new(self.runtime.spawn(connection));
+            client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)
+        };
+        match is_standby.await {
+            Ok(false) => {
+                let what = "PostgreSQL accepts no writes: set default_transaction_read_only to off \
+                    for this user, this database or the server";
+                BackendError::new(BackendErrorKind::Permanent, what)
+            }
+            Ok(true) => {
+                let what = "this PostgreSQL is a standby, which grants no locks";
+                BackendError::new(BackendErrorKind::Transient, what)
+            }
+            Err(error) => connect_failure(error),
+        }
     }
 }
 
@@ -201,7 +227,7 @@ impl Wire {
             client.batch_execute(SCHEMA).await?;
             identify().await
         };
-        let answer = answer.await.map_err(|error| failure(&error))?;
+        let answer = answer.await.map_err(failure)?;
         let Identity { process, version, system, table, is_synced, timeline } = answer;
         if version < OLDEST_VERSION {
             let what =
@@ -246,7 +272,13 @@ impl Wire {
             match timeout(limit, &mut request).await {
                 Ok(answer) => {
                     self.answers.fetch_add(1, Ordering::Relaxed);
-                    return answer.map_err(|error| failure(&error));
+                    return answer.map_err(|error| {
+                        // it was set so, or another server took its place: the next connection tells
+                        if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                            self.give_up();
+                        }
+                        failure(error)
+                    });
                 }
                 // it was answering others meanwhile
                 Err(_) if self.answers.load(Ordering::Relaxed) != answers => {}

@@ -4,11 +4,16 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "postgres-tls")]
 use rustls::RootCertStore;
 use tokio_postgres::Config;
+#[cfg(not(feature = "postgres-tls"))]
+pub(super) use tokio_postgres::NoTls as Tls;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
-use tokio_postgres_rustls::MakeRustlsConnect;
+#[cfg(feature = "postgres-tls")]
+pub(super) use tokio_postgres_rustls::MakeRustlsConnect as Tls;
 
+#[cfg(feature = "postgres-tls")]
 use crate::tls::{authorities, client_config};
 use crate::{BackendError, BackendErrorKind};
 
@@ -61,7 +66,7 @@ impl PostgresOptions {
     }
 
     /// What connects with these options, for a connection with these server settings.
-    pub(super) fn connector(&self) -> Result<(Config, MakeRustlsConnect), BackendError> {
+    pub(super) fn connector(&self) -> Result<(Config, Tls), BackendError> {
         let unusable = |error| BackendError::new(BackendErrorKind::Permanent, error);
         let parsed = self.url.parse::<Config>();
         // its error does not repeat the address, which may have a password in it
@@ -83,18 +88,34 @@ impl PostgresOptions {
             .keepalives_idle(KEEPALIVE_IDLE)
             .keepalives_interval(KEEPALIVE_INTERVAL)
             .keepalives_retries(KEEPALIVE_RETRIES);
+        #[cfg(not(feature = "postgres-tls"))]
+        if is_encrypted {
+            let what = "this program was built without TLS, which the PostgreSQL address asks for: turn on the feature postgres-tls";
+            return Err(unusable(what.to_owned()));
+        }
         let tls = self.tls(is_encrypted).map_err(|error| unusable(error.to_string()))?;
         Ok((config, tls))
     }
 
-    fn tls(&self, is_encrypted: bool) -> Result<MakeRustlsConnect, Box<dyn Error>> {
+    #[cfg(not(feature = "postgres-tls"))]
+    #[allow(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "it has the signature of the one with TLS"
+    )]
+    fn tls(&self, _: bool) -> Result<Tls, Box<dyn Error>> {
+        Ok(Tls)
+    }
+
+    #[cfg(feature = "postgres-tls")]
+    fn tls(&self, is_encrypted: bool) -> Result<Tls, Box<dyn Error>> {
         let mut roots = RootCertStore::empty();
         if let Some(ca) = &self.ca {
             roots = authorities(ca)?;
         } else if is_encrypted {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
-        Ok(MakeRustlsConnect::new(client_config(roots, self.identity.as_ref())?))
+        Ok(Tls::new(client_config(roots, self.identity.as_ref())?))
     }
 }
 

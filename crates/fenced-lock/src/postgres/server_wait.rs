@@ -34,7 +34,6 @@
 //! and another one that comes before it has taken the row can take it. So a hand-over waits until it has.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,7 +50,8 @@ use super::PostgresOptions;
 use super::failure::failure;
 use super::link::{Access, Link, Wire};
 use crate::backoff::Backoff;
-use crate::own_thread::runtime_on_own_thread;
+use crate::own_thread::OwnThread;
+use crate::random::random_id;
 use crate::waiters::Waiters;
 use crate::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, Ends, Lease,
@@ -149,8 +149,8 @@ macro_rules! backend {
         $(#[$doc])*
         pub struct $name {
             shared: Arc<Shared>,
-            /// Its drop ends the thread of the runtime.
-            _running: oneshot::Sender<()>,
+            /// What the connections run on.
+            _runtime: OwnThread,
         }
 
         impl $name {
@@ -161,8 +161,8 @@ macro_rules! backend {
             /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot
             /// be started.
             pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
-                let (shared, running) = Shared::start(options, $kind)?;
-                Ok(Self { shared, _running: running })
+                let (shared, runtime) = Shared::start(options, $kind)?;
+                Ok(Self { shared, _runtime: runtime })
             }
         }
 
@@ -424,19 +424,18 @@ impl Shared {
     fn start(
         options: &PostgresOptions,
         kind: Kind,
-    ) -> Result<(Arc<Self>, oneshot::Sender<()>), BackendError> {
-        let (runtime, running) = runtime_on_own_thread("postgres-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+    ) -> Result<(Arc<Self>, OwnThread), BackendError> {
+        let runtime = OwnThread::start("postgres-lock")?;
         let table = match kind {
             Kind::Advisory => "fenced_lock.names",
             Kind::Row => "fenced_lock.row_locks",
         };
-        let access = Arc::new(Access::new(options, runtime, table)?);
+        let access = Arc::new(Access::new(options, runtime.clone(), table)?);
         let requests = Link::new(&access, NAME, None);
         let (leases, seats) = (Mutex::default(), Mutex::default());
         Ok((
             Arc::new(Self { kind, access, waiters: Waiters::new(), requests, leases, seats }),
-            running,
+            runtime,
         ))
     }
 
@@ -518,14 +517,13 @@ impl Shared {
     ) -> Result<Option<i64>, BackendError> {
         let (session, ttl) = self.lease(claim.lease)?;
         let mut sent_at = Instant::now();
-        let failed = |error| failure(&error);
         let token = match self.kind {
-            Kind::Advisory => advisory_lock(wire, &session, claim, how).await.map_err(failed)?,
-            Kind::Row if !row_lock(wire, &session, claim, how).await.map_err(failed)? => None,
+            Kind::Advisory => advisory_lock(wire, &session, claim, how).await.map_err(failure)?,
+            Kind::Row if !row_lock(wire, &session, claim, how).await.map_err(failure)? => None,
             Kind::Row => {
                 let token = self.count(claim, wire).await?;
                 sent_at = Instant::now();
-                show(wire, claim, &token.to_string()).await.map_err(failed)?;
+                show(wire, claim, &token.to_string()).await.map_err(failure)?;
                 Some(token)
             }
         };
@@ -533,7 +531,7 @@ impl Shared {
         // server must have heard of it lately.
         while token.is_some() && sent_at.elapsed() > slack(ttl) {
             sent_at = Instant::now();
-            wire.client.batch_execute("").await.map_err(failed)?;
+            wire.client.batch_execute("").await.map_err(failure)?;
         }
         Ok(token)
     }
@@ -591,7 +589,7 @@ impl Shared {
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let id = (RandomState::new().hash_one(()) >> 1).cast_signed();
+        let id = random_id();
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
         self.requests.wire().await?;

@@ -1,6 +1,5 @@
 //! One connection to a Redis, opened when it is needed.
 
-use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +21,7 @@ type Hear = dyn Fn(PushInfo) + Send + Sync;
 /// One connection that all requests share. It is opened when it is needed.
 pub(super) struct Connection {
     client: Client,
-    request_timeout: Duration,
+    pub(super) request_timeout: Duration,
     /// The channel to listen to, if any.
     channel: Option<String>,
     hear: Arc<Hear>,
@@ -47,21 +46,41 @@ impl Connection {
         Self { client, request_timeout, channel, hear: Arc::new(hear), last: Mutex::default() }
     }
 
-    /// Runs a script once.
+    /// Runs a script.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, BackendError> {
-        self.request(async |redis| script.invoke_async(redis).await).await
+        self.run_within(self.request_timeout, script).await
+    }
+
+    /// As [`run`](Self::run), with a limit for each request.
+    pub(super) async fn run_within<T: FromRedisValue>(
+        &self,
+        limit: Duration,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, BackendError> {
+        loop {
+            let run =
+                async |redis: &mut MultiplexedConnection| match script.invoke_async(redis).await {
+                    // the server forgot the script while it was loaded, or the script has more to do before it can answer
+                    Err(error) if matches!(error.code(), Some("NOSCRIPT" | "MORE")) => Ok(None),
+                    answer => answer.map(Some),
+                };
+            if let Some(answer) = self.request(limit, run).await? {
+                return Ok(answer);
+            }
+        }
     }
 
     /// Sends a command once.
     pub(super) async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
-        self.request(async |redis| command.query_async(redis).await).await
+        self.request(self.request_timeout, async |redis| command.query_async(redis).await).await
     }
 
     async fn request<T>(
         &self,
+        limit: Duration,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
     ) -> Result<T, BackendError> {
         let mut used = None;
@@ -72,20 +91,27 @@ impl Connection {
                 // a primary that became a replica: the address may lead to the new one
                 let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
                 if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
-                    link.is_broken.store(true, Ordering::Release);
+                    self.give_up(link);
                 }
                 backend_error(error)
             })
         };
-        let answer = timeout(self.request_timeout, request).await;
+        let answer = timeout(limit, request).await;
         answer.unwrap_or_else(|_| {
             // the server may be gone without a word
-            if let Some(link) = used {
-                link.is_broken.store(true, Ordering::Release);
+            if let Some(link) = &used {
+                self.give_up(link);
             }
             let error = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
             Err(BackendError::new(BackendErrorKind::Transient, error))
         })
+    }
+
+    /// Uses the connection no more. Messages may have been lost with it.
+    fn give_up(&self, link: &Link) {
+        if !link.is_broken.swap(true, Ordering::AcqRel) {
+            (self.hear)(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
+        }
     }
 
     /// The connection. One caller opens it; those who wait for it share what becomes of that.
@@ -131,13 +157,9 @@ impl Connection {
 
 /// Why there is no connection.
 fn refusal(error: RedisError) -> BackendError {
-    let cause = error.source().and_then(<dyn Error>::downcast_ref::<Arc<dyn Error + Send + Sync>>);
-    let is_about_tls = cause
-        .and_then(|cause| cause.downcast_ref::<io::Error>())
-        .and_then(io::Error::get_ref)
-        .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>);
     let what = match error.kind() {
-        _ if is_about_tls => "the server and we do not agree on TLS",
+        #[cfg(feature = "redis-tls")]
+        _ if is_about_tls(&error) => "the server and we do not agree on TLS",
         ErrorKind::Parse => "this is no Redis, or it wants TLS",
         ErrorKind::RESP3NotSupported => "this is a Redis before 6.0",
         // as Redis before 5.0 says it, which the client does not know
@@ -146,7 +168,18 @@ fn refusal(error: RedisError) -> BackendError {
         }
         _ => return backend_error(error),
     };
-    BackendError::new(BackendErrorKind::Permanent, format!("{what}: {error}"))
+    BackendError::because(BackendErrorKind::Permanent, what, error)
+}
+
+#[cfg(feature = "redis-tls")]
+fn is_about_tls(error: &RedisError) -> bool {
+    use std::error::Error;
+
+    let cause = error.source().and_then(<dyn Error>::downcast_ref::<Arc<dyn Error + Send + Sync>>);
+    cause
+        .and_then(|cause| cause.downcast_ref::<io::Error>())
+        .and_then(io::Error::get_ref)
+        .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
 }
 
 /// Refuses a server on which a lock would not hold.

@@ -15,20 +15,19 @@ mod redlock;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{FromRedisValue, PushInfo, PushKind, Script, ScriptInvocation, cmd};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 pub use options::RedisOptions;
 pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
+use super::random::{random, random_id};
 use super::waiters::{Answer, Waiters};
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
@@ -90,15 +89,15 @@ static QUEUE: LazyLock<Script> =
 pub struct RedisBackend {
     shared: Arc<Shared>,
     options: RedisOptions,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 struct Shared {
     connection: Connection,
     /// Where messages for this process go.
     channel: String,
+    /// The leases that are open here.
+    leases: Mutex<HashSet<i64>>,
     waiters: Waiters<Token>,
 }
 
@@ -117,8 +116,7 @@ impl RedisBackend {
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be used, or the thread cannot be started.
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
-        let (runtime, running) = runtime_on_own_thread("redis-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("redis-lock")?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
         let client = options.client()?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
@@ -126,9 +124,9 @@ impl RedisBackend {
             let hear = move |push| _ = shared.upgrade().map(|shared| shared.hear(push));
             let (timeout, to_us) = (options.request_timeout, Some(channel.clone()));
             let connection = Connection::new(client, timeout, to_us, hear);
-            Shared { connection, channel, waiters: Waiters::new() }
+            Shared { connection, channel, leases: Mutex::default(), waiters: Waiters::new() }
         });
-        Ok(Self { shared, options, runtime, _running: running })
+        Ok(Self { shared, options, runtime })
     }
 
     async fn put(&self, claim: &Claim, how: How<'_>) -> Result<Option<Ticket>, BackendError> {
@@ -191,6 +189,10 @@ type Listed = (String, Vec<ListedClaim>);
 type ListedClaim = (String, i64, Option<u64>, Option<String>);
 
 impl Shared {
+    fn leases(&self) -> MutexGuard<'_, HashSet<i64>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes what the server says of a claim.
     fn note(&self, claim: &Claim, standing: Standing) -> Result<Answer<Token>, BackendError> {
         let (status, number, cluster, is_contended) = standing;
@@ -244,7 +246,7 @@ impl Shared {
                     self.waiters.note_contended(&known, standing.3);
                     // an error means that the message is not ours
                     drop(self.note(&known, standing));
-                } else {
+                } else if self.leases().contains(&claim.lease) {
                     // put by a request that came late, or back after a failover: nobody here waits for it
                     tokio::spawn(async move { self.release(&claim).await });
                 }
@@ -260,7 +262,9 @@ impl Shared {
         for claim in &held {
             renew.key(queue_key(&claim.name)).arg(id_of(claim));
         }
-        let standings: Vec<u8> = self.connection.run(&renew).await?;
+        // short, so that a connection that died without a word is found, and made anew, in time
+        let limit = self.connection.request_timeout.min(lease.ttl / 8);
+        let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
         for (claim, standing) in held.iter().zip(standings) {
             match standing {
                 0 => self.waiters.note(claim, ClaimStatus::Gone),
@@ -273,6 +277,7 @@ impl Shared {
     }
 
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        self.leases().remove(&lease.id);
         let claims = self.waiters.on_lease(lease.id);
         for claim in &claims {
             self.waiters.note(claim, ClaimStatus::Gone);
@@ -307,10 +312,11 @@ impl Backend for RedisBackend {
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         Box::pin(async move {
-            let id = i64::from_ne_bytes(random().to_ne_bytes()) & i64::MAX;
+            let id = random_id();
             let mut open = OPEN.key(session_key(id));
             open.key(LAST).arg(&self.shared.channel).arg(millis(ttl));
             let cluster: String = self.shared.connection.run(&open).await?;
+            self.shared.leases().insert(id);
             Ok(Lease { id, ttl, cluster: cluster_of(&cluster)? })
         })
     }
@@ -366,11 +372,6 @@ impl fmt::Debug for RedisBackend {
             .field("claims", &self.shared.waiters.count())
             .finish_non_exhaustive()
     }
-}
-
-/// A number that no other process has; the standard library seeds it from the system.
-fn random() -> u64 {
-    RandomState::new().hash_one(())
 }
 
 fn millis(ttl: Duration) -> u64 {

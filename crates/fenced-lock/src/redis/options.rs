@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, RedisResult,
-    TlsCertificates,
-};
+use redis::{Client, IntoConnectionInfo as _, ProtocolVersion, RedisResult};
+#[cfg(feature = "redis-tls")]
+use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
 
+#[cfg(feature = "redis-tls")]
 use crate::tls::settle_cryptography;
 use crate::{BackendError, BackendErrorKind};
 
@@ -45,6 +45,10 @@ impl RedisOptions {
             let what = "Redis's certificates are for an address with rediss://";
             return Err(BackendError::new(BackendErrorKind::Permanent, what));
         }
+        if is_tls && !cfg!(feature = "redis-tls") {
+            let what = "this program was built without TLS, which rediss:// needs: turn on the feature redis-tls";
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+        }
         let build = || -> RedisResult<Client> {
             let info = self.url.as_str().into_connection_info()?;
             // with RESP3, messages and answers share a connection, and its end is told at once
@@ -52,15 +56,17 @@ impl RedisOptions {
             // a small request must not wait for the acknowledgement of the one before
             let tcp = TcpSettings::default().set_nodelay(true);
             let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
-            if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-                return Client::open(info);
+            #[cfg(feature = "redis-tls")]
+            if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+                settle_cryptography();
+                let client_tls = self
+                    .identity
+                    .clone()
+                    .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+                let root_cert = self.ca.clone();
+                return Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
             }
-            settle_cryptography();
-            let client_tls = self
-                .identity
-                .clone()
-                .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: self.ca.clone() })
+            Client::open(info)
         };
         build().map_err(permanent)
     }

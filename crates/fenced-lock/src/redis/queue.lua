@@ -23,14 +23,28 @@ local function remove(which)
   return redis.call('ZREM', queue, which)
 end
 
--- The holder. Claims before it whose sessions have ended are removed.
-local function first()
-  local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  while head and not channel(head) do
-    remove(head)
-    head = redis.call('ZRANGE', queue, 0, 0)[1]
+local function at(rank)
+  return redis.call('ZRANGE', queue, rank, rank)[1]
+end
+
+-- Removes the claims of sessions that have ended, until the first two are alive: what takes one out of the queue then
+-- finds the next. False if there are more than a script should remove, which everybody has to wait for.
+local function sweep()
+  local rank, removed = 0, 0
+  while rank < 2 do
+    local claim = at(rank)
+    if not claim then
+      return true
+    elseif channel(claim) then
+      rank = rank + 1
+    elseif removed == 1000 then
+      return false
+    else
+      remove(claim)
+      removed = removed + 1
+    end
   end
-  return head
+  return true
 end
 
 local function count()
@@ -48,7 +62,7 @@ local function standing()
   if not ticket then
     return {GONE, 0, '0', 0}
   end
-  local head = first()
+  local head = at(0)
   if head == claim then
     return {GRANTED, tonumber(ticket), cluster(last), count() > 1 and 1 or 0}
   end
@@ -60,14 +74,15 @@ local function put(how, label, held)
     return redis.error_reply('LEASEGONE the session does not exist')
   end
   if not redis.call('ZSCORE', queue, claim) then
-    if how == 'try' and first() then
+    if how == 'try' and count() > 0 then
       return false
     end
     if how == 'after' and remove(held) == 0 then
       return false
     end
     local ticket = redis.call('HINCRBY', last, 'ticket', 1)
-    redis.call('HSET', makers, claim, string.format('%.0f %s', now_ms(), label))
+    -- a format would cut the label at a NUL
+    redis.call('HSET', makers, claim, string.format('%.0f ', now_ms()) .. label)
     redis.call('ZADD', queue, ticket, claim)
   end
   return standing()
@@ -93,9 +108,9 @@ local function list(limit)
   local members = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
   for i = 1, #members, 2 do
     local which, maker = members[i], redis.call('HGET', makers, members[i])
-    if not channel(which) then
-      remove(which)
-    elseif #entries < limit then
+    if #entries == limit then
+      break
+    elseif channel(which) then
       local made_at, label = string.match(maker or '', '^(%d+) (.*)$')
       local age = made_at and math.max(now - made_at, 0)
       entries[#entries + 1] = {which, tonumber(members[i + 1]), age or false, label or false}
@@ -104,9 +119,11 @@ local function list(limit)
   return {cluster(last), entries}
 end
 
-local head_before, count_before = redis.call('ZRANGE', queue, 0, 0)[1], count()
+local head_before, count_before = at(0), count()
 local answer
-if todo == 'put' then
+if not sweep() then
+  answer = redis.error_reply('MORE claims have to be removed: ask again')
+elseif todo == 'put' then
   answer = put(ARGV[4], ARGV[5], ARGV[6])
 elseif todo == 'ask' then
   answer = ask()
@@ -118,11 +135,11 @@ end
 
 -- The holder is told when it becomes the holder, and when others begin or cease to wait. It is told again when a waiter
 -- asks, or a try finds it alone: a message can get lost, and a holder that nobody knows of is then withdrawn.
-local head = first()
+local head = at(0)
 if not head then
   -- what is left of claims that were removed past this script
   redis.call('DEL', makers)
-elseif head ~= claim then
+elseif head ~= claim and channel(head) then
   local is_news = head ~= head_before or (count() > 1) ~= (count_before > 1)
   if is_news or todo == 'ask' or (todo == 'put' and count() == 1) then
     local news = {head, redis.call('ZSCORE', queue, head), cluster(last), count() > 1 and 1 or 0, name}

@@ -19,12 +19,12 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
-use super::{id_of, millis, parse_id, random};
-use crate::own_thread::runtime_on_own_thread;
+use super::{id_of, millis, parse_id};
+use crate::own_thread::OwnThread;
+use crate::random::{random, random_id};
 use crate::waiters::{Answer, Waiters};
 use crate::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
@@ -83,9 +83,7 @@ struct Shared {
     waiters: Waiters<Unfenced>,
     /// The sessions that are open, with their TTLs. The nodes know of claims alone.
     leases: Mutex<HashMap<i64, Duration>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime.
-    _running: oneshot::Sender<()>,
+    runtime: OwnThread,
 }
 
 struct Node {
@@ -118,8 +116,7 @@ impl RedlockBackend {
         if nodes.len() < 3 {
             return Err(permanent("Redlock takes three nodes, or five"));
         }
-        let (runtime, running) = runtime_on_own_thread("redlock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = OwnThread::start("redlock")?;
         let node = |options: RedisOptions| {
             let timeout = options.request_timeout;
             let connection = Connection::new(options.client()?, timeout, None, drop);
@@ -131,7 +128,6 @@ impl RedlockBackend {
             waiters: Waiters::new(),
             leases: Mutex::default(),
             runtime,
-            _running: running,
         })))
     }
 
@@ -253,11 +249,16 @@ impl Shared {
                 return Ok(Released::Gone);
             }
         }
-        Err(self.failure(errors))
+        let mut error = self.failure(errors);
+        if own > 0 {
+            // those nodes have nothing left to release when it is repeated, which is no loss
+            error.kind = BackendErrorKind::Transient;
+        }
+        Err(error)
     }
 
     /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
-    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+    async fn renew(self: &Arc<Self>, lease: Lease) -> Result<Duration, BackendError> {
         let lifetime = self.lifetime_of(lease.id)?;
         let held = self.waiters.holding(lease.id);
         let mut answers = self.run_all("extend", lifetime, &held);
@@ -285,9 +286,8 @@ impl Shared {
                     let missing = kept.iter().filter(|claim| done[**claim] == MISSING);
                     let missing: Vec<_> = missing.map(|claim| held[*claim].clone()).collect();
                     if !missing.is_empty() {
-                        let node = Arc::clone(&self.nodes[*number]);
-                        self.runtime
-                            .spawn(async move { node.run("set", lifetime, &missing).await });
+                        let (shared, node) = (Arc::clone(self), Arc::clone(&self.nodes[*number]));
+                        self.runtime.spawn(shared.put_back(node, lifetime, missing));
                     }
                 }
                 return Ok(lease.ttl);
@@ -296,8 +296,19 @@ impl Shared {
         Err(self.failure(errors))
     }
 
+    /// Sets the keys of claims that hold at a node that has lost them.
+    async fn put_back(self: Arc<Self>, node: Arc<Node>, lifetime: Duration, claims: Vec<Claim>) {
+        drop(node.run("set", lifetime, &claims).await);
+        // a release may have come to the node before that
+        let is_over = |claim: &Claim| !self.waiters.holding(claim.lease).contains(claim);
+        let over: Vec<_> = claims.into_iter().filter(is_over).collect();
+        if !over.is_empty() {
+            drop(node.run("delete", lifetime, &over).await);
+        }
+    }
+
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let id = i64::from_ne_bytes(random().to_ne_bytes()) & i64::MAX;
+        let id = random_id();
         let lease = Lease { id, ttl, cluster: ClusterId(0) };
         self.leases().insert(id, ttl);
         let opened = self.check_nodes(ttl).await;
@@ -323,8 +334,8 @@ impl Shared {
             match answer {
                 Some((_, Ok(_))) => answered += 1,
                 Some((number, Err(error))) if error.kind == BackendErrorKind::Permanent => {
-                    let what = format!("{}: {error}", self.nodes[number].address);
-                    return Err(BackendError::new(BackendErrorKind::Permanent, what));
+                    let node = self.nodes[number].address.clone();
+                    return Err(BackendError::because(error.kind, node, error));
                 }
                 Some((number, Err(error))) => errors.push((number, error)),
                 None if answered >= self.quorum() => return Ok(()),
@@ -392,7 +403,7 @@ impl Shared {
         let is_shared = errors.iter().all(|(_, error)| error.kind == kind);
         let texts = errors.into_iter().map(|(number, error)| {
             let address = &self.nodes[number].address;
-            format!("{address}: {error}")
+            format!("{address}: {error:#}")
         });
         let texts = texts.collect::<Vec<_>>().join("; ");
         let kind = if is_shared { kind } else { BackendErrorKind::Transient };

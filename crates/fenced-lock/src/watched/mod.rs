@@ -137,9 +137,9 @@ impl<M> WatchedQueue<M> {
         self.early.is_none()
     }
 
-    /// The claims in the queue, the first one first.
-    pub(crate) fn claims(&self) -> impl ExactSizeIterator<Item = (&(i64, Key), &M)> {
-        self.claims.iter()
+    /// What is known of the claims in the queue, the first one first.
+    pub(crate) fn claims(&self) -> impl ExactSizeIterator<Item = &M> {
+        self.claims.values()
     }
 
     pub(crate) fn contains(&self, key: &[u8]) -> bool {

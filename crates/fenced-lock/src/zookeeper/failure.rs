@@ -24,7 +24,10 @@ pub(super) fn backend_error(error: Error) -> BackendError {
             BackendErrorKind::LeaseGone
         }
         Error::QuotaExceeded | Error::Throttled | Error::NotReadOnly => BackendErrorKind::Refused,
-        Error::NoAuth
+        // an answer that makes no sense makes none the next time either
+        Error::UnmarshalError { .. }
+        | Error::UnexpectedError(_)
+        | Error::NoAuth
         | Error::AuthFailed
         | Error::InvalidAcl
         | Error::BadArguments(_)

@@ -16,16 +16,26 @@ const BEHIND: &str = "-lock-";
 /// The name of the node that identifies the data. No lock has it: see [`dir`].
 pub(super) const EPOCH: &str = "%epoch";
 
+/// Whether a node's name may contain this. ZooKeeper, written in Java, takes what lies beyond the basic plane for two
+/// characters, neither of which it allows.
+fn is_allowed(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
+}
+
+/// Whether this is the path of a node below `/`.
+pub(super) fn is_path(path: &str) -> bool {
+    let is_node = |node| !matches!(node, "" | "." | "..") && node.chars().all(is_allowed);
+    path.strip_prefix('/').is_some_and(|nodes| nodes.split('/').all(is_node))
+}
+
 /// The node of a lock, in which its claims are. Each name is one node, so `a/b` is no part of `a`: a slash, and what
 /// ZooKeeper allows in no name, is written `%` and its bytes in hexadecimal.
 pub(super) fn dir(root: &str, name: &str) -> String {
-    let is_plain =
-        |c: char| !matches!(c, '/' | '%' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
     // two names that are not allowed
     let is_dots = name == "." || name == "..";
     let mut dir = format!("{root}/");
     for c in name.chars() {
-        if is_plain(c) && !is_dots {
+        if is_allowed(c) && !matches!(c, '/' | '%') && !is_dots {
             dir.push(c);
             continue;
         }
@@ -64,9 +74,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// `None` for a node without a sequence number, which is no claim. What stands before the number does not
-    /// matter: other recipes have prefixes of their own.
+    /// `None` for a node without a sequence number, which is no claim, and for the path of one that is deeper in the
+    /// tree. What stands before the number does not matter: other recipes have prefixes of their own.
     pub(super) fn new(name: &str) -> Option<Self> {
+        if name.contains('/') {
+            return None;
+        }
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let (before, digits) = name.split_at(name.len() - digits.min(10));
         // ten characters: zeros first, or a sign once the counter has passed the largest number
@@ -124,7 +137,7 @@ mod tests {
         assert!(nodes[4..].is_sorted_by(|a, b| a.turn(b).is_lt()));
         let write = Node::new("_c_aa-__WRIT__0000000003").expect("of Curator's other recipes");
         assert!(write.turn(&Node::new("x-1-0000000004").expect("a claim")).is_lt());
-        for other in ["", "b", "b%2F1", "lock-12", "-123456789"] {
+        for other in ["", "b", "b%2F1", "lock-12", "-123456789", "a/x-0000000004"] {
             assert_eq!(Node::new(other), None);
         }
     }
@@ -135,6 +148,7 @@ mod tests {
         assert_eq!(dir("/locks", "stock-lock"), "/locks/stock-lock");
         assert_eq!(dir("/locks", "a/ü/%"), "/locks/a%2Fü%2F%25");
         assert_eq!(dir("/locks", ".."), "/locks/%2E%2E");
+        assert_eq!(dir("/locks", "\u{1f389}\u{ffff}"), "/locks/%F0%9F%8E%89%EF%BF%BF");
         assert_eq!(dir("/locks", "%epoch"), "/locks/%25epoch");
     }
 }

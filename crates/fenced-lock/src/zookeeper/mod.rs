@@ -4,7 +4,8 @@
 //! their sequence numbers, whatever stands before these, and the first one holds the lock. Curator's
 //! `InterProcessMutex` with the path `ROOT/NAME` and ZooKeeper's own recipe `WriteLock` queue in the same way, so each
 //! of them and this library exclude each other. (They do not exclude one another: Curator sorts by more than the
-//! number.)
+//! number.) kazoo waits only for the claims that it knows by what stands before the number, which is `-lock-` here: its
+//! `Lock` needs `extra_lock_patterns=["-lock-"]`, and **without that it does not exclude this library**, nor Curator.
 //!
 //! The lease is a ZooKeeper session. The servers measure it by a monotonic clock, in steps of their `tickTime`. Between
 //! a client and the leader stands a server that tells of its clients every half a tick, which is at most a
@@ -34,12 +35,10 @@ mod session;
 mod tls;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
@@ -49,7 +48,8 @@ pub use tls::ZooKeeperTls;
 
 use self::failure::{backend_error, lease_gone, refusal, transient};
 use self::session::Connected;
-use super::own_thread::runtime_on_own_thread;
+use super::own_thread::OwnThread;
+use super::random::random;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, ClusterId, Ends, Lease,
     Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
@@ -76,10 +76,8 @@ pub struct ZooKeeperBackend {
     options: ZooKeeperOptions,
     #[cfg(feature = "zookeeper-tls")]
     tls: Option<tls::Tls>,
-    sessions: Mutex<HashMap<i64, Arc<Connected>>>,
-    runtime: Handle,
-    /// Its drop ends the thread of the runtime. It does not block, so a backend may be dropped anywhere.
-    _running: oneshot::Sender<()>,
+    sessions: Arc<Mutex<HashMap<i64, Arc<Connected>>>>,
+    runtime: Arc<OwnThread>,
 }
 
 impl ZooKeeperBackend {
@@ -92,21 +90,18 @@ impl ZooKeeperBackend {
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
         let permanent = |what| BackendError::new(BackendErrorKind::Permanent, what);
         let root = options.root.as_str();
-        if !root.strip_prefix('/').is_some_and(|root| root.split('/').all(|node| !node.is_empty()))
-        {
+        if !layout::is_path(root) {
             return Err(permanent(format!("a root is written /NODE or /NODE/NODE, not {root:?}")));
         }
         #[cfg(feature = "zookeeper-tls")]
         let tls = tls::Tls::new(&options)?;
-        let (runtime, running) = runtime_on_own_thread("zookeeper-lock")
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let runtime = Arc::new(OwnThread::start("zookeeper-lock")?);
         Ok(Self {
             options,
             #[cfg(feature = "zookeeper-tls")]
             tls,
-            sessions: Mutex::default(),
+            sessions: Arc::default(),
             runtime,
-            _running: running,
         })
     }
 
@@ -160,7 +155,7 @@ impl ZooKeeperBackend {
             }
             let mode = CreateMode::Persistent.with_acls(acls);
             client.mkdir(root, &mode).await?;
-            let random = format!("{:016x}", RandomState::new().hash_one(()));
+            let random = format!("{:016x}", random());
             match client.create(&path, random.as_bytes(), &mode).await {
                 Ok(_) | Err(Error::NodeExists) => client.get_data(&path).await,
                 Err(error) => Err(error),
@@ -177,7 +172,13 @@ impl ZooKeeperBackend {
 
     /// Why no session could be opened: a server of another kind says nothing, or nothing that the client understands.
     async fn explained(&self, error: Error) -> BackendError {
-        let error = backend_error(error);
+        let error = match error {
+            // of a server that has just lost the others, or of another kind
+            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
+                BackendError::new(BackendErrorKind::Transient, error)
+            }
+            error => backend_error(error),
+        };
         if error.kind != BackendErrorKind::Transient {
             return error;
         }
@@ -205,12 +206,19 @@ impl ZooKeeperBackend {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a session at the servers.
+    /// Ends a session at the servers. It is given up at once, and its end is sent as soon as a server can be reached,
+    /// also if nobody waits for this and the backend is gone.
     async fn disconnect(&self, lease: i64) -> Result<(), BackendError> {
         let Ok(session) = self.session(lease) else { return Ok(()) };
-        session.close().await?;
-        self.sessions().remove(&lease);
-        Ok(())
+        session.give_up();
+        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.runtime));
+        let ending = self.runtime.spawn(async move {
+            session.ended().await;
+            sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease);
+            drop(running);
+        });
+        let ended = timeout(self.options.request_timeout, ending).await;
+        ended.map_or_else(|_| Err(transient("the session has not ended yet")), |_| Ok(()))
     }
 }
 
@@ -229,7 +237,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
+        Some(Handle::clone(&self.runtime))
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {

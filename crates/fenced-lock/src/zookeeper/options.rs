@@ -18,7 +18,8 @@ pub struct ZooKeeperOptions {
     /// The servers, `HOST:PORT` each, separated by commas.
     pub servers: String,
     /// The node in which the locks are. The lock `NAME` is that of Curator's `InterProcessMutex` with the path
-    /// `ROOT/NAME`. It is made if it does not exist.
+    /// `ROOT/NAME`, and for kazoo `client.Lock("ROOT/NAME", extra_lock_patterns=["-lock-"])`. It is made if it does not
+    /// exist. No root may be the node of another root's lock, since locks would stand among claims.
     pub root: String,
     /// The user, `NAME:PASSWORD`, for ZooKeeper's scheme `digest`. With a user, only the same user can use what this
     /// library makes; without one, everybody can.

@@ -76,7 +76,7 @@ impl Connected {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.state.peek_state() == SessionState::SyncConnected
+        self.client().is_ok() && self.state.peek_state() == SessionState::SyncConnected
     }
 
     /// Proves that the session lives.
@@ -98,19 +98,19 @@ impl Connected {
         }
     }
 
-    /// Ends the session, and waits until the servers have.
-    pub(super) async fn close(&self) -> Result<(), BackendError> {
+    /// Gives up the session: its client sends nothing from now on but its end.
+    pub(super) fn give_up(&self) {
         self.end();
         self.queues().clear();
         drop(self.client.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Waits until the session has ended, at the servers or for being out of reach for longer than they keep it.
+    pub(super) async fn ended(&self) {
         let mut state = self.state.clone();
-        let ended = async {
-            while !state.state().is_terminated() {
-                state.changed().await;
-            }
-        };
-        let silence = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
-        timeout(self.request_timeout, ended).await.map_err(silence)
+        while !state.state().is_terminated() {
+            state.changed().await;
+        }
     }
 
     /// Puts `claim` into the queue, and takes `held` out in the same transaction; `None` if `held` is gone.
@@ -374,6 +374,7 @@ impl Connected {
 
     /// Follows what happens in a queue until it is not used any more, or the session has ended.
     async fn follow(&self, name: &Arc<str>, mut watcher: PersistentWatcher) {
+        let dir = layout::dir(&self.root, name);
         let mut look = interval(LOOK_EVERY);
         look.reset();
         loop {
@@ -385,7 +386,7 @@ impl Connected {
                         // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
                         event.session_state == SessionState::SyncConnected
                     }
-                    kind => self.heard(name, kind, &event.path),
+                    kind => self.heard(name, kind, &event.path, &dir),
                 },
                 _ = look.tick() => match self.look(name) {
                     Use::None => return,
@@ -424,8 +425,11 @@ impl Connected {
     }
 
     /// Takes over what was told of a queue; `true` if it must be read again.
-    fn heard(&self, name: &Arc<str>, kind: EventType, path: &str) -> bool {
-        let Some(node) = path.rsplit('/').next().and_then(Node::new) else { return false };
+    ///
+    /// The watch tells of the lock's own node as well, and of all that others have made deeper in the tree.
+    fn heard(&self, name: &Arc<str>, kind: EventType, path: &str, dir: &str) -> bool {
+        let child = path.strip_prefix(dir).and_then(|path| path.strip_prefix('/'));
+        let Some(node) = child.and_then(Node::new) else { return false };
         self.with(name, |queue| match kind {
             EventType::NodeCreated => {
                 queue.created(node, &self.waiters);

@@ -10,13 +10,13 @@ use fenced_lock::{
     BackendErrorKind, Ends, Loss, LostReason, Order, Promises, QueueView, Session, SessionOptions,
     TokenLife, Wake,
 };
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use testkit::wait::{eventually, within};
 use testkit::{Run, run};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::lab::{
     FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
@@ -171,7 +171,10 @@ async fn restless_worker() {
             loop {
                 let guard = match task % 3 {
                     0 => mutex.lock().await.ok(),
-                    1 => mutex.lock_timeout(Duration::from_millis(3)).await.ok(),
+                    1 => timeout(Duration::from_millis(3), mutex.lock())
+                        .await
+                        .ok()
+                        .and_then(Result::ok),
                     _ => mutex.try_lock().await.ok().flatten(),
                 };
                 let Some(guard) = guard else { continue };
@@ -468,5 +471,62 @@ async fn names_are_told_apart() {
         guards.push(guard.unwrap_or_else(|| panic!("{name} is another lock")));
         assert!(mutex.try_lock().await.unwrap().is_none());
         assert_eq!(mutex.queue().await.unwrap().len(), 1);
+    }
+}
+
+/// Goal: when an operator deletes the holder's claim, the holder is told before the next one is served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_is_told_before_the_next_is_served() {
+    let lab = FileLab::new();
+    let ttl = Duration::from_millis(60);
+    let (session, other) = (lab.session_for(ttl).await, lab.session_for(ttl).await);
+    let (mutex, other) = (session.mutex("a").unwrap(), other.mutex("a").unwrap());
+    for _ in 0..50 {
+        let guard = mutex.lock().await.unwrap();
+        let next = other.clone();
+        let next = tokio::spawn(async move {
+            let next = next.lock().await.unwrap();
+            (guard.is_lost(), next)
+        });
+        queue_length(&mutex, 2).await;
+        lab.delete(&queue_of(&mutex).await.remove(0)).await;
+        let (was_told, next) = within("the next is served", next).await.unwrap();
+        assert!(was_told);
+        next.unlock().await.unwrap();
+    }
+}
+
+/// Goal: no session stays behind: neither one whose opening nobody waits for, nor that of a backend which is dropped.
+#[tokio::test]
+async fn no_session_stays_behind() {
+    let lab = FileLab::new();
+    let count = || lab.directory().join("sessions").read_dir().map_or(0, Iterator::count);
+    let backend = lab.backend();
+    for _ in 0..50 {
+        let mut opening = backend.open(TTL);
+        assert!((&mut opening).now_or_never().is_none());
+        drop(opening);
+    }
+    // behind all that was asked for before
+    backend.open(TTL).await.unwrap();
+    eventually("one session", async || count() == 1).await;
+    drop(backend);
+    eventually("no session", async || count() == 0).await;
+}
+/// Goal: tokens grow also when a lock's file is deleted: the directory is still the same one to a store.
+#[tokio::test]
+async fn tokens_grow_though_a_locks_file_is_deleted() {
+    let lab = FileLab::new();
+    let (mutex, other) = (lab.mutex("a").await, lab.mutex("b").await);
+    let mut latest = None;
+    for _ in 0..3 {
+        for _ in 0..3 {
+            let guard = mutex.lock().await.unwrap();
+            assert!(latest.is_none_or(|latest| guard.token() > latest), "{latest:?}");
+            latest = Some(guard.token());
+            guard.unlock().await.unwrap();
+            other.lock().await.unwrap().unlock().await.unwrap();
+        }
+        fs::remove_file(lab.directory().join("a.lock")).unwrap();
     }
 }

@@ -69,7 +69,7 @@ pub(crate) trait Lab {
     }
 
     async fn session_called(&self, label: &str) -> Session<Self::Token> {
-        let options = SessionOptions { label: label.into(), ..SessionOptions::new(TTL) };
+        let options = SessionOptions::new(TTL).label(label);
         Session::open(self.backend(), options).await.unwrap()
     }
 
@@ -92,7 +92,12 @@ pub(crate) trait FoundLab: Lab + Sized {
 
     /// This test binary again as a worker of the contract. `variables` are its environment.
     fn start_worker(&self, variables: &[(&str, &str)]) -> Run {
-        let mut command = run::worker(&[], "contract::resilience::worker");
+        self.start_worker_of("worker", variables)
+    }
+
+    /// The same as this worker of the contract.
+    fn start_worker_of(&self, worker: &str, variables: &[(&str, &str)]) -> Run {
+        let mut command = run::worker(&[], &format!("contract::resilience::{worker}"));
         let lab = std::any::type_name::<Self>();
         command.envs([("LOCK_LAB", lab), ("LOCK_ADDRESS", &self.address())]);
         Run::start(command.envs(variables.iter().copied()))
@@ -169,7 +174,7 @@ pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> Backe
 
 /// Checks that this was refused for good, and that the error says so.
 pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, LockError>, said: &str) {
-    let text = result.as_ref().unwrap_err().to_string();
+    let text = format!("{:#}", result.as_ref().unwrap_err());
     assert!(text.contains(said), "{text}");
     assert_eq!(kind_of(result), BackendErrorKind::Permanent, "{text}");
 }

@@ -144,7 +144,7 @@ impl Lab for ZooKeeperLab {
     #[cfg(feature = "zookeeper-tls")]
     async fn session_called(&self, label: &str) -> Session {
         let ttl = if self.tls.is_some() { LONG } else { TTL };
-        let options = SessionOptions { label: label.into(), ..SessionOptions::new(ttl) };
+        let options = SessionOptions::new(ttl).label(label);
         Session::open(self.backend(), options).await.unwrap()
     }
 
@@ -207,7 +207,8 @@ impl ServerLab for ZooKeeperLab {
 
     /// A session has nothing but its claims.
     async fn claims_and_sessions(&self, server: &PrivateZooKeeper) -> (u64, u64) {
-        (number_in(server, "zk_ephemerals_count").await, 0)
+        let number = async |name| number_in(server, name).await;
+        (number("zk_ephemerals_count").await, number("zk_global_sessions").await)
     }
 }
 

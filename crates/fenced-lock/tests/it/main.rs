@@ -1,5 +1,6 @@
 //! The lock: one contract for every backend, and what is particular to etcd, against real servers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::incompatible_msrv, reason = "tests run on the Rust of the workspace")]
 #![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
 
 mod claims;
@@ -21,6 +22,7 @@ mod lab_redis;
 #[cfg(feature = "zookeeper")]
 mod lab_zookeeper;
 mod members;
+mod package;
 mod permissions;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -68,12 +70,14 @@ macro_rules! contract_with {
                 a_lock_is_granted_and_released
                 a_later_grant_has_a_larger_token
                 names_are_checked
+                any_label_will_do
                 one_holder_at_a_time
                 try_takes_a_free_lock_only
                 a_try_does_not_stand_in_the_way
                 a_timeout_leaves_no_claim
                 closing_releases_everything
-                names_that_contain_each_other_are_different_locks;
+                names_that_contain_each_other_are_different_locks
+                any_name_will_do;
             queueing:
                 a_hundred_waiters_are_served_in_their_order
                 the_queue_can_be_seen
@@ -97,6 +101,9 @@ macro_rules! contract_with {
                 a_lost_hold_cannot_be_entered_or_unlocked
                 an_owner_takes_the_lock_anew_after_a_loss
                 run_ends_with_the_hold
+                a_session_lost_here_is_closed_there
+                the_longest_hold_ends
+                a_keeper_locks_beyond_a_loss
                 a_keeper_opens_the_next_session;
             $($more)*
         }
@@ -124,11 +131,15 @@ macro_rules! server_contract {
             a_stopped_holder_can_write_late
             a_grant_is_pushed
             the_way_to_the_service_is_measured
+            forked_processes_exclude_each_other
+            an_open_that_was_given_up_leaves_no_session
             a_cut_connection_hides_no_grant
+            a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
             a_lost_request_is_sent_again
             a_server_killed_and_started_again
             silence_means_loss_in_time
+            an_error_leaves_its_cause_to_its_source
             a_hundred_waiters_make_few_requests
             a_thousand_names_cost_no_requests
             $($more)*
@@ -150,6 +161,7 @@ whole_contract!(
     on_file,
     tokio::test(flavor = "multi_thread", worker_threads = 2),
     Some(lab_file::FileLab::new());
+    forked_processes_exclude_each_other
     a_killed_holder_is_succeeded
     a_hundred_waiters_in_three_processes
 );
@@ -178,11 +190,13 @@ contract! {
     basics:
         a_lock_is_granted_and_released
         names_are_checked
+        any_label_will_do
         one_holder_at_a_time
         try_takes_a_free_lock_only
         a_try_does_not_stand_in_the_way
         a_timeout_leaves_no_claim
-        names_that_contain_each_other_are_different_locks;
+        names_that_contain_each_other_are_different_locks
+        any_name_will_do;
     queueing:
         a_hand_over_with_entries_left_keeps_the_lock;
     reentry:
@@ -194,9 +208,11 @@ contract! {
         many_aborted_at_any_moment_leave_no_claim;
     loss:
         a_deleted_claim_is_told_to_its_holder
+        a_session_lost_here_is_closed_there
         an_unlock_after_the_deletion_says_that_it_was_lost;
     resilience:
-        a_stopped_holder_can_write_late;
+        a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other;
 }
 
 // All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
@@ -208,6 +224,7 @@ contract_with! {
     lab_postgres::PostgresLab::shared(LockKind::Advisory).await;
     resilience:
         a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other
         a_killed_holder_is_succeeded
         a_grant_is_pushed
         the_way_to_the_service_is_measured;
@@ -218,6 +235,7 @@ contract_with! {
     lab_postgres::PostgresLab::shared(LockKind::Row).await;
     resilience:
         a_stopped_holder_can_write_late
+        forked_processes_exclude_each_other
         a_killed_holder_is_succeeded
         a_grant_is_pushed
         the_way_to_the_service_is_measured;

@@ -146,7 +146,7 @@ async fn a_forgotten_token_is_no_matter() {
     guard.unlock().await.unwrap();
     let next = within("the waiter is granted", waiter).await.unwrap().unwrap();
     next.unlock().await.unwrap();
-    held.hand_over().await.unwrap().unlock().await.unwrap();
+    held.requeue().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
@@ -186,13 +186,13 @@ async fn authentication_may_be_switched_off_and_on() {
     let held = session.mutex("b").unwrap().lock().await.unwrap();
     for _ in 0..2 {
         client.auth_disable().await.unwrap();
-        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
         let later = session_of("root", &etcd).await.mutex("a").unwrap();
         later.lock().await.unwrap().unlock().await.unwrap();
         let mut plain = Client::connect([etcd.endpoint()], None).await.unwrap();
         plain.auth_enable().await.unwrap();
         client = root_of(&etcd).await;
-        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
     }
     assert!(!held.is_lost());
     held.unlock().await.unwrap();
@@ -232,7 +232,7 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
         let guard = within("it is granted", mutex.lock()).await.unwrap();
         let keys = Permission::read(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
-        let guard = within("it is handed over", guard.hand_over()).await.unwrap();
+        let guard = within("it is handed over", guard.requeue()).await.unwrap();
         within("it is released", guard.unlock()).await.unwrap();
         let keys = Permission::write(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
@@ -245,12 +245,12 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
 #[tokio::test]
 async fn a_look_that_is_allowed_later_counts() {
     let (etcd, mut root) = etcd_with_users().await;
-    let app = session_of("app", &etcd).await;
-    let mutex = app.mutex("refused").unwrap();
-    assert!(mutex.lock().await.is_err());
-    assert!(!mutex.queue_snapshot().unwrap().is_current);
+    let backend = backend_of("app", "secret", &etcd);
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
+    assert!(app.mutex("refused").unwrap().lock().await.is_err());
+    assert!(!backend.queue_snapshot("refused").is_current);
     allow(&mut root, "refused").await;
-    eventually("it is seen", async || mutex.queue_snapshot().unwrap().is_current).await;
+    eventually("it is seen", async || backend.queue_snapshot("refused").is_current).await;
 }
 
 /// Goal: names that a user may not use end no watch of those that it may.

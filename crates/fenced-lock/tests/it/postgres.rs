@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, PostgresBackend, PostgresOptions, Session};
+use fenced_lock::{BackendErrorKind, PostgresBackend, PostgresOptions, Session};
 use testkit::wait::{eventually, within};
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use super::lab::{
     FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter,
@@ -38,6 +39,24 @@ async fn a_wait_costs_no_requests() {
     })
     .await;
     assert!(!guard.is_lost());
+}
+
+/// Goal: a name takes one connection for its requests, and a hundred share a few. Method: the session's requests for itself
+/// take one as well, and its messages another.
+#[tokio::test]
+async fn names_share_a_few_connections() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let operator = lab.client().await;
+    let session = lab.session_for(HOUR).await;
+    for (names, most) in [(1, 3), (100, 9)] {
+        for number in 0..names {
+            drop(session.mutex(&number.to_string()).unwrap().lock().await.unwrap());
+        }
+        let count = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
+        let connections: i64 = operator.query_one(count, &[]).await.unwrap().get(0);
+        assert!((2..=most).contains(&connections), "{connections} for {names}");
+    }
 }
 
 /// Goal: what was sent on a connection that is lost is not carried out later. Method: a claim waits in the server for
@@ -90,8 +109,8 @@ async fn a_locked_row_ends_no_session() {
     let mut operator = lab.client().await;
     let transaction = operator.transaction().await.unwrap();
     transaction.execute("UPDATE fenced_lock.names SET last = last + 1", &[]).await.unwrap();
-    let limited = mutex.lock_timeout(TTL * 2).await;
-    assert!(matches!(limited, Err(LockError::Timeout { .. })), "{limited:?}");
+    let limited = timeout(TTL * 2, mutex.lock()).await;
+    limited.unwrap_err();
     assert!(!session.is_lost());
     transaction.commit().await.unwrap();
     drop(within("it is granted", mutex.lock()).await.unwrap());
@@ -132,7 +151,7 @@ async fn rights_are_needed_and_enough() {
     operator.batch_execute(&grants).await.unwrap();
     let session = LockKind::Queue.open(&options, HOUR).await.unwrap();
     let mutex = session.mutex("a").unwrap();
-    mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+    mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
 
     operator.batch_execute("REVOKE INSERT ON fenced_lock.claims FROM table_user").await.unwrap();
@@ -161,10 +180,38 @@ async fn a_wrong_server_is_an_error() {
     let options = PostgresOptions::new(url);
     let (refused, ()) = tokio::join!(LockKind::Queue.open(&options, HOUR), answer);
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
+}
 
-    let url = format!("{}?options=-c%20default_transaction_read_only=on", lab.url());
-    let refused = LockKind::Queue.open(&PostgresOptions::new(url), HOUR).await;
-    assert_eq!(kind_of(refused), BackendErrorKind::Transient);
+/// Goal: a server that is set to accept no writes is told for good, with what to do about it, also when that is set while
+/// a session is open; a standby is not, since it may be promoted.
+#[tokio::test]
+async fn a_server_without_writes() {
+    if !testkit::postgres::is_installed() {
+        return;
+    }
+    let servers = ReplicatedPostgres::start(false).await.unwrap();
+    let open = async |kind: LockKind, server: &PrivatePostgres| {
+        kind.open(&PostgresOptions::new(server.url()), HOUR).await
+    };
+    let mutex = open(LockKind::Queue, &servers.primary).await.unwrap().mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let standby = open(LockKind::Queue, &servers.replica).await;
+    assert_eq!(kind_of(standby), BackendErrorKind::Transient);
+    let set = "ALTER SYSTEM SET default_transaction_read_only = on";
+    servers.primary.run(set).await.unwrap();
+    servers.primary.run("SELECT pg_reload_conf()").await.unwrap();
+    for kind in [LockKind::Queue, LockKind::Advisory] {
+        assert_refused(
+            open(kind, &servers.primary).await,
+            "set default_transaction_read_only to off",
+        );
+    }
+    let refused = within("an answer", mutex.lock()).await;
+    assert_refused(refused, "set default_transaction_read_only to off");
+    servers.primary.run("ALTER SYSTEM RESET default_transaction_read_only").await.unwrap();
+    servers.primary.run("SELECT pg_reload_conf()").await.unwrap();
+    within("a release", guard.unlock()).await.unwrap();
+    drop(within("a grant", mutex.lock()).await.unwrap());
 }
 
 /// Goal: an encrypted connection checks the server's certificate; a wrong password and a connection without

@@ -12,8 +12,8 @@ use testkit::{
 };
 use tokio::process::Command;
 
-use super::lab::{FoundLab, LONG, Lab, TTL, kind_of, queue_length, waiter};
-use super::lab_redis::{RedisLab, server_that_says};
+use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, waiter};
+use super::lab_redis::{RedisLab, forgetful, server_that_says};
 
 /// The rights that the documentation asks for.
 const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \
@@ -61,6 +61,40 @@ async fn an_orphan_is_removed() {
         drop(within("the lock is free", mutex.lock()).await.unwrap());
     }
     assert!(!session.is_lost());
+}
+
+/// Goal: the claims of a process that died, however many, are removed in small steps: a script that ran for long would
+/// hold up everybody.
+#[tokio::test]
+async fn many_dead_claims_are_removed_in_steps() {
+    let redis = volatile().await;
+    let lab = RedisLab::of(&redis);
+    let mutex = lab.session_for(LONG).await.mutex("a").unwrap();
+    let mut command = redis::cmd("ZADD");
+    command.arg("{fenced-lock}:queue:a");
+    for ticket in 1..=10_000 {
+        command.arg(ticket).arg(format!("dead-{ticket}"));
+    }
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut operator = client.get_multiplexed_async_connection().await.unwrap();
+    command.query_async::<()>(&mut operator).await.unwrap();
+    let scripts = async || lab.requests(&redis).await;
+    let before = scripts().await;
+    drop(within("a free lock is taken", mutex.try_lock()).await.unwrap().unwrap());
+    let requests = scripts().await - before;
+    assert!((10..=100).contains(&requests), "{requests} scripts for 10,000 claims");
+}
+
+/// Goal: scripts that the server forgets, again and again, fail no request.
+#[tokio::test]
+async fn forgotten_scripts_fail_no_request() {
+    let redis = volatile().await;
+    let mutex = RedisLab::of(&redis).session_for(LONG).await.mutex("a").unwrap();
+    let _forgetful = forgetful(&redis.url()).await;
+    for _ in 0..200 {
+        let guard = within("a grant", mutex.lock()).await.unwrap();
+        within("a release", guard.unlock()).await.unwrap();
+    }
 }
 
 /// Goal: what is not promised is missing. A Redis that lost its data numbers its grants anew, so a token's number comes
@@ -150,7 +184,7 @@ async fn rights_and_certificates() {
     let guard = one.mutex("a").unwrap().lock().await.unwrap();
     assert!(other.mutex("a").unwrap().try_lock().await.unwrap().is_none());
     let waiter = waiter(&other.mutex("a").unwrap(), 2).await;
-    let handing_over = tokio::spawn(guard.hand_over());
+    let handing_over = tokio::spawn(guard.requeue());
     within("a grant", waiter).await.unwrap().unwrap().unlock().await.unwrap();
     let guard = within("the lock is back", handing_over).await.unwrap().unwrap();
     guard.unlock().await.unwrap();
@@ -160,14 +194,14 @@ async fn rights_and_certificates() {
     let wrong = RedisBackend::new(options(&address.replace("secret", "wrong"))).unwrap();
     let error = wrong.open(TTL).await.unwrap_err();
     assert_eq!(error.kind, BackendErrorKind::Permanent, "{error}");
-    assert!(!format!("{wrong:?}{error}").contains("wrong"), "the password is not shown");
+    assert!(!format!("{wrong:?}{error:?}{error:#}").contains("wrong"), "the password is not shown");
 
     // what does not fit together
     let refused = async |said: &str, options: RedisOptions| {
         let opened = RedisBackend::new(options).unwrap();
         let error = within("an end", opened.open(TTL)).await.unwrap_err();
         assert_eq!(error.kind, BackendErrorKind::Permanent, "{error}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(format!("{error:#}").contains(said), "{error:?}");
     };
     let elsewhere = tempfile::tempdir().unwrap();
     let others = Certificates::create_in(elsewhere.path()).unwrap();
@@ -215,7 +249,7 @@ async fn rights_and_certificates() {
 async fn a_wrong_server_is_refused() {
     let open = async |address: String| {
         let error = RedisLab::at(&address).backend().open(TTL).await.unwrap_err();
-        (error.kind, error.to_string())
+        (error.kind, format!("{error:#}"))
     };
     let (redis, replica) = (volatile().await, volatile().await);
     replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", redis.port())).await.unwrap();
@@ -252,7 +286,7 @@ async fn a_cluster_is_refused() {
     eventually("it is refused for good", async || {
         let error = lab.backend().open(TTL).await.unwrap_err();
         error.kind == BackendErrorKind::Permanent
-            && error.to_string().contains("a node of a Redis Cluster")
+            && format!("{error:#}").contains("a node of a Redis Cluster")
     })
     .await;
 }
@@ -265,7 +299,7 @@ async fn nothing_is_left_in_memory() {
     let session =
         Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
     let mutex = session.mutex(&lab.name()).unwrap();
-    let guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
+    let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_none());
     waiter(&mutex, 2).await.abort();
     queue_length(&mutex, 1).await;

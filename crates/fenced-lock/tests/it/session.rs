@@ -15,7 +15,7 @@ use super::lab::queue_of;
 /// Goal: a margin that would leave no time to renew does not end the session.
 #[tokio::test(start_paused = true)]
 async fn a_margin_larger_than_the_ttl_is_cut() {
-    let options = SessionOptions { margin: Duration::MAX, ..SessionOptions::new(TTL) };
+    let options = SessionOptions::new(TTL).margin(Duration::MAX);
     let session = Session::open(Arc::new(MemoryBackend::new()), options).await.unwrap();
     sleep(10 * TTL).await;
     assert_eq!(session.lost_reason(), None);
@@ -249,6 +249,31 @@ async fn a_second_close_tells_the_same() {
     for result in [first, second, third] {
         assert!(matches!(result, Err(LockError::Backend(_))), "{result:?}");
     }
+    assert_eq!(backend.close.count(), asked);
+}
+
+/// Goal: a session that is opened for nobody is closed.
+#[tokio::test(start_paused = true)]
+async fn a_session_for_nobody_is_closed() {
+    let backend = FaultyBackend::new();
+    backend.open.next(Some(Fault::Slow(2 * SECOND)));
+    let gave_up = tokio::time::timeout(SECOND, session(&backend)).await;
+    gave_up.unwrap_err();
+    eventually("it is closed", async || backend.close.count() == 1).await;
+}
+
+/// Goal: the lease of a lost session is given back, with patience, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn closing_after_a_loss_is_bounded() {
+    let backend = FaultyBackend::new();
+    backend.renew.always(Fault::Hangs);
+    backend.close.always(Fault::Fails(BackendErrorKind::Transient));
+    let session = session(&backend).await;
+    assert_eq!(session.lost().await, LostReason::Expired);
+    sleep(2 * TTL).await;
+    let asked = backend.close.count();
+    assert!((2..100).contains(&asked), "{asked} requests");
+    sleep(10 * TTL).await;
     assert_eq!(backend.close.count(), asked);
 }
 

@@ -8,8 +8,10 @@ use std::time::Duration;
 #[cfg(feature = "zookeeper-tls")]
 use fenced_lock::ZooKeeperTls;
 use fenced_lock::{
-    BackendErrorKind, Guard, LockError, Session, SessionOptions, ZooKeeperBackend, ZooKeeperOptions,
+    BackendErrorKind, Claim, Guard, LockError, Session, SessionOptions, ZooKeeperBackend,
+    ZooKeeperOptions,
 };
+use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 #[cfg(feature = "zookeeper-tls")]
@@ -20,6 +22,7 @@ use testkit::{
     ZooKeeperOptions as ServerOptions, probe,
 };
 use tokio::process::Command;
+use tokio::time::timeout;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use super::lab::{
@@ -159,8 +162,7 @@ async fn a_claim_given_up_on_the_way_is_withdrawn() {
     let direct = direct.mutex(mutex.name()).unwrap();
     for cuts in [false, true] {
         proxy.hold(Direction::ToServer);
-        let giving_up = mutex.lock_timeout(Duration::from_millis(200)).await.unwrap_err();
-        assert!(matches!(giving_up, LockError::Timeout { .. }), "{giving_up}");
+        timeout(Duration::from_millis(200), mutex.lock()).await.unwrap_err();
         if cuts {
             proxy.cut();
         }
@@ -313,15 +315,28 @@ async fn certificates() {
     let localhost =
         ZooKeeperOptions { servers: format!("localhost:{port}"), tls: Some(tls), ..lab.options() };
     let refused = within("an end", open(localhost)).await.unwrap_err();
-    assert!(refused.to_string().contains("not valid for name"), "{refused}");
+    assert!(format!("{refused:#}").contains("not valid for name"), "{refused:?}");
 }
 
 /// Another library's client, in a process of its own.
 struct Peer(Run);
 
 impl Peer {
-    /// Has it take the lock, or wait for it. `None` where the library, or Java's compiler, is not installed.
+    /// Has it take the lock, or wait for it. `None` where the library, or what it needs, is not installed.
     fn start(recipe: &str, lab: &ZooKeeperLab, name: &str) -> Option<Self> {
+        let found = if recipe == "kazoo" { Self::python() } else { Self::java() };
+        let Some(mut command) = found else {
+            eprintln!(
+                "left out: no other library to meet (apt-get install libcurator-recipes-java \
+                 openjdk-17-jdk-headless python3-kazoo)"
+            );
+            return None;
+        };
+        command.args([recipe, &lab.options().servers, &format!("/locks/{name}")]);
+        Some(Self(Run::start(&mut command)))
+    }
+
+    fn java() -> Option<Command> {
         let jars = [
             "curator-recipes.jar",
             "curator-framework.jar",
@@ -329,23 +344,38 @@ impl Peer {
             "guava.jar",
             "zookeeper-recipes-lock.jar",
         ];
-        let Some((java, class_path)) = testkit::zookeeper::java(&jars)
-            .filter(|(java, _)| java.with_file_name("javac").exists())
-        else {
-            eprintln!(
-                "left out: no other library to meet \
-                 (apt-get install libcurator-recipes-java openjdk-17-jdk-headless)"
-            );
-            return None;
-        };
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ZooKeeperPeer.java");
-        let mut command = Command::new(java);
-        command
-            .args(["-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp"])
-            .arg(class_path)
-            .arg(source)
-            .args([recipe, &lab.options().servers, &format!("/locks/{name}")]);
-        Some(Self(Run::start(&mut command)))
+        let (java, class_path) = testkit::zookeeper::java(&jars)?;
+        java.with_file_name("javac").exists().then(|| {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ZooKeeperPeer.java");
+            let quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off";
+            let mut command = Command::new(java);
+            command.args(["-XX:+UseSerialGC", quiet, "-cp"]).arg(class_path).arg(source);
+            command
+        })
+    }
+
+    /// That of the system, which has the libraries of the system.
+    fn python() -> Option<Command> {
+        const PYTHON: &str = "/usr/bin/python3";
+        const PEER: &str = r#"
+import sys
+from kazoo.client import KazooClient
+client = KazooClient(hosts=sys.argv[2], timeout=5)
+client.start()
+lock = client.Lock(sys.argv[3], extra_lock_patterns=["-lock-"])
+with lock:
+    # a lock that did not wait for us would be granted with our claim before its own
+    first = min(client.get_children(sys.argv[3]), key=lambda node: node[-10:])
+    print("held" if first == lock.node else "too early", flush=True)
+    sys.stdin.readline()
+client.stop()
+"#;
+        let has_kazoo = std::process::Command::new(PYTHON).args(["-c", "import kazoo"]).output();
+        has_kazoo.is_ok_and(|output| output.status.success()).then(|| {
+            let mut command = Command::new(PYTHON);
+            command.args(["-c", PEER]);
+            command
+        })
     }
 
     async fn holds(&mut self) {
@@ -402,6 +432,12 @@ async fn the_recipe_and_we_exclude_each_other() {
     meets("recipe").await;
 }
 
+/// Goal: as [`meets`], with kazoo, told by what it knows our claims.
+#[tokio::test]
+async fn kazoo_and_we_exclude_each_other() {
+    meets("kazoo").await;
+}
+
 /// Goal: nodes of other forms take their turns by their sequence numbers, and a node without one is no claim.
 #[tokio::test]
 async fn foreign_nodes_take_their_turns() {
@@ -423,6 +459,78 @@ async fn foreign_nodes_take_their_turns() {
         let waiter = waiter(&mutex, 2).await;
         client.delete(&format!("{dir}/{prefix}{sequence}"), None).await.unwrap();
         drop(within("our turn", waiter).await.unwrap().unwrap());
+        queue_length(&mutex, 0).await;
+    }
+}
+
+/// Goal: what happens deeper in the tree, or to the lock's own node, says nothing of its queue. Method: below the lock's
+/// node is a node with the root of another backend, in which nodes named as the claims come and go.
+#[tokio::test]
+async fn deeper_nodes_say_nothing() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let (name, client) = (lab.name(), lab.client().await);
+    let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let holder = lab.session_for(LONG).await.mutex(&name).unwrap();
+    let guard = holder.lock().await.unwrap();
+    let mutex = lab.session_for(LONG).await.mutex(&name).unwrap();
+    let next = waiter(&mutex, 2).await;
+    let root = format!("/locks/{name}/root");
+    client.create(&root, b"", &mode).await.unwrap();
+    for node in lab.nodes(&name).await {
+        let path = format!("{root}/{node}");
+        client.create(&path, b"", &mode).await.unwrap();
+        client.delete(&path, None).await.unwrap();
+    }
+    // through the connections of both: what came before the answers has been heard
+    queue_length(&mutex, 2).await;
+    queue_length(&holder, 2).await;
+    assert!(!next.is_finished() && !guard.is_lost());
+    guard.unlock().await.unwrap();
+    let guard = within("the waiter is granted", next).await.unwrap().unwrap();
+    let inner = ZooKeeperOptions { root, ..lab.options() };
+    let inner = open(inner).await.unwrap().mutex("x-0000000000").unwrap().lock().await.unwrap();
+    assert!(!guard.is_contended() && !guard.is_lost());
+    guard.unlock().await.unwrap();
+    let guard = within("nothing is in the way", holder.lock()).await.unwrap();
+    drop((guard, inner));
+}
+
+/// Goal: a root that ZooKeeper would refuse is refused before anything is sent.
+#[tokio::test]
+async fn roots_are_checked() {
+    for root in
+        ["", "/", "locks", "/locks/", "//locks", "/locks/..", "/./locks", "/\u{1f389}", "/a\nb"]
+    {
+        let options = ZooKeeperOptions { root: root.to_owned(), ..ZooKeeperLab::on(1).options() };
+        let refused = ZooKeeperBackend::new(options).expect_err(root);
+        assert_eq!(refused.kind, BackendErrorKind::Permanent, "{root:?}");
+    }
+}
+
+/// Goal: a session that is closed ends, also if nobody waits for its end, and the backend is gone before.
+#[tokio::test]
+async fn a_close_that_nobody_waits_for_ends_the_session() {
+    let Some(lab) = ZooKeeperLab::shared().await else { return };
+    let mutex = lab.session_for(LONG).await.mutex(&lab.name()).unwrap();
+    let (proxy, proxied) = lab.behind_proxy().await;
+    for cuts in [false, true] {
+        let backend = proxied.backend();
+        let runtime = backend.runtime().unwrap();
+        let name = mutex.name().into();
+        let opening = async move {
+            let lease = backend.open(LONG).await.unwrap();
+            let claim = Claim { name, lease: lease.id, number: 1, label: "".into() };
+            backend.enqueue(&claim).await.unwrap();
+            (backend, lease)
+        };
+        let (backend, lease) = runtime.spawn(opening).await.unwrap();
+        queue_length(&mutex, 1).await;
+        if cuts {
+            proxy.cut();
+        }
+        // polled once
+        assert!(backend.close(lease).now_or_never().is_none());
+        drop(backend);
         queue_length(&mutex, 0).await;
     }
 }

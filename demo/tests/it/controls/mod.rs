@@ -2,8 +2,8 @@
 
 mod faults;
 mod fence;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 mod lock;
 mod program;
-#[cfg(feature = "chaos")]
+#[cfg(fenced_lock_chaos)]
 mod store;

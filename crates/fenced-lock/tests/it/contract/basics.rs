@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions, Token};
-use testkit::wait::eventually;
+use testkit::wait::{eventually, within};
+use tokio::time::timeout;
 
-use crate::lab::{Lab, TTL, queue_length, queue_of};
+use crate::lab::{LONG, Lab, TTL, queue_length, queue_of, unseen_waiter};
 
 /// Goal: a free lock is granted; dropping the guard and unlocking both release it.
 pub(crate) async fn a_lock_is_granted_and_released(lab: &impl Lab) {
@@ -39,11 +40,22 @@ pub(crate) async fn a_later_grant_has_a_larger_token(lab: &impl Lab<Token = Toke
 /// Goal: a name that would mix up queues is refused before anything is sent.
 pub(crate) async fn names_are_checked(lab: &impl Lab) {
     let session = lab.session().await;
-    for name in ["", "a\nb", &"x".repeat(257)] {
+    for name in ["", "a\nb", "a\0b", &"x".repeat(257)] {
         let refused = session.mutex(name).unwrap_err();
         assert_eq!(refused, LockError::InvalidName { name: name.to_owned() });
     }
     session.mutex(&"ü/x".repeat(64)).unwrap();
+}
+
+/// Goal: a label may have any characters. What the service cannot keep is shown in another way.
+pub(crate) async fn any_label_will_do(lab: &impl Lab) {
+    let mutex = lab.session_called("ü \0\n% x").await.mutex(&lab.name()).unwrap();
+    let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
+    let queue = mutex.queue().await.unwrap();
+    let label = queue[0].label.as_ref().unwrap();
+    assert!(label.ends_with("% x") || label.ends_with("_ x"), "{label:?}");
+    guard.unlock().await.unwrap();
+    drop(mutex.try_lock().await.unwrap().unwrap());
 }
 
 /// Goal: never two holders. Method: 100 waiters in three sessions each read a number, let the others
@@ -95,18 +107,15 @@ pub(crate) async fn a_try_does_not_stand_in_the_way(lab: &impl Lab) {
     }
 }
 
-/// Goal: a wait that took too long ends with an error that says so, and its claim is withdrawn.
+/// Goal: a caller that has waited long enough leaves no claim behind.
 pub(crate) async fn a_timeout_leaves_no_claim(lab: &impl Lab) {
     let name = lab.name();
     let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = mutex.lock().await.unwrap();
-    let limit = Duration::from_millis(200);
-    let error = other.lock_timeout(limit).await.unwrap_err();
-    assert!(matches!(error, LockError::Timeout { waited } if waited == limit), "{error}");
-    assert!(error.is_retryable());
+    timeout(Duration::from_millis(200), other.lock()).await.unwrap_err();
     queue_length(&mutex, 1).await;
     guard.unlock().await.unwrap();
-    drop(other.lock_timeout(Duration::from_secs(20)).await.unwrap());
+    drop(within("a grant", other.lock()).await.unwrap());
 }
 
 /// Goal: closing ends the wait of waiters, releases what is held and leaves the service empty;
@@ -168,5 +177,75 @@ pub(crate) async fn names_that_contain_each_other_are_different_locks(lab: &impl
         assert!(mutexes[1].try_lock().await.unwrap().is_none());
         first.unlock().await.unwrap();
         second.unlock().await.unwrap();
+    }
+}
+
+/// Goal: no name is a path, a pattern, another name's claim or an order to the service: each is a lock of its own,
+/// which is held, waited for, looked at and released as any other, and none touches another one's claims.
+pub(crate) async fn any_name_will_do(lab: &impl Lab) {
+    let own = lab.name();
+    let long = |end: &str| format!("{}{end}", "z".repeat(200));
+    let tail = |begin: &str| format!("{begin}{own}");
+    let names = [
+        "..",
+        ".",
+        "...",
+        "../..",
+        "/",
+        "//",
+        " ",
+        "%",
+        "%2e%2e",
+        "*",
+        "\\",
+        "'",
+        "\"",
+        "{}",
+        "$1",
+        "-lock-",
+        "__lock__0000000001",
+        "_c_00000000-0000-0001-0000-000000000001-lock-0000000001",
+        "3000000000",
+        "\u{1f389}",
+        "\u{1f389}\u{1f38a}",
+        "\u{e000}",
+        "\u{fffd}",
+        "\u{ffff}",
+        "\u{10ffff}",
+        "\u{2028}",
+        "e\u{301}",
+        "\u{e9}",
+        "E\u{301}",
+    ];
+    let mut names: Vec<_> = names.map(ToOwned::to_owned).into();
+    names.extend(["/", " ", "%", "../", "./", "%2F", "*"].map(tail));
+    names.extend(
+        ["/..", "/", " ", "%", "*", "-", "?", "-lock-", ".lock", "-3000000000", "+", "\\"]
+            .map(|end| own.clone() + end),
+    );
+    names.extend(["", ".", "..", "/..", "../..", "...", "../queues/x", "+", "%2e"].map(long));
+    names.extend(["\u{1f389}".repeat(64), "%".repeat(256), ".".repeat(256), "Z".repeat(200)]);
+    let (session, other) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
+    let mut guards = Vec::new();
+    for name in &names {
+        let mutex = session.mutex(name).unwrap();
+        let guard = within(name, mutex.try_lock()).await.unwrap();
+        let guard = guard.unwrap_or_else(|| panic!("{name:?} is another lock"));
+        assert!(other.mutex(name).unwrap().try_lock().await.unwrap().is_none(), "{name:?}");
+        guards.push((guard, mutex));
+    }
+    for (guard, mutex) in &guards {
+        assert_eq!(queue_of(mutex).await, [guard.key()], "{:?}", guard.name());
+        let first = mutex.probe().await.unwrap().expect("it is held");
+        assert_eq!(first.key, guard.key());
+        assert!(!guard.is_lost(), "{:?}", guard.name());
+    }
+    for (guard, mutex) in guards {
+        let name = guard.name().to_owned();
+        let next = unseen_waiter(&other.mutex(&name).unwrap());
+        guard.unlock().await.unwrap();
+        let next = within(&name, next).await.unwrap().unwrap();
+        next.unlock().await.unwrap();
+        assert!(queue_of(&mutex).await.is_empty(), "{name:?}");
     }
 }

@@ -1,18 +1,23 @@
 //! Processes, connections and servers that fail.
 
+use std::error::Error as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::process::exit;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, Released, Token, TokenLife,
+    BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, Released, Session, SessionOptions,
+    Token, TokenLife,
 };
+use fork::{Fork, fork, waitpid};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::Signal;
 use testkit::wait::{eventually, within};
 use testkit::{Direction, Proxy, Run};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::lab::{
     EtcdLab, FoundLab, HOUR, LONG, Lab, Numbered as _, ServerLab, TTL, kind_of, queue_length,
@@ -32,6 +37,32 @@ async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, 
 #[tokio::test]
 #[ignore = "run by the contract"]
 async fn worker() {
+    work_on_lab().await;
+}
+
+/// The same in two children, which inherit what this process drew at random so far.
+#[test]
+#[ignore = "run by the contract"]
+fn forking_worker() {
+    if std::env::var("LOCK_LAB").is_err() {
+        return;
+    }
+    // draws what a hash map draws, as any program has before it forks
+    let _seeds = std::hash::RandomState::new();
+    let children = [(); 2].map(|()| match fork().unwrap() {
+        Fork::Parent(child) => child,
+        Fork::Child => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let work = AssertUnwindSafe(|| runtime.unwrap().block_on(work_on_lab()));
+            exit(i32::from(catch_unwind(work).is_err()));
+        }
+    });
+    for child in children {
+        assert_eq!(waitpid(child).unwrap(), 0, "the child ends well");
+    }
+}
+
+async fn work_on_lab() {
     let Ok(lab) = std::env::var("LOCK_LAB") else { return };
     macro_rules! work_on {
         ($lab:ty) => {
@@ -136,6 +167,35 @@ pub(crate) async fn a_hundred_waiters_in_three_processes(lab: &impl FoundLab) {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "102");
 }
 
+/// Goal: what is begun and not waited for leaves no session behind. Method: sessions that are given up after different
+/// times, with leases that outlive the test.
+pub(crate) async fn an_open_that_was_given_up_leaves_no_session<L: ServerLab>(_: &L) {
+    let (server, lab) = L::start().await;
+    let backend = lab.backend();
+    for number in 0..30 {
+        let open = Session::open(Arc::clone(&backend), SessionOptions::new(HOUR));
+        drop(timeout(Duration::from_millis(number), open).await);
+    }
+    let session = Session::open(backend, SessionOptions::new(HOUR)).await.unwrap();
+    let one = async || lab.claims_and_sessions(&server).await.1 == 1;
+    eventually("one session is left", one).await;
+    session.close().await.unwrap();
+    assert_eq!(lab.claims_and_sessions(&server).await, (0, 0));
+}
+
+/// Goal: two children of one process exclude each other, though they inherit the seeds of the standard library's random
+/// numbers. Method: as above.
+pub(crate) async fn forked_processes_exclude_each_other(lab: &impl FoundLab) {
+    let (name, dir) = (lab.name(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("number");
+    std::fs::write(&file, "0").unwrap();
+    let path = file.to_str().unwrap();
+    let variables = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
+    let mut parent = lab.start_worker_of("forking_worker", &variables);
+    assert!(parent.ended().await.success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "68");
+}
+
 async fn add<L: FoundLab>(lab: &L) {
     let (session, file) = (lab.session().await, variable("FILE"));
     let mut waiters = JoinSet::new();
@@ -182,7 +242,7 @@ pub(crate) async fn the_way_to_the_service_is_measured(lab: &impl FoundLab) {
         proxy.delay(each_way);
         let guard = mutex.lock().await.unwrap();
         assert!(guard.enqueued_in() >= 2 * each_way);
-        let guard = guard.hand_over().await.unwrap();
+        let guard = guard.requeue().await.unwrap();
         assert!(guard.enqueued_in() >= 2 * each_way);
         guard.unlock().await.unwrap();
     }
@@ -207,6 +267,20 @@ pub(crate) async fn a_cut_connection_hides_no_grant(lab: &impl ServerLab) {
     }
 }
 
+/// Goal: a connection that dies without a word hides no grant: the waiter's process notices by its renewals. Method: the
+/// holder's lease outlives the test, so nothing else has the waiter ask.
+pub(crate) async fn a_silent_connection_hides_no_grant(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(LONG).await);
+    let name = lab.name();
+    let guard = direct.mutex(&name).unwrap().lock().await.unwrap();
+    let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
+    proxy.silence();
+    guard.unlock().await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    assert!(!session.is_lost());
+}
+
 /// Goal: a request whose answer got lost has been carried out once: a claim is found again, a release counts, a try
 /// leaves nothing behind.
 pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
@@ -221,7 +295,7 @@ pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
         let first = guard.token();
         assert_eq!(queue_of(&direct).await, [guard.key()]);
         proxy.lose_answers(1);
-        let guard = within("the hand-over", guard.hand_over()).await.unwrap();
+        let guard = within("the hand-over", guard.requeue()).await.unwrap();
         assert!(guard.token() > first);
         assert_eq!(queue_of(&direct).await, [guard.key()]);
         proxy.lose_answers(1);
@@ -244,7 +318,7 @@ pub(crate) async fn a_lost_request_is_sent_again(lab: &impl ServerLab) {
     for _ in 0..3 {
         let guard = lose_request(&proxy, mutex.lock()).await.unwrap();
         assert_eq!(queue_of(&direct).await, [guard.key()]);
-        let guard = lose_request(&proxy, guard.hand_over()).await.unwrap();
+        let guard = lose_request(&proxy, guard.requeue()).await.unwrap();
         assert_eq!(queue_of(&direct).await, [guard.key()]);
         lose_request(&proxy, guard.unlock()).await.unwrap();
         assert!(queue_of(&direct).await.is_empty());
@@ -293,7 +367,22 @@ pub(crate) async fn a_server_killed_and_started_again<L: ServerLab>(_: &L) {
     queue_length(&mutex, 0).await;
     eventually("the session notices", async || session.is_answered()).await;
     assert!(!held.is_lost());
-    assert!(held.hand_over().await.unwrap().token().revision() > before.revision());
+    assert!(held.requeue().await.unwrap().token().revision() > before.revision());
+}
+
+/// Goal: an error and its sources tell the cause, and this library's part of the text does not repeat it.
+pub(crate) async fn an_error_leaves_its_cause_to_its_source<L: ServerLab>(_: &L) {
+    let (mut server, lab) = L::start().await;
+    L::crash(&mut server).await;
+    let error = Session::open(lab.backend(), SessionOptions::new(TTL)).await.unwrap_err();
+    let source = error.source().unwrap().to_string();
+    assert!(!error.to_string().contains(&source), "{error}");
+    let all = format!("{error:#}");
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    for cause in causes.map(ToString::to_string) {
+        assert_eq!(all.matches(&cause).count(), 1, "{cause:?} in {all:?}");
+    }
+    assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Transient);
 }
 
 /// Goal: when the service says nothing, holder and waiter know by their own clock that they cannot believe in their lease
