@@ -126,6 +126,8 @@ mod token;
 mod validity;
 #[allow(dead_code, reason = "not every backend uses all of it")]
 mod waiters;
+#[cfg(feature = "etcd")]
+mod watched;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
