@@ -123,6 +123,7 @@ impl Config {
             batch_size: self.batch_size,
             tenure: self.tenure,
             wait_timeout: self.wait_timeout,
+            etcd: None,
         }
     }
 

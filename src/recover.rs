@@ -76,8 +76,7 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     let name = lock_name(&options.servers.lock_name, &item);
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
         .map_err(|error| not_locked(&name, "", &error.into()))?;
-    let session =
-        SessionOptions { label: "flash-sale recover".into(), ..SessionOptions::new(LOCK_TTL) };
+    let session = SessionOptions::new(LOCK_TTL).label("flash-sale recover");
     let limit = humantime::format_duration(options.wait_timeout);
     let session = timeout(options.wait_timeout, Session::open(Arc::new(etcd), session)).await;
     let session = session.map_err(|_| format!("etcd did not answer within {limit}"))?;
@@ -111,7 +110,9 @@ async fn under_lock(
     session: &Session,
 ) -> Result<ExitCode, BoxError> {
     let mutex = session.mutex(name).map_err(|error| not_locked(name, "", &error))?;
-    let guard = match mutex.lock_timeout(options.wait_timeout).await {
+    let waited = options.wait_timeout;
+    let locked = timeout(waited, mutex.lock()).await;
+    let guard = match locked.unwrap_or(Err(LockError::Timeout { waited })) {
         Ok(guard) => guard,
         Err(error) => {
             let queue = timeout(LOCK_TTL, mutex.queue()).await;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, GrantToken, Lease, Promises, QueueEntry, QueueSnapshot,
-    Released, Ticket, Token,
+    Backend, BackendFuture, Claim, GrantToken, Lease, Promises, QueueEntry, Released, Ticket, Token,
 };
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
@@ -102,9 +101,5 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
 
     fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
         self.lock.probe(name)
-    }
-
-    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
-        self.lock.queue_snapshot(name)
     }
 }

@@ -151,7 +151,7 @@ impl EtcdLock {
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.
             let turn =
-                queue.while_expiring(guard.hand_over(), |waiting| self.too_late(queue, waiting));
+                queue.while_expiring(guard.requeue(), |waiting| self.too_late(queue, waiting));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{QueueEntry, SessionKeeper};
+use fenced_lock::{EtcdBackend, QueueEntry, SessionKeeper};
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -90,6 +90,8 @@ pub struct SaleOptions {
     pub tenure: Duration,
     /// How long an order may wait for the lock, and for an answer of the store once it was sent.
     pub wait_timeout: Duration,
+    /// What shows the queues of the locks, if they are etcd's.
+    pub etcd: Option<Arc<EtcdBackend>>,
 }
 
 /// What a [guard](SaleGuard) works with. The sale and its guard share one.

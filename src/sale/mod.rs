@@ -210,11 +210,11 @@ impl Sale {
         self.guard.status()
     }
 
-    /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a
-    /// distributed lock or without a session.
+    /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a lock of etcd's or
+    /// without a session.
     pub fn queue_snapshot(&self, item: &Item) -> Option<QueueSnapshot> {
-        let name = self.lock_name(item)?;
-        self.session()?.mutex(&name).ok()?.queue_snapshot()
+        let (name, _) = self.lock_name(item).zip(self.session())?;
+        Some(self.context.options.etcd.as_ref()?.queue_snapshot(&name))
     }
 
     /// The state of the lock service; `None` without a distributed lock.

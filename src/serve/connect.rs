@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::config::Config;
 use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
-use crate::sale::{BoxError, Sale};
+use crate::sale::{BoxError, Sale, SaleOptions};
 
 /// How long the start waits for the lock service, to report a permanent error at once.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,9 +24,10 @@ const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// A permanent error: an invalid address, a wrong password.
 pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, BoxError> {
-    let options = config.sale_options(port);
+    let etcd = etcd(config)?;
+    let options = SaleOptions { etcd: Some(Arc::clone(&etcd)), ..config.sale_options(port) };
     let inventory = inventory(config).await?;
-    let sessions = lock_sessions(config, &options.instance, etcd(config)?).await?;
+    let sessions = lock_sessions(config, &options.instance, etcd).await?;
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
@@ -71,8 +72,7 @@ pub async fn lock_sessions(
     instance: &str,
     backend: Arc<dyn Backend<Token = Token>>,
 ) -> Result<SessionKeeper, BoxError> {
-    let session_options =
-        SessionOptions { label: instance.into(), ..SessionOptions::new(config.lock_ttl) };
+    let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(backend, session_options);
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
         Ok(Ok(session)) => {

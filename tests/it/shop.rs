@@ -18,7 +18,7 @@ use testkit::shared::{Raw, fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::eventually;
 use tower::ServiceExt;
 
-use crate::support::etcd::{session, sessions};
+use crate::support::etcd::{backend, session, sessions};
 
 /// One instance.
 pub(crate) struct Shop {
@@ -110,6 +110,7 @@ impl Shop {
         };
         let replicas = Replicas { count: options.replicas, timeout: Duration::from_millis(300) };
         let inventory = Inventory::new(&redis, timeouts).unwrap().with_replicas(replicas);
+        let locks = backend(&etcd);
         let sale_options = SaleOptions {
             lock_name: lock_name.clone(),
             instance: instance.into(),
@@ -117,8 +118,9 @@ impl Shop {
             tenure: Duration::from_millis(5),
             queue_length: options.queue_length,
             wait_timeout: options.wait_timeout,
+            etcd: Some(Arc::clone(&locks)),
         };
-        let sale = Sale::guarded(inventory, sessions(&etcd, instance), sale_options);
+        let sale = Sale::guarded(inventory, sessions(locks, instance), sale_options);
         let token = options.admin_token.clone();
         let state = Arc::new(AppState::new(sale.clone(), token, options.watchers, None));
         let router = router(Arc::clone(&state));

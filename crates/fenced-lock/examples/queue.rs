@@ -11,8 +11,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let endpoint = std::env::var("ETCD").unwrap_or_else(|_| "http://127.0.0.1:2379".to_owned());
     let name = std::env::args().nth(1).unwrap_or_else(|| "stock-lock".to_owned());
     let etcd = EtcdBackend::new(EtcdOptions::new([endpoint]))?;
-    let options =
-        SessionOptions { label: "operator".into(), ..SessionOptions::new(Duration::from_secs(10)) };
+    let options = SessionOptions::new(Duration::from_secs(10)).label("operator");
     let session = Session::open(Arc::new(etcd), options).await?;
 
     let queue = session.mutex(&name)?.queue().await?;

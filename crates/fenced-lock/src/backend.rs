@@ -2,14 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Lease, Promises, QueueEntry,
-    QueueSnapshot, Ticket,
+    Ticket,
 };
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
@@ -103,13 +102,6 @@ pub trait Backend: Send + Sync + 'static {
     /// that out without a claim.
     fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
         Box::pin(async move { Ok(self.queue(name).await?.into_iter().next()) })
-    }
-
-    /// The queue of `name` as this process sees it, without a request. The first call begins to watch the
-    /// queue, which ends some time after the last call. `None` for a backend that watches nothing.
-    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
-        let _ = name;
-        None
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::chaos::Safeguard;
 use super::{ClusterId, GrantToken, Token};
 
 /// What keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lease {
     /// The backend's number for it.
     pub id: i64,
@@ -19,6 +19,13 @@ pub struct Lease {
     pub ttl: Duration,
     /// The cluster that granted it.
     pub cluster: ClusterId,
+}
+
+impl Lease {
+    /// The lease of this number.
+    pub const fn new(id: i64, ttl: Duration, cluster: ClusterId) -> Self {
+        Self { id, ttl, cluster }
+    }
 }
 
 /// One attempt to hold a lock. Its key is `<name>/<lease in hex>-<number>`; it is never used twice.
@@ -80,6 +87,7 @@ impl<T: GrantToken> ClaimStatus<T> {
 
 /// A claim's place in the queue.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Ticket<T = Token> {
     /// Where the claim stands.
     pub status: watch::Receiver<ClaimStatus<T>>,
@@ -87,8 +95,16 @@ pub struct Ticket<T = Token> {
     pub contended: watch::Receiver<bool>,
 }
 
+impl<T> Ticket<T> {
+    /// The place of the claim of which these tell.
+    pub fn new(status: watch::Receiver<ClaimStatus<T>>, contended: watch::Receiver<bool>) -> Self {
+        Self { status, contended }
+    }
+}
+
 /// One claim in a queue, as every process can see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueueEntry {
     /// The token of its grant, as far as that is known: where the lock has tokens, the holder's always is.
     pub token: Option<Token>,
@@ -103,41 +119,9 @@ pub struct QueueEntry {
     pub age: Option<Duration>,
 }
 
-/// A queue as its watch has shown it so far. A snapshot costs no request, and is as late as the watch is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QueueSnapshot {
-    /// Whether the watch is up. If not, the rest is from before it broke.
-    pub is_current: bool,
-    /// The claims in the queue, the holder first.
-    pub queue: Vec<ObservedClaim>,
-    /// The last tenures that have ended, at most 256, in their order.
-    pub tenures: Vec<ObservedTenure>,
-}
-
-/// A claim in a [`QueueSnapshot`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedClaim {
-    /// Its place: the revision of its token, once granted.
-    pub revision: i64,
-    /// The lease that it hangs on.
-    pub lease: i64,
-    /// Who made it, if this library did.
-    pub label: Option<Arc<str>>,
-    /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
-    pub since: Instant,
-}
-
-/// A tenure in a [`QueueSnapshot`]: one stretch of holding that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedTenure {
-    /// The revision of its token.
-    pub revision: i64,
-    /// Who held, if this library made the claim.
-    pub label: Option<Arc<str>>,
-    /// When its claim was seen to be the first.
-    pub began_at: Instant,
-    /// When its claim was seen to be gone.
-    pub ended_at: Instant,
-    /// Since when another claim had waited behind it when it ended, if one had.
-    pub contended_since: Option<Instant>,
+impl QueueEntry {
+    /// A claim of which no more is known.
+    pub fn new(lease: i64, key: impl Into<String>) -> Self {
+        Self { token: None, lease, key: key.into(), label: None, age: None }
+    }
 }

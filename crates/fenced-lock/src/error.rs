@@ -12,16 +12,16 @@ pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 ///
 /// | error | what to do |
 /// |---|---|
-/// | `Timeout` | try later; [`Session::is_answered`](super::Session::is_answered) tells a held lock from a silent service |
+/// | `Timeout` | try later |
 /// | `Lost` from `lock` | call it again |
-/// | `Lost` from `run`, `unlock` or `hand_over` | stop the work; writes that the store accepted with the token stand |
-/// | `SessionLost` | use the next session of [`SessionKeeper`](super::SessionKeeper); if it was closed, end |
+/// | `Lost` from `run`, `unlock`, `requeue` or `with` | stop the work; writes that the store accepted with the token stand |
+/// | `SessionLost` | use a [`SessionKeeper`](super::SessionKeeper); if it was closed, end |
 /// | `Backend` | if [`is_retryable`](Self::is_retryable), try again after a pause; else settings or rights are wrong |
 /// | `InvalidName`, `TooManyEntries` | correct the caller |
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The lock was not granted in the time allowed. The session withdraws the claim.
+    /// There was no session in the time allowed.
     #[error("the lock was not granted within {waited:?}")]
     Timeout {
         /// The time allowed.

@@ -64,7 +64,7 @@ impl<T: GrantToken> Guard<T> {
 
     /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it.
     pub fn valid_until(&self) -> Instant {
-        self.hold.inner.validity.deadline()
+        self.hold.valid_until()
     }
 
     /// The lock's name.
@@ -113,6 +113,16 @@ impl<T: GrantToken> Guard<T> {
             biased;
             () = self.lost() => Err(LockError::Lost),
             output = future => Ok(output),
+        }
+    }
+
+    /// Runs `work` under the guard and unlocks. See [`SessionKeeper::with`](super::SessionKeeper::with).
+    pub(super) async fn with<R>(self, work: impl AsyncFnOnce(&Self) -> R) -> Result<R, LockError> {
+        let done = self.run(work(&self)).await?;
+        match self.unlock().await {
+            // it was held to the end of the work, and the claim goes later
+            Ok(()) | Err(LockError::Backend(_)) => Ok(done),
+            Err(error) => Err(error),
         }
     }
 
@@ -167,7 +177,7 @@ impl<T: GrantToken> Guard<T> {
     ///
     /// # Errors
     /// As [`Mutex::lock`](super::Mutex::lock), and [`LockError::Lost`] if the hold was lost before.
-    pub async fn hand_over(mut self) -> Result<Self, LockError> {
+    pub async fn requeue(mut self) -> Result<Self, LockError> {
         if !self.hold.leave_if_last()? {
             return Ok(self);
         }

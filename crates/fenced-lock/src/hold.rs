@@ -1,10 +1,12 @@
 //! One tenure: a granted claim and how often its owner has entered.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::inner::SessionInner;
 use super::owner::OwnerId;
@@ -21,6 +23,8 @@ pub(super) struct Hold<T: GrantToken> {
     entries: AtomicU32,
     status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
+    /// When the longest hold ends, and the task that ends it.
+    limit: Option<(Instant, AbortOnDropHandle<()>)>,
 }
 
 impl<T: GrantToken> Hold<T> {
@@ -33,7 +37,7 @@ impl<T: GrantToken> Hold<T> {
         enqueued_in: Duration,
         Ticket { status, contended }: Ticket<T>,
     ) -> Arc<Self> {
-        let hold = Arc::new(Self {
+        let hold = Arc::new_cyclic(|hold: &Weak<Self>| Self {
             inner: Arc::clone(inner),
             claim,
             token,
@@ -42,9 +46,32 @@ impl<T: GrantToken> Hold<T> {
             entries: AtomicU32::new(1),
             status,
             contended,
+            limit: inner.hold_for.map(|limit| {
+                let ends_at = Instant::now() + limit;
+                let end = Self::end_at(Weak::clone(hold), ends_at);
+                (ends_at, AbortOnDropHandle::new(inner.runtime.spawn(end)))
+            }),
         });
         inner.add_hold(&hold);
         hold
+    }
+
+    /// Releases the claim then, whatever its guards do.
+    async fn end_at(hold: Weak<Self>, ends_at: Instant) {
+        sleep_until(ends_at).await;
+        if let Some(hold) = hold.upgrade()
+            && hold.entries.swap(0, Ordering::AcqRel) > 0
+        {
+            tracing::warn!(claim = %hold.claim, "the longest hold is over: the claim is released");
+            hold.inner.remove_hold(&hold);
+            hold.inner.spawn_release(hold.claim.clone(), ());
+        }
+    }
+
+    /// Until when it is held if no further renewal succeeds.
+    pub(super) fn valid_until(&self) -> Instant {
+        let deadline = self.inner.validity.deadline();
+        self.limit.as_ref().map_or(deadline, |(ends_at, _)| deadline.min(*ends_at))
     }
 
     /// Counts one more entry of the same owner; `false` if the last one was given back.
@@ -60,7 +87,10 @@ impl<T: GrantToken> Hold<T> {
     /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
     /// release.
     pub(super) fn leave(self: &Arc<Self>) -> bool {
-        let was_last = self.entries.fetch_sub(1, Ordering::AcqRel) == 1;
+        // none are left when the longest hold is over
+        let one_less = |entries| u32::checked_sub(entries, 1);
+        let was_last =
+            self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less) == Ok(1);
         if was_last {
             self.inner.remove_hold(self);
         }
@@ -81,12 +111,21 @@ impl<T: GrantToken> Hold<T> {
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        *self.status.borrow() == ClaimStatus::Gone || self.inner.validity.lost_reason().is_some()
+        *self.status.borrow() == ClaimStatus::Gone
+            || self.inner.validity.lost_reason().is_some()
+            || self.limit.as_ref().is_some_and(|(ends_at, _)| Instant::now() >= *ends_at)
     }
 
     pub(super) async fn lost(&self) {
         let mut status = self.status.clone();
+        let limit = async {
+            match &self.limit {
+                Some((ends_at, _)) => self.inner.entered(sleep_until(*ends_at)).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            () = limit => {}
             _ = self.inner.validity.lost() => {}
             // an error means that the backend forgot the claim: it is not in the queue any more
             _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}

@@ -6,40 +6,57 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 
-use super::{Backend, GrantToken, LockError, LostReason, Session, SessionOptions, Token};
+use super::backoff::Backoff;
+use super::{Backend, GrantToken, Guard, LockError, LostReason, Session, SessionOptions, Token};
 
 /// How long to wait before a session is opened again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Opens a session, and the next one whenever it is lost, for the life of a service. Failures are logged with `tracing`,
-/// and told by [`latest_error`](Self::latest_error). After an outage, the claims of the lost session stand until its lease
-/// ends.
-///
-/// What was held in a lost session stays lost. Its holders find out through their guards, and lock again in the
-/// new session:
+/// Locks for the life of a service: opens a session, and the next one whenever it is lost.
 ///
 /// ```
-/// use fenced_lock::{Guard, LockError, SessionKeeper};
+/// use std::{sync::Arc, time::Duration};
+/// use fenced_lock::{LockError, MemoryBackend, SessionKeeper, SessionOptions};
 ///
-/// /// Takes the lock, in the next session if one is lost meanwhile. Ends when the keeper is closed.
-/// async fn lock(sessions: &SessionKeeper, name: &str) -> Result<Guard, LockError> {
-///     loop {
-///         match sessions.session().await?.mutex(name)?.lock().await {
-///             Err(LockError::Lost | LockError::SessionLost { .. }) => {}
-///             locked => return locked,
-///         }
-///     }
-/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let options = SessionOptions::new(Duration::from_secs(30)).hold_for(Duration::from_secs(60));
+/// let locks = SessionKeeper::start(Arc::new(MemoryBackend::new()), options);
+///
+/// let left = locks.with("stock", async |guard| {
+///     // write, and send the token along
+///     guard.token().revision()
+/// });
+/// println!("{}", left.await?);
+/// locks.close().await;
+/// # Ok(())
+/// # }
 /// ```
+///
+/// # What is retried
+///
+/// [`lock`](Self::lock) makes a new claim, in the next session if need be, when its claim or its session was lost while it
+/// waited, and when the service does not answer or has no room. It does so for a TTL at the most, counted from when the
+/// trouble began, and then tells the latest error. What cannot pass is told at once: a wrong password, a name that is none.
+///
+/// What was *held* in a lost session stays lost: its holders are told by their guards, and whether to do the work again is
+/// theirs to say. After an outage, the claims of the lost session stand until its lease ends.
+///
+/// Failures are also logged with `tracing`, and told by [`latest_error`](Self::latest_error).
 #[derive(Clone, Debug)]
 pub struct SessionKeeper<T: GrantToken = Token> {
     state: watch::Receiver<State<T>>,
+    /// For how long [`lock`](Self::lock) tries again.
+    patience: Duration,
     stop: CancellationToken,
     losses: Arc<AtomicU64>,
+    /// Where the time of waiting is kept, so that the caller needs no runtime.
+    clock: Handle,
 }
 
 /// What the keeper's task has got so far. The task has stopped when the channel is closed.
@@ -61,8 +78,79 @@ impl<T: GrantToken> SessionKeeper<T> {
         let stop = CancellationToken::new();
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
         let losses = Arc::default();
+        let patience = options.ttl;
         runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
-        Self { state, stop, losses }
+        Self { state, patience, stop, losses, clock: runtime }
+    }
+
+    /// Takes the lock of this name, waiting for as long as others hold it: bound that with [`tokio::time::timeout`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::lock`](super::Mutex::lock).
+    ///
+    /// # Errors
+    /// What is not retried, see [the type](Self#what-is-retried): [`LockError::Backend`], [`LockError::InvalidName`];
+    /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Timeout`] if there was no session for a TTL.
+    pub async fn lock(&self, name: &str) -> Result<Guard<T>, LockError> {
+        let mut backoff = Backoff::default();
+        let mut trouble: Option<Instant> = None;
+        loop {
+            let asked_at = Instant::now();
+            let patience = self.patience.saturating_sub(trouble.unwrap_or(asked_at).elapsed());
+            let mutex = self.session_within(patience).await?.mutex(name)?;
+            let error = match mutex.lock().await {
+                Err(error) if passes(&error) => error,
+                locked => return locked,
+            };
+            // a claim that has waited for long was in no trouble before
+            if asked_at.elapsed() > self.patience {
+                (trouble, backoff) = (None, Backoff::default());
+            }
+            let pause = backoff.next();
+            if trouble.get_or_insert_with(Instant::now).elapsed() + pause >= self.patience {
+                return Err(error);
+            }
+            tracing::debug!(name, ?error, "could not lock: trying again");
+            TokioContext::new(async { sleep(pause).await }, self.clock.clone()).await;
+        }
+    }
+
+    /// Takes the lock of this name if it is free; `None` if there is another claim. Waits for a session for a TTL at the
+    /// most, and tries once.
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](super::Mutex::try_lock) and [`lock`](Self::lock).
+    pub async fn try_lock(&self, name: &str) -> Result<Option<Guard<T>>, LockError> {
+        self.session_within(self.patience).await?.mutex(name)?.try_lock().await
+    }
+
+    /// Takes the lock of this name, runs `work` and unlocks. Returns what `work` returned, if the lock was held until it
+    /// ended. If the hold is lost in the middle, `work` is dropped at the point where it waits, and nothing of it is
+    /// repeated: see [`Guard::run`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, so is `work`, and the lock is released in the background.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), before `work` began; [`LockError::Lost`] or [`LockError::SessionLost`] if the hold was lost
+    /// before it ended, also where only the release showed it: writes that the store accepted with the token stand.
+    pub async fn with<R>(
+        &self,
+        name: &str,
+        work: impl AsyncFnOnce(&Guard<T>) -> R,
+    ) -> Result<R, LockError> {
+        self.lock(name).await?.with(work).await
+    }
+
+    /// The session, waiting for one to be opened, but no longer than this.
+    async fn session_within(&self, limit: Duration) -> Result<Session<T>, LockError> {
+        let late = |_| Err(self.latest_error().unwrap_or(LockError::Timeout { waited: limit }));
+        TokioContext::new(async { timeout(limit, self.session()).await }, self.clock.clone())
+            .await
+            .unwrap_or_else(late)
     }
 
     /// The session, waiting for one to be opened. Bound the wait with a timeout: it lasts for as

@@ -1,35 +1,35 @@
 //! A reentrant distributed lock with fencing tokens.
 //!
-//! A [`Session`] is one lease, kept alive for the life of a process. Its [`Mutex`]es are locks that
-//! all processes know by name; a [`Guard`] is proof of holding one, and dropping it releases it.
+//! A [`SessionKeeper`] is what a service holds: it locks by name, for the life of the process. A [`Guard`] is proof of
+//! holding a lock, and dropping it releases the lock.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use fenced_lock::{LockError, MemoryBackend, Mutex, Owner, Session, SessionOptions};
+//! use fenced_lock::{LockError, MemoryBackend, SessionKeeper, SessionOptions};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), LockError> {
 //! // `EtcdBackend` in production, `MemoryBackend` in tests
 //! let backend = Arc::new(MemoryBackend::new());
-//! let session = Session::open(backend, SessionOptions::new(Duration::from_secs(30))).await?;
-//! let mutex = session.mutex("stock-lock")?;
+//! let locks = SessionKeeper::start(backend, SessionOptions::new(Duration::from_secs(30)));
 //!
-//! // re-entry: the owner enters again, without a request
-//! async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
-//!     let _guard = mutex.lock_as(owner).await?;
-//!     Ok(())
+//! // unlocks by itself, and stops the work as soon as the lock is lost
+//! locks.with("stock-lock", async |guard| {
+//!     /* write, and send the token along */ _ = guard.token();
+//! }).await?;
+//!
+//! // or step by step
+//! if let Some(guard) = locks.try_lock("stock-lock").await? {
+//!     guard.run(async { /* write */ }).await?;
+//!     guard.unlock().await?;
 //! }
-//! let mut owner = Owner::new();
-//! let guard = mutex.lock_as(&mut owner).await?;
-//! inner(&mutex, &mut owner).await?;
-//!
-//! // stops waiting for the work as soon as the lock is lost
-//! let token = guard.token();
-//! guard.run(async move { /* write, and send the token along */ _ = token; }).await?;
-//! guard.unlock().await?;
-//! session.close().await
+//! locks.close().await;
+//! # Ok(())
 //! # }
 //! ```
+//!
+//! Below it, a [`Session`] is one lease, kept alive; all claims of its [`Mutex`]es hang on it. See there for re-entry, and for
+//! who waits and holds.
 //!
 //! # What it promises
 //!
@@ -130,12 +130,10 @@ mod waiters;
 pub mod zookeeper;
 
 pub use backend::{Backend, BackendFuture, Released};
-pub use claim::{
-    Claim, ClaimStatus, Lease, ObservedClaim, ObservedTenure, QueueEntry, QueueSnapshot, Ticket,
-};
+pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, ObservedTenure, QueueSnapshot};
 /// The client that [`EtcdOptions::connect`] returns.
 #[cfg(feature = "etcd")]
 pub use etcd_client;

@@ -1,19 +1,34 @@
 //! A lock by its name.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::acquire::{Turn, acquire};
 use super::error::MAX_NAME_LENGTH_BYTES;
 use super::owner::OwnerId;
-use super::{GrantToken, Guard, LockError, Owner, QueueEntry, QueueSnapshot, Session, Token};
+use super::{GrantToken, Guard, LockError, Owner, QueueEntry, Session, Token};
 
 /// A lock, known to all processes by its name, which is 1 to 256 bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
 /// to etcd's own tools. Waiters are served in the order in which they queued, across all processes.
 ///
 /// The methods without an owner cannot tell who calls: a task that holds the lock and calls [`lock`](Self::lock) waits
-/// for ever, as with [`tokio::sync::Mutex`]. The methods with an [`Owner`] let the owner in again.
+/// for ever, as with [`tokio::sync::Mutex`]. The methods with an [`Owner`] let the owner in again, without a request:
+///
+/// ```
+/// use fenced_lock::{LockError, Mutex, Owner};
+///
+/// async fn outer(mutex: &Mutex) -> Result<(), LockError> {
+///     let mut owner = Owner::new();
+///     let guard = mutex.lock_as(&mut owner).await?;
+///     inner(mutex, &mut owner).await?;
+///     guard.unlock().await
+/// }
+///
+/// async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
+///     let _guard = mutex.lock_as(owner).await?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Mutex<T: GrantToken = Token> {
     session: Session<T>,
@@ -84,32 +99,16 @@ impl<T: GrantToken> Mutex<T> {
         self.enter(owner.id(), Turn::Try).await
     }
 
-    /// Takes the lock, waiting for at most `limit`.
+    /// Takes the lock, runs `work` and unlocks: see [`SessionKeeper::with`](super::SessionKeeper::with), which also
+    /// outlives a lost session.
     ///
     /// # Cancel safety
-    /// As [`lock`](Self::lock).
+    /// As [`lock`](Self::lock) and [`Guard::run`].
     ///
     /// # Errors
-    /// [`LockError::Timeout`], and as [`lock`](Self::lock).
-    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard<T>, LockError> {
-        let locked = self.session.inner.timeout(limit, self.lock()).await;
-        locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
-    }
-
-    /// Takes the lock for `owner`, waiting for at most `limit`.
-    ///
-    /// # Cancel safety
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Errors
-    /// [`LockError::Timeout`], and as [`lock_as`](Self::lock_as).
-    pub async fn lock_timeout_as(
-        &self,
-        owner: &mut Owner,
-        limit: Duration,
-    ) -> Result<Guard<T>, LockError> {
-        let locked = self.session.inner.timeout(limit, self.lock_as(owner)).await;
-        locked.unwrap_or(Err(LockError::Timeout { waited: limit }))
+    /// As [`lock`](Self::lock), and [`LockError::Lost`] if the hold was lost before the work ended.
+    pub async fn with<R>(&self, work: impl AsyncFnOnce(&Guard<T>) -> R) -> Result<R, LockError> {
+        self.lock().await?.with(work).await
     }
 
     /// The queue as it stands, the holder first, of all processes.
@@ -135,13 +134,6 @@ impl<T: GrantToken> Mutex<T> {
     pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
         let inner = &self.session.inner;
         Ok(inner.entered(inner.backend.probe(&self.name)).await?)
-    }
-
-    /// The queue as this process sees it, without a request: the claims, and the last tenures. The first call
-    /// begins to watch the queue, which ends some time after the last call. `None` if the backend watches
-    /// nothing.
-    pub fn queue_snapshot(&self) -> Option<QueueSnapshot> {
-        self.session.inner.backend.queue_snapshot(&self.name)
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard<T>>, LockError> {

@@ -20,23 +20,44 @@ const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How a session behaves.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// How long the claims of this process outlive it when it dies or is cut off, and so how long the others wait
-    /// then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the TTL, which
-    /// must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts, whole
-    /// seconds). More than a day counts as a day.
-    pub ttl: Duration,
-    /// How long before the lease can end the session stops believing in it. It covers the time
-    /// between looking at the clock and acting on it, and clocks that run at different speeds. At most
-    /// half of the TTL counts.
-    pub margin: Duration,
-    /// Who this is, for a human who looks at the queue.
-    pub label: String,
+    pub(super) ttl: Duration,
+    margin: Duration,
+    label: String,
+    hold_for: Option<Duration>,
 }
 
 impl SessionOptions {
-    /// Options for a TTL, with a margin of a tenth of it and no label.
+    /// Options for a TTL: how long the claims of this process outlive it when it dies or is cut off, and so how long the
+    /// others wait then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the
+    /// TTL, which must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts,
+    /// whole seconds). More than a day counts as a day.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, margin: ttl / 10, label: String::new() }
+        let ttl = ttl.min(MAX_TTL);
+        Self { ttl, margin: ttl / 10, label: String::new(), hold_for: None }
+    }
+
+    /// How long before the lease can end the session stops believing in it, in place of a tenth of the TTL. It covers the
+    /// time between looking at the clock and acting on it, and clocks that run at different speeds. At most half of the
+    /// TTL counts.
+    #[must_use]
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = margin;
+        self
+    }
+
+    /// Who this is, for a human who looks at the queue.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// The longest hold, in place of none: a task that hangs does not keep a lock for ever. After that time the guards of
+    /// a hold are lost, and its claim is released.
+    #[must_use]
+    pub fn hold_for(mut self, limit: Duration) -> Self {
+        self.hold_for = Some(limit);
+        self
     }
 }
 
@@ -85,13 +106,14 @@ impl<T: GrantToken> Session<T> {
     ) -> Result<Self, LockError> {
         let ends = backend.promises().ends;
         let asked_at = Instant::now();
-        let lease = backend.open(options.ttl.min(MAX_TTL)).await?;
+        let lease = backend.open(options.ttl).await?;
         // a larger one would leave no time to renew
         let margin = options.margin.min(lease.ttl / 2);
         let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
         let believed_until = asked_at + lives_for.saturating_sub(margin);
-        let inner =
-            Arc::new(SessionInner::new(backend, runtime, lease, believed_until, options.label));
+        let mut inner = SessionInner::new(backend, runtime, lease, believed_until, options.label);
+        inner.hold_for = options.hold_for;
+        let inner = Arc::new(inner);
         inner.runtime.spawn(keep_alive(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
         let session = Self { inner, closer };

@@ -140,12 +140,16 @@ pub async fn sale(
     }
     let inventory = serve::inventory(config).await?;
     let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
-    let context = SaleContext::new(inventory, config.sale_options(port));
+    let mut sale_options = config.sale_options(port);
+    if lock == LockMode::Etcd {
+        sale_options.etcd = Some(serve::etcd(config)?);
+    }
+    let context = SaleContext::new(inventory, sale_options);
     let mut promises = None;
     let main = if lock.is_shared() {
-        let any = match lock {
-            LockMode::Etcd => AnyLock::Fenced(serve::etcd(config)?),
-            _ => AnyLock::at(lock, &options.lock_at)?,
+        let any = match &context.options.etcd {
+            Some(etcd) => AnyLock::Fenced(Arc::clone(etcd) as _),
+            None => AnyLock::at(lock, &options.lock_at)?,
         };
         promises = Some(any.promises());
         let name = &context.options.lock_name;

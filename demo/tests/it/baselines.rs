@@ -37,6 +37,7 @@ impl Lab {
             batch_size: 100,
             tenure: Duration::from_millis(100),
             wait_timeout,
+            etcd: None,
         };
         let context = SaleContext::new(connect(&self.redis).await, options);
         let etcd = || Ok(EtcdOptions::new([self.etcd.endpoint()]));

@@ -114,7 +114,7 @@ pub(crate) fn write(
 /// A session of the experiment's own.
 pub(crate) async fn etcd_session(label: &str, endpoints: &[String]) -> Result<Session> {
     let etcd = EtcdBackend::new(EtcdOptions::new(endpoints))?;
-    let options = SessionOptions { label: label.into(), ..SessionOptions::new(SESSION_TTL) };
+    let options = SessionOptions::new(SESSION_TTL).label(label);
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
 

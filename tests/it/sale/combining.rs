@@ -218,6 +218,7 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
             batch_size: 1,
             tenure: Duration::ZERO,
             wait_timeout,
+            etcd: None,
         };
         let sale = Sale::guarded(inventory.clone(), sessions, options);
 

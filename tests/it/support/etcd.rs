@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionKeeper, SessionOptions};
 
-/// Sessions at `endpoint` under this label, for as long as the keeper lives.
-pub(crate) fn sessions(endpoint: &str, label: &str) -> SessionKeeper {
-    SessionKeeper::start(backend(endpoint), session_options(label))
+/// Sessions of this backend under this label, for as long as the keeper lives.
+pub(crate) fn sessions(backend: Arc<EtcdBackend>, label: &str) -> SessionKeeper {
+    SessionKeeper::start(backend, session_options(label))
 }
 
 /// One session at `endpoint` under this label.
@@ -15,10 +15,11 @@ pub(crate) async fn session(endpoint: &str, label: &str) -> Session {
     Session::open(backend(endpoint), session_options(label)).await.unwrap()
 }
 
-fn backend(endpoint: &str) -> Arc<EtcdBackend> {
+/// A backend at `endpoint`.
+pub(crate) fn backend(endpoint: &str) -> Arc<EtcdBackend> {
     Arc::new(EtcdBackend::new(EtcdOptions::new([endpoint])).unwrap())
 }
 
 fn session_options(label: &str) -> SessionOptions {
-    SessionOptions { label: label.into(), ..SessionOptions::new(Duration::from_secs(5)) }
+    SessionOptions::new(Duration::from_secs(5)).label(label)
 }

@@ -5,17 +5,21 @@
 //! requests go to one member for as long as it answers, and to the next one when it does not. Every
 //! request of this backend may be repeated, so it is repeated there.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
-use super::failure::{asks_to_authenticate, backend_error, may_be_done, says_auth_is_off};
+use super::failure::{
+    asks_to_authenticate, backend_error, distrusts, is_answer, may_be_done, says_auth_is_off,
+};
 use crate::chaos::Safeguard;
 use crate::{BackendError, BackendErrorKind};
 
@@ -45,6 +49,8 @@ struct Member {
     authenticated: Mutex<Option<(Instant, Result<(), BackendError>)>>,
     /// A place for each request.
     under_way: Arc<Semaphore>,
+    /// How many requests it has answered.
+    answers: Arc<AtomicU64>,
 }
 
 /// What a member answered.
@@ -68,6 +74,7 @@ impl Endpoints {
             client: OnceCell::new(),
             authenticated: Mutex::new(None),
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
+            answers: Arc::default(),
         };
         let members = options.endpoints.iter().map(member).collect();
         Self { members, preferred: watch::Sender::new(0), options, runtime }
@@ -101,10 +108,16 @@ impl Endpoints {
             let see_through = |client| {
                 // a request is large, so it is made when there is a place for it
                 let (request, place) = (request(client), Arc::clone(&place));
+                let answers = Arc::clone(&self.members[index].answers);
                 let task = self.runtime.spawn(async move {
                     let answer = timeout(limit.max(LONGEST_UNDER_WAY), request).await;
                     drop(place);
-                    answer.unwrap_or_else(|elapsed| Err(Error::IoError(elapsed.into())))
+                    let answer =
+                        answer.unwrap_or_else(|elapsed| Err(Error::IoError(elapsed.into())));
+                    if answer.as_ref().err().is_none_or(is_answer) {
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                    answer
                 });
                 async {
                     let answer = if Safeguard::SeeThrough.is_on() {
@@ -166,10 +179,12 @@ impl Endpoints {
         for index in (first..first + count).map(|index| index % count) {
             match ask(index).await {
                 Err(Failure { error, may_be_done })
-                    if error.kind == BackendErrorKind::Transient =>
+                    if error.kind == BackendErrorKind::Transient || distrusts(&error) =>
                 {
                     may_be_second |= may_be_done;
-                    latest = Some(error);
+                    // waiting may help if it may help with one of them
+                    let is_transient = error.kind == BackendErrorKind::Transient;
+                    latest = latest.filter(|_| !is_transient).or(Some(error));
                     // at once, since the caller may give up before the next one has answered
                     self.prefer((index + 1) % count, |preferred| preferred == index);
                 }
@@ -201,15 +216,24 @@ impl Endpoints {
         });
     }
 
-    /// Waits for a place for a request at this member, for as long as requests go there; then `None`.
+    /// Waits for a place for a request at this member, for as long as requests go there and it answers one now and
+    /// then; then `None`.
     async fn place_at(&self, index: usize) -> Option<Arc<OwnedSemaphorePermit>> {
+        let member = &self.members[index];
         let mut preferred = self.preferred.subscribe();
-        tokio::select! {
-            biased;
-            place = Arc::clone(&self.members[index].under_way).acquire_owned() => {
-                place.ok().map(Arc::new)
+        let mut place = pin!(Arc::clone(&member.under_way).acquire_owned());
+        loop {
+            let answers = member.answers.load(Ordering::Relaxed);
+            tokio::select! {
+                biased;
+                place = &mut place => return place.ok().map(Arc::new),
+                _ = preferred.wait_for(|preferred| *preferred != index) => return None,
+                () = sleep(self.options.request_timeout) => {
+                    if member.answers.load(Ordering::Relaxed) == answers {
+                        return None;
+                    }
+                }
             }
-            _ = preferred.wait_for(|preferred| *preferred != index) => None,
         }
     }
 
@@ -234,10 +258,8 @@ impl Endpoints {
                 }
                 answer => answer,
             };
-            answer.map_err(|error| {
-                is_open = may_be_done(&error);
-                backend_error(error)
-            })
+            is_open = answer.as_ref().is_err_and(may_be_done);
+            answer.map_err(backend_error)
         });
         let answer = answer
             .await
@@ -306,10 +328,9 @@ impl Endpoints {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use futures_util::future::join_all;
-    use tokio::time::sleep;
 
     use super::*;
 
@@ -357,5 +378,21 @@ mod tests {
             answer.expect("the second member answers");
         }
         assert_eq!(began_at.elapsed(), members.options.request_timeout);
+    }
+
+    /// Goal: requests that wait for a place end, too, when the only member has fallen silent.
+    #[tokio::test(start_paused = true)]
+    async fn no_request_waits_for_a_place_without_a_bound() {
+        let members = members(1);
+        let (began_at, sent) = (Instant::now(), AtomicUsize::new(0));
+        let asked = (0..4 * MOST_UNDER_WAY).map(|_| {
+            members.ask(|_| {
+                sent.fetch_add(1, Ordering::Relaxed);
+                std::future::pending::<Result<(), Error>>()
+            })
+        });
+        assert!(join_all(asked).await.iter().all(Result::is_err));
+        assert_eq!(began_at.elapsed(), members.options.request_timeout);
+        assert_eq!(sent.into_inner(), MOST_UNDER_WAY);
     }
 }

@@ -27,7 +27,8 @@ const AUTH_IS_OFF: &str = "authentication is not enabled";
 
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match &error {
-        // made by the client, for want of an answer: a status of etcd's has no source
+        error if is_distrust(error) => BackendErrorKind::Permanent,
+        // made by the client, for want of an answer
         Error::GRpcStatus(status) if status.source().is_some() => BackendErrorKind::Transient,
         Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
         // a transport error means that the certificates cannot be used, not that a connection failed
@@ -40,14 +41,39 @@ pub(super) fn backend_error(error: Error) -> BackendError {
     BackendError::new(kind, Plain(error))
 }
 
-/// Whether a request that failed may have been carried out: not if its connection was refused.
+/// Whether etcd made this error: a status that the client made, for want of an answer, has a source.
+pub(super) fn is_answer(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.source().is_none())
+}
+
+/// Whether a request that failed may have been carried out: not if there was no connection to send it on.
 pub(super) fn may_be_done(error: &Error) -> bool {
-    let Error::GRpcStatus(status) = error else { return true };
-    let mut causes = std::iter::successors(status.source(), |cause| (*cause).source());
-    !causes.any(|cause| {
-        let io = cause.downcast_ref::<io::Error>();
-        io.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    })
+    let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    !is_distrust(error) && !io_errors(error).any(is_refused)
+}
+
+/// The errors of the connection behind one of the client's.
+fn io_errors(error: &Error) -> impl Iterator<Item = &io::Error> {
+    let status = if let Error::GRpcStatus(status) = error { status.source() } else { None };
+    let causes = std::iter::successors(status, |cause| (*cause).source());
+    causes.filter_map(|cause| cause.downcast_ref())
+}
+
+/// Whether the client does not trust the member's certificate, and so has sent nothing.
+#[cfg(feature = "etcd-tls")]
+fn is_distrust(error: &Error) -> bool {
+    let mut errors = io_errors(error).filter_map(|error| error.get_ref()?.downcast_ref());
+    errors.any(|error| matches!(error, rustls::Error::InvalidCertificate(_)))
+}
+
+#[cfg(not(feature = "etcd-tls"))]
+fn is_distrust(_: &Error) -> bool {
+    false
+}
+
+/// Whether the client does not trust the member that it asked last.
+pub(super) fn distrusts(error: &BackendError) -> bool {
+    error.cause().is_some_and(|Plain(cause)| is_distrust(cause))
 }
 
 /// Whether the request was refused for the token that it came with, or for want of one: the token has
@@ -120,15 +146,18 @@ pub(super) fn header_of(header: Option<&ResponseHeader>) -> Result<&ResponseHead
     header.ok_or_else(|| malformed("an answer without a header"))
 }
 
-/// An error of the client, with each cause in the chain of sources once. The client itself writes the causes of a
-/// status into the status's text, and leaves out other causes.
+/// An error of the client, with what it says said once: the client's own error repeats its causes in its text, and each
+/// of them repeats the next.
 #[derive(Debug)]
 struct Plain(Error);
 
 impl std::fmt::Display for Plain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
-            Error::GRpcStatus(status) => f.write_str(status.message()),
+            Error::GRpcStatus(status) => match status.source() {
+                Some(cause) => write!(f, "{cause}"),
+                None => f.write_str(status.message()),
+            },
             Error::TransportError(error) => error.fmt(f),
             error => error.fmt(f),
         }
@@ -136,11 +165,13 @@ impl std::fmt::Display for Plain {
 }
 
 impl std::error::Error for Plain {
+    /// The innermost cause.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.0 {
-            Error::GRpcStatus(status) => status.source(),
+        let first = match &self.0 {
+            Error::GRpcStatus(status) => status.source()?.source(),
             Error::TransportError(error) => error.source(),
             error => error.source(),
-        }
+        };
+        std::iter::successors(first, |cause| (*cause).source()).last()
     }
 }

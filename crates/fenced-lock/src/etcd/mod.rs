@@ -7,7 +7,8 @@
 //!
 //! The promises are for etcd from 3.4.31, 3.5.13 and 3.6 on. In earlier ones a leader that was deposed and
 //! does not know it yet answers renewals of leases that its successor may end (etcd#15247): a holder can
-//! then learn of its loss too late. The token guards against that too.
+//! then learn of its loss too late. The token guards against that too. 3.5.1 refuses a release while its store
+//! is full (etcd#13429): after a TTL the session is given up.
 //!
 //! What it costs: an uncontended lock takes one round trip, a release one, and a hand-over one for both. A
 //! waiter makes no request of its own: one watch stream for all queues shows when it is granted. At most four
@@ -26,6 +27,7 @@ mod options;
 mod queue;
 mod queues;
 mod requests;
+mod snapshot;
 mod standing_watch;
 mod watch_stream;
 
@@ -36,6 +38,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 
 pub use options::{EtcdOptions, EtcdUser};
+pub use snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
 
 use self::endpoints::Endpoints;
 use self::queue::NameQueue;
@@ -46,8 +49,13 @@ use super::chaos::Safeguard;
 use super::own_thread::OwnThread;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueSnapshot, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
 };
+
+/// How long a queue is watched after its last claim. Long enough that a key which appears late, from
+/// a request that was given up, is still seen and removed; and that a lock which is used now and
+/// then is not watched anew each time.
+const LINGER: Duration = Duration::from_secs(30);
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
 /// stream and a thread.
@@ -91,14 +99,30 @@ impl EtcdBackend {
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if an endpoint is no URL, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
+        Self::with_linger(options, LINGER)
+    }
+
+    fn with_linger(options: EtcdOptions, linger: Duration) -> Result<Self, BackendError> {
         options.check()?;
         let runtime = OwnThread::start("etcd-lock")?;
         let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
-        let queues = Arc::<Queues>::default();
+        let queues = Arc::new(Queues::new(linger));
         let (new_names, names) = mpsc::unbounded_channel();
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         runtime.spawn(watch.run());
         Ok(Self { options, endpoints, queues, replacing: Mutex::default(), new_names, runtime })
+    }
+
+    /// The queue of `name` as this process sees it, without a request: the claims, and the last tenures. The first call
+    /// begins to watch the queue, which ends some time after the last call.
+    pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
+        let name = Arc::from(name);
+        let (snapshot, is_new) = self.queues.with_or_new(&name, NameQueue::snapshot);
+        if is_new {
+            // an error means that the backend's thread has ended, and the watch with it
+            drop(self.new_names.send(name));
+        }
+        snapshot
     }
 }
 
@@ -160,15 +184,6 @@ impl Backend for EtcdBackend {
         Box::pin(self.put_claim(next, Some(held)))
     }
 
-    fn queue_snapshot(&self, name: &Arc<str>) -> Option<QueueSnapshot> {
-        let (snapshot, is_new) = self.queues.with_or_new(name, NameQueue::snapshot);
-        if is_new {
-            // an error means that the backend's thread has ended, and the watch with it
-            drop(self.new_names.send(Arc::clone(name)));
-        }
-        Some(snapshot)
-    }
-
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
         Box::pin(self.read_queue(name))
     }
@@ -189,6 +204,9 @@ impl std::fmt::Debug for EtcdBackend {
 
 #[cfg(test)]
 mod tests {
+    use testkit::shared::shared_endpoint;
+    use testkit::wait::eventually;
+
     use super::*;
     use crate::ClusterId;
 
@@ -212,5 +230,20 @@ mod tests {
         assert_eq!(is_used(), Some(true), "each may have been carried out");
         assert!(backend.close(lease).await.is_err());
         assert_eq!(is_used(), Some(false));
+    }
+
+    /// Goal: names that are not used any more are given back as fast as others may come, however many there are.
+    #[tokio::test]
+    async fn idle_names_are_given_back_as_fast_as_they_come() {
+        const NAMES: usize = 40_000;
+        let options = EtcdOptions::new([shared_endpoint().await]);
+        let backend = EtcdBackend::with_linger(options, Duration::from_secs(1));
+        let backend = backend.expect("a valid address");
+        for number in 0..NAMES {
+            backend.queue_snapshot(&format!("idle-{number}"));
+        }
+        let unwatched = async || backend.queues.count(|queue| !queue.is_current());
+        eventually("all are watched", async || unwatched().await == 0).await;
+        eventually("none is watched", async || backend.queues.count(|_| true) == 0).await;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `settle` decides that a claim is granted or gone.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::keys;
+use super::snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
 use crate::chaos::Safeguard;
-use crate::{ClaimStatus, ObservedClaim, ObservedTenure, QueueSnapshot, Token};
-
-/// How long a queue is watched after its last claim. Long enough that a key which appears late, from
-/// a request that was given up, is still seen and removed; and that a lock which is used now and
-/// then is not watched anew each time.
-const LINGER: Duration = Duration::from_secs(30);
+use crate::{ClaimStatus, Token};
 
 /// How often a queue in use is read again in case its watcher has fallen silent, and how much later for each
 /// claim in it.
@@ -91,6 +87,8 @@ pub(super) struct NameQueue {
     /// Early events up to this revision were dropped, so an older list is of no use.
     dropped: i64,
     own: HashMap<Key, Own>,
+    /// Members that this process made and does not want.
+    orphans: HashSet<Key>,
     /// The last tenures that have ended.
     tenures: VecDeque<ObservedTenure>,
     last_used: Instant,
@@ -108,6 +106,7 @@ impl NameQueue {
             early: Some(Vec::new()),
             dropped: 0,
             own: HashMap::new(),
+            orphans: HashSet::new(),
             tenures: VecDeque::new(),
             last_used: Instant::now(),
             last_read: Instant::now(),
@@ -176,6 +175,8 @@ impl NameQueue {
         for key in self.own_of(lease) {
             self.forget(&key);
         }
+        let begins = self.begin_of(lease);
+        self.orphans.retain(|key| !key.starts_with(&begins));
     }
 
     /// This process's claims on this lease.
@@ -300,9 +301,10 @@ impl NameQueue {
     }
 
     /// Those of `keys` that are in the queue and are written as claims on one of these leases, but are none
-    /// of this process's claims.
+    /// of this process's claims. The queue is in use until they have gone, so that one whose deletion fails is
+    /// found again.
     pub(super) fn orphans(
-        &self,
+        &mut self,
         mut keys: Vec<Key>,
         leases: impl Iterator<Item = i64>,
     ) -> Vec<Key> {
@@ -312,6 +314,7 @@ impl NameQueue {
                 && !self.own.contains_key(key)
                 && self.revisions.contains_key(key)
         });
+        self.orphans.extend(keys.iter().cloned());
         keys
     }
 
@@ -320,9 +323,9 @@ impl NameQueue {
         self.own.len()
     }
 
-    /// Whether any of this process's claims are in it.
+    /// Whether any of this process's claims are in it, be they wanted or not.
     pub(super) fn is_used(&self) -> bool {
-        !self.own.is_empty()
+        !self.own.is_empty() || !self.orphans.is_empty()
     }
 
     /// Whether any of this process's claims wait.
@@ -348,10 +351,10 @@ impl NameQueue {
         self.last_read = Instant::now();
     }
 
-    /// Whether it need not be watched any more.
-    pub(super) fn is_idle(&self) -> bool {
-        let is_asked = matches!(self.watcher, Watcher::Asked(_));
-        self.own.is_empty() && !is_asked && self.last_used.elapsed() >= LINGER
+    /// From when on it need not be watched any more, if it is not used until then.
+    pub(super) fn idle_at(&self, linger: Duration) -> Instant {
+        let is_kept = self.is_used() || matches!(self.watcher, Watcher::Asked(_));
+        if is_kept { Instant::now() + linger } else { self.last_used + linger }
     }
 
     /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
@@ -405,6 +408,7 @@ impl NameQueue {
 
     fn remove(&mut self, key: &[u8]) {
         if let Some((key, created)) = self.revisions.remove_entry(key) {
+            self.orphans.remove(&key);
             self.members.remove(&(created, key));
             shrink(&mut self.revisions);
         }
@@ -465,6 +469,8 @@ fn set(flag: &watch::Sender<bool>, to: bool) {
 mod tests {
     use super::*;
     use crate::ClusterId;
+
+    const LINGER: Duration = Duration::from_secs(30);
 
     fn put(key: &str, revision: i64) -> KeyEvent {
         let key = key.as_bytes().into();
@@ -713,13 +719,14 @@ mod tests {
     /// Goal: a queue is watched for a while after its last claim, and not for ever.
     #[tokio::test(start_paused = true)]
     async fn a_queue_becomes_idle() {
+        let is_idle = |queue: &NameQueue| queue.idle_at(LINGER) <= Instant::now();
         let (mut queue, _status) = waiting();
         tokio::time::advance(2 * LINGER).await;
-        assert!(!queue.is_idle(), "it has a claim");
+        assert!(!is_idle(&queue), "it has a claim");
         queue.forget(b"a/1-1");
-        assert!(!queue.is_idle(), "a key may appear late");
+        assert!(!is_idle(&queue), "a key may appear late");
         tokio::time::advance(LINGER).await;
-        assert!(queue.is_idle());
+        assert!(is_idle(&queue));
     }
 
     /// Goal: each tenure is reported once, from when its claim was the first to when it was gone.

@@ -1,26 +1,41 @@
 //! All queues of one backend, shared by its requests and its watch.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::queue::{Key, NameQueue, Watcher, shrink};
+use tokio::time::Instant;
+
 use crate::{ClusterId, Lease};
 
 /// The queues that are watched, and the leases whose keys are ours.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queues {
     state: Mutex<State>,
+    linger: Duration,
 }
 
 #[derive(Debug, Default)]
 struct State {
     by_name: HashMap<Arc<str>, NameQueue>,
+    /// When to look whether each of them is still needed.
+    look_at: BTreeSet<(Instant, Arc<str>)>,
     /// By the lease of each session, the one on which its new claims hang.
     leases: HashMap<i64, Lease>,
 }
 
 impl Queues {
+    /// A queue is kept for `linger` after its last use.
+    pub(super) fn new(linger: Duration) -> Self {
+        Self { state: Mutex::default(), linger }
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self, which: impl Fn(&NameQueue) -> bool) -> usize {
+        self.state().by_name.values().filter(|queue| which(queue)).count()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -33,9 +48,11 @@ impl Queues {
         work: impl FnOnce(&mut NameQueue) -> T,
     ) -> (T, bool) {
         let mut state = self.state();
+        let State { by_name, look_at, .. } = &mut *state;
         let mut is_new = false;
-        let queue = state.by_name.entry(Arc::clone(name)).or_insert_with(|| {
+        let queue = by_name.entry(Arc::clone(name)).or_insert_with(|| {
             is_new = true;
+            look_at.insert((Instant::now() + self.linger, Arc::clone(name)));
             NameQueue::new(name)
         });
         (work(queue), is_new)
@@ -54,13 +71,22 @@ impl Queues {
     /// Removes at most `limit` queues that are not needed any more, and returns their watchers.
     pub(super) fn remove_idle(&self, limit: usize) -> Vec<Watcher> {
         let mut state = self.state();
-        let idle = state.by_name.iter().filter(|(_, queue)| queue.is_idle()).take(limit);
-        let idle: Vec<_> = idle.map(|(name, queue)| (Arc::clone(name), queue.watcher())).collect();
-        for (name, _) in &idle {
-            state.by_name.remove(name);
+        let State { by_name, look_at, .. } = &mut *state;
+        let now = Instant::now();
+        let mut watchers = Vec::new();
+        while watchers.len() < limit && look_at.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, name)) = look_at.pop_first() else { break };
+            let Some(queue) = by_name.get(&name) else { continue };
+            let idle_at = queue.idle_at(self.linger);
+            if idle_at <= now {
+                watchers.push(queue.watcher());
+                by_name.remove(&name);
+            } else {
+                look_at.insert((idle_at, name));
+            }
         }
-        shrink(&mut state.by_name);
-        idle.into_iter().map(|(_, watcher)| watcher).collect()
+        shrink(by_name);
+        watchers
     }
 
     /// At most `limit` queues to read again: those that have waited longest for it, half of them among those
@@ -117,8 +143,9 @@ impl Queues {
     /// not know: from a request that was given up and carried out all the same. They would block the lock for
     /// as long as the session lives.
     pub(super) fn orphans(&self, name: &str, keys: Vec<Key>) -> Vec<Key> {
-        let state = self.state();
-        let Some(queue) = state.by_name.get(name) else { return Vec::new() };
-        queue.orphans(keys, state.leases.keys().copied())
+        let mut state = self.state();
+        let State { by_name, leases, .. } = &mut *state;
+        let Some(queue) = by_name.get_mut(name) else { return Vec::new() };
+        queue.orphans(keys, leases.keys().copied())
     }
 }

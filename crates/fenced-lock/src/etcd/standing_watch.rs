@@ -36,9 +36,6 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How many queues are read again each time, in case their watchers have fallen silent.
 const MAX_REREADS: usize = 4;
 
-/// How many queues that are not used any more are forgotten each time.
-const MAX_FORGOTTEN: usize = 1000;
-
 /// How many queues are read at a time, and how long one that could not be read waits for the next attempt.
 const MAX_READS: usize = 16;
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -105,6 +102,7 @@ impl StandingWatch {
         let mut tidy = interval_at(Instant::now() + TIDY_EVERY, TIDY_EVERY);
         tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.forget_idle().await;
             self.ask().await;
             if let Some(broken) = self.streams.iter().position(|stream| stream.is_broken) {
                 if !Safeguard::ReWatch.is_on() {
@@ -126,7 +124,7 @@ impl StandingWatch {
                     None => return,
                 },
                 Some(Ok(done)) = self.tasks.join_next() => self.done(done),
-                _ = tidy.tick() => self.tidy().await,
+                _ = tidy.tick() => self.tidy(),
             }
         }
     }
@@ -153,6 +151,23 @@ impl StandingWatch {
             match newest {
                 Some(stream) => stream.watch(id, name).await,
                 None => self.open(id, name),
+            }
+        }
+    }
+
+    /// Stops watching queues that are not used any more, as fast as etcd answers.
+    async fn forget_idle(&mut self) {
+        loop {
+            let room = self.streams.iter().map(WatchedStream::room_to_cancel).min();
+            let watchers = self.queues.remove_idle(room.unwrap_or(MAX_READS));
+            if watchers.is_empty() {
+                return;
+            }
+            for watcher in watchers {
+                let Watcher::Created(id) = watcher else { continue };
+                for stream in &mut self.streams {
+                    stream.cancel(id).await;
+                }
             }
         }
     }
@@ -233,7 +248,7 @@ impl StandingWatch {
             }
         } else if response.canceled() {
             // there is none for the answer to a cancellation
-            let Some(name) = stream.forget(response.watch_id()) else { return };
+            let Some(name) = stream.ended(response.watch_id()) else { return };
             tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was cancelled");
             self.watch_again(name);
         } else if let Some(name) = stream.name_of(response.watch_id()) {
@@ -256,15 +271,8 @@ impl StandingWatch {
         self.to_read.push_back(name);
     }
 
-    /// Stops watching queues that are not used any more, reads some of those in use again, and gives up
-    /// streams that do not get through.
-    async fn tidy(&mut self) {
-        for watcher in self.queues.remove_idle(MAX_FORGOTTEN) {
-            let Watcher::Created(id) = watcher else { continue };
-            for stream in &mut self.streams {
-                stream.cancel(id).await;
-            }
-        }
+    /// Reads some of the queues in use again, and gives up streams that do not get through.
+    fn tidy(&mut self) {
         for stream in &mut self.streams {
             stream.is_broken |= stream.is_overdue();
         }

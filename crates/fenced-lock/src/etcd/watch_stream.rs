@@ -18,7 +18,7 @@ use crate::BackendError;
 /// How long etcd may take to make a watcher.
 const CREATED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How many watchers etcd is asked for at a time: the requests must not fill what lies between, or both
+/// How many watchers etcd is asked to make, and to cancel, at a time: the requests must not fill what lies between, or both
 /// sides would wait for the other one to read.
 const MAX_ASKED: usize = 64;
 
@@ -36,6 +36,8 @@ pub(super) struct WatchedStream {
     /// The watchers that etcd has not answered for yet. It does so in their order, and a refusal does
     /// not name the watcher.
     asked: VecDeque<(i64, Instant)>,
+    /// The watchers that are being cancelled, and since when.
+    cancelled: HashMap<i64, Instant>,
 }
 
 impl WatchedStream {
@@ -52,7 +54,16 @@ impl WatchedStream {
         let (sender, responses) = endpoints.ask(open).await?.value.split();
         let asked = VecDeque::from([(id, Instant::now())]);
         let names = HashMap::from([(id, name)]);
-        Ok(Self { number: id, is_stale: false, is_broken: false, sender, responses, names, asked })
+        Ok(Self {
+            number: id,
+            is_stale: false,
+            is_broken: false,
+            sender,
+            responses,
+            names,
+            asked,
+            cancelled: HashMap::new(),
+        })
     }
 
     /// The next answer of any watcher.
@@ -86,14 +97,25 @@ impl WatchedStream {
         Some((id, self.name_of(id)?))
     }
 
+    /// How many watchers may be cancelled now.
+    pub(super) fn room_to_cancel(&self) -> usize {
+        MAX_ASKED.saturating_sub(self.cancelled.len())
+    }
+
     pub(super) async fn cancel(&mut self, id: i64) {
         if self.forget(id).is_some() {
+            self.cancelled.insert(id, Instant::now());
             let sent = self.sender.cancel(id);
             self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
         }
     }
 
-    /// Notes that the watcher has ended.
+    /// Notes that the watcher has ended. Its name, unless that was asked for.
+    pub(super) fn ended(&mut self, id: i64) -> Option<Arc<str>> {
+        self.cancelled.remove(&id);
+        self.forget(id)
+    }
+
     pub(super) fn forget(&mut self, id: i64) -> Option<Arc<str>> {
         let name = self.names.remove(&id);
         super::queue::shrink(&mut self.names);
@@ -111,7 +133,8 @@ impl WatchedStream {
 
     /// Whether etcd has not answered for a watcher for a while: the stream does not get through.
     pub(super) fn is_overdue(&self) -> bool {
-        self.asked.front().is_some_and(|(_, asked_at)| asked_at.elapsed() >= CREATED_WITHIN)
+        let asked = self.asked.front().map(|(_, asked_at)| asked_at);
+        asked.into_iter().chain(self.cancelled.values()).any(|at| at.elapsed() >= CREATED_WITHIN)
     }
 }
 

@@ -43,6 +43,8 @@ const LONGEST_PART: usize = 200;
 
 const CLUSTER: &str = "cluster";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Stands for a session that has ended: no operation on files fails with this.
+const SESSION_GONE: ErrorKind = ErrorKind::AddrNotAvailable;
 const LOCK: &str = ".lock";
 const QUEUES: &str = "queues";
 const SESSIONS: &str = "sessions";
@@ -87,11 +89,7 @@ impl Files {
         }
     }
 
-    pub(super) fn open(&mut self, ttl: Duration) -> Result<Lease, BackendError> {
-        self.open_session(ttl).map_err(|error| self.failure(&error))
-    }
-
-    fn open_session(&mut self, ttl: Duration) -> io::Result<Lease> {
+    pub(super) fn open(&mut self, ttl: Duration) -> io::Result<Lease> {
         let sessions = self.directory.join(SESSIONS);
         fs::create_dir_all(&sessions)?;
         let (_, cluster, _) = self.read_cluster()?;
@@ -136,42 +134,33 @@ impl Files {
         Ok((file, id, reserved))
     }
 
-    pub(super) fn renew(&mut self, lease: i64) -> Result<Duration, BackendError> {
+    pub(super) fn renew(&mut self, lease: i64) -> io::Result<Duration> {
         self.check_session(lease)?;
         for stem in self.stems_where(|own| own.claim.lease == lease) {
-            self.look(&stem).map_err(|error| self.failure(&error))?;
+            self.look(&stem)?;
         }
         Ok(FOR_EVER)
     }
 
-    pub(super) fn close(&mut self, lease: i64) -> Result<(), BackendError> {
+    pub(super) fn close(&mut self, lease: i64) -> io::Result<()> {
         if !self.sessions.contains_key(&lease) {
             return Ok(());
         }
         let removed = remove(&self.session_path(lease));
         // also if the file stays: it is not locked any more
         self.end(lease);
-        removed.map(drop).map_err(|error| self.failure(&error))
+        removed.map(drop)
     }
 
-    pub(super) fn enqueue(&mut self, claim: &Claim) -> Result<Ticket, BackendError> {
-        let ticket = self.put(claim, false)?;
-        ticket.ok_or_else(|| BackendError::new(BackendErrorKind::Refused, "the claim was deleted"))
-    }
-
-    pub(super) fn try_enqueue(&mut self, claim: &Claim) -> Result<Option<Ticket>, BackendError> {
-        self.put(claim, true)
-    }
-
-    /// Puts the claim into its queue; `None` if it may only if nobody else is there, and somebody is.
-    fn put(&mut self, claim: &Claim, if_free: bool) -> Result<Option<Ticket>, BackendError> {
+    /// Puts the claim into its queue; `None` if it was deleted at once, or may only if nobody else is there and somebody
+    /// is.
+    pub(super) fn put(&mut self, claim: &Claim, if_free: bool) -> io::Result<Option<Ticket>> {
         self.check_session(claim.lease)?;
         let stem = stem(&claim.name);
         let mut is_first = false;
         let is_known = |claims: &Vec<Own>| claims.iter().any(|own| own.claim == *claim);
         if !self.queues.get(&stem).is_some_and(is_known) {
-            let made = self.make_entry(&stem, claim, if_free);
-            let Some(own) = made.map_err(|error| self.failure(&error))? else { return Ok(None) };
+            let Some(own) = self.make_entry(&stem, claim, if_free)? else { return Ok(None) };
             is_first = own.lock.is_some();
             self.queues.entry(stem.clone()).or_default().push(own);
         }
@@ -179,11 +168,10 @@ impl Files {
         if !is_first {
             self.changed.insert(stem);
         } else if let Err(error) = self.look(&stem) {
-            self.withdraw(&stem, claim).map_err(|error| {
-                // it may still be there
-                BackendError::new(BackendErrorKind::Transient, error)
-            })?;
-            return Err(self.failure(&error));
+            // it may still be there
+            let left = |error| io::Error::new(ErrorKind::ResourceBusy, error);
+            self.withdraw(&stem, claim).map_err(left)?;
+            return Err(error);
         }
         let is_gone = *ticket.status.borrow() == ClaimStatus::Gone;
         Ok((!is_gone).then_some(ticket))
@@ -220,13 +208,10 @@ impl Files {
         Ok(Some(Own { claim: claim.clone(), entry, lock, is_granted: false }))
     }
 
-    pub(super) fn release(&mut self, claim: &Claim) -> Result<Released, BackendError> {
+    pub(super) fn release(&mut self, claim: &Claim) -> io::Result<Released> {
         // its claims have ended with the session
-        if self.check_session(claim.lease).is_err_and(|e| e.kind == BackendErrorKind::LeaseGone) {
-            return Ok(Released::Gone);
-        }
-        let was_there = self.withdraw(&stem(&claim.name), claim);
-        let was_there = was_there.map_err(|error| self.failure(&error))?;
+        let was_there =
+            self.has_session(claim.lease)? && self.withdraw(&stem(&claim.name), claim)?;
         Ok(if was_there { Released::Done } else { Released::Gone })
     }
 
@@ -238,17 +223,16 @@ impl Files {
             return Ok(false);
         };
         let was_there = remove(&directory.join(&claims[place].entry))?;
-        let own = claims.remove(place);
-        self.forget(stem, own);
+        let mut own = claims.remove(place);
+        self.forget(stem, &mut own);
         self.changed.insert(stem.to_owned());
         Ok(was_there)
     }
 
     /// Forgets a claim whose file is gone: its holder is told, then its lock is given up, which tells the others.
-    fn forget(&self, stem: &str, own: Own) {
+    fn forget(&self, stem: &str, own: &mut Own) {
         self.waiters.note(&own.claim, ClaimStatus::Gone);
-        let lock = own.lock.map_or_else(|| self.open_lock(stem), Ok);
-        if let Ok(lock) = lock {
+        if let Ok(lock) = own.lock.take().map_or_else(|| self.open_lock(stem), Ok) {
             // a child that is being started may share the descriptor for a moment
             drop(lock.unlock());
         }
@@ -265,44 +249,38 @@ impl Files {
     /// Ends what this process has of a session.
     fn end(&mut self, lease: i64) {
         for stem in self.stems_where(|own| own.claim.lease == lease) {
-            let Some(claims) = self.queues.get_mut(&stem) else { continue };
-            let of_lease = |own: &mut Own| own.claim.lease == lease;
-            for own in claims.extract_if(.., of_lease).collect::<Vec<_>>() {
+            let mut claims = self.queues.remove(&stem).unwrap_or_default();
+            for own in claims.extract_if(.., |own| own.claim.lease == lease) {
                 // without its session it does not count, even if it stays
                 drop(remove(&self.queue_path(&stem).join(&own.entry)));
-                self.forget(&stem, own);
+                self.forget(&stem, &mut { own });
             }
+            self.queues.insert(stem.clone(), claims);
             self.changed.insert(stem);
         }
         self.sessions.remove(&lease);
     }
 
-    /// Fails if the session has ended, and ends what is left of it.
-    fn check_session(&mut self, lease: i64) -> Result<(), BackendError> {
+    fn check_session(&mut self, lease: i64) -> io::Result<()> {
+        let gone = || io::Error::new(SESSION_GONE, "the file of the session is gone");
+        self.has_session(lease)?.then_some(()).ok_or_else(gone)
+    }
+
+    /// Whether the session lives. Ends what is left of one that does not.
+    fn has_session(&mut self, lease: i64) -> io::Result<bool> {
         let path = self.session_path(lease);
-        let is_there = self.sessions.get(&lease).map_or_else(
+        let lives = match self.sessions.get(&lease) {
+            Some(file) => is_at(&path, file)?,
             // another backend's
-            || path.try_exists(),
-            |file| is_at(&path, file),
-        );
-        if is_there.map_err(|error| self.failure(&error))? {
-            return Ok(());
+            None => path.try_exists()?,
+        };
+        if !lives {
+            self.end(lease);
         }
-        self.end(lease);
-        Err(BackendError::new(BackendErrorKind::LeaseGone, "the file of the session is gone"))
+        Ok(lives)
     }
 
-    pub(super) fn probe(&mut self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
-        // as a claim would
-        self.open_lock(&stem(name)).map_err(|error| self.failure(&error))?;
-        Ok(self.queue(name)?.into_iter().next())
-    }
-
-    pub(super) fn queue(&mut self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        self.read_queue(name).map_err(|error| self.failure(&error))
-    }
-
-    fn read_queue(&mut self, name: &str) -> io::Result<Vec<QueueEntry>> {
+    pub(super) fn queue(&mut self, name: &str) -> io::Result<Vec<QueueEntry>> {
         let stem = stem(name);
         let queue = self.living(&stem)?;
         let lock = fs::read_to_string(self.lock_path(&stem)).unwrap_or_default();
@@ -310,7 +288,8 @@ impl Files {
         let entries = queue.iter().filter_map(|entry| {
             let (_, claim) = entry.split_once('-')?;
             let path = self.queue_path(&stem).join(entry);
-            let token = latest.filter(|latest| latest.holder == claim).map(|latest| latest.token);
+            let held = latest.as_ref().filter(|latest| latest.holder == claim);
+            let token = held.map(|latest| latest.token);
             Some(QueueEntry {
                 token: token.zip(self.cluster).map(|(token, cluster)| Token::new(cluster, token)),
                 lease: lease_of(entry)?,
@@ -362,24 +341,26 @@ impl Files {
 
     /// Notes where the claims of this process stand in a queue, and takes the lock for the first.
     fn look(&mut self, stem: &str) -> io::Result<()> {
-        let Some(mut claims) = self.queues.remove(stem) else { return Ok(()) };
-        let mut result = Ok(());
-        match self.living(stem) {
-            Ok(living) => {
-                let gone = claims.extract_if(.., |own| {
-                    let stays = self.look_at(stem, &living, own);
-                    let is_gone = matches!(stays, Ok(false));
-                    result = std::mem::replace(&mut result, Ok(())).and(stays.map(drop));
-                    is_gone
-                });
-                gone.for_each(|own| self.forget(stem, own));
-            }
-            Err(error) => result = Err(error),
+        if !self.queues.contains_key(stem) {
+            return Ok(());
         }
+        let living = self.living(stem)?;
+        let mut claims = self.queues.remove(stem).unwrap_or_default();
+        let mut looked = Ok(());
+        claims.retain_mut(|own| match self.look_at(stem, &living, own) {
+            Ok(false) => {
+                self.forget(stem, own);
+                false
+            }
+            stays => {
+                looked = std::mem::replace(&mut looked, Ok(())).and(stays.map(drop));
+                true
+            }
+        });
         if !claims.is_empty() {
             self.queues.insert(stem.to_owned(), claims);
         }
-        result
+        looked
     }
 
     /// Returns whether the claim still stands.
@@ -511,8 +492,9 @@ impl Files {
 
     /// What a failed operation means. It was not done; only a time limit leaves that open. To repeat it at once helps
     /// where others were faster.
-    fn failure(&self, error: &io::Error) -> BackendError {
+    pub(super) fn failure(&self, error: io::Error) -> BackendError {
         let kind = match error.kind() {
+            SESSION_GONE => BackendErrorKind::LeaseGone,
             ErrorKind::PermissionDenied
             | ErrorKind::ReadOnlyFilesystem
             | ErrorKind::NotADirectory
@@ -522,19 +504,19 @@ impl Files {
             ErrorKind::ResourceBusy => BackendErrorKind::Transient,
             _ => BackendErrorKind::Refused,
         };
-        BackendError::new(kind, format!("{}: {error}", self.directory.display()))
+        BackendError::because(kind, self.directory.display().to_string(), error)
     }
 }
 
 /// What the file of a lock contains.
+#[derive(Default)]
 struct Record<'a> {
     /// No token was larger.
     reserved: i64,
+    /// The latest grant, if the machine was not started anew.
     latest: Option<Latest<'a>>,
 }
 
-/// The latest grant, as long as the machine was not started anew.
-#[derive(Clone, Copy)]
 struct Latest<'a> {
     token: i64,
     /// What was reserved at the grant.
@@ -546,21 +528,13 @@ struct Latest<'a> {
 impl<'a> Record<'a> {
     /// `None` if the first line is not a number. An empty file is that of a lock that was not granted yet.
     fn parse(text: &'a str) -> Option<Self> {
-        let (reserved, latest) = text.split_once('\n').unwrap_or((text, ""));
-        let reserved = match reserved.trim_end() {
-            "" => 0,
-            number => number.parse().ok()?,
+        let mut words = text.split_whitespace();
+        let Some(reserved) = words.next() else { return Some(Self::default()) };
+        let mut latest = || {
+            let (token, reserved) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            Some(Latest { token, reserved, boot: words.next()?, holder: words.next()? })
         };
-        let words: Vec<_> = latest.split_whitespace().collect();
-        let latest = match words[..] {
-            [token, reserved, boot, holder, ..] => token
-                .parse()
-                .ok()
-                .zip(reserved.parse().ok())
-                .map(|(token, reserved)| Latest { token, reserved, boot, holder }),
-            _ => None,
-        };
-        Some(Self { reserved, latest })
+        Some(Self { reserved: reserved.parse().ok()?, latest: latest() })
     }
 }
 

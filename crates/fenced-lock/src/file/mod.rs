@@ -153,14 +153,14 @@ impl FileBackend {
     /// out, so that a slow disk gets no slower by requests that are repeated.
     fn ask<A: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Files) -> Result<A, BackendError> + Send + 'static,
+        job: impl FnOnce(&mut Files) -> io::Result<A> + Send + 'static,
     ) -> BackendFuture<'_, A> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             // an error means that the thread has ended, which the answer shows too
             drop(self.jobs.send(Box::new(move |files| {
                 if !reply.is_closed() {
-                    drop(reply.send(job(files)));
+                    drop(reply.send(job(files).map_err(|error| files.failure(error))));
                 }
             })));
             let silence = |why| BackendError::new(BackendErrorKind::Transient, why);
@@ -223,12 +223,14 @@ impl Backend for FileBackend {
 
     fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
         let claim = claim.clone();
-        self.ask(move |files| files.enqueue(&claim))
+        self.ask(move |files| {
+            files.put(&claim, false)?.ok_or_else(|| io::Error::other("the claim was deleted"))
+        })
     }
 
     fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
         let claim = claim.clone();
-        self.ask(move |files| files.try_enqueue(&claim))
+        self.ask(move |files| files.put(&claim, true))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
@@ -239,11 +241,6 @@ impl Backend for FileBackend {
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
         let name = name.to_owned();
         self.ask(move |files| files.queue(&name))
-    }
-
-    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        let name = name.to_owned();
-        self.ask(move |files| files.probe(&name))
     }
 }
 
@@ -311,12 +308,13 @@ mod tests {
             if way == "a script" {
                 script.lock().expect("it is free");
             } else {
-                holder.enqueue(&theirs).expect("it is free");
+                holder.put(&theirs, false).expect("it is free");
             }
-            let ticket = waiter.enqueue(&mine).expect("a place in the queue");
+            let ticket = waiter.put(&mine, false).expect("a place in the queue");
+            let ticket = ticket.expect("nobody deletes it");
             assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
             match way {
-                "a release" => assert_eq!(holder.release(&theirs), Ok(Released::Done)),
+                "a release" => assert_eq!(holder.release(&theirs).ok(), Some(Released::Done)),
                 "an end" => drop(holder),
                 _ => drop(script),
             }
@@ -325,7 +323,7 @@ mod tests {
                 job.unwrap_or_else(|_| panic!("nothing is told of {way}"))(&mut waiter);
                 waiter.look_where_changed();
             }
-            assert_eq!(waiter.release(&mine), Ok(Released::Done));
+            assert_eq!(waiter.release(&mine).ok(), Some(Released::Done));
         }
     }
 }

@@ -57,8 +57,15 @@ pub(super) fn prefix(claim: &Claim) -> String {
     format!("{BEFORE}{first}-{second}-{third}-{fourth}-{fifth}{BEHIND}")
 }
 
-/// The lease and the number of the claim with this node, if this library may have made it.
-pub(super) fn claim_of(node: &str) -> Option<(i64, u64)> {
+/// Which claim this is: its lease and its number.
+pub(super) type Id = (i64, u64);
+
+pub(super) fn id(claim: &Claim) -> Id {
+    (claim.lease, claim.number)
+}
+
+/// The claim with this node, if this library may have made it.
+fn id_of(node: &str) -> Option<Id> {
     let (guid, _) = node.strip_prefix(BEFORE)?.split_once(BEHIND)?;
     let digits = guid.replace('-', "");
     let (lease, number) = digits.split_at_checked(16)?;
@@ -71,6 +78,8 @@ pub(super) fn claim_of(node: &str) -> Option<(i64, u64)> {
 pub(super) struct Node {
     sequence: u32,
     pub(super) name: String,
+    /// Its claim, if this library may have made it.
+    pub(super) claim: Option<Id>,
 }
 
 impl Node {
@@ -89,12 +98,7 @@ impl Node {
         }
         let number: u32 = digits.parse().ok()?;
         let sequence = if is_negative { number.wrapping_neg() } else { number };
-        Some(Self { sequence, name: name.to_owned() })
-    }
-
-    /// What its name begins with, up to the sequence number.
-    pub(super) fn prefix(&self) -> &str {
-        self.name.rfind(BEHIND).map_or("", |at| &self.name[..at + BEHIND.len()])
+        Some(Self { sequence, name: name.to_owned(), claim: id_of(name) })
     }
 
     /// Whose turn is earlier. The server's counter has 32 bits and wraps around, so the distance decides: no queue
@@ -116,9 +120,8 @@ mod tests {
         let prefix = prefix(&claim);
         assert_eq!(prefix, "_c_ffffffff-ffff-fffe-0000-00000000004d-lock-");
         let node = Node::new(&format!("{prefix}0000000012")).expect("it has a number");
-        assert_eq!(node.prefix(), prefix);
-        assert_eq!(claim_of(&node.name), Some((-2, 77)));
-        assert_eq!(claim_of("x-100-0000000012"), None);
+        assert_eq!(node.claim, Some(id(&claim)));
+        assert_eq!(id_of("x-100-0000000012"), None);
     }
 
     /// Goal: turns follow the sequence number, whatever stands before it, also where the counter wraps around.

@@ -46,7 +46,7 @@ pub use options::ZooKeeperOptions;
 #[cfg(feature = "zookeeper-tls")]
 pub use tls::ZooKeeperTls;
 
-use self::failure::{backend_error, lease_gone, refusal, transient};
+use self::failure::{backend_error, lease_gone, transient};
 use self::session::Connected;
 use super::own_thread::OwnThread;
 use super::random::random;
@@ -75,7 +75,7 @@ use super::{
 pub struct ZooKeeperBackend {
     options: ZooKeeperOptions,
     #[cfg(feature = "zookeeper-tls")]
-    tls: Option<tls::Tls>,
+    tls: Option<zookeeper_client::TlsOptions>,
     sessions: Arc<Mutex<HashMap<i64, Arc<Connected>>>>,
     runtime: Arc<OwnThread>,
 }
@@ -94,7 +94,7 @@ impl ZooKeeperBackend {
             return Err(permanent(format!("a root is written /NODE or /NODE/NODE, not {root:?}")));
         }
         #[cfg(feature = "zookeeper-tls")]
-        let tls = tls::Tls::new(&options)?;
+        let tls = options.tls.as_ref().map(ZooKeeperTls::read).transpose()?;
         let runtime = Arc::new(OwnThread::start("zookeeper-lock")?);
         Ok(Self {
             options,
@@ -120,20 +120,22 @@ impl ZooKeeperBackend {
         }
         let count = u32::try_from(servers.split(',').count()).unwrap_or(u32::MAX);
         let limit = request_timeout.saturating_mul(count);
-        #[cfg(feature = "zookeeper-tls")]
-        let client = match &self.tls {
-            Some(tls) => {
-                let connector = connector.with_tls(tls.client.clone());
-                timeout(limit, connector.secure_connect(servers)).await
-            }
-            None => timeout(limit, connector.connect(servers)).await,
-        };
         #[cfg(not(feature = "zookeeper-tls"))]
         let client = timeout(limit, connector.connect(servers)).await;
-        let client = match client.unwrap_or(Err(Error::Timeout)) {
-            Ok(client) => client,
-            Err(error) => return Err(self.explained(error).await),
+        #[cfg(feature = "zookeeper-tls")]
+        let client = match &self.tls {
+            None => timeout(limit, connector.connect(servers)).await,
+            Some(tls) => {
+                timeout(limit, connector.with_tls(tls.clone()).secure_connect(servers)).await
+            }
         };
+        let client = client.unwrap_or(Err(Error::Timeout)).map_err(|error| match error {
+            // of a server that has just lost the others, or of another kind
+            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
+                BackendError::new(BackendErrorKind::Transient, error)
+            }
+            error => backend_error(error),
+        })?;
         // what nobody else may use nobody else can break
         let acls = if user.is_some() { Acls::creator_all() } else { Acls::anyone_all() };
         let cluster = self.epoch(&client, acls).await?;
@@ -168,34 +170,6 @@ impl ZooKeeperBackend {
             let what = format!("{path} has no hexadecimal number");
             BackendError::new(BackendErrorKind::Permanent, what)
         })
-    }
-
-    /// Why no session could be opened: a server of another kind says nothing, or nothing that the client understands.
-    async fn explained(&self, error: Error) -> BackendError {
-        let error = match error {
-            // of a server that has just lost the others, or of another kind
-            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
-                BackendError::new(BackendErrorKind::Transient, error)
-            }
-            error => backend_error(error),
-        };
-        if error.kind != BackendErrorKind::Transient {
-            return error;
-        }
-        let limit = self.options.request_timeout;
-        for server in self.options.servers.split(',') {
-            #[cfg(feature = "zookeeper-tls")]
-            let refusal = match &self.tls {
-                Some(tls) => tls.refusal(server, limit).await,
-                None => refusal(server, limit).await,
-            };
-            #[cfg(not(feature = "zookeeper-tls"))]
-            let refusal = refusal(server, limit).await;
-            if let Some(refusal) = refusal {
-                return BackendError::new(BackendErrorKind::Permanent, refusal);
-            }
-        }
-        error
     }
 
     fn session(&self, lease: i64) -> Result<Arc<Connected>, BackendError> {
@@ -291,10 +265,6 @@ impl Backend for ZooKeeperBackend {
 
 impl std::fmt::Debug for ZooKeeperBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let claims: usize = self.sessions().values().map(|session| session.count_claims()).sum();
-        f.debug_struct("ZooKeeperBackend")
-            .field("options", &self.options)
-            .field("claims", &claims)
-            .finish_non_exhaustive()
+        f.debug_struct("ZooKeeperBackend").field("options", &self.options).finish_non_exhaustive()
     }
 }

@@ -15,7 +15,9 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct ZooKeeperOptions {
-    /// The servers, `HOST:PORT` each, separated by commas.
+    /// The servers, `HOST:PORT` each, separated by commas. One that is no ZooKeeper, or does not agree with us on TLS,
+    /// looks like one that does not answer: why is in the server's log, and in the client's, with the target
+    /// `zookeeper_client`.
     pub servers: String,
     /// The node in which the locks are. The lock `NAME` is that of Curator's `InterProcessMutex` with the path
     /// `ROOT/NAME`, and for kazoo `client.Lock("ROOT/NAME", extra_lock_patterns=["-lock-"])`. It is made if it does not

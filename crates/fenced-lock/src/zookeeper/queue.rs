@@ -6,22 +6,19 @@ use std::sync::Arc;
 use tokio::sync::OnceCell;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::layout::Node;
+use super::layout::{Id, Node, id};
 use crate::waiters::Waiters;
 use crate::{Claim, ClaimStatus, Token};
 
 /// The claims on one lock, and which of them are ours.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Set once the queue is watched and was read.
-    pub(super) watched: Arc<OnceCell<()>>,
-    /// Follows what happens in it.
-    pub(super) task: Option<AbortOnDropHandle<()>>,
+    /// Set once the queue is watched and was read: what follows it from then on.
+    pub(super) watched: Arc<OnceCell<AbortOnDropHandle<()>>>,
     /// In the order of their turns. Only what the watch shows changes it: a node that was just made is not the first
     /// before all that came earlier are here.
     nodes: Vec<Node>,
-    /// Our claims, by the prefixes of their nodes.
-    own: HashMap<String, Own>,
+    own: HashMap<Id, Own>,
     /// Whether a claim came since the last look.
     was_used: bool,
 }
@@ -36,72 +33,55 @@ struct Own {
     is_leaving: bool,
 }
 
-/// What a look at an unused queue says.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum Use {
-    #[default]
-    None,
-    /// A claim waits in it.
-    Waited,
-    Other,
-}
-
 impl Queue {
     /// Makes a claim known before its request is sent; `true` if it was known: the request may have been carried out.
-    pub(super) fn expect(&mut self, prefix: &str, claim: &Claim) -> bool {
+    pub(super) fn expect(&mut self, claim: &Claim) -> bool {
         self.was_used = true;
-        let own = Own { claim: claim.clone(), made: None, is_leaving: false };
-        let known = self.own.contains_key(prefix);
-        self.own.entry(prefix.to_owned()).or_insert(own);
+        let known = self.knows(claim);
+        let own = || Own { claim: claim.clone(), made: None, is_leaving: false };
+        self.own.entry(id(claim)).or_insert_with(own);
         known
     }
 
     /// Notes that a claim was made.
-    pub(super) fn made(
-        &mut self,
-        prefix: &str,
-        node: String,
-        token: Token,
-        waiters: &Waiters<Token>,
-    ) {
+    pub(super) fn made(&mut self, claim: &Claim, node: &(String, Token), waiters: &Waiters<Token>) {
         // it is not there if the node was deleted meanwhile
-        if let Some(own) = self.own.get_mut(prefix) {
-            own.made = Some((node, token));
+        if let Some(own) = self.own.get_mut(&id(claim)) {
+            own.made = Some(node.clone());
             self.settle(waiters);
         }
     }
 
     /// Whether a claim may be in the queue.
-    pub(super) fn knows(&self, prefix: &str) -> bool {
-        self.own.contains_key(prefix)
+    pub(super) fn knows(&self, claim: &Claim) -> bool {
+        self.own.contains_key(&id(claim))
     }
 
     /// Notes that a claim is about to be deleted. Its node, if it was made.
-    pub(super) fn leave(&mut self, prefix: &str) -> Option<String> {
-        let own = self.own.get_mut(prefix)?;
+    pub(super) fn leave(&mut self, claim: &Claim) -> Option<String> {
+        let own = self.own.get_mut(&id(claim))?;
         own.is_leaving = true;
         own.made.as_ref().map(|(node, _)| node.clone())
     }
 
     /// Forgets a claim, which is not in the queue any more.
-    pub(super) fn forget(&mut self, prefix: &str, waiters: &Waiters<Token>) {
-        if let Some(own) = self.own.remove(prefix) {
+    pub(super) fn forget(&mut self, claim: Id, waiters: &Waiters<Token>) {
+        if let Some(own) = self.own.remove(&claim) {
             waiters.note(&own.claim, ClaimStatus::Gone);
         }
     }
 
     /// Our claims that were made. A list that is asked for from now on shows them, or they are gone.
-    pub(super) fn all_made(&self) -> Vec<String> {
-        let made = self.own.iter().filter(|(_, own)| own.made.is_some());
-        made.map(|(prefix, _)| prefix.clone()).collect()
+    pub(super) fn all_made(&self) -> Vec<Id> {
+        self.own.iter().filter(|(_, own)| own.made.is_some()).map(|(id, _)| *id).collect()
     }
 
     /// Takes over the nodes of a list. `made` is what [`all_made`](Self::all_made) said before it was asked for.
-    pub(super) fn load(&mut self, nodes: Vec<Node>, made: &[String], waiters: &Waiters<Token>) {
+    pub(super) fn load(&mut self, nodes: Vec<Node>, made: &[Id], waiters: &Waiters<Token>) {
         self.nodes = nodes;
-        for prefix in made {
-            if !self.nodes.iter().any(|node| node.prefix() == prefix) {
-                self.forget(prefix, waiters);
+        for claim in made {
+            if !self.nodes.iter().any(|node| node.claim == Some(*claim)) {
+                self.forget(*claim, waiters);
             }
         }
         self.settle(waiters);
@@ -118,11 +98,14 @@ impl Queue {
     /// without our doing may have gone with the session, and the news of its other claims come one by one.
     #[must_use]
     pub(super) fn deleted(&mut self, node: &Node, waiters: &Waiters<Token>) -> bool {
-        let was_taken = self.own.get(node.prefix()).is_some_and(|own| !own.is_leaving);
         if let Ok(place) = self.nodes.binary_search_by(|known| known.turn(node)) {
             self.nodes.remove(place);
         }
-        self.forget(node.prefix(), waiters);
+        let own = node.claim.and_then(|claim| self.own.remove(&claim));
+        let was_taken = own.as_ref().is_some_and(|own| !own.is_leaving);
+        if let Some(own) = own {
+            waiters.note(&own.claim, ClaimStatus::Gone);
+        }
         if was_taken {
             self.nodes.clear();
         }
@@ -132,7 +115,7 @@ impl Queue {
 
     /// Tells the first in the queue, if it is ours.
     fn settle(&self, waiters: &Waiters<Token>) {
-        let first = self.nodes.first().and_then(|first| self.own.get(first.prefix()));
+        let first = self.nodes.first().and_then(|first| self.own.get(&first.claim?));
         if let Some(Own { claim, made: Some((_, token)), .. }) = first {
             waiters.note(claim, ClaimStatus::Granted(*token));
             waiters.note_contended(claim, self.nodes.len() > 1);
@@ -156,43 +139,43 @@ impl Queue {
     }
 
     /// Whether it was used since the last look.
-    pub(super) fn look(&mut self) -> Use {
-        let was_used = std::mem::take(&mut self.was_used);
-        let first = self.nodes.first().map(Node::prefix);
-        if self.own.keys().any(|prefix| Some(prefix.as_str()) != first) {
-            Use::Waited
-        } else if was_used || !self.own.is_empty() {
-            Use::Other
-        } else {
-            Use::None
-        }
+    pub(super) fn take_use(&mut self) -> bool {
+        std::mem::take(&mut self.was_used) || !self.own.is_empty()
     }
 
-    pub(super) fn count_own(&self) -> usize {
-        self.own.len()
+    /// Whether a claim of ours waits in it.
+    pub(super) fn is_waited_in(&self) -> bool {
+        let first = self.nodes.first().and_then(|first| first.claim);
+        self.own.keys().any(|claim| Some(*claim) != first)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::prefix;
     use super::*;
     use crate::{ClusterId, Ticket};
 
     const TOKEN: Token = Token::new(ClusterId(1), 7);
 
-    fn node(name: &str) -> Node {
-        Node::new(name).expect("it has a number")
+    fn claim(number: u64) -> Claim {
+        Claim { name: "a".into(), lease: 1, number, label: "".into() }
     }
 
-    fn claim() -> Claim {
-        Claim { name: "a".into(), lease: 1, number: 1, label: "".into() }
+    /// The node of our claim of this number, with the same sequence number.
+    fn node(number: u64) -> Node {
+        Node::new(&format!("{}{number:010}", prefix(&claim(number)))).expect("it has a number")
+    }
+
+    fn foreign(sequence: u64) -> Node {
+        Node::new(&format!("x-9-{sequence:010}")).expect("it has a number")
     }
 
     /// A claim that was made, as far as its answer says.
-    fn made(queue: &mut Queue, waiters: &Waiters<Token>) -> Ticket {
-        let ticket = waiters.expect(&claim());
-        assert!(!queue.expect("_c_1-lock-", &claim()));
-        queue.made("_c_1-lock-", "_c_1-lock-0000000005".to_owned(), TOKEN, waiters);
+    fn made(queue: &mut Queue, number: u64, waiters: &Waiters<Token>) -> Ticket {
+        let ticket = waiters.expect(&claim(number));
+        assert!(!queue.expect(&claim(number)));
+        queue.made(&claim(number), &(node(number).name, TOKEN), waiters);
         ticket
     }
 
@@ -201,14 +184,14 @@ mod tests {
     #[test]
     fn an_answer_grants_nothing() {
         let (mut queue, waiters) = (Queue::default(), Waiters::new());
-        let ticket = made(&mut queue, &waiters);
+        let ticket = made(&mut queue, 5, &waiters);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
-        queue.created(node("x-9-0000000004"), &waiters);
-        queue.created(node("_c_1-lock-0000000005"), &waiters);
+        queue.created(foreign(4), &waiters);
+        queue.created(node(5), &waiters);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
-        assert!(!queue.deleted(&node("x-9-0000000004"), &waiters));
+        assert!(!queue.deleted(&foreign(4), &waiters));
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Granted(TOKEN));
-        assert!(queue.deleted(&node("_c_1-lock-0000000005"), &waiters));
+        assert!(queue.deleted(&node(5), &waiters));
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
     }
 
@@ -218,20 +201,19 @@ mod tests {
     fn the_end_of_a_session_grants_nothing() {
         for is_leaving in [false, true] {
             let (mut queue, waiters) = (Queue::default(), Waiters::new());
-            let _held = made(&mut queue, &waiters);
-            queue.created(node("_c_1-lock-0000000005"), &waiters);
-            let next = Claim { number: 2, ..claim() };
-            let ticket = waiters.expect(&next);
-            queue.expect("_c_2-lock-", &next);
-            queue.created(node("_c_2-lock-0000000006"), &waiters);
+            let _held = made(&mut queue, 5, &waiters);
+            queue.created(node(5), &waiters);
+            let ticket = waiters.expect(&claim(6));
+            queue.expect(&claim(6));
+            queue.created(node(6), &waiters);
             if is_leaving {
-                queue.leave("_c_1-lock-");
+                assert_eq!(queue.leave(&claim(5)), Some(node(5).name));
             }
-            assert_eq!(queue.deleted(&node("_c_1-lock-0000000005"), &waiters), !is_leaving);
-            queue.made("_c_2-lock-", "_c_2-lock-0000000006".to_owned(), TOKEN, &waiters);
+            assert_eq!(queue.deleted(&node(5), &waiters), !is_leaving);
+            queue.made(&claim(6), &(node(6).name, TOKEN), &waiters);
             let is_granted = *ticket.status.borrow() == ClaimStatus::Granted(TOKEN);
             assert_eq!(is_granted, is_leaving);
-            queue.load(vec![node("_c_2-lock-0000000006")], &queue.all_made(), &waiters);
+            queue.load(vec![node(6)], &queue.all_made(), &waiters);
             assert_eq!(*ticket.status.borrow(), ClaimStatus::Granted(TOKEN));
         }
     }
@@ -241,26 +223,26 @@ mod tests {
     fn an_old_list_ends_nothing() {
         let (mut queue, waiters) = (Queue::default(), Waiters::new());
         let before = queue.all_made();
-        let ticket = made(&mut queue, &waiters);
+        let ticket = made(&mut queue, 5, &waiters);
         queue.load(Vec::new(), &before, &waiters);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
         let before = queue.all_made();
         queue.load(Vec::new(), &before, &waiters);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
-        assert!(!queue.knows("_c_1-lock-"));
+        assert!(!queue.knows(&claim(5)));
     }
 
     /// Goal: a queue is given up at the second look without a claim of ours, and read again while one waits.
     #[test]
     fn an_unused_queue_is_given_up() {
         let (mut queue, waiters) = (Queue::default(), Waiters::new());
-        let _ticket = made(&mut queue, &waiters);
-        assert_eq!(queue.look(), Use::Waited);
-        queue.created(node("_c_1-lock-0000000005"), &waiters);
-        assert_eq!(queue.look(), Use::Other, "it holds");
-        assert!(queue.expect("_c_1-lock-", &claim()), "a repetition");
-        queue.forget("_c_1-lock-", &waiters);
-        assert_eq!(queue.look(), Use::Other, "it was used");
-        assert_eq!(queue.look(), Use::None);
+        let _ticket = made(&mut queue, 5, &waiters);
+        assert!(queue.take_use() && queue.is_waited_in());
+        queue.created(node(5), &waiters);
+        assert!(queue.take_use() && !queue.is_waited_in(), "it holds");
+        assert!(queue.expect(&claim(5)), "a repetition");
+        queue.forget(id(&claim(5)), &waiters);
+        assert!(queue.take_use(), "it was used");
+        assert!(!queue.take_use());
     }
 }

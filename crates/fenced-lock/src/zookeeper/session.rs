@@ -9,12 +9,12 @@ use tokio::time::{interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::{
     Acls, AddWatchMode, Client, CreateMode, Error, EventType, MultiReadResult, MultiWriteError,
-    MultiWriteResult, PersistentWatcher, SessionState, StateWatcher,
+    MultiWriteResult, PersistentWatcher, SessionState, StateWatcher, WatchedEvent,
 };
 
 use super::failure::{backend_error, lease_gone, transient};
-use super::layout::{self, Node};
-use super::queue::{Queue, Use};
+use super::layout::{self, Node, id};
+use super::queue::Queue;
 use crate::backoff::Backoff;
 use crate::waiters::Waiters;
 use crate::{
@@ -38,8 +38,8 @@ const MOST_TRIES: u32 = 3;
 /// One session at the servers.
 pub(super) struct Connected {
     pub(super) lease: Lease,
-    /// The session ends when the last handle of its client is dropped.
-    client: Mutex<Option<Arc<Client>>>,
+    /// The session ends when the last copy of its client is dropped.
+    client: Mutex<Option<Client>>,
     state: StateWatcher,
     root: String,
     acls: Acls<'static>,
@@ -49,6 +49,9 @@ pub(super) struct Connected {
     waiters: Waiters<Token>,
     queues: Mutex<HashMap<Arc<str>, Queue>>,
 }
+
+/// A claim's node, and its token.
+type Made = (String, Token);
 
 impl Connected {
     pub(super) fn new(
@@ -61,7 +64,7 @@ impl Connected {
         Self {
             lease,
             state: client.state_watcher(),
-            client: Mutex::new(Some(Arc::new(client))),
+            client: Mutex::new(Some(client)),
             root: root.to_owned(),
             acls,
             request_timeout,
@@ -69,10 +72,6 @@ impl Connected {
             waiters: Waiters::new(),
             queues: Mutex::default(),
         }
-    }
-
-    pub(super) fn count_claims(&self) -> usize {
-        self.queues().values().map(Queue::count_own).sum()
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -87,21 +86,26 @@ impl Connected {
         let client = self.client()?;
         let mut writer = client.new_multi_writer();
         writer.add_check_version("/", -1).map_err(backend_error)?;
-        match timeout(self.request_timeout, writer.commit()).await {
-            Err(elapsed) => Err(BackendError::new(BackendErrorKind::Transient, elapsed)),
-            Ok(Err(
-                MultiWriteError::RequestFailed { source }
-                | MultiWriteError::OperationFailed { source: source @ Error::SessionExpired, .. },
-            )) => Err(backend_error(source)),
+        let answer = timeout(self.request_timeout, writer.commit()).await;
+        match answer.unwrap_or(Err(Error::Timeout.into())).map_err(backend_error) {
+            Err(error)
+                if matches!(
+                    error.kind,
+                    BackendErrorKind::Transient | BackendErrorKind::LeaseGone
+                ) =>
+            {
+                Err(error)
+            }
             // a refusal is an answer
-            Ok(_) => Ok(self.lease.ttl),
+            _ => Ok(self.lease.ttl),
         }
     }
 
     /// Gives up the session: its client sends nothing from now on but its end.
     pub(super) fn give_up(&self) {
-        self.end();
-        self.queues().clear();
+        for (_, mut queue) in self.queues().drain() {
+            queue.end(&self.waiters);
+        }
         drop(self.client.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
@@ -120,13 +124,12 @@ impl Connected {
         held: Option<&Claim>,
     ) -> Result<Option<Ticket>, BackendError> {
         let client = self.client()?;
-        let prefix = layout::prefix(claim);
         // before the request: its node may be seen before the answer
         let ticket = self.waiters.expect(claim);
         let (was_sent, watched) = {
             let mut queues = self.queues();
             let queue = queues.entry(Arc::clone(&claim.name)).or_default();
-            (queue.expect(&prefix, claim), Arc::clone(&queue.watched))
+            (queue.expect(claim), Arc::clone(&queue.watched))
         };
         let put = async {
             watched.get_or_try_init(|| self.watch(&claim.name)).await?;
@@ -139,45 +142,38 @@ impl Connected {
             }
         };
         let put = put.await;
-        self.with(&claim.name, |queue| match &put {
-            Ok(Some((node, token))) => queue.made(&prefix, node.clone(), *token, &self.waiters),
+        match &put {
+            Ok(Some(made)) => {
+                self.with(&claim.name, |queue| queue.made(claim, made, &self.waiters));
+                held.inspect(|held| self.forget(held));
+            }
             Err(error) if was_sent || error.kind == BackendErrorKind::Transient => {}
-            _ => queue.forget(&prefix, &self.waiters),
-        });
-        if let (Some(held), Ok(Some(_))) = (held, &put) {
-            self.forget(held);
+            _ => self.forget(claim),
         }
         Ok(put?.map(|_| ticket))
     }
 
     /// Makes the node of a claim.
-    async fn create(
-        &self,
-        client: &Client,
-        claim: &Claim,
-    ) -> Result<(String, Token), BackendError> {
-        let prefix = layout::prefix(claim);
-        let dir = layout::dir(&self.root, &claim.name);
+    async fn create(&self, client: &Client, claim: &Claim) -> Result<Made, BackendError> {
+        let (dir, prefix) = (self.dir(&claim.name), layout::prefix(claim));
         let (path, label) = (format!("{dir}/{prefix}"), claim.label.as_bytes());
         let mode = CreateMode::EphemeralSequential.with_acls(self.acls);
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        for _ in 0..MOST_TRIES {
             match self.ask(|| client.create(&path, label, &mode)).await {
-                Ok((stat, sequence)) => {
+                Err(Error::NoNode) => {}
+                created => {
+                    let (stat, sequence) = created.map_err(backend_error)?;
                     return Ok((format!("{prefix}{sequence}"), self.token(stat.czxid)));
                 }
-                Err(Error::NoNode) if tries < MOST_TRIES => {
-                    // the servers remove an empty one: names that are not used any more cost nothing
-                    let mode = CreateMode::Container.with_acls(self.acls);
-                    match self.ask(|| client.create(&dir, b"", &mode)).await {
-                        Ok(_) | Err(Error::NodeExists) => {}
-                        Err(error) => return Err(backend_error(error)),
-                    }
-                }
+            }
+            // the servers remove an empty one: names that are not used any more cost nothing
+            let mode = CreateMode::Container.with_acls(self.acls);
+            match self.ask(|| client.create(&dir, b"", &mode)).await {
+                Ok(_) | Err(Error::NodeExists) => {}
                 Err(error) => return Err(backend_error(error)),
             }
         }
+        Err(backend_error(Error::NoNode))
     }
 
     /// Deletes the node of `held` and makes that of `next`, or neither; `None` if `held` is gone.
@@ -186,10 +182,10 @@ impl Connected {
         client: &Client,
         held: &Claim,
         next: &Claim,
-    ) -> Result<Option<(String, Token)>, BackendError> {
-        let node = self.with(&held.name, |queue| queue.leave(&layout::prefix(held)));
+    ) -> Result<Option<Made>, BackendError> {
+        let node = self.with(&held.name, |queue| queue.leave(held));
         let Some(node) = node else { return Ok(None) };
-        let dir = layout::dir(&self.root, &next.name);
+        let dir = self.dir(&next.name);
         let path = format!("{dir}/{}", layout::prefix(next));
         let mode = CreateMode::EphemeralSequential.with_acls(self.acls);
         let mut writer = client.new_multi_writer();
@@ -199,38 +195,35 @@ impl Connected {
             Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode }) => {
                 return Ok(None);
             }
-            results => results.map_err(|error| backend_error(error.into()))?,
+            results => results.map_err(backend_error)?,
         };
-        let Some(MultiWriteResult::Create { path, stat }) = results.into_iter().nth(1) else {
-            return Err(transient("a transaction without its results"));
-        };
-        let stat = if stat.is_invalid() {
+        match results.into_iter().nth(1) {
             // as before 3.8.2: ZOOKEEPER-4026
-            let read = self.ask(|| client.check_stat(&path)).await;
-            read.map_err(backend_error)?.ok_or_else(|| transient("the claim is gone"))?
-        } else {
-            stat
-        };
-        let node = path.rsplit('/').next().unwrap_or_default();
-        Ok(Some((node.to_owned(), self.token(stat.czxid))))
+            Some(MultiWriteResult::Create { path, stat }) if stat.is_invalid() => {
+                let node = self.look_up(client, &path).await?;
+                node.map(Some).ok_or_else(|| transient("the claim is gone"))
+            }
+            Some(MultiWriteResult::Create { path, stat }) => {
+                Ok(Some((name_of(&path), self.token(stat.czxid))))
+            }
+            _ => Err(transient("a transaction without its results")),
+        }
     }
 
     /// The node of a claim whose answer got lost, if it is there.
-    async fn find(
-        &self,
-        client: &Client,
-        claim: &Claim,
-    ) -> Result<Option<(String, Token)>, BackendError> {
-        let prefix = layout::prefix(claim);
+    async fn find(&self, client: &Client, claim: &Claim) -> Result<Option<Made>, BackendError> {
         let nodes = self.list(client, &claim.name).await?;
-        let Some(node) = nodes.into_iter().find(|node| node.name.starts_with(&prefix)) else {
+        let Some(node) = nodes.into_iter().find(|node| node.claim == Some(id(claim))) else {
             return Ok(None);
         };
-        let path = format!("{}/{}", layout::dir(&self.root, &claim.name), node.name);
-        let stat = self.ask(|| client.check_stat(&path)).await;
-        // a node of another session is about to go: CURATOR-498
-        let stat = stat.map_err(backend_error)?.filter(|stat| stat.ephemeral_owner == claim.lease);
-        Ok(stat.map(|stat| (node.name, self.token(stat.czxid))))
+        self.look_up(client, &format!("{}/{}", self.dir(&claim.name), node.name)).await
+    }
+
+    /// The node at this path, if it is there and ours: one of another session is about to go, see CURATOR-498.
+    async fn look_up(&self, client: &Client, path: &str) -> Result<Option<Made>, BackendError> {
+        let stat = self.ask(|| client.check_stat(path)).await.map_err(backend_error)?;
+        let ours = stat.filter(|stat| stat.ephemeral_owner == self.lease.id);
+        Ok(ours.map(|stat| (name_of(path), self.token(stat.czxid))))
     }
 
     pub(super) async fn put_if_free(
@@ -246,7 +239,7 @@ impl Connected {
         // after a failure from here on, the claim may be in the queue
         let left = |error| BackendError::new(BackendErrorKind::Transient, error);
         let nodes = self.list(&client, &claim.name).await.map_err(left)?;
-        if nodes.first().is_some_and(|first| first.prefix() == layout::prefix(claim)) {
+        if nodes.first().is_some_and(|first| first.claim == Some(id(claim))) {
             // the watch is about to show it
             let shown = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
             let shown = timeout(self.request_timeout, shown).await.is_ok();
@@ -257,26 +250,24 @@ impl Connected {
     }
 
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let prefix = layout::prefix(claim);
-        if !self.with(&claim.name, |queue| queue.knows(&prefix)) {
+        if !self.with(&claim.name, |queue| queue.knows(claim)) {
             // it was seen to go, or never made
             return Ok(Released::Gone);
         }
         let client = self.client()?;
-        let node = match self.with(&claim.name, |queue| queue.leave(&prefix)) {
-            Some(node) => Some(node),
+        let node = match self.with(&claim.name, |queue| queue.leave(claim)) {
             None => self.find(&client, claim).await?.map(|(node, _)| node),
+            known => known,
         };
-        let Some(node) = node else {
-            self.forget(claim);
-            return Ok(Released::Gone);
-        };
-        let path = format!("{}/{node}", layout::dir(&self.root, &claim.name));
-        let released = match self.ask(|| client.delete(&path, None)).await {
-            Ok(()) => Released::Done,
-            Err(Error::NoNode) => Released::Gone,
-            Err(error) => return Err(backend_error(error)),
-        };
+        let mut released = Released::Gone;
+        if let Some(node) = node {
+            let path = format!("{}/{node}", self.dir(&claim.name));
+            match self.ask(|| client.delete(&path, None)).await {
+                Ok(()) => released = Released::Done,
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(backend_error(error)),
+            }
+        }
         self.forget(claim);
         Ok(released)
     }
@@ -284,7 +275,7 @@ impl Connected {
     /// The claims on a lock, the holder's first.
     pub(super) async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         let client = self.client()?;
-        let dir = layout::dir(&self.root, name);
+        let dir = self.dir(name);
         let nodes = self.list(&client, name).await?;
         let mut entries = Vec::with_capacity(nodes.len());
         for nodes in nodes.chunks(MOST_READS) {
@@ -296,14 +287,14 @@ impl Connected {
             for (node, read) in nodes.iter().zip(read) {
                 // what could not be read is gone
                 let MultiReadResult::Data { data, stat } = read else { continue };
-                let ours = layout::claim_of(&node.name);
+                let lease = stat.ephemeral_owner;
                 // Curator's GUIDs are random
-                let ours = ours.filter(|(lease, _)| *lease == stat.ephemeral_owner);
+                let ours = node.claim.filter(|(claims, _)| *claims == lease);
                 let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
                 let age = SystemTime::now().duration_since(UNIX_EPOCH + made_at);
                 entries.push(QueueEntry {
                     token: Some(self.token(stat.czxid)),
-                    lease: stat.ephemeral_owner,
+                    lease,
                     key: match ours {
                         Some((lease, number)) => format!("{name}/{lease:x}-{number}"),
                         None => format!("{name}/{}", node.name),
@@ -319,7 +310,7 @@ impl Connected {
 
     /// The nodes of a lock's queue in the order of their turns, as new as the leader has them.
     async fn list(&self, client: &Client, name: &str) -> Result<Vec<Node>, BackendError> {
-        let dir = layout::dir(&self.root, name);
+        let dir = self.dir(name);
         let list = || {
             // both are sent now, and answered in their order
             let (sync, list) = (client.sync(&dir), client.list_children(&dir));
@@ -351,19 +342,21 @@ impl Connected {
         timeout(limit, request()).await.unwrap_or_else(|_| Err(Error::Timeout.into()))
     }
 
-    /// Has a queue watched from now on.
-    async fn watch(self: &Arc<Self>, name: &Arc<str>) -> Result<(), BackendError> {
+    /// Has a queue watched from now on, until what is returned is dropped.
+    async fn watch(
+        self: &Arc<Self>,
+        name: &Arc<str>,
+    ) -> Result<AbortOnDropHandle<()>, BackendError> {
         let watcher = self.read(name).await?;
-        let (session, followed) = (Arc::clone(self), Arc::clone(name));
-        let follow = tokio::spawn(async move { session.follow(&followed, watcher).await });
-        self.with(name, |queue| queue.task = Some(AbortOnDropHandle::new(follow)));
-        Ok(())
+        let (session, name) = (Arc::clone(self), Arc::clone(name));
+        let follow = tokio::spawn(async move { session.follow(&name, watcher).await });
+        Ok(AbortOnDropHandle::new(follow))
     }
 
     /// Watches a queue, and reads it: in this order, so that no news is missed.
-    async fn read(&self, name: &Arc<str>) -> Result<PersistentWatcher, BackendError> {
+    async fn read(&self, name: &str) -> Result<PersistentWatcher, BackendError> {
         let client = self.client()?;
-        let dir = layout::dir(&self.root, name);
+        let dir = self.dir(name);
         let watch = || client.watch(&dir, AddWatchMode::PersistentRecursive);
         let watcher = self.ask(watch).await.map_err(backend_error)?;
         let made = self.with(name, |queue| queue.all_made());
@@ -372,93 +365,74 @@ impl Connected {
         Ok(watcher)
     }
 
-    /// Follows what happens in a queue until it is not used any more, or the session has ended.
-    async fn follow(&self, name: &Arc<str>, mut watcher: PersistentWatcher) {
-        let dir = layout::dir(&self.root, name);
+    /// Follows what happens in a queue until it is not used any more, or nothing can be known of it.
+    async fn follow(&self, name: &str, mut watcher: PersistentWatcher) {
+        let dir = self.dir(name);
         let mut look = interval(LOOK_EVERY);
         look.reset();
         loop {
-            let is_missed = tokio::select! {
-                event = watcher.changed() => match event.event_type {
-                    EventType::Session if event.session_state.is_terminated() => return self.end(),
-                    EventType::Session => {
-                        self.with(name, |queue| queue.interrupted(&self.waiters));
-                        // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
-                        event.session_state == SessionState::SyncConnected
+            let mut is_missed = tokio::select! {
+                event = watcher.changed() => self.apply(name, &dir, &event),
+                _ = look.tick() => {
+                    let mut queues = self.queues();
+                    if !queues.get_mut(name).is_some_and(Queue::take_use) {
+                        queues.remove(name);
+                        return;
                     }
-                    kind => self.heard(name, kind, &event.path, &dir),
-                },
-                _ = look.tick() => match self.look(name) {
-                    Use::None => return,
-                    is_used => is_used == Use::Waited,
-                },
+                    queues.get(name).is_some_and(Queue::is_waited_in)
+                }
             };
-            if is_missed {
-                watcher = match self.read_again(name).await {
-                    Ok(watcher) => watcher,
-                    Err(error) if error.kind == BackendErrorKind::LeaseGone => return self.end(),
+            let mut backoff = Backoff::default();
+            while is_missed {
+                match self.read(name).await {
+                    Ok(again) => {
+                        watcher = again;
+                        is_missed = false;
+                    }
+                    Err(error)
+                        if matches!(
+                            error.kind,
+                            BackendErrorKind::Transient | BackendErrorKind::Refused
+                        ) =>
+                    {
+                        tracing::debug!(%name, ?error, "could not read a queue: trying again");
+                        sleep(backoff.next()).await;
+                    }
                     Err(error) => {
-                        tracing::warn!(%name, %error, "may not look at a queue any more");
+                        tracing::debug!(%name, ?error, "cannot look at a queue any more");
                         return self.with(name, |queue| queue.end(&self.waiters));
                     }
-                };
-            }
-        }
-    }
-
-    async fn read_again(&self, name: &Arc<str>) -> Result<PersistentWatcher, BackendError> {
-        let mut backoff = Backoff::default();
-        loop {
-            match self.read(name).await {
-                Err(error)
-                    if matches!(
-                        error.kind,
-                        BackendErrorKind::Transient | BackendErrorKind::Refused
-                    ) =>
-                {
-                    tracing::debug!(%name, %error, "could not read a queue: trying again");
-                    sleep(backoff.next()).await;
                 }
-                read => return read,
             }
         }
     }
 
-    /// Takes over what was told of a queue; `true` if it must be read again.
-    ///
-    /// The watch tells of the lock's own node as well, and of all that others have made deeper in the tree.
-    fn heard(&self, name: &Arc<str>, kind: EventType, path: &str, dir: &str) -> bool {
-        let child = path.strip_prefix(dir).and_then(|path| path.strip_prefix('/'));
-        let Some(node) = child.and_then(Node::new) else { return false };
-        self.with(name, |queue| match kind {
-            EventType::NodeCreated => {
+    /// Takes over what a watch tells; `true` if the queue must be read again.
+    fn apply(&self, name: &str, dir: &str, event: &WatchedEvent) -> bool {
+        // it tells of the lock's own node as well, and of all that others have made deeper in the tree
+        let child = event.path.strip_prefix(dir).and_then(|path| path.strip_prefix('/'));
+        let node = child.and_then(Node::new);
+        self.with(name, |queue| match (event.event_type, node) {
+            (EventType::Session, _) => {
+                queue.interrupted(&self.waiters);
+                // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
+                event.session_state != SessionState::Disconnected
+            }
+            (EventType::NodeCreated, Some(node)) => {
                 queue.created(node, &self.waiters);
                 false
             }
-            EventType::NodeDeleted => queue.deleted(&node, &self.waiters),
+            (EventType::NodeDeleted, Some(node)) => queue.deleted(&node, &self.waiters),
             _ => false,
         })
     }
 
-    /// Whether a queue is used. One that is not is forgotten.
-    fn look(&self, name: &Arc<str>) -> Use {
-        let mut queues = self.queues();
-        let is_used = queues.get_mut(name).map_or(Use::None, Queue::look);
-        if is_used == Use::None {
-            queues.remove(name);
-        }
-        is_used
-    }
-
-    /// Notes that the session has ended, and all its claims with it.
-    fn end(&self) {
-        for queue in self.queues().values_mut() {
-            queue.end(&self.waiters);
-        }
-    }
-
     fn forget(&self, claim: &Claim) {
-        self.with(&claim.name, |queue| queue.forget(&layout::prefix(claim), &self.waiters));
+        self.with(&claim.name, |queue| queue.forget(id(claim), &self.waiters));
+    }
+
+    fn dir(&self, name: &str) -> String {
+        layout::dir(&self.root, name)
     }
 
     fn token(&self, czxid: i64) -> Token {
@@ -474,14 +448,15 @@ impl Connected {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client(&self) -> Result<Arc<Client>, BackendError> {
+    fn client(&self) -> Result<Client, BackendError> {
+        if self.state.peek_state().is_terminated() {
+            return Err(lease_gone());
+        }
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        client.ok_or_else(|| {
-            if self.state.peek_state().is_terminated() {
-                lease_gone()
-            } else {
-                transient("the session is being closed")
-            }
-        })
+        client.ok_or_else(|| transient("the session is being closed"))
     }
+}
+
+fn name_of(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or_default().to_owned()
 }

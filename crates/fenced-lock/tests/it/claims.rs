@@ -9,6 +9,7 @@ use fenced_lock::{
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
+use tokio::time::timeout;
 
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, session};
 use super::lab::queue_of;
@@ -104,7 +105,7 @@ async fn a_refused_hand_over_releases_the_lock() {
     let mutex = session(&backend).await.mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap();
     backend.release.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
-    assert!(guard.hand_over().await.is_err());
+    assert!(guard.requeue().await.is_err());
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
 }
 
@@ -117,7 +118,7 @@ async fn a_hand_over_survives_a_lost_answer() {
     let guard = mutex.lock().await.unwrap();
     let first = guard.token();
     backend.release.next(Some(Fault::AnswerLost));
-    let guard = guard.hand_over().await.unwrap();
+    let guard = guard.requeue().await.unwrap();
     assert!(guard.token() > first);
     guard.unlock().await.unwrap();
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
@@ -168,9 +169,9 @@ async fn impatient_callers_fill_no_queue() {
         let slow = if slow_enqueues { &backend.enqueue } else { &backend.release };
         slow.always(Fault::Slow(SECOND * 5));
         for _ in 0..8 {
-            mutex.lock_timeout(SECOND / 1000).await.unwrap_err();
+            timeout(SECOND / 1000, mutex.lock()).await.unwrap_err();
         }
-        for error in join_all((0..100).map(|_| mutex.lock_timeout(SECOND / 1000))).await {
+        for error in join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await {
             error.unwrap_err();
         }
         assert_eq!(slow.under_way(), 8);
@@ -192,10 +193,10 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
     let mutex = session(&backend).await.mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap();
     backend.enqueue.always(Fault::Slow(SECOND * 5));
-    join_all((0..100).map(|_| mutex.lock_timeout(SECOND / 1000))).await;
+    join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await;
     let waiting = mutex.clone();
     let callers = tokio::spawn(async move {
-        let caller = async |_| drop(waiting.lock_timeout(TTL * 10).await.unwrap());
+        let caller = async |_| drop(timeout(TTL * 10, waiting.lock()).await.unwrap().unwrap());
         join_all((0..100).map(caller)).await
     });
     for _ in 0..3 {

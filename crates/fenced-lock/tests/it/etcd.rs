@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::PutOptions;
-use fenced_lock::{LockError, LostReason, Session, SessionKeeper, SessionOptions};
+use fenced_lock::{LostReason, Session, SessionKeeper, SessionOptions};
 use testkit::wait::{eventually, within};
 
 use super::lab::{EtcdLab, FoundLab, LONG, Lab, ServerLab, TTL, queue_length, waiter};
@@ -107,7 +107,7 @@ async fn nothing_is_left_in_memory() {
     let session =
         Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
     let (mutex, other) = (session.mutex(&lab.name()).unwrap(), lab.session_for(LONG).await);
-    let guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
+    let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_none());
     let waiter = waiter(&mutex, 2).await;
     waiter.abort();
@@ -128,12 +128,10 @@ fn no_runtime_is_needed() {
     park_on(async {
         let session = lab.session().await;
         let mutex = session.mutex(&lab.name()).unwrap();
-        let guard = mutex.lock_timeout(TTL).await.unwrap();
+        let guard = mutex.lock().await.unwrap();
         assert_eq!(guard.run(mutex.queue()).await.unwrap().unwrap().len(), 1);
         assert!(mutex.probe().await.unwrap().is_some());
-        let second = mutex.lock_timeout(Duration::from_millis(50)).await;
-        assert!(matches!(second, Err(LockError::Timeout { .. })), "{second:?}");
-        guard.hand_over().await.unwrap().unlock().await.unwrap();
+        guard.requeue().await.unwrap().unlock().await.unwrap();
         let guard = mutex.try_lock().await.unwrap().expect("it is free");
         servers.block_on(lab.revoke(session.lease().id));
         guard.lost().await;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use fenced_lock::{BackendErrorKind, LockError, SessionKeeper, SessionOptions};
 use testkit::wait::{eventually, within};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL};
+use super::lab::kind_of;
 
 /// A keeper, and how often it has opened a session after a minute.
 async fn opened_in_a_minute(backend: &Arc<FaultyBackend>) -> usize {
@@ -56,6 +57,44 @@ async fn a_keeper_tells_what_does_not_pass() {
     let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
     let error = within("the refusal is told", keeper.session()).await.unwrap_err();
     assert!(matches!(error, LockError::Backend(_)), "{error}");
+}
+
+/// Goal: a caller that wants a lock waits for a service that is away for a TTL, and is then told why it has none; and it
+/// gets the lock if the service comes back in time.
+#[tokio::test(start_paused = true)]
+async fn a_keeper_tries_for_a_ttl() {
+    let backend = FaultyBackend::new();
+    backend.open.always(Fault::Fails(BackendErrorKind::Transient));
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    let began_at = Instant::now();
+    let error = keeper.lock("a").await.unwrap_err();
+    assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Transient);
+    assert_eq!(began_at.elapsed().as_secs(), TTL.as_secs());
+    let back = async {
+        sleep(TTL / 2).await;
+        backend.open.clear();
+    };
+    let (guard, ()) = tokio::join!(keeper.lock("a"), back);
+    guard.unwrap().unlock().await.unwrap();
+
+    backend.enqueue.always(Fault::Fails(BackendErrorKind::Refused));
+    let began_at = Instant::now();
+    let error = keeper.lock("a").await.unwrap_err();
+    assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Refused);
+    assert!(began_at.elapsed() > TTL / 2 && began_at.elapsed() <= TTL);
+    let asked = backend.enqueue.count();
+    assert!(asked < 30, "{asked} requests");
+}
+
+/// Goal: the work under a lock counts as done if the lock was held to its end, though the release is refused.
+#[tokio::test(start_paused = true)]
+async fn work_is_done_though_the_release_is_refused() {
+    let backend = FaultyBackend::new();
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    backend.release.always(Fault::Fails(BackendErrorKind::Refused));
+    assert_eq!(keeper.with("a", async |_| 7).await, Ok(7));
+    backend.release.clear();
+    keeper.close().await;
 }
 
 /// Goal: a keeper that is being closed gives out no session, though the one that drains lives.

@@ -69,7 +69,7 @@ pub(crate) trait Lab {
     }
 
     async fn session_called(&self, label: &str) -> Session<Self::Token> {
-        let options = SessionOptions { label: label.into(), ..SessionOptions::new(TTL) };
+        let options = SessionOptions::new(TTL).label(label);
         Session::open(self.backend(), options).await.unwrap()
     }
 

@@ -4,9 +4,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fenced_lock::{Backend, Token, ZooKeeperBackend, ZooKeeperOptions};
-#[cfg(feature = "zookeeper-tls")]
-use fenced_lock::{Session, SessionOptions};
+use fenced_lock::{
+    Backend, Session, SessionOptions, Token, ZooKeeperBackend, ZooKeeperOptions, ZooKeeperTls,
+};
 use testkit::wait::eventually;
 use testkit::{PrivateZooKeeper, Proxy, ZooKeeperOptions as ServerOptions, probe};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,17 +14,14 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
-use super::lab::{FoundLab, Lab, ServerLab};
-#[cfg(feature = "zookeeper-tls")]
-use super::lab::{LONG, TTL};
+use super::lab::{FoundLab, LONG, Lab, ServerLab, TTL};
 
 /// Statics are not dropped: its guardian ends it with the process.
 static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
 
 pub(crate) struct ZooKeeperLab {
     port: u16,
-    #[cfg(feature = "zookeeper-tls")]
-    pub(crate) tls: Option<(u16, fenced_lock::ZooKeeperTls)>,
+    pub(crate) tls: Option<(u16, ZooKeeperTls)>,
 }
 
 impl ZooKeeperLab {
@@ -38,7 +35,6 @@ impl ZooKeeperLab {
     }
 
     /// A ZooKeeper of its own, whose port with TLS the backends use.
-    #[cfg(feature = "zookeeper-tls")]
     pub(crate) async fn secured() -> Option<(PrivateZooKeeper, Self)> {
         if !Self::is_installed() {
             return None;
@@ -49,7 +45,7 @@ impl ZooKeeperLab {
         let (certificate, key) = certificates.client();
         let read = |path| std::fs::read(path).unwrap();
         let identity = Some((read(certificate), read(key)));
-        let tls = fenced_lock::ZooKeeperTls { ca: read(certificates.ca()), identity };
+        let tls = ZooKeeperTls { ca: read(certificates.ca()), identity };
         let lab = Self { tls: Some((port, tls)), ..Self::of(&server) };
         // a Java that has just started takes its time for the first handshakes
         let backend = lab.backend();
@@ -70,15 +66,10 @@ impl ZooKeeperLab {
     }
 
     pub(crate) fn on(port: u16) -> Self {
-        Self {
-            port,
-            #[cfg(feature = "zookeeper-tls")]
-            tls: None,
-        }
+        Self { port, tls: None }
     }
 
     pub(crate) fn options(&self) -> ZooKeeperOptions {
-        #[cfg(feature = "zookeeper-tls")]
         if let Some((port, tls)) = self.tls.clone() {
             let servers = format!("127.0.0.1:{port}");
             return ZooKeeperOptions { tls: Some(tls), ..ZooKeeperOptions::new(servers) };
@@ -141,10 +132,9 @@ impl Lab for ZooKeeperLab {
     }
 
     /// Over TLS with a longer TTL: in a short session there is little time for a handshake.
-    #[cfg(feature = "zookeeper-tls")]
     async fn session_called(&self, label: &str) -> Session {
         let ttl = if self.tls.is_some() { LONG } else { TTL };
-        let options = SessionOptions { label: label.into(), ..SessionOptions::new(ttl) };
+        let options = SessionOptions::new(ttl).label(label);
         Session::open(self.backend(), options).await.unwrap()
     }
 
@@ -177,7 +167,6 @@ impl FoundLab for ZooKeeperLab {
     }
 
     async fn behind_proxy(&self) -> (Proxy, Self) {
-        #[cfg(feature = "zookeeper-tls")]
         if let Some((port, tls)) = self.tls.clone() {
             let proxy = Proxy::to(port).await.unwrap();
             let tls = Some((proxy.port(), tls));

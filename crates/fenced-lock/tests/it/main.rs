@@ -102,6 +102,8 @@ macro_rules! contract_with {
                 an_owner_takes_the_lock_anew_after_a_loss
                 run_ends_with_the_hold
                 a_session_lost_here_is_closed_there
+                the_longest_hold_ends
+                a_keeper_locks_beyond_a_loss
                 a_keeper_opens_the_next_session;
             $($more)*
         }

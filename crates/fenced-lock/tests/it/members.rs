@@ -33,7 +33,7 @@ async fn everything_works(lab: &EtcdLab, session: Session) {
         let guard = mutex.lock().await.unwrap();
         assert_eq!(queue_of(&mutex).await.len(), 1);
         assert!(mutex.try_lock().await.unwrap().is_none());
-        let guard = guard.hand_over().await.unwrap();
+        let guard = guard.requeue().await.unwrap();
         guard.unlock().await.unwrap();
         mutex.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
     }
@@ -87,7 +87,7 @@ async fn renewals_find_the_member_that_answers() {
     let endpoints = [proxies[0].url(), proxies[1].url(), lab.endpoint().to_owned()];
     let idle = session_at(&endpoints, 2 * TTL).await;
     let options = EtcdOptions::new([proxies[0].url(), lab.endpoint().to_owned()]);
-    let with_margin = SessionOptions { margin: Duration::MAX, ..SessionOptions::new(2 * TTL) };
+    let with_margin = SessionOptions::new(2 * TTL).margin(Duration::MAX);
     let careful = Session::open(Arc::new(EtcdBackend::new(options).unwrap()), with_margin);
     let careful = careful.await.unwrap();
     for proxy in &proxies {
@@ -123,7 +123,7 @@ async fn nothing_is_concluded_from_a_watch_that_is_silent() {
 
     let its_name = direct.mutex(handed_over.name()).unwrap();
     lab.delete(&queue_of(&its_name).await.remove(0)).await;
-    let error = handed_over.hand_over().await.unwrap_err();
+    let error = handed_over.requeue().await.unwrap_err();
     assert!(matches!(error, LockError::Lost), "{error}");
 
     lab.revoke(session.lease().id).await;
@@ -192,7 +192,7 @@ async fn a_release_that_another_member_did_is_a_release() {
         let mutex = session.mutex(mutex.name()).unwrap();
         let guard = mutex.lock().await.unwrap();
         proxy.hold(Direction::ToClient);
-        let guard = guard.hand_over().await.unwrap();
+        let guard = guard.requeue().await.unwrap();
         assert_eq!(queue_of(&mutex).await.len(), 1);
         guard.unlock().await.unwrap();
     }

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions, Permission};
+use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PutOptions};
 use fenced_lock::{
-    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session, SessionOptions,
+    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session, SessionKeeper,
+    SessionOptions,
 };
+use hyper::Method;
 use testkit::wait::{eventually, within};
-use testkit::{AuthTokens, EtcdOptions as ServerOptions, PrivateEtcd};
+use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, PrivateEtcd, probe};
 
 use super::lab::{LONG, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter};
 
@@ -61,6 +63,14 @@ pub(super) async fn with_users(etcd: &PrivateEtcd) -> Client {
 pub(super) async fn root_of(etcd: &PrivateEtcd) -> Client {
     let as_root = ConnectOptions::new().with_user("root", "secret");
     Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
+}
+
+/// How many transactions etcd has refused for want of permission.
+async fn refusals(etcd: &PrivateEtcd) -> usize {
+    let (_, page) = probe::http(Method::GET, etcd.port(), "/metrics", "").await.unwrap();
+    let labels = r#"{grpc_code="PermissionDenied",grpc_method="Txn","#;
+    let line = page.lines().find(|l| l.starts_with("grpc_server_handled") && l.contains(labels));
+    line.map_or(0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
 }
 
 fn is_refused(result: &Result<Guard, LockError>) -> bool {
@@ -136,7 +146,7 @@ async fn a_forgotten_token_is_no_matter() {
     guard.unlock().await.unwrap();
     let next = within("the waiter is granted", waiter).await.unwrap().unwrap();
     next.unlock().await.unwrap();
-    held.hand_over().await.unwrap().unlock().await.unwrap();
+    held.requeue().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
@@ -176,13 +186,13 @@ async fn authentication_may_be_switched_off_and_on() {
     let held = session.mutex("b").unwrap().lock().await.unwrap();
     for _ in 0..2 {
         client.auth_disable().await.unwrap();
-        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
         let later = session_of("root", &etcd).await.mutex("a").unwrap();
         later.lock().await.unwrap().unlock().await.unwrap();
         let mut plain = Client::connect([etcd.endpoint()], None).await.unwrap();
         plain.auth_enable().await.unwrap();
         client = root_of(&etcd).await;
-        mutex.lock().await.unwrap().hand_over().await.unwrap().unlock().await.unwrap();
+        mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
     }
     assert!(!held.is_lost());
     held.unlock().await.unwrap();
@@ -222,7 +232,7 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
         let guard = within("it is granted", mutex.lock()).await.unwrap();
         let keys = Permission::read(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
-        let guard = within("it is handed over", guard.hand_over()).await.unwrap();
+        let guard = within("it is handed over", guard.requeue()).await.unwrap();
         within("it is released", guard.unlock()).await.unwrap();
         let keys = Permission::write(format!("elsewhere-{change}"));
         root.role_grant_permission("flash-sale", keys).await.unwrap();
@@ -235,12 +245,12 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
 #[tokio::test]
 async fn a_look_that_is_allowed_later_counts() {
     let (etcd, mut root) = etcd_with_users().await;
-    let app = session_of("app", &etcd).await;
-    let mutex = app.mutex("refused").unwrap();
-    assert!(mutex.lock().await.is_err());
-    assert!(!mutex.queue_snapshot().unwrap().is_current);
+    let backend = backend_of("app", "secret", &etcd);
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
+    assert!(app.mutex("refused").unwrap().lock().await.is_err());
+    assert!(!backend.queue_snapshot("refused").is_current);
     allow(&mut root, "refused").await;
-    eventually("it is seen", async || mutex.queue_snapshot().unwrap().is_current).await;
+    eventually("it is seen", async || backend.queue_snapshot("refused").is_current).await;
 }
 
 /// Goal: names that a user may not use end no watch of those that it may.
@@ -291,7 +301,7 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     }
     let ttl = Duration::from_secs(4);
     let backend = backend_of("app", "secret", &etcd);
-    let app = Session::open(backend, SessionOptions::new(ttl)).await.unwrap();
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(ttl)).await.unwrap();
     let kept = app.mutex("kept").unwrap().lock().await.unwrap();
     let taken = app.mutex("taken").unwrap().lock().await.unwrap();
     let mutex = session_of("app", &etcd).await.mutex("taken").unwrap();
@@ -302,7 +312,7 @@ async fn a_name_that_is_taken_away_costs_no_other() {
     tokio::time::sleep(2 * ttl).await;
     assert_eq!(app.lost_reason(), None, "its lease is renewed");
     let seen_as_it_is = async || {
-        let snapshot = app.mutex("kept").unwrap().queue_snapshot().unwrap();
+        let snapshot = backend.queue_snapshot("kept");
         let seen = snapshot.queue.iter().map(|claim| claim.lease).collect::<Vec<_>>();
         let is = app.mutex("kept").unwrap().queue().await.unwrap();
         seen == is.iter().map(|entry| entry.lease).collect::<Vec<_>>()
@@ -332,7 +342,7 @@ async fn a_name_that_was_just_taken_away_refuses_no_other() {
         let held = app.mutex("handed-over").unwrap().lock().await.unwrap();
         let [new, tried] = ["new", "tried"].map(|name| app.mutex(name).unwrap());
         forbid(&mut root, "taken").await;
-        let held = if first == 0 { held.hand_over().await.unwrap() } else { held };
+        let held = if first == 0 { held.requeue().await.unwrap() } else { held };
         if first == 1 {
             new.lock().await.unwrap().unlock().await.unwrap();
         }
@@ -391,4 +401,56 @@ async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
     let prefix = GetOptions::new().with_prefix();
     let is_there = root.get("held/", Some(prefix)).await.unwrap().count() == 1;
     assert_eq!(held.is_lost(), !is_there);
+}
+
+/// Goal: a key that a given-up request left behind, and that could not be deleted when it was found, is deleted later
+/// though its lock is not used meanwhile: other processes wait behind it.
+#[tokio::test]
+async fn an_orphan_that_cannot_be_deleted_is_found_again() {
+    let (etcd, mut root) = etcd_with_users().await;
+    allow(&mut root, "a").await;
+    let app = session_of("app", &etcd).await;
+    let mutex = app.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    eventually("the watch runs", async || !guard.is_contended()).await;
+    guard.unlock().await.unwrap();
+    let reads = Permission::read("a/").with_prefix();
+    root.role_grant_permission("app", reads).await.unwrap();
+    let refusals = async || refusals(&etcd).await;
+    let before = refusals().await;
+    let lease = app.lease().id;
+    let orphan = format!("a/{lease:x}-999999");
+    root.put(orphan.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
+    eventually("its deletion is refused", async || refusals().await > before).await;
+    allow(&mut root, "a").await;
+    let is_there = async || root.clone().get(orphan.clone(), None).await.unwrap().count() > 0;
+    eventually("it is deleted", async || !is_there().await).await;
+}
+
+/// Goal: an etcd whose certificate is not trusted is told, and not waited for.
+#[tokio::test]
+async fn a_certificate_that_is_not_trusted_is_told() {
+    let secured = Some(AuthTokens::Simple(300));
+    let server = ServerOptions { secured, ..ServerOptions::default() };
+    let etcd = PrivateEtcd::start(server).await.unwrap();
+    let read = |path| std::fs::read(path).unwrap();
+    let certificates = etcd.certificates().unwrap();
+    let (certificate, key) = certificates.client();
+    let ours = EtcdOptions {
+        ca: Some(read(certificates.ca())),
+        identity: Some((read(certificate), read(key))),
+        ..EtcdOptions::new([etcd.endpoint()])
+    };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let others = Certificates::create_in(elsewhere.path()).unwrap();
+    let options = EtcdOptions { ca: Some(read(others.ca())), ..ours };
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let keeper = SessionKeeper::start(backend, SessionOptions::new(LONG));
+    let opened = within("the refusal", keeper.session()).await;
+    let error = opened.as_ref().unwrap_err() as &dyn std::error::Error;
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    let text = sources.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    assert_eq!(text.matches("certificate").count(), 1, "the cause is told once: {text}");
+    assert_eq!(kind_of(opened), BackendErrorKind::Permanent, "{text}");
+    keeper.close().await;
 }

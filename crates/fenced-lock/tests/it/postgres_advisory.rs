@@ -215,7 +215,7 @@ async fn a_cut_at_any_request_leaves_nothing_behind() {
             let course = async {
                 let session = lab.kind.open(&options, HOUR).await?;
                 let guard = session.mutex("a")?.lock().await?;
-                guard.hand_over().await?.unlock().await?;
+                guard.requeue().await?.unlock().await?;
                 session.close().await
             };
             let ended = within("the calls end", course).await;
@@ -284,7 +284,7 @@ async fn a_claim_that_was_handed_over_is_not_shown() {
     let first = guard.key();
     let waiter = tokio::spawn(async move { theirs.lock().await });
     queue_length(&ours, 2).await;
-    let handing_over = tokio::spawn(guard.hand_over());
+    let handing_over = tokio::spawn(guard.requeue());
     let others = within("the other one is served", waiter).await.unwrap().unwrap();
     queue_length(&ours, 2).await;
     let queue = ours.queue().await.unwrap();
@@ -333,7 +333,7 @@ async fn rights_are_needed_and_enough() {
     assert!(text.contains(grant));
     operator.batch_execute(&grant.replace("TO app", "TO advisory_user")).await.unwrap();
     let mutex = lab.kind.open(&options, HOUR).await.unwrap().mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
+    let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
     assert_eq!(mutex.queue().await.unwrap()[0].token, Some(guard.token()));
 }
 
@@ -349,7 +349,7 @@ async fn connections_are_encrypted() {
     let options = PostgresOptions { ca, ..options };
     let session = lab.kind.open(&options, HOUR).await.unwrap();
     let mutex = session.mutex("a").unwrap();
-    let guard: Guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
+    let guard: Guard = mutex.lock().await.unwrap().requeue().await.unwrap();
     assert_eq!(queue_of(&mutex).await, [guard.key()]);
     guard.unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());

@@ -184,7 +184,7 @@ async fn rights_and_certificates() {
     let guard = one.mutex("a").unwrap().lock().await.unwrap();
     assert!(other.mutex("a").unwrap().try_lock().await.unwrap().is_none());
     let waiter = waiter(&other.mutex("a").unwrap(), 2).await;
-    let handing_over = tokio::spawn(guard.hand_over());
+    let handing_over = tokio::spawn(guard.requeue());
     within("a grant", waiter).await.unwrap().unwrap().unlock().await.unwrap();
     let guard = within("the lock is back", handing_over).await.unwrap().unwrap();
     guard.unlock().await.unwrap();
@@ -299,7 +299,7 @@ async fn nothing_is_left_in_memory() {
     let session =
         Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
     let mutex = session.mutex(&lab.name()).unwrap();
-    let guard = mutex.lock().await.unwrap().hand_over().await.unwrap();
+    let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_none());
     waiter(&mutex, 2).await.abort();
     queue_length(&mutex, 1).await;

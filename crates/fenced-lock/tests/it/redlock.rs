@@ -339,7 +339,7 @@ async fn lost_answers_leave_no_claim() {
         swallow();
         let guard: Guard<Unfenced> = within("a grant", mutex.lock()).await.unwrap();
         swallow();
-        let guard = within("a hand-over", guard.hand_over()).await.unwrap();
+        let guard = within("a hand-over", guard.requeue()).await.unwrap();
         swallow();
         within("a release", guard.unlock()).await.unwrap();
         eventually("nothing is left", async || count(&nodes, "a").await == 0).await;

@@ -1,16 +1,21 @@
 //! Many names, and long queues.
 
+use std::sync::Arc;
+
 use etcd_client::{DeleteOptions, Txn, TxnOp};
+use fenced_lock::{Session, SessionOptions};
 use testkit::wait::{eventually, within};
 
-use super::lab::{EtcdLab, LONG, Lab, queue_length, waiter};
+use super::lab::{EtcdLab, LONG, Lab as _, queue_length, waiter};
 
 /// Goal: a queue that is larger than a message may be, of keys or of values, can be seen, tried and
 /// waited in.
 #[tokio::test]
 async fn a_queue_may_be_larger_than_a_message() {
     let lab = EtcdLab::shared().await;
-    let session = lab.session_for(LONG).await;
+    let backend = lab.backend_of_its_own();
+    let options = SessionOptions::new(LONG);
+    let session = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
     let mut client = lab.client().await;
     for (length, value, batch) in [(20_000, 0, 50), (100, 100_000, 10)] {
         let mutex = session.mutex(&format!("{}-{}", lab.name(), "long".repeat(60))).unwrap();
@@ -23,7 +28,7 @@ async fn a_queue_may_be_larger_than_a_message() {
         assert_eq!(mutex.queue().await.unwrap().len(), length);
         assert!(mutex.try_lock().await.unwrap().is_none());
         eventually("all is seen", async || {
-            let seen = mutex.queue_snapshot().unwrap();
+            let seen = backend.queue_snapshot(mutex.name());
             seen.is_current && seen.queue.len() == length
         })
         .await;

@@ -15,7 +15,7 @@ use super::lab::queue_of;
 /// Goal: a margin that would leave no time to renew does not end the session.
 #[tokio::test(start_paused = true)]
 async fn a_margin_larger_than_the_ttl_is_cut() {
-    let options = SessionOptions { margin: Duration::MAX, ..SessionOptions::new(TTL) };
+    let options = SessionOptions::new(TTL).margin(Duration::MAX);
     let session = Session::open(Arc::new(MemoryBackend::new()), options).await.unwrap();
     sleep(10 * TTL).await;
     assert_eq!(session.lost_reason(), None);

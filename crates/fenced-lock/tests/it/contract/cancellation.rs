@@ -56,7 +56,7 @@ pub(crate) async fn a_dropped_hand_over_leaves_no_claim(lab: &impl Lab) {
     let guard = mutex.lock().await.unwrap();
     let waiter = tokio::spawn(async move { other.lock().await.unwrap() });
     queue_length(&mutex, 2).await;
-    let handing_over = tokio::spawn(guard.hand_over());
+    let handing_over = tokio::spawn(guard.requeue());
     let others = waiter.await.unwrap();
     queue_length(&mutex, 2).await;
     handing_over.abort();

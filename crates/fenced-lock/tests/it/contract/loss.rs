@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, Clock, Ends, GrantToken, Lease, LockError, LostReason, Owner,
-    Promises, QueueEntry, Released, Session, SessionKeeper, SessionOptions, Ticket, Token,
+    Backend, BackendFuture, Claim, Clock, Ends, GrantToken, Guard, Lease, LockError, LostReason,
+    Owner, Promises, QueueEntry, Released, Session, SessionKeeper, SessionOptions, Ticket, Token,
 };
 use testkit::wait::within;
 use tokio::runtime::Handle;
@@ -184,7 +184,9 @@ impl<T: GrantToken> Backend for Silent<T> {
     type Token = T;
 
     fn promises(&self) -> Promises {
-        Promises { ends: Ends::Lease(Clock::Monotonic), ..self.0.promises() }
+        let mut promises = self.0.promises();
+        promises.ends = Ends::Lease(Clock::Monotonic);
+        promises
     }
 
     fn runtime(&self) -> Option<Handle> {
@@ -193,8 +195,8 @@ impl<T: GrantToken> Backend for Silent<T> {
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         Box::pin(async move {
-            let lease = self.0.open(ttl).await?;
-            Ok(Lease { ttl: Duration::from_secs(1), ..lease })
+            let Lease { id, cluster, .. } = self.0.open(ttl).await?;
+            Ok(Lease::new(id, Duration::from_secs(1), cluster))
         })
     }
 
@@ -217,6 +219,53 @@ impl<T: GrantToken> Backend for Silent<T> {
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
         self.0.queue(name)
     }
+}
+
+/// Goal: a lock that is waited for is granted though the session was lost meanwhile; what is done under it is told apart from
+/// what was lost in the middle, and the lock is free afterwards.
+pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
+    let name = lab.name();
+    let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
+    let other = lab.session_for(HOUR).await.mutex(&name).unwrap();
+    let held = other.lock().await.unwrap();
+    let waiter = tokio::spawn({
+        let (keeper, name) = (keeper.clone(), name.clone());
+        async move { keeper.with(&name, async |guard| guard.name().to_owned()).await }
+    });
+    assert!(keeper.try_lock(&name).await.unwrap().is_none());
+    queue_length(&other, 2).await;
+    lab.revoke(keeper.session().await.unwrap().lease().id).await;
+    held.unlock().await.unwrap();
+    assert_eq!(within("the work is done", waiter).await.unwrap().unwrap(), name);
+
+    let revoke = async |_: &Guard<_>| {
+        lab.revoke(keeper.current().unwrap().lease().id).await;
+        std::future::pending::<()>().await;
+    };
+    let ended = within("the work ends", keeper.with(&name, revoke)).await;
+    assert_eq!(ended, Err(LockError::Lost));
+    keeper.lock(&name).await.unwrap().unlock().await.unwrap();
+    keeper.close().await;
+}
+
+/// Goal: a task that hangs does not keep a lock for ever: its guard is lost after the longest hold, and the next is served,
+/// while the session goes on.
+pub(crate) async fn the_longest_hold_ends(lab: &impl Lab) {
+    let name = lab.name();
+    let options = SessionOptions::new(HOUR).hold_for(Duration::from_millis(200));
+    let session = Session::open(lab.backend(), options).await.unwrap();
+    let mutex = session.mutex(&name).unwrap();
+    let mut owner = Owner::new();
+    let guard = mutex.lock_as(&mut owner).await.unwrap();
+    let inner = guard.reenter().unwrap();
+    let next = lab.session_for(HOUR).await.mutex(&name).unwrap();
+    let next = within("the next is served", next.lock()).await.unwrap();
+    assert!(guard.is_lost() && !next.is_lost() && !session.is_lost());
+    within("the holder is told", guard.lost()).await;
+    assert_eq!(inner.unlock().await, Err(LockError::Lost));
+    drop(guard);
+    next.unlock().await.unwrap();
+    mutex.lock_as(&mut owner).await.unwrap().unlock().await.unwrap();
 }
 
 /// Goal: a keeper has a live session again after one was lost, and none after it was closed.

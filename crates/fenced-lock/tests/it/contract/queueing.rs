@@ -69,7 +69,7 @@ pub(crate) async fn a_hand_over_goes_to_the_next_and_comes_back(lab: &impl Lab<T
     let first = guard.token();
     let waiter = tokio::spawn(async move { other.lock().await.unwrap() });
     queue_length(&mutex, 2).await;
-    let handing_over = tokio::spawn(guard.hand_over());
+    let handing_over = tokio::spawn(guard.requeue());
     let others = waiter.await.unwrap();
     assert!(!handing_over.is_finished());
     let second = others.token();
@@ -78,7 +78,7 @@ pub(crate) async fn a_hand_over_goes_to_the_next_and_comes_back(lab: &impl Lab<T
     assert!(first < second && second < again.token());
     assert_eq!(queue_of(&mutex).await.len(), 1);
     // with nobody waiting it comes back at once
-    let again = again.hand_over().await.unwrap();
+    let again = again.requeue().await.unwrap();
     again.unlock().await.unwrap();
     assert!(queue_of(&mutex).await.is_empty());
 }
@@ -90,7 +90,7 @@ pub(crate) async fn a_hand_over_with_entries_left_keeps_the_lock(lab: &impl Lab)
     let outer = mutex.lock_as(&mut owner).await.unwrap();
     let inner = mutex.lock_as(&mut owner).await.unwrap();
     let token = inner.token();
-    let inner = inner.hand_over().await.unwrap();
+    let inner = inner.requeue().await.unwrap();
     assert_eq!(inner.token(), token);
     drop(inner);
     outer.unlock().await.unwrap();

@@ -242,7 +242,7 @@ pub(crate) async fn the_way_to_the_service_is_measured(lab: &impl FoundLab) {
         proxy.delay(each_way);
         let guard = mutex.lock().await.unwrap();
         assert!(guard.enqueued_in() >= 2 * each_way);
-        let guard = guard.hand_over().await.unwrap();
+        let guard = guard.requeue().await.unwrap();
         assert!(guard.enqueued_in() >= 2 * each_way);
         guard.unlock().await.unwrap();
     }
@@ -295,7 +295,7 @@ pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
         let first = guard.token();
         assert_eq!(queue_of(&direct).await, [guard.key()]);
         proxy.lose_answers(1);
-        let guard = within("the hand-over", guard.hand_over()).await.unwrap();
+        let guard = within("the hand-over", guard.requeue()).await.unwrap();
         assert!(guard.token() > first);
         assert_eq!(queue_of(&direct).await, [guard.key()]);
         proxy.lose_answers(1);
@@ -318,7 +318,7 @@ pub(crate) async fn a_lost_request_is_sent_again(lab: &impl ServerLab) {
     for _ in 0..3 {
         let guard = lose_request(&proxy, mutex.lock()).await.unwrap();
         assert_eq!(queue_of(&direct).await, [guard.key()]);
-        let guard = lose_request(&proxy, guard.hand_over()).await.unwrap();
+        let guard = lose_request(&proxy, guard.requeue()).await.unwrap();
         assert_eq!(queue_of(&direct).await, [guard.key()]);
         lose_request(&proxy, guard.unlock()).await.unwrap();
         assert!(queue_of(&direct).await.is_empty());
@@ -367,7 +367,7 @@ pub(crate) async fn a_server_killed_and_started_again<L: ServerLab>(_: &L) {
     queue_length(&mutex, 0).await;
     eventually("the session notices", async || session.is_answered()).await;
     assert!(!held.is_lost());
-    assert!(held.hand_over().await.unwrap().token().revision() > before.revision());
+    assert!(held.requeue().await.unwrap().token().revision() > before.revision());
 }
 
 /// Goal: an error and its sources tell the cause, and this library's part of the text does not repeat it.
