@@ -19,13 +19,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::TryFutureExt as _;
 use futures_util::future::{join_all, try_join, try_join4};
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
@@ -33,12 +33,11 @@ use tokio_postgres::{Error, Row};
 use super::PostgresOptions;
 use super::failure::failure;
 use super::link::{Access, Link, Wire};
-use crate::own_thread::OwnThread;
-use crate::random::random_id;
-use crate::waiters::Waiters;
+use crate::asked::{Asked, AskedBackend, Driver, How};
+use crate::waiters::{Answer, Waiters};
 use crate::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, Ends, Lease,
-    Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
+    Promises, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
 const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended($1, 0))";
@@ -101,146 +100,67 @@ const NAME: &str = "fenced-lock";
 /// session.close().await
 /// # }
 /// ```
-pub struct PostgresAdvisoryBackend {
-    shared: Arc<Shared>,
-    /// What the connections run on.
-    _runtime: OwnThread,
-}
+#[derive(Debug)]
+pub struct PostgresAdvisoryBackend(Driver<Advisory>);
 
 impl PostgresAdvisoryBackend {
     /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot
-    /// be started.
+    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot be
+    /// started.
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
-        let (shared, runtime) = Shared::start(options)?;
-        Ok(Self { shared, _runtime: runtime })
+        let connector = options.connector()?;
+        let make = |runtime: &Handle, this: &Weak<Advisory>| {
+            let table = "fenced_lock.names";
+            let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
+            Advisory {
+                requests: Link::new(&access, NAME, None),
+                access,
+                waiters: Waiters::new(),
+                sessions: Mutex::default(),
+                connections: Mutex::default(),
+                this: Weak::clone(this),
+            }
+        };
+        Ok(Self(Driver::start("postgres-lock", make)?))
     }
 }
 
-impl Backend for PostgresAdvisoryBackend {
-    type Token = Token;
+impl AskedBackend for PostgresAdvisoryBackend {
+    type Service = Advisory;
 
-    fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Arrival,
-            wake: Wake::ServerWait,
-            token: TokenLife::Durable,
-            ends: Ends::Lease(Clock::Wall),
-            loss: Loss::Pushed,
-            queue: QueueView::Whole,
-        }
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.shared.access.runtime.clone())
-    }
-
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.shared.open(ttl))
-    }
-
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.shared.renew(lease))
-    }
-
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.shared.close(lease))
-    }
-
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(async move {
-            let wire = self.shared.connect_for(claim).await?;
-            Ok(self.shared.lock(claim, wire, How::Wait))
-        })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(self.shared.try_lock(claim))
-    }
-
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.shared.release(claim))
-    }
-
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(self.shared.hand_over(held, next))
-    }
-
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(self.shared.queue(name))
+    fn driver(&self) -> &Driver<Advisory> {
+        &self.0
     }
 }
 
-impl std::fmt::Debug for PostgresAdvisoryBackend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresAdvisoryBackend").finish_non_exhaustive()
-    }
-}
-
-struct Shared {
+/// The connections that wait and hold. The server's answers to them come by themselves: there is nothing to ask.
+pub struct Advisory {
     access: Arc<Access>,
     waiters: Waiters<Token>,
     /// Looks at queues, and ends the connections of claims.
     requests: Link,
-    /// The connection of each session, and its TTL.
-    leases: Mutex<HashMap<i64, (Arc<Wire>, Duration)>>,
+    /// The connection of each session.
+    sessions: Mutex<HashMap<i64, Arc<Wire>>>,
     /// The connection of each claim.
     connections: Mutex<HashMap<Claim, Arc<Wire>>>,
+    /// For what goes on after a request.
+    this: Weak<Self>,
 }
 
-/// How to lock.
-enum How {
-    Wait,
-    Try,
-    /// After releasing what this connection holds, and saying so.
-    After(oneshot::Sender<()>),
-}
+/// The answer to a claim whose grant will come by itself.
+const WAITING: Answer<Token> =
+    Answer { status: ClaimStatus::Waiting, ask_again_in: Duration::from_secs(3600) };
 
 /// By how much the server's timeout is longer than the TTL.
 fn slack(ttl: Duration) -> Duration {
     ttl / 10
 }
 
-/// Locks, and counts; no token if a try found the lock taken.
-async fn advisory_lock(
-    wire: &Wire,
-    session: &Wire,
-    claim: &Claim,
-    how: How,
-) -> Result<Option<i64>, Error> {
-    let name = &*claim.name;
-    let lock = async { try_join(ask(wire, LOCK, name), wire.end_without(session)).await };
-    let count = async {
-        let shown = application_name(claim, "%s");
-        let params: &[(&(dyn ToSql + Sync), Type)] = &[(&name, Type::TEXT), (&shown, Type::TEXT)];
-        wire.client.query_typed_one(COUNT, params).await?.try_get(0)
-    };
-    let token = match how {
-        How::Try if !ask(wire, TRY_LOCK, name).await?.try_get::<_, bool>(0)? => return Ok(None),
-        How::Try => count.await?,
-        How::Wait => try_join(lock, count).await?.1,
-        How::After(done) => {
-            let unlock = ask(wire, UNLOCK, name).inspect_ok(|_| _ = done.send(()));
-            try_join4(unlock, show(wire, claim, "-"), lock, count).await?.3
-        }
-    };
-    Ok(Some(token))
-}
-
 async fn ask(wire: &Wire, sql: &str, name: &str) -> Result<Row, Error> {
     wire.client.query_typed_one(sql, &[(&name, Type::TEXT)]).await
-}
-
-/// Shows a claim, with this token.
-async fn show(wire: &Wire, claim: &Claim, token: &str) -> Result<(), Error> {
-    ask(wire, SHOW, &application_name(claim, token)).await.map(drop)
 }
 
 /// How a claim is shown: its lease, its number, its token once it has one, and as much of the label as the server
@@ -268,113 +188,9 @@ fn lease_gone() -> BackendError {
     BackendError::new(BackendErrorKind::LeaseGone, "the session's connection has ended")
 }
 
-impl Shared {
-    fn start(options: &PostgresOptions) -> Result<(Arc<Self>, OwnThread), BackendError> {
-        let runtime = OwnThread::start("postgres-lock")?;
-        let (connector, table) = (options.connector()?, "fenced_lock.names");
-        let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
-        let requests = Link::new(&access, NAME, None);
-        let (leases, connections) = (Mutex::default(), Mutex::default());
-        Ok((
-            Arc::new(Self { access, waiters: Waiters::new(), requests, leases, connections }),
-            runtime,
-        ))
-    }
-
-    /// Has the claim lock on this connection, in the background.
-    fn lock(self: &Arc<Self>, claim: &Claim, wire: Arc<Wire>, how: How) -> Ticket {
-        let ticket = self.waiters.expect(claim);
-        self.connections().insert(claim.clone(), Arc::clone(&wire));
-        let (shared, claim, status) = (Arc::clone(self), claim.clone(), ticket.status.clone());
-        self.access.runtime.spawn(async move {
-            match shared.locked(&wire, &claim, how).await {
-                Ok(token) => shared.note_granted(&claim, &wire, token),
-                Err(error) => {
-                    tracing::debug!(%claim, %error, "lost the connection of a claim");
-                    wire.give_up();
-                }
-            }
-            shared.until_ended(&claim, status, wire).await;
-        });
-        ticket
-    }
-
-    /// Locks if the lock is free; `None` if it is taken.
-    async fn try_lock(self: &Arc<Self>, claim: &Claim) -> Result<Option<Ticket>, BackendError> {
-        let wire = self.connect_for(claim).await?;
-        let ticket = self.waiters.expect(claim);
-        self.connections().insert(claim.clone(), Arc::clone(&wire));
-        let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
-        let tried = timeout(wire.limit, self.locked(&wire, claim, How::Try)).await;
-        match tried.unwrap_or_else(silence) {
-            Ok(None) => {
-                self.forget(claim);
-                Ok(None)
-            }
-            Ok(token) => {
-                self.note_granted(claim, &wire, token);
-                let (shared, claim) = (Arc::clone(self), claim.clone());
-                let status = ticket.status.clone();
-                self.access
-                    .runtime
-                    .spawn(async move { shared.until_ended(&claim, status, wire).await });
-                Ok(Some(ticket))
-            }
-            Err(error) => {
-                wire.give_up();
-                // a server that answers sees that the connection has ended
-                if error.kind != BackendErrorKind::Transient {
-                    self.forget(claim);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn hand_over(
-        self: &Arc<Self>,
-        held: &Claim,
-        next: &Claim,
-    ) -> Result<Option<Ticket>, BackendError> {
-        let wire = self.connection(held).filter(|wire| !wire.ended.is_cancelled());
-        let Some(wire) = wire else {
-            // the server may not know yet
-            self.release(held).await?;
-            return Ok(None);
-        };
-        self.forget(held);
-        let (done, released) = oneshot::channel();
-        let ticket = self.lock(next, wire, How::After(done));
-        // an error means that the connection is lost, which the ticket tells
-        drop(released.await);
-        Ok(Some(ticket))
-    }
-
-    /// Locks, and returns the token; `None` if a try found the lock taken.
-    async fn locked(
-        &self,
-        wire: &Wire,
-        claim: &Claim,
-        how: How,
-    ) -> Result<Option<i64>, BackendError> {
-        let (session, ttl) = self.lease(claim.lease)?;
-        let mut sent_at = Instant::now();
-        let token = advisory_lock(wire, &session, claim, how).await.map_err(failure)?;
-        // A renewal in the meantime has sent no word on this connection, and counts for the claim all the same. So the
-        // server must have heard of it lately.
-        while token.is_some() && sent_at.elapsed() > slack(ttl) {
-            sent_at = Instant::now();
-            wire.client.batch_execute("").await.map_err(failure)?;
-        }
-        Ok(token)
-    }
-
-    fn leases(&self) -> MutexGuard<'_, HashMap<i64, (Arc<Wire>, Duration)>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lease(&self, id: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
-        self.leases().get(&id).cloned().ok_or_else(lease_gone)
+impl Advisory {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Wire>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<Claim, Arc<Wire>>> {
@@ -385,24 +201,146 @@ impl Shared {
         self.connections().get(claim).cloned()
     }
 
+    /// The connection of a session, and its TTL.
+    fn session(&self, lease: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
+        let ttl = self.waiters.leases().get(&lease).copied();
+        self.sessions().get(&lease).cloned().zip(ttl).ok_or_else(lease_gone)
+    }
+
     /// A connection that ends by itself if nothing is sent on it for a TTL and this slack.
     async fn connect(
         &self,
         name: &str,
         ttl: Duration,
         slack: Duration,
-    ) -> Result<Wire, BackendError> {
+    ) -> Result<Arc<Wire>, BackendError> {
         let idle_ms = (ttl + slack).as_millis();
         // the server looks now and then whether a client that waits is still there
         let settings = format!(
             "-c idle_session_timeout={idle_ms} \
              -c client_connection_check_interval=1000 -c statement_timeout=0 -c lock_timeout=0"
         );
-        self.access.connect(name, &settings, None).await
+        let wire = self.access.connect(name, &settings, None).await?;
+        let (ended, this) = (wire.ended.clone(), Weak::clone(&self.this));
+        self.access.runtime.spawn(async move {
+            ended.cancelled().await;
+            if let Some(this) = this.upgrade() {
+                this.end(|_, wire| wire.ended.is_cancelled());
+            }
+        });
+        Ok(Arc::new(wire))
     }
 
-    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let id = random_id();
+    /// Ends the connections of these claims, and tells the claims. The server may not know yet.
+    fn end(&self, which: impl Fn(&Claim, &Wire) -> bool) {
+        for (claim, wire) in self.connections().iter().filter(|(claim, wire)| which(claim, wire)) {
+            wire.give_up();
+            self.waiters.note(claim, ClaimStatus::Gone);
+        }
+    }
+
+    /// Asks the session's connection for an answer, without giving it up if there is none.
+    async fn check(&self, lease: i64) -> Result<(), BackendError> {
+        let (wire, _) = self.session(lease)?;
+        match timeout(wire.limit, wire.client.batch_execute("")).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(lease_gone()),
+            Err(elapsed) => Err(BackendError::new(BackendErrorKind::Transient, elapsed)),
+        }
+    }
+
+    /// Waits for the lock on this connection, after a release of which it tells.
+    async fn wait(
+        self: Arc<Self>,
+        claim: Claim,
+        wire: Arc<Wire>,
+        release: Option<oneshot::Sender<()>>,
+    ) {
+        let sent_at = Instant::now();
+        let granted = async {
+            let (session, ttl) = self.session(claim.lease)?;
+            let unlock = async {
+                let Some(released) = release else { return Ok(()) };
+                let unlock = ask(&wire, UNLOCK, &claim.name).inspect_ok(|_| _ = released.send(()));
+                try_join(unlock, ask(&wire, SHOW, &application_name(&claim, "-"))).await.map(drop)
+            };
+            let lock = ask(&wire, LOCK, &claim.name);
+            let sent = try_join4(unlock, lock, wire.end_without(&session), count(&wire, &claim));
+            let token = sent.await.map_err(failure)?.3;
+            until_heard(&wire, sent_at, ttl).await.map_err(failure)?;
+            Ok::<_, BackendError>(token)
+        };
+        match granted.await {
+            Ok(token) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
+            Err(error) => {
+                tracing::debug!(%claim, ?error, "lost the connection of a claim");
+                self.end(|other, _| *other == claim);
+            }
+        }
+    }
+
+    /// Locks on this connection if the lock is free.
+    async fn lock_if_free(
+        &self,
+        claim: &Claim,
+        wire: &Wire,
+    ) -> Result<Option<Token>, BackendError> {
+        let (sent_at, (_, ttl)) = (Instant::now(), self.session(claim.lease)?);
+        let tried = async {
+            if !ask(wire, TRY_LOCK, &claim.name).await?.try_get::<_, bool>(0)? {
+                return Ok(None);
+            }
+            let token = count(wire, claim).await?;
+            until_heard(wire, sent_at, ttl).await?;
+            Ok(Some(token))
+        };
+        let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
+        let tried = timeout(wire.limit, tried).await.map(|tried| tried.map_err(failure));
+        tried.unwrap_or_else(silence)
+    }
+
+    fn forget(&self, claim: &Claim) {
+        self.connections().remove(claim);
+        self.waiters.note(claim, ClaimStatus::Gone);
+    }
+}
+
+/// Counts a grant, while the lock is held.
+async fn count(wire: &Wire, claim: &Claim) -> Result<Token, Error> {
+    let shown = application_name(claim, "%s");
+    let params: &[(&(dyn ToSql + Sync), Type)] =
+        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
+    let row = wire.client.query_typed_one(COUNT, params).await?;
+    Ok(Token::new(wire.cluster, row.try_get(0)?))
+}
+
+/// Waits until the server has heard of the connection lately. A renewal while the grant was under way has sent no word on
+/// it, and counts for the claim all the same.
+async fn until_heard(wire: &Wire, mut sent_at: Instant, ttl: Duration) -> Result<(), Error> {
+    while sent_at.elapsed() > slack(ttl) {
+        sent_at = Instant::now();
+        wire.client.batch_execute("").await?;
+    }
+    Ok(())
+}
+
+impl Asked for Advisory {
+    type Token = Token;
+
+    const PROMISES: Promises = Promises {
+        order: Order::Arrival,
+        wake: Wake::ServerWait,
+        token: TokenLife::Durable,
+        ends: Ends::Lease(Clock::Wall),
+        loss: Loss::Pushed,
+        queue: QueueView::Whole,
+    };
+
+    fn waiters(&self) -> &Waiters<Token> {
+        &self.waiters
+    }
+
+    async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
         self.requests.wire().await?;
@@ -410,22 +348,11 @@ impl Shared {
         let wire = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
         wire.ask(wire.client.batch_execute(CHECK_RIGHTS)).await?;
         let cluster = wire.cluster;
-        self.leases().insert(id, (Arc::new(wire), ttl));
-        Ok(Lease { id, ttl, cluster })
+        self.sessions().insert(id, wire);
+        Ok(cluster)
     }
 
-    /// Asks the session's connection for an answer, without giving it up if there is none.
-    async fn check(&self, lease: i64) -> Result<Duration, BackendError> {
-        let (wire, ttl) = self.lease(lease)?;
-        match timeout(self.access.request_timeout, wire.client.batch_execute("")).await {
-            Ok(Ok(())) => Ok(ttl),
-            Ok(Err(_)) => Err(lease_gone()),
-            Err(elapsed) => Err(BackendError::new(BackendErrorKind::Transient, elapsed)),
-        }
-    }
-
-    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
-        let held = self.waiters.holding(lease.id);
+    async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let connections: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
         // the claim of a connection that has ended is gone; one that is silent is not renewed
         let connections =
@@ -434,92 +361,94 @@ impl Shared {
             let silent = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
             timeout(self.access.request_timeout, connections).await.map_err(silent)
         });
-        match renewed.await {
-            Ok((ttl, _)) => Ok(ttl),
-            Err(error) => {
-                if error.kind == BackendErrorKind::LeaseGone {
-                    self.leave(lease.id);
-                }
-                Err(error)
-            }
+        let renewed = renewed.await;
+        if matches!(&renewed, Err(error) if error.kind == BackendErrorKind::LeaseGone) {
+            self.end(|claim, _| claim.lease == lease.id);
         }
+        renewed.map(|_| vec![true; held.len()])
     }
 
-    /// Ends the connections of a session's claims.
-    fn leave(&self, lease: i64) {
-        for claim in self.waiters.on_lease(lease) {
-            self.waiters.note(&claim, ClaimStatus::Gone);
-            if let Some(wire) = self.connection(&claim) {
-                wire.give_up();
-            }
-        }
-    }
-
-    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+    async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Result<(), BackendError> {
+        self.end(|claim, _| claim.lease == lease.id);
+        let of_lease = |claim: &&Claim| claim.lease == lease.id;
+        let claims: Vec<_> = self.connections().keys().filter(of_lease).cloned().collect();
         let mut released = Ok(());
-        for claim in self.waiters.on_lease(lease.id) {
-            if let Err(error) = self.release(&claim).await {
-                released = Err(error);
-            }
+        for claim in claims {
+            released = self.release(&claim).await.map(drop).and(released);
         }
-        self.leave(lease.id);
         self.connections().retain(|claim, _| claim.lease != lease.id);
-        self.leases().remove(&lease.id);
+        self.sessions().remove(&lease.id);
         released
     }
 
-    /// Connects for a claim, once: an earlier connection of it ends first.
-    async fn connect_for(&self, claim: &Claim) -> Result<Arc<Wire>, BackendError> {
-        self.release(claim).await?;
-        let (_, ttl) = self.lease(claim.lease)?;
-        let name = application_name(claim, "-");
-        let (_, wire) =
-            try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?;
-        Ok(Arc::new(wire))
-    }
-
-    fn note_granted(&self, claim: &Claim, wire: &Wire, token: Option<i64>) {
-        if let Some(token) = token {
-            let token = Token::new(wire.cluster, token);
-            self.waiters.note(claim, ClaimStatus::Granted(token));
-        }
-    }
-
-    /// Waits until the claim is gone, or its connection ends and the claim with it.
-    async fn until_ended(
+    async fn put(
         &self,
         claim: &Claim,
-        mut status: watch::Receiver<ClaimStatus>,
-        wire: Arc<Wire>,
-    ) {
-        let ended = wire.ended.clone();
-        // what is released closes the connection
-        drop(wire);
-        tokio::select! {
-            () = ended.cancelled() => self.waiters.note(claim, ClaimStatus::Gone),
-            // an error means that it was forgotten
-            _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}
+        how: How<'_>,
+    ) -> Result<Option<Answer<Token>>, BackendError> {
+        let wire = if let How::After(held) = how {
+            let Some(wire) = self.connection(held).filter(|wire| !wire.ended.is_cancelled()) else {
+                // the server may not know yet
+                self.release(held).await?;
+                return Ok(None);
+            };
+            self.connections().remove(held);
+            wire
+        } else {
+            // an earlier connection of this claim ends first
+            let earlier = self.connections().remove(claim);
+            if let Some(earlier) = earlier {
+                self.requests.wire().await?.terminate(&earlier).await?;
+            }
+            let (_, ttl) = self.session(claim.lease)?;
+            let name = application_name(claim, "-");
+            try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?.1
+        };
+        self.connections().insert(claim.clone(), Arc::clone(&wire));
+        if matches!(how, How::Try) {
+            let tried = self.lock_if_free(claim, &wire).await;
+            match &tried {
+                Ok(Some(_)) => {}
+                Ok(None) => self.forget(claim),
+                Err(error) => {
+                    wire.give_up();
+                    // a server that answers sees that the connection has ended
+                    if error.kind != BackendErrorKind::Transient {
+                        self.forget(claim);
+                    }
+                }
+            }
+            return Ok(
+                tried?.map(|token| Answer { status: ClaimStatus::Granted(token), ..WAITING })
+            );
         }
+        let (released, is_released) = oneshot::channel();
+        let released = matches!(how, How::After(_)).then_some(released);
+        if let Some(this) = self.this.upgrade() {
+            self.access.runtime.spawn(this.wait(claim.clone(), wire, released));
+        }
+        // an error means that there is nothing to release, or that the connection is lost, which the claim is told
+        drop(is_released.await);
+        Ok(Some(WAITING))
+    }
+
+    async fn ask(&self, _claim: &Claim) -> Result<Answer<Token>, BackendError> {
+        Ok(WAITING)
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let Some(wire) = self.connection(claim) else { return Ok(Released::Gone) };
         let mut released = Released::Gone;
         if self.waiters.holding(claim.lease).contains(claim) && !wire.ended.is_cancelled() {
-            let limit = self.access.request_timeout;
-            match timeout(limit, ask(&wire, UNLOCK, &claim.name)).await {
+            match timeout(wire.limit, ask(&wire, UNLOCK, &claim.name)).await {
                 Ok(Ok(_)) => {
                     self.forget(claim);
                     return Ok(Released::Done);
                 }
-                // it may have been released before the connection was lost
                 Ok(Err(error))
-                    if error.code().is_none() && !wire.ended_by_server.load(Ordering::Relaxed) =>
-                {
-                    released = Released::Unknown;
-                }
-                Ok(Err(_)) => {}
-                Err(_) => released = Released::Unknown,
+                    if error.code().is_some() || wire.ended_by_server.load(Ordering::Relaxed) => {}
+                // it may have been released before the connection was lost
+                _ => released = Released::Unknown,
             }
         }
         // it waits, or its connection is lost, of which the server may not know
@@ -528,7 +457,7 @@ impl Shared {
         Ok(if was_there && released == Released::Gone { Released::Done } else { released })
     }
 
-    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+    async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
         let wire = self.requests.wire().await?;
         let rows = wire.ask(wire.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
         let entry = |row: &Row| {
@@ -542,10 +471,5 @@ impl Shared {
             })
         };
         Ok(rows.iter().map(entry).collect())
-    }
-
-    fn forget(&self, claim: &Claim) {
-        self.connections().remove(claim);
-        self.waiters.note(claim, ClaimStatus::Gone);
     }
 }
