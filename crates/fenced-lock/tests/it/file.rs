@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Ends, Loss, LostReason, Order, Promises, QueueView, Session, SessionOptions,
-    TokenLife, Wake,
+    BackendErrorKind, Ends, Loss, LostReason, Order, QueueView, Session, SessionOptions, TokenLife,
+    Wake,
 };
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
