@@ -1,7 +1,7 @@
 //! One tenure: a granted claim and how often its owner has entered.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -23,8 +23,10 @@ pub(super) struct Hold<T: GrantToken> {
     entries: AtomicU32,
     status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
-    /// When the longest hold ends, and the task that ends it.
-    limit: Option<(Instant, AbortOnDropHandle<()>)>,
+    /// When the longest hold ends, if there is one.
+    limit: Option<Instant>,
+    /// The task that ends it then.
+    ending: OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl<T: GrantToken> Hold<T> {
@@ -37,7 +39,7 @@ impl<T: GrantToken> Hold<T> {
         enqueued_in: Duration,
         Ticket { status, contended }: Ticket<T>,
     ) -> Arc<Self> {
-        let hold = Arc::new_cyclic(|hold: &Weak<Self>| Self {
+        let hold = Arc::new(Self {
             inner: Arc::clone(inner),
             claim,
             token,
@@ -46,12 +48,14 @@ impl<T: GrantToken> Hold<T> {
             entries: AtomicU32::new(1),
             status,
             contended,
-            limit: inner.hold_for.map(|limit| {
-                let ends_at = Instant::now() + limit;
-                let end = Self::end_at(Weak::clone(hold), ends_at);
-                (ends_at, AbortOnDropHandle::new(inner.runtime.spawn(end)))
-            }),
+            limit: inner.hold_for.map(|limit| Instant::now() + limit),
+            ending: OnceLock::new(),
         });
+        if let Some(ends_at) = hold.limit {
+            let end = Self::end_at(Arc::downgrade(&hold), ends_at);
+            let end = || AbortOnDropHandle::new(inner.runtime.spawn(end));
+            hold.ending.get_or_init(end);
+        }
         inner.add_hold(&hold);
         hold
     }
@@ -71,7 +75,7 @@ impl<T: GrantToken> Hold<T> {
     /// Until when it is held if no further renewal succeeds.
     pub(super) fn valid_until(&self) -> Instant {
         let deadline = self.inner.validity.deadline();
-        self.limit.as_ref().map_or(deadline, |(ends_at, _)| deadline.min(*ends_at))
+        self.limit.map_or(deadline, |ends_at| deadline.min(ends_at))
     }
 
     /// Counts one more entry of the same owner; `false` if the last one was given back.
@@ -113,14 +117,14 @@ impl<T: GrantToken> Hold<T> {
     pub(super) fn is_lost(&self) -> bool {
         *self.status.borrow() == ClaimStatus::Gone
             || self.inner.validity.lost_reason().is_some()
-            || self.limit.as_ref().is_some_and(|(ends_at, _)| Instant::now() >= *ends_at)
+            || self.limit.is_some_and(|ends_at| Instant::now() >= ends_at)
     }
 
     pub(super) async fn lost(&self) {
         let mut status = self.status.clone();
         let limit = async {
-            match &self.limit {
-                Some((ends_at, _)) => self.inner.entered(sleep_until(*ends_at)).await,
+            match self.limit {
+                Some(ends_at) => self.inner.entered(async { sleep_until(ends_at).await }).await,
                 None => std::future::pending().await,
             }
         };
