@@ -1,5 +1,6 @@
 //! Safeguards of the server and of the inventory that a fault suite switches off, to show what they are for.
-//! Without `--cfg fenced_lock_chaos` each is a constant. **Never build a service for a real sale with it.** The other safeguards are not here: the package `lab` plugs in another writer or guard.
+//! Without `--cfg fenced_lock_chaos` each is a constant. **Never build a service for a real sale with it.** The other
+//! safeguards are not here: the package `lab` plugs in another writer or guard.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

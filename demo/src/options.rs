@@ -43,7 +43,7 @@ pub struct DemoOptions {
           allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `postgres-row`, `zookeeper` and `file` are
+    /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `zookeeper` and `file` are
     /// other locks, which need their servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is
     /// there; `etcd-recipe`, `etcd-rpc` and `atomic-script` are for comparison.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
@@ -51,7 +51,7 @@ pub struct DemoOptions {
 
     /// A second lock: the same sale beside the first, with instances, a stock and servers of its own. The page
     /// shows both under the same fault. Both are among etcd, redis, redlock, postgres, postgres-advisory,
-    /// postgres-row, zookeeper and file.
+    /// zookeeper and file.
     #[arg(long, env = "FLASH_SALE_DEMO_BESIDE", value_name = "KIND")]
     pub beside: Option<LockMode>,
 

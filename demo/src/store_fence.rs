@@ -74,7 +74,7 @@ impl<T: GrantToken> StoreFence<T> {
 impl<T: GrantToken> Decoration<T> for Tenures {
     /// The ticket of a claim whose grant, shown by `lock`, becomes one with a tenure at the store.
     fn ticket(&self, claim: &Claim, lock: Ticket<T>) -> Ticket {
-        let Ticket { status: mut lock, contended } = lock;
+        let Ticket { status: mut lock, contended, .. } = lock;
         let (publish, status) = watch::channel(ClaimStatus::Waiting);
         let (tenures, claim) = (self.clone(), claim.clone());
         tokio::spawn(async move {
@@ -92,14 +92,16 @@ impl<T: GrantToken> Decoration<T> for Tenures {
                 () = publish.closed() => {}
             }
         });
-        Ticket { status, contended }
+        Ticket::new(status, contended)
     }
 
     fn promises(&self, of_the_lock: Promises) -> Promises {
-        Promises { token: TokenLife::Durable, ..of_the_lock }
+        let mut promises = of_the_lock;
+        promises.token = TokenLife::Durable;
+        promises
     }
 
     fn lease(&self, of_the_lock: Lease) -> Lease {
-        Lease { cluster: STORE, ..of_the_lock }
+        Lease::new(of_the_lock.id, of_the_lock.ttl, STORE)
     }
 }

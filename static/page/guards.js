@@ -36,8 +36,6 @@ export const LOCKS = {
   postgres: lock("the lock in PostgreSQL", "PostgreSQL lock", "PostgreSQL", "writes a row into PostgreSQL"),
   "postgres-advisory": lock("the advisory lock in PostgreSQL", "PostgreSQL advisory lock", "PostgreSQL",
     "opens a connection to PostgreSQL and asks for the lock", { ...own, queue: "PostgreSQL serves the claims in the order of their arrival." }),
-  "postgres-row": lock("the row lock in PostgreSQL", "PostgreSQL row lock", "PostgreSQL",
-    "opens a connection to PostgreSQL and asks for a lock on a row", { ...own, queue: "PostgreSQL serves the claims in no certain order." }),
   zookeeper: lock("the lock in ZooKeeper", "ZooKeeper lock", "ZooKeeper", "makes a node in ZooKeeper"),
   file: lock("the lock in a file", "file lock", "a directory of this machine", "makes a file in a directory", {
     end: "There is none. A claim lasts as long as the process of its instance. A paused instance keeps the lock, and the others wait.",

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use tracing::Instrument as _;
 
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
-use super::inner::{SessionInner, Stake};
+use super::inner::{SessionInner, Withdrawal};
 use super::owner::OwnerId;
 use super::{
     BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason, Session, Ticket,
@@ -42,13 +43,14 @@ pub(super) async fn acquire<T: GrantToken>(
         }
         return Err(error);
     }
+    let waiting = tracing::debug_span!("lock", %name);
     let (reply, answer) = oneshot::channel();
     let claim = inner.new_claim(name);
     let session = session.clone();
-    let stake = Stake::new(inner, name);
-    let mut caller = Caller(Some(Arc::clone(&stake)));
-    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, stake };
-    inner.tasks.spawn_on(attempt.run(), &inner.runtime);
+    let withdrawal = Withdrawal::new(inner, name);
+    let mut caller = Caller(Some(Arc::clone(&withdrawal)));
+    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, withdrawal };
+    inner.tasks.spawn_on(attempt.run().instrument(waiting), &inner.runtime);
     let answer = answer.await;
     caller.0 = None;
     // only a runtime that shuts down drops the task without an answer
@@ -56,12 +58,12 @@ pub(super) async fn acquire<T: GrantToken>(
 }
 
 /// Gives the claim up when it is dropped before there is an answer.
-struct Caller<T: GrantToken>(Option<Arc<Stake<T>>>);
+struct Caller<T: GrantToken>(Option<Arc<Withdrawal<T>>>);
 
 impl<T: GrantToken> Drop for Caller<T> {
     fn drop(&mut self) {
-        if let Some(stake) = &self.0 {
-            stake.give_up();
+        if let Some(withdrawal) = &self.0 {
+            withdrawal.give_up();
         }
     }
 }
@@ -74,7 +76,7 @@ struct Attempt<T: GrantToken> {
     owner: OwnerId,
     turn: Turn,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
-    stake: Arc<Stake<T>>,
+    withdrawal: Arc<Withdrawal<T>>,
 }
 
 impl<T: GrantToken> Attempt<T> {
@@ -90,7 +92,7 @@ impl<T: GrantToken> Attempt<T> {
         let is_left = !Safeguard::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
-                inner.spawn_release(self.claim.clone(), Arc::clone(&self.stake));
+                inner.spawn_release(self.claim.clone(), Arc::clone(&self.withdrawal));
             }
             if let Turn::After(held) = &self.turn {
                 inner.spawn_release(held.clone(), ());
@@ -108,17 +110,13 @@ impl<T: GrantToken> Attempt<T> {
         let inner = Arc::clone(self.inner());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
         // this is where a waiter waits
-        let reached = tokio::select! {
-            biased;
-            reached = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting) => {
-                // an error means that the backend forgot the claim: it is not in the queue any more
-                reached.map_or(ClaimStatus::Gone, |status| *status)
-            }
-            () = inner.closing.cancelled() => return Err(inner.ended()),
-            () = self.reply.closed() => return Err(inner.ended()),
-        };
+        let granted = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
+        let reached = self.unless_over(granted).await?;
+        // an error means that the backend forgot the claim: it is not in the queue any more
+        let reached = reached.map_or(ClaimStatus::Gone, |status| *status);
         inner.check()?;
         let ClaimStatus::Granted(token) = reached else { return Err(LockError::Lost) };
+        tracing::debug!(claim = %self.claim, ?token, "granted");
         let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, enqueued_in, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
@@ -129,15 +127,11 @@ impl<T: GrantToken> Attempt<T> {
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
         // until the request is answered
-        let _place = if matches!(self.turn, Turn::Wait) {
-            tokio::select! {
-                place = inner.until_few_are_given_up(&self.claim.name) => place,
-                () = inner.closing.cancelled() => return Err(inner.ended()),
-                () = self.reply.closed() => return Err(inner.ended()),
-            }
-        } else {
-            None
-        };
+        let mut _room = None;
+        if matches!(self.turn, Turn::Wait) {
+            let name = Arc::clone(&self.claim.name);
+            _room = self.unless_over(inner.until_few_are_given_up(&name)).await?;
+        }
         let mut backoff = Backoff::default();
         loop {
             let asked_at = Instant::now();
@@ -171,11 +165,18 @@ impl<T: GrantToken> Attempt<T> {
                 return Err(error.into());
             }
             tracing::debug!(claim = %self.claim, ?error, "could not queue: trying again");
-            tokio::select! {
-                () = sleep(backoff.next()) => {}
-                () = inner.closing.cancelled() => return Err(inner.ended()),
-                () = self.reply.closed() => return Err(inner.ended()),
-            }
+            self.unless_over(sleep(backoff.next())).await?;
+        }
+    }
+
+    /// Waits, unless the session is closed or the caller goes away.
+    async fn unless_over<A>(&mut self, wait: impl Future<Output = A>) -> Result<A, LockError> {
+        let inner = Arc::clone(self.inner());
+        tokio::select! {
+            biased;
+            waited = wait => Ok(waited),
+            () = inner.closing.cancelled() => Err(inner.ended()),
+            () = self.reply.closed() => Err(inner.ended()),
         }
     }
 }

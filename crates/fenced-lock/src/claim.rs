@@ -11,6 +11,7 @@ use super::{ClusterId, GrantToken, Token};
 
 /// What keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lease {
     /// The backend's number for it.
     pub id: i64,
@@ -18,6 +19,13 @@ pub struct Lease {
     pub ttl: Duration,
     /// The cluster that granted it.
     pub cluster: ClusterId,
+}
+
+impl Lease {
+    /// The lease of this number.
+    pub const fn new(id: i64, ttl: Duration, cluster: ClusterId) -> Self {
+        Self { id, ttl, cluster }
+    }
 }
 
 /// One attempt to hold a lock. Its key is `<name>/<lease in hex>-<number>`; it is never used twice.
@@ -79,6 +87,7 @@ impl<T: GrantToken> ClaimStatus<T> {
 
 /// A claim's place in the queue.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Ticket<T = Token> {
     /// Where the claim stands.
     pub status: watch::Receiver<ClaimStatus<T>>,
@@ -86,8 +95,16 @@ pub struct Ticket<T = Token> {
     pub contended: watch::Receiver<bool>,
 }
 
+impl<T> Ticket<T> {
+    /// The place of the claim of which these tell.
+    pub fn new(status: watch::Receiver<ClaimStatus<T>>, contended: watch::Receiver<bool>) -> Self {
+        Self { status, contended }
+    }
+}
+
 /// One claim in a queue, as every process can see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueueEntry {
     /// The token of its grant, as far as that is known: where the lock has tokens, the holder's always is.
     pub token: Option<Token>,
@@ -100,4 +117,11 @@ pub struct QueueEntry {
     /// How long ago it was made, if this library made it, by the wall clocks of its maker and of this
     /// process.
     pub age: Option<Duration>,
+}
+
+impl QueueEntry {
+    /// A claim of which no more is known.
+    pub fn new(lease: i64, key: impl Into<String>) -> Self {
+        Self { token: None, lease, key: key.into(), label: None, age: None }
+    }
 }

@@ -1,15 +1,14 @@
 //! What all handles of one session share.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
@@ -25,9 +24,8 @@ use super::{
 };
 
 /// While so many claims of a session on one name are given up and not withdrawn yet, further callers wait. Else callers
-/// whose patience ends before the service answers would fill the queue, and the service be the slower for it. It does not
-/// bound callers that come together while there is room: they all pass, so that a service that answers in time gets them
-/// all at once.
+/// whose patience ends before the service answers would fill the queue, and the service be the slower for it. Callers that
+/// come together while there is room all pass, so that a service that answers in time gets them all at once.
 const MOST_GIVEN_UP: usize = 8;
 
 /// What all handles of one session share.
@@ -41,9 +39,8 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// The acquires and releases under way, for `close` to wait for. There is at most one for each
     /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_GIVEN_UP`].
     pub(super) tasks: TaskTracker,
-    /// How many claims on each name were given up and may still be in its queue. It tells of a change when there is
-    /// room again.
-    given_up: watch::Sender<HashMap<Arc<str>, usize>>,
+    /// For each name of which claims were given up that may still be in its queue: the room for more.
+    given_up: StdMutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     label: Arc<str>,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
@@ -73,7 +70,7 @@ impl<T: GrantToken> SessionInner<T> {
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            given_up: watch::Sender::default(),
+            given_up: StdMutex::default(),
             closed: OnceCell::new(),
         }
     }
@@ -146,27 +143,22 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Waits until not too many claims on the name are being withdrawn. A caller that had to wait takes a place among
-    /// them, which it keeps until its request is answered: so no more pass than there is room for.
+    fn given_up(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Semaphore>>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until not too many claims on the name are being withdrawn. A caller that had to wait keeps its room until
+    /// its request is answered, so that no more pass than there is room for.
     pub(super) async fn until_few_are_given_up(
         self: &Arc<Self>,
         name: &Arc<str>,
-    ) -> Option<Place<T>> {
-        let are_few = |given_up: &HashMap<Arc<str>, usize>| {
-            given_up.get(name).is_none_or(|count| *count < MOST_GIVEN_UP)
-        };
-        if are_few(&self.given_up.borrow()) {
+    ) -> Option<Room<T>> {
+        let room = self.given_up().get(name).cloned()?;
+        if room.available_permits() > 0 {
             return None;
         }
-        let mut given_up = self.given_up.subscribe();
-        loop {
-            // there is no error while the sender is here
-            drop(given_up.wait_for(are_few).await);
-            // another caller may have been faster
-            if let Some(place) = Place::take(self, name, MOST_GIVEN_UP) {
-                return Some(place);
-            }
-        }
+        // no room is closed
+        Some(Room::new(self, name, room.acquire_owned().await.ok()?))
     }
 
     /// Withdraws the claim in the background. Keeps `until_done` so long.
@@ -192,8 +184,11 @@ impl<T: GrantToken> SessionInner<T> {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
-                Ok(Released::Gone) if may_be_done => return Ok(Released::Unknown),
-                Ok(released) => return Ok(released),
+                Ok(released) => {
+                    tracing::debug!(%claim, ?released, "released");
+                    let is_unknown = released == Released::Gone && may_be_done;
+                    return Ok(if is_unknown { Released::Unknown } else { released });
+                }
                 Err(error) => error,
             };
             // the claim went with it, unless an earlier request took it out: its holder must expect the worse
@@ -281,55 +276,52 @@ impl<T: GrantToken> SessionInner<T> {
 }
 
 /// Counts as a claim that is given up, until it is dropped.
-pub(super) struct Place<T: GrantToken> {
+pub(super) struct Room<T: GrantToken> {
     inner: Arc<SessionInner<T>>,
     name: Arc<str>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
-impl<T: GrantToken> Place<T> {
-    /// `None` if so many are taken.
-    fn take(inner: &Arc<SessionInner<T>>, name: &Arc<str>, limit: usize) -> Option<Self> {
-        let mut is_taken = false;
-        inner.given_up.send_if_modified(|counts| {
-            let count = counts.entry(Arc::clone(name)).or_default();
-            is_taken = *count < limit;
-            *count += usize::from(is_taken);
-            false
-        });
-        is_taken.then(|| Self { inner: Arc::clone(inner), name: Arc::clone(name) })
+impl<T: GrantToken> Room<T> {
+    fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>, permit: OwnedSemaphorePermit) -> Self {
+        Self { inner: Arc::clone(inner), name: Arc::clone(name), permit: Some(permit) }
     }
 }
 
-impl<T: GrantToken> Drop for Place<T> {
+impl<T: GrantToken> Drop for Room<T> {
     fn drop(&mut self) {
-        self.inner.given_up.send_if_modified(|counts| {
-            let Entry::Occupied(mut count) = counts.entry(Arc::clone(&self.name)) else {
-                return false;
-            };
-            *count.get_mut() -= 1;
-            let left = *count.get();
-            if left == 0 {
-                count.remove();
-            }
-            left == MOST_GIVEN_UP - 1
-        });
+        self.permit = None;
+        let mut given_up = self.inner.given_up();
+        // nobody else has room here, or waits for it
+        if given_up.get(&self.name).is_some_and(|room| Arc::strong_count(room) == 1) {
+            given_up.remove(&self.name);
+        }
     }
 }
 
 /// A claim that its caller may give up. It counts as given up until all that work on it have dropped this.
-pub(super) struct Stake<T: GrantToken> {
+pub(super) struct Withdrawal<T: GrantToken> {
     inner: Arc<SessionInner<T>>,
     name: Arc<str>,
-    given_up: OnceLock<Option<Place<T>>>,
+    room: OnceLock<Room<T>>,
 }
 
-impl<T: GrantToken> Stake<T> {
+impl<T: GrantToken> Withdrawal<T> {
     pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Arc<Self> {
         let (inner, name) = (Arc::clone(inner), Arc::clone(name));
-        Arc::new(Self { inner, name, given_up: OnceLock::new() })
+        Arc::new(Self { inner, name, room: OnceLock::new() })
     }
 
+    /// Takes up room, if there is any left.
     pub(super) fn give_up(&self) {
-        self.given_up.get_or_init(|| Place::take(&self.inner, &self.name, usize::MAX));
+        let permit = {
+            let mut given_up = self.inner.given_up();
+            let room = given_up.entry(Arc::clone(&self.name));
+            let room = room.or_insert_with(|| Arc::new(Semaphore::new(MOST_GIVEN_UP)));
+            Arc::clone(room).try_acquire_owned()
+        };
+        if let Ok(permit) = permit {
+            self.room.get_or_init(|| Room::new(&self.inner, &self.name, permit));
+        }
     }
 }

@@ -1,35 +1,35 @@
 //! A reentrant distributed lock with fencing tokens.
 //!
-//! A [`Session`] is one lease, kept alive for the life of a process. Its [`Mutex`]es are locks that
-//! all processes know by name; a [`Guard`] is proof of holding one, and dropping it releases it.
+//! A [`SessionKeeper`] is what a service holds: it locks by name, for the life of the process. A [`Guard`] is proof of
+//! holding a lock, and dropping it releases the lock.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use fenced_lock::{LockError, MemoryBackend, Mutex, Owner, Session, SessionOptions};
+//! use fenced_lock::{LockError, MemoryBackend, SessionKeeper, SessionOptions};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), LockError> {
 //! // `EtcdBackend` in production, `MemoryBackend` in tests
 //! let backend = Arc::new(MemoryBackend::new());
-//! let session = Session::open(backend, SessionOptions::new(Duration::from_secs(30))).await?;
-//! let mutex = session.mutex("stock-lock")?;
+//! let locks = SessionKeeper::start(backend, SessionOptions::new(Duration::from_secs(30)));
 //!
-//! // re-entry: the owner enters again, without a request
-//! async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
-//!     let _guard = mutex.lock_as(owner).await?;
-//!     Ok(())
+//! // unlocks by itself, and stops the work as soon as the lock is lost
+//! locks.with("stock-lock", async |guard| {
+//!     /* write, and send the token along */ _ = guard.token();
+//! }).await?;
+//!
+//! // or step by step
+//! if let Some(guard) = locks.try_lock("stock-lock").await? {
+//!     guard.run(async { /* write */ }).await?;
+//!     guard.unlock().await?;
 //! }
-//! let mut owner = Owner::new();
-//! let guard = mutex.lock_as(&mut owner).await?;
-//! inner(&mutex, &mut owner).await?;
-//!
-//! // stops waiting for the work as soon as the lock is lost
-//! let token = guard.token();
-//! guard.run(async move { /* write, and send the token along */ _ = token; }).await?;
-//! guard.unlock().await?;
-//! session.close().await
+//! locks.close().await;
+//! # Ok(())
 //! # }
 //! ```
+//!
+//! Below it, a [`Session`] is one lease, kept alive; all claims of its [`Mutex`]es hang on it. See there for re-entry, and for
+//! who waits and holds.
 //!
 //! # What it promises
 //!
@@ -61,8 +61,8 @@
 //! - `etcd`: `EtcdBackend`. Building it needs `protoc` and Google's protobuf types (Debian: `protobuf-compiler
 //!   libprotobuf-dev`).
 //! - `file`: `FileBackend`, for the processes of one machine, without a server.
-//! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend` and `PostgresRowBackend`, locks of the
-//!   server. PostgreSQL from 14 on.
+//! - `postgres`: `PostgresBackend`, a queue in a table; `PostgresAdvisoryBackend`, locks of the server. PostgreSQL from
+//!   14 on.
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
@@ -78,13 +78,15 @@
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
 // - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
 //   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
+// - `asked`: what drives the backends that are asked where a claim stands; `waiters` is its state.
 // - `random`: the ids of leases and processes.
 // - `tls`: certificates, for the clients that have no options of their own for them.
-// - `waiters`: the waiting of the backends that are asked where a claim stands.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
 // - `chaos`: switches for tests that show what each safeguard is there for.
 
 mod acquire;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod asked;
 mod backend;
 mod backoff;
 #[cfg(fenced_lock_chaos)]
@@ -124,6 +126,8 @@ mod token;
 mod validity;
 #[allow(dead_code, reason = "not every backend uses all of it")]
 mod waiters;
+#[cfg(feature = "etcd")]
+mod watched;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
@@ -143,7 +147,7 @@ pub use memory::MemoryBackend;
 pub use mutex::Mutex;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend};
+pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
 pub use promises::{
     Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
 };

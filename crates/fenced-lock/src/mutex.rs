@@ -12,7 +12,23 @@ use super::{GrantToken, Guard, LockError, Owner, QueueEntry, Session, Token};
 /// to etcd's own tools. Waiters are served in the order in which they queued, across all processes.
 ///
 /// The methods without an owner cannot tell who calls: a task that holds the lock and calls [`lock`](Self::lock) waits
-/// for ever, as with [`tokio::sync::Mutex`]. The methods with an [`Owner`] let the owner in again.
+/// for ever, as with [`tokio::sync::Mutex`]. The methods with an [`Owner`] let the owner in again, without a request:
+///
+/// ```
+/// use fenced_lock::{LockError, Mutex, Owner};
+///
+/// async fn outer(mutex: &Mutex) -> Result<(), LockError> {
+///     let mut owner = Owner::new();
+///     let guard = mutex.lock_as(&mut owner).await?;
+///     inner(mutex, &mut owner).await?;
+///     guard.unlock().await
+/// }
+///
+/// async fn inner(mutex: &Mutex, owner: &mut Owner) -> Result<(), LockError> {
+///     let _guard = mutex.lock_as(owner).await?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Mutex<T: GrantToken = Token> {
     session: Session<T>,

@@ -16,6 +16,7 @@ pub struct Unfenced;
 /// What a [`Backend`](super::Backend) promises. The contract suite shows that each promise holds, and that what is
 /// not promised is indeed missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Promises {
     /// In which order waiters are served.
     pub order: Order,
@@ -31,8 +32,21 @@ pub struct Promises {
     pub queue: QueueView,
 }
 
+impl Promises {
+    /// The least that a lock promises; a backend sets what it promises more.
+    pub const LEAST: Self = Self {
+        order: Order::Unordered,
+        wake: Wake::Polled,
+        token: TokenLife::None,
+        ends: Ends::Lease(Clock::Wall),
+        loss: Loss::Never,
+        queue: QueueView::HolderOnly,
+    };
+}
+
 /// In which order waiters are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Order {
     /// In the order in which the service put their claims into the queue.
     Fifo,
@@ -44,6 +58,7 @@ pub enum Order {
 
 /// How a waiter learns of its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wake {
     /// The service sends a message.
     Pushed,
@@ -55,6 +70,7 @@ pub enum Wake {
 
 /// Whether a later grant has the larger token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TokenLife {
     /// Always, also after the service has failed over or was started again. A service that may have failed over to a
     /// copy that lags says so by another [`ClusterId`](crate::ClusterId).
@@ -67,6 +83,7 @@ pub enum TokenLife {
 
 /// What ends a hold whose process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Ends {
     /// Its lease does, as measured by this clock.
     Lease(Clock),
@@ -76,6 +93,7 @@ pub enum Ends {
 
 /// The clock that measures a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Clock {
     /// A monotonic one: nobody can set it.
     Monotonic,
@@ -85,6 +103,7 @@ pub enum Clock {
 
 /// How a holder learns that its claim was removed while its lease lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Loss {
     /// The service sends a message.
     Pushed,
@@ -96,6 +115,7 @@ pub enum Loss {
 
 /// What can be seen of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QueueView {
     /// Every claim, in its order.
     Whole,

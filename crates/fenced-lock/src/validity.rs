@@ -49,6 +49,9 @@ impl Validity {
     pub(super) fn lose(&self, reason: LostReason) {
         self.lost.send_if_modified(|lost| {
             let first = lost.is_none();
+            if first {
+                tracing::debug!(%reason, "the session ends, and with it what is held in it");
+            }
             lost.get_or_insert(reason);
             first
         });

@@ -1,6 +1,7 @@
-//! This process's claims at a service that is asked where they stand: the waiting, once for all such backends.
+//! This process's claims at a service that is asked where they stand: the state, without any request.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::backoff::Backoff;
-use super::random::random;
 use super::{BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Ticket};
 
 /// The claims of this process that wait or hold.
 #[derive(Debug)]
-pub(crate) struct Waiters<T> {
+pub struct Waiters<T> {
     claims: Mutex<HashMap<Claim, Waiter<T>>>,
+    leases: Mutex<BTreeMap<i64, Duration>>,
 }
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ struct Waiter<T> {
 
 /// Where the service says that a claim stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer<T> {
+pub struct Answer<T> {
     pub(crate) status: ClaimStatus<T>,
     /// When to ask again at the latest, while it waits. The pause is between half of that and all of it, so that
     /// waiters who came together do not ask together.
@@ -38,7 +39,12 @@ pub(crate) struct Answer<T> {
 
 impl<T: GrantToken> Waiters<T> {
     pub(crate) fn new() -> Self {
-        Self { claims: Mutex::default() }
+        Self { claims: Mutex::default(), leases: Mutex::default() }
+    }
+
+    /// The leases that are open here, with their TTLs.
+    pub(crate) fn leases(&self) -> MutexGuard<'_, BTreeMap<i64, Duration>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a claim known, before its request is sent.
@@ -130,27 +136,16 @@ impl<T: GrantToken> Waiters<T> {
         self.claims().keys().filter(|claim| claim.lease == lease).cloned().collect()
     }
 
-    /// Asks where a claim stands until it does not wait any more, or is forgotten.
+    /// Asks where a claim stands, after this first answer, until it does not wait any more or is forgotten.
     ///
     /// A question that is not answered is asked again; one that is refused for good means that nothing can be known
     /// of the claim, which counts as gone.
-    pub(crate) async fn watch<F>(&self, claim: &Claim, ask: impl Fn() -> F)
+    pub(crate) async fn watch<F>(&self, claim: &Claim, first: Answer<T>, ask: impl Fn() -> F)
     where
         F: Future<Output = Result<Answer<T>, BackendError>>,
     {
-        self.watch_from(claim, None, ask).await;
-    }
-
-    /// As [`watch`](Self::watch), where the first answer may be known.
-    pub(crate) async fn watch_from<F>(
-        &self,
-        claim: &Claim,
-        mut known: Option<Answer<T>>,
-        ask: impl Fn() -> F,
-    ) where
-        F: Future<Output = Result<Answer<T>, BackendError>>,
-    {
         let mut backoff = Backoff::default();
+        let mut known = Some(first);
         loop {
             let wake = match self.claims().get(claim) {
                 Some(waiter) if *waiter.status.borrow() == ClaimStatus::Waiting => {
@@ -172,11 +167,11 @@ impl<T: GrantToken> Waiters<T> {
                 Ok(Answer { status, .. }) => return self.note(claim, status),
                 Err(error) => match error.kind {
                     BackendErrorKind::Transient | BackendErrorKind::Refused => {
-                        tracing::debug!(%claim, ?error, "cannot tell where a claim stands: asking again");
+                        tracing::debug!(%claim, %error, "cannot tell where a claim stands: asking again");
                         sleep(backoff.next()).await;
                     }
                     BackendErrorKind::LeaseGone | BackendErrorKind::Permanent => {
-                        tracing::debug!(%claim, ?error, "cannot tell where a claim stands");
+                        tracing::debug!(%claim, %error, "cannot tell where a claim stands");
                         return self.note(claim, ClaimStatus::Gone);
                     }
                 },
@@ -190,7 +185,7 @@ impl<T: GrantToken> Waiters<T> {
 }
 
 fn between_half_and_one() -> f64 {
-    let random = u32::try_from(random() >> 32).unwrap_or(u32::MAX);
+    let random = u32::try_from(RandomState::new().hash_one(()) >> 32).unwrap_or(u32::MAX);
     0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0
 }
 
@@ -209,6 +204,8 @@ mod tests {
         Claim { name: "a".into(), lease: 1, number, label: "".into() }
     }
 
+    const NOW: Duration = Duration::ZERO;
+
     fn waiting<T>() -> Answer<T> {
         Answer { status: ClaimStatus::Waiting, ask_again_in: MINUTE }
     }
@@ -221,8 +218,9 @@ mod tests {
     async fn it_is_asked_again_without_a_message() {
         let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
-        let answer = |times| if times < 2 { waiting() } else { GRANTED };
-        waiters.watch(&claim(1), async || Ok(answer(asked.fetch_add(1, Ordering::Relaxed)))).await;
+        let answer = |times| if times < 1 { waiting() } else { GRANTED };
+        let ask = async || Ok(answer(asked.fetch_add(1, Ordering::Relaxed)));
+        waiters.watch(&claim(1), waiting(), ask).await;
         assert_eq!(*ticket.status.borrow(), GRANTED.status);
         assert!((MINUTE..=2 * MINUTE).contains(&began_at.elapsed()));
     }
@@ -232,17 +230,19 @@ mod tests {
     async fn a_message_wakes() {
         let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
-        let answer = |times| if times < 1 { waiting() } else { GRANTED };
         let message = async {
             waiters.wake(|claim| claim.number == 2);
             tokio::task::yield_now().await;
             waiters.wake(|claim| claim.number == 1);
         };
         let one = claim(1);
-        let ask = async || Ok(answer(asked.fetch_add(1, Ordering::Relaxed)));
-        tokio::join!(waiters.watch(&one, ask), message);
+        let ask = async || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            Ok(GRANTED)
+        };
+        tokio::join!(waiters.watch(&one, waiting(), ask), message);
         assert_eq!(*ticket.status.borrow(), GRANTED.status);
-        assert_eq!((began_at.elapsed(), asked.into_inner()), (Duration::ZERO, 2));
+        assert_eq!((began_at.elapsed(), asked.into_inner()), (Duration::ZERO, 1));
     }
 
     /// Goal: a claim that is withdrawn is not asked about any more, and its caller learns that it is gone.
@@ -252,7 +252,7 @@ mod tests {
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
         let withdraw = async { waiters.note(&claim(1), ClaimStatus::Gone) };
         let one = claim(1);
-        tokio::join!(waiters.watch(&one, async || Ok(waiting())), withdraw);
+        tokio::join!(waiters.watch(&one, waiting(), async || Ok(waiting())), withdraw);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
         assert_eq!(began_at.elapsed(), Duration::ZERO);
         assert!(waiters.on_lease(1).is_empty());
@@ -271,7 +271,7 @@ mod tests {
             waiters.note(&found, GRANTED.status);
         };
         let (one, none) = (claim(1), async || unreachable!("nothing is to be asked"));
-        tokio::join!(waiters.watch_from(&one, Some(waiting()), none), message);
+        tokio::join!(waiters.watch(&one, waiting(), none), message);
         assert_eq!((*ticket.status.borrow(), began_at.elapsed()), (GRANTED.status, Duration::ZERO));
         assert_eq!(waiters.holding(1), [claim(1)]);
     }
@@ -286,7 +286,7 @@ mod tests {
             let kind = kinds[asked.fetch_add(1, Ordering::Relaxed) as usize];
             Err(BackendError::new(kind, "a failure"))
         };
-        waiters.watch(&claim(1), fail).await;
+        waiters.watch(&claim(1), Answer { ask_again_in: NOW, ..waiting() }, fail).await;
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
         assert_eq!(asked.into_inner(), 2);
     }

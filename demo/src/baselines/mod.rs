@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `etcd` | the service's own lock | its part of a batch |
 //! | `redis`, `redlock`, `postgres`, `zookeeper`, `file` | the same lock on another service | its part of a batch |
-//! | `postgres-advisory`, `postgres-row` | PostgreSQL's own locks, a connection for each claim | its part of a batch |
+//! | `postgres-advisory` | PostgreSQL's own locks, a connection for each claim | its part of a batch |
 //! | `local` | a mutex in each process: oversells with two instances | GET, SET and INCRBY in Redis |
 //! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |

@@ -8,8 +8,8 @@ use clap::builder::PossibleValue;
 #[cfg(feature = "other-locks")]
 use fenced_lock::{
     BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
-    PostgresBackend, PostgresOptions, PostgresRowBackend, RedisBackend, RedisOptions,
-    RedlockBackend, ZooKeeperBackend, ZooKeeperOptions,
+    PostgresBackend, PostgresOptions, RedisBackend, RedisOptions, RedlockBackend, ZooKeeperBackend,
+    ZooKeeperOptions,
 };
 use flash_sale::sale::GuardStatus;
 
@@ -26,7 +26,6 @@ pub enum LockMode {
     Redlock,
     Postgres,
     PostgresAdvisory,
-    PostgresRow,
     ZooKeeper,
     File,
     Local,
@@ -60,13 +59,12 @@ struct Guard {
     flaw: Option<[&'static str; 3]>,
 }
 
-const ALL: [LockMode; 13] = [
+const ALL: [LockMode; 12] = [
     LockMode::Etcd,
     LockMode::Redis,
     LockMode::Redlock,
     LockMode::Postgres,
     LockMode::PostgresAdvisory,
-    LockMode::PostgresRow,
     LockMode::ZooKeeper,
     LockMode::File,
     LockMode::Local,
@@ -89,7 +87,6 @@ impl LockMode {
             Self::PostgresAdvisory => {
                 lock("postgres-advisory", "PostgreSQL's advisory lock", Server::Postgres)
             }
-            Self::PostgresRow => lock("postgres-row", "PostgreSQL's row lock", Server::Postgres),
             Self::ZooKeeper => lock("zookeeper", "the lock in ZooKeeper", Server::ZooKeeper),
             Self::File => lock("file", "the lock in a directory", Server::Directory),
             Self::Local => baseline(
@@ -204,9 +201,6 @@ pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock, BackendErro
         LockMode::Postgres => AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(first))),
         LockMode::PostgresAdvisory => {
             AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(first)))
-        }
-        LockMode::PostgresRow => {
-            AnyLock::fenced(PostgresRowBackend::new(&PostgresOptions::new(first)))
         }
         LockMode::ZooKeeper => {
             AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))

@@ -190,7 +190,6 @@ async fn other_locks_sell_without_etcd() {
         ("zookeeper", zookeeper),
         ("postgres", postgres),
         ("postgres-advisory", postgres),
-        ("postgres-row", postgres),
     ];
     for (lock, _) in locks.into_iter().filter(|(_, is_installed)| *is_installed) {
         let demo = ended_with(&["--once", "--lock", lock], without_etcd).await;

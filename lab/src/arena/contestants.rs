@@ -9,9 +9,7 @@ use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use demo::locks::{AnyLock, LockMode, LockServers, Server};
-use fenced_lock::{
-    Clock, Ends, Loss, Order, Promises, QueueView, Session, SessionOptions, TokenLife, Wake,
-};
+use fenced_lock::{Promises, Session, SessionOptions};
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use testkit::OwnedDir;
@@ -65,14 +63,7 @@ impl Contestant {
     pub(super) fn promises(self, addresses: &[String]) -> Result<Promises> {
         Ok(match self.guard {
             Some(lock) => AnyLock::at(lock, addresses)?.promises(),
-            None => Promises {
-                order: Order::Unordered,
-                wake: Wake::Polled,
-                token: TokenLife::None,
-                ends: Ends::Lease(Clock::Wall),
-                loss: Loss::Never,
-                queue: QueueView::HolderOnly,
-            },
+            None => Promises::LEAST,
         })
     }
 

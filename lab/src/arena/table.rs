@@ -75,8 +75,8 @@ fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
     }
     match token {
         TokenLife::Volatile => all.push("writes that survive a failover"),
-        TokenLife::None => all.push("another fence"),
         TokenLife::Durable => {}
+        _ => all.push("another fence"),
     }
     if wake == Wake::ServerWait {
         all.push("a connection for each waiter");

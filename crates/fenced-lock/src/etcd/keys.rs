@@ -17,6 +17,11 @@ pub(super) fn prefix(name: &str) -> String {
     format!("{name}/")
 }
 
+/// What the keys of claims on this lease begin with, if this library made them. `prefix` is the lock's.
+pub(super) fn begin(prefix: &str, lease: i64) -> Vec<u8> {
+    format!("{prefix}{lease:x}-").into_bytes()
+}
+
 /// The first key behind those of the lock and of longer names.
 pub(super) fn end(name: &str) -> Vec<u8> {
     let mut end = prefix(name).into_bytes();

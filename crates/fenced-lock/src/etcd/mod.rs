@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 
 pub use options::{EtcdOptions, EtcdUser};
 pub use snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
@@ -79,14 +79,13 @@ const LINGER: Duration = Duration::from_secs(30);
 ///
 /// The lock `NAME` is the keys under `NAME/`. Each of them counts as a claim, also one that is yours: with a key
 /// `config/port`, the lock `config` is never granted. So begin the names of locks with a prefix of their own, such as
-/// `locks/`. With authentication, the role needs it:
+/// `locks/`. From 3.5.30 on, etcd renews no lease with a key that its user may no longer write: whoever withdraws the
+/// right to a key that is held ends its session. With authentication, the role needs it:
 /// `etcdctl role grant-permission app --prefix=true readwrite locks/`
 pub struct EtcdBackend {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    /// Held while a lease is replaced.
-    replacing: Mutex<()>,
     /// Queues to watch. Its drop ends the standing watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
     runtime: OwnThread,
@@ -110,7 +109,7 @@ impl EtcdBackend {
         let (new_names, names) = mpsc::unbounded_channel();
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         runtime.spawn(watch.run());
-        Ok(Self { options, endpoints, queues, replacing: Mutex::default(), new_names, runtime })
+        Ok(Self { options, endpoints, queues, new_names, runtime })
     }
 
     /// The queue of `name` as this process sees it, without a request: the claims, and the last tenures. The first call
@@ -242,7 +241,7 @@ mod tests {
         for number in 0..NAMES {
             backend.queue_snapshot(&format!("idle-{number}"));
         }
-        let unwatched = async || backend.queues.count(|queue| !queue.is_current());
+        let unwatched = async || backend.queues.count(|queue| !queue.claims.is_current());
         eventually("all are watched", async || unwatched().await == 0).await;
         eventually("none is watched", async || backend.queues.count(|_| true) == 0).await;
     }

@@ -1,13 +1,13 @@
 //! All queues of one backend, shared by its requests and its watch.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::queue::{Key, NameQueue, Watcher, shrink};
+use super::queue::{NameQueue, Watcher};
 use tokio::time::Instant;
 
-use crate::{ClusterId, Lease};
+use crate::watched::{Key, shrink};
 
 /// The queues that are watched, and the leases whose keys are ours.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ struct State {
     by_name: HashMap<Arc<str>, NameQueue>,
     /// When to look whether each of them is still needed.
     look_at: BTreeSet<(Instant, Arc<str>)>,
-    /// By the lease of each session, the one on which its new claims hang.
-    leases: HashMap<i64, Lease>,
+    /// Of the sessions.
+    leases: HashSet<i64>,
 }
 
 impl Queues {
@@ -65,7 +65,7 @@ impl Queues {
 
     /// How many claims of this process are known.
     pub(super) fn count_own(&self) -> usize {
-        self.state().by_name.values().map(NameQueue::count_own).sum()
+        self.state().by_name.values().map(|queue| queue.claims.own_keys().count()).sum()
     }
 
     /// Removes at most `limit` queues that are not needed any more, and returns their watchers.
@@ -79,7 +79,7 @@ impl Queues {
             let Some(queue) = by_name.get(&name) else { continue };
             let idle_at = queue.idle_at(self.linger);
             if idle_at <= now {
-                watchers.push(queue.watcher());
+                watchers.push(queue.watcher);
                 by_name.remove(&name);
             } else {
                 look_at.insert((idle_at, name));
@@ -89,12 +89,19 @@ impl Queues {
         watchers
     }
 
+    /// Notes that there are no watchers any more. The names of all queues, which are to be watched.
+    pub(super) fn unwatch(&self) -> Vec<Arc<str>> {
+        let mut state = self.state();
+        state.by_name.values_mut().for_each(|queue| queue.unwatched(Watcher::None));
+        state.by_name.keys().cloned().collect()
+    }
+
     /// At most `limit` queues to read again: those that have waited longest for it, half of them among those
     /// in which a claim of this process waits.
     pub(super) fn due(&self, limit: usize) -> Vec<Arc<str>> {
         let mut state = self.state();
         let due = state.by_name.iter().filter_map(|(name, queue)| {
-            Some((queue.due_since()?, Arc::clone(name), queue.is_waited_for()))
+            Some((queue.due_since()?, Arc::clone(name), queue.claims.is_waited_for()))
         });
         let mut due: Vec<_> = due.collect();
         due.sort_unstable();
@@ -108,26 +115,8 @@ impl Queues {
         chosen
     }
 
-    pub(super) fn set_current_lease(&self, id: i64, current: Lease) {
-        self.state().leases.insert(id, current);
-    }
-
-    /// The lease on which new claims of the session with the lease `id` hang: that one, or another in its
-    /// place.
-    pub(super) fn current_lease(&self, id: i64) -> Lease {
-        let known = self.state().leases.get(&id).copied();
-        known.unwrap_or(Lease { id, ttl: Duration::ZERO, cluster: ClusterId(0) })
-    }
-
-    /// The claims of the session with the lease `id` that are not seen to hang on `current`: their locks'
-    /// names and their keys.
-    pub(super) fn on_other_leases(&self, id: i64, current: i64) -> Vec<(Arc<str>, Key)> {
-        let state = self.state();
-        let of_queue = |(name, queue): (&Arc<str>, &NameQueue)| {
-            let keys = queue.on_other_leases(id, current).into_iter();
-            keys.map(|key| (Arc::clone(name), key)).collect::<Vec<_>>()
-        };
-        state.by_name.iter().flat_map(of_queue).collect()
+    pub(super) fn add_lease(&self, id: i64) {
+        self.state().leases.insert(id);
     }
 
     /// Forgets a lease and all claims on it, which are gone or will be.
@@ -146,6 +135,6 @@ impl Queues {
         let mut state = self.state();
         let State { by_name, leases, .. } = &mut *state;
         let Some(queue) = by_name.get_mut(name) else { return Vec::new() };
-        queue.orphans(keys, leases.keys().copied())
+        queue.orphans(keys, leases.iter().copied())
     }
 }

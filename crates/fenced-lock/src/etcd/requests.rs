@@ -6,21 +6,18 @@ use etcd_client::{
     Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, SortOrder,
     SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::endpoints::Answer;
-use super::failure::{code, header_of, is_refused_with, lease_gone, malformed, names_no_user};
+use super::failure::{header_of, lease_gone, malformed, names_no_user};
 use super::list::list;
-use super::queue::{Expected, Key, NameQueue};
+use super::queue::NameQueue;
 use super::{EtcdBackend, keys};
 use crate::chaos::Safeguard;
+use crate::watched::{Key, Made};
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
     Ticket, Token,
 };
-
-/// How many claims move to another lease at a time.
-const MOST_MOVES: usize = 64;
 
 /// How a claim stands after the transaction that was to put it.
 struct Put {
@@ -64,12 +61,6 @@ impl EtcdBackend {
 
     pub(super) async fn open_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.check_user().await?;
-        let lease = self.grant_lease(ttl).await?;
-        self.queues.set_current_lease(lease.id, lease);
-        Ok(lease)
-    }
-
-    async fn grant_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))
@@ -78,46 +69,13 @@ impl EtcdBackend {
         let granted = self.endpoints.ask(grant).await?.value;
         let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
         let cluster = ClusterId(header_of(granted.header())?.cluster_id());
+        self.queues.add_lease(granted.id());
         Ok(Lease { id: granted.id(), ttl: Duration::from_secs(ttl), cluster })
-    }
-
-    /// Renews the lease on which the session's claims hang.
-    ///
-    /// From 3.5.30 on etcd refuses that, and new keys on the lease, if the user may no longer write one key
-    /// on it. The session's claims then move to another lease; the key that the user may not write ends
-    /// with the old one.
-    pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
-        let mut current = Lease { ttl: lease.ttl, ..self.queues.current_lease(lease.id) };
-        let lives_for = match self.keep_alive(current).await {
-            Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
-                tracing::warn!(lease = lease.id, "may not renew a lease: taking another one");
-                current = self.replace_lease(lease.id, current).await?;
-                current.ttl
-            }
-            renewed => renewed?,
-        };
-        if current.id != lease.id {
-            let moves = self.queues.on_other_leases(lease.id, current.id).into_iter();
-            let moves = moves.map(async |(name, key)| {
-                let exists = Compare::create_revision(&*key, CompareOp::Greater, 0);
-                let options = PutOptions::new().with_lease(current.id).with_ignore_value();
-                let put = TxnOp::put(&*key, "", Some(options));
-                match self.endpoints.txn(&Txn::new().when([exists]).and_then([put])).await {
-                    Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {
-                        self.queues.with(&name, |queue| queue.forget(&key));
-                        Ok(())
-                    }
-                    answer => answer.map(drop),
-                }
-            });
-            stream::iter(moves).buffer_unordered(MOST_MOVES).try_collect::<()>().await?;
-        }
-        Ok(lives_for)
     }
 
     /// Renews a lease once, and returns its TTL from now on. The stream is opened for that: it takes no more
     /// than a stream that is kept, and no late answer is ever taken for that to a later renewal.
-    async fn keep_alive(&self, lease: Lease) -> Result<Duration, BackendError> {
+    pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
         let keep_alive = |mut client: Client| async move {
             match client.lease_keep_alive(lease.id).await {
                 Ok(_renewed) => Ok(lease.ttl),
@@ -136,23 +94,9 @@ impl EtcdBackend {
         }
     }
 
-    /// Grants a lease to take the place of `old` for the session whose own lease has this `id`, unless another
-    /// request has done so.
-    async fn replace_lease(&self, id: i64, old: Lease) -> Result<Lease, BackendError> {
-        let _turn = self.replacing.lock().await;
-        let current = self.queues.current_lease(id);
-        if current.id != old.id {
-            return Ok(current);
-        }
-        let granted = self.grant_lease(old.ttl).await?;
-        self.queues.set_current_lease(id, granted);
-        Ok(granted)
-    }
-
     pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
-        let id = self.queues.current_lease(lease.id).id;
         self.queues.remove_lease(lease.id);
-        let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
+        let revoke = |mut client: Client| async move { client.lease_revoke(lease.id).await };
         match self.endpoints.ask(revoke).await {
             Err(error) if error.kind != BackendErrorKind::LeaseGone => Err(error),
             _ => Ok(()),
@@ -166,12 +110,13 @@ impl EtcdBackend {
         held: Option<&Claim>,
     ) -> Result<Option<Ticket>, BackendError> {
         let key = claim.key();
-        let expected = self.expect(claim, &key);
+        let ticket = self.expect(claim, &key);
         // Where the queue is watched, the watch shows who is first, as soon as the answer comes. etcd is not
         // asked then: to find the first key, it passes over all that were deleted since it was last
         // compacted, and in a lock's queue those are many. Elsewhere, asking grants an uncontended lock in
         // one round trip.
-        let is_watched = self.queues.with(&claim.name, |queue| queue.is_current()) == Some(true);
+        let is_watched =
+            self.queues.with(&claim.name, |queue| queue.claims.is_current()) == Some(true);
         let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
         conditions.extend(held.map(|held| self.is_held(held)));
         let put = self.put(claim, &key, &conditions, held, !is_watched).await?;
@@ -191,7 +136,8 @@ impl EtcdBackend {
             Some(_) => self.is_first(claim, &key).await.unwrap_or(false),
             None => false,
         };
-        Ok(Some(self.ticket(claim, &key, token, is_granted, expected)))
+        self.note_made(claim, &key, token, is_granted);
+        Ok(Some(ticket))
     }
 
     /// Puts `claim` into the queue only if that is empty, so that a try blocks no other claim.
@@ -200,11 +146,12 @@ impl EtcdBackend {
         claim: &Claim,
     ) -> Result<Option<Ticket>, BackendError> {
         let (key, prefix) = (claim.key(), keys::prefix(&claim.name));
-        let expected = self.expect(claim, &key);
+        let ticket = self.expect(claim, &key);
         let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
         let put = self.put(claim, &key, &[is_empty], None, true).await?;
         if let Some(token) = put.token {
-            return Ok(Some(self.ticket(claim, &key, token, true, expected)));
+            self.note_made(claim, &key, token, true);
+            return Ok(Some(ticket));
         }
         // after a failure from here on, the claim may be in the queue
         let left = |error| BackendError::new(BackendErrorKind::Transient, error);
@@ -221,7 +168,7 @@ impl EtcdBackend {
             self.delete_claim(claim).await.map_err(left)?;
             return Ok(None);
         }
-        self.queues.with(&claim.name, |queue| queue.granted(&key));
+        self.queues.with(&claim.name, |queue| queue.claims.granted(key.as_bytes()));
         Ok(Some(ticket))
     }
 
@@ -236,27 +183,15 @@ impl EtcdBackend {
         asks_first: bool,
     ) -> Result<Put, BackendError> {
         let first = asks_first.then(|| first_of(&claim.name));
-        let txn = |lease: Lease| {
-            let delete = held.map(|held| TxnOp::delete(held.key(), None));
-            let on_lease = PutOptions::new().with_lease(lease.id);
-            let put = TxnOp::put(key, keys::value(claim), Some(on_lease));
-            // finds the claim if it is there already, from a request whose answer got lost
-            let own = TxnOp::get(key, None);
-            let changes: Vec<_> = delete.into_iter().chain([put]).chain(first.clone()).collect();
-            let otherwise: Vec<_> = [own].into_iter().chain(first.clone()).collect();
-            Txn::new().when(conditions).and_then(changes).or_else(otherwise)
-        };
-        let lease = self.queues.current_lease(claim.lease);
-        let mut answer = self.endpoints.txn(&txn(lease)).await;
-        if answer.as_ref().is_err_and(|error| is_refused_with(error, code::PERMISSION_DENIED))
-            && self.endpoints.txn(&probe(&claim.name, key)).await.is_ok()
-        {
-            // for the sake of the lease alone: see `renew_lease`, which has the other claims follow
-            answer = match self.replace_lease(claim.lease, lease).await {
-                Ok(lease) => self.endpoints.txn(&txn(lease)).await,
-                Err(error) => Err(error),
-            };
-        }
+        let delete = held.map(|held| TxnOp::delete(held.key(), None));
+        let on_lease = PutOptions::new().with_lease(claim.lease);
+        let put = TxnOp::put(key, keys::value(claim), Some(on_lease));
+        // finds the claim if it is there already, from a request whose answer got lost
+        let own = TxnOp::get(key, None);
+        let changes: Vec<_> = delete.into_iter().chain([put]).chain(first.clone()).collect();
+        let otherwise: Vec<_> = [own].into_iter().chain(first).collect();
+        let txn = Txn::new().when(conditions).and_then(changes).or_else(otherwise);
+        let answer = self.endpoints.txn(&txn).await;
         if answer.as_ref().is_err_and(|error| error.kind != BackendErrorKind::Transient) {
             self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
         }
@@ -276,34 +211,33 @@ impl EtcdBackend {
     }
 
     /// Makes the claim known before its request is sent, and has its queue watched.
-    fn expect(&self, claim: &Claim, key: &str) -> Expected {
-        let (expected, is_new) = self.queues.with_or_new(&claim.name, |queue| queue.expect(key));
+    fn expect(&self, claim: &Claim, key: &str) -> Ticket {
+        let expect = |queue: &mut NameQueue| queue.used().expect(key.as_bytes());
+        let (ticket, is_new) = self.queues.with_or_new(&claim.name, expect);
         if is_new {
             // an error means that the backend's thread has ended, and then the request fails
             drop(self.new_names.send(claim.name.clone()));
         }
-        expected
+        ticket
     }
 
-    /// The ticket of a claim that was put into the queue.
-    fn ticket(
-        &self,
-        claim: &Claim,
-        key: &str,
-        token: Token,
-        is_granted: bool,
-        (status, contended): Expected,
-    ) -> Ticket {
-        let enqueued = |queue: &mut NameQueue| queue.enqueued(key, token, is_granted);
-        self.queues.with(&claim.name, enqueued);
-        Ticket { status, contended }
+    /// Notes that a claim was put into the queue, and whether it is known to be granted.
+    fn note_made(&self, claim: &Claim, key: &str, token: Token, is_granted: bool) {
+        let made = Made { place: token.revision(), change: token.revision(), token };
+        self.queues.with(&claim.name, |queue| {
+            queue.claims.made(key.as_bytes(), made);
+            if is_granted {
+                queue.claims.granted(key.as_bytes());
+            }
+        });
     }
 
     /// The condition that a claim is still the one that was made, and not merely of the same name.
     fn is_held(&self, claim: &Claim) -> Compare {
         let key = claim.key();
-        match self.queues.with(&claim.name, |queue| queue.revision_of(&key)).flatten() {
-            Some(revision) => Compare::create_revision(key, CompareOp::Equal, revision),
+        let made = self.queues.with(&claim.name, |queue| queue.claims.how_made(key.as_bytes()));
+        match made.flatten() {
+            Some(made) => Compare::create_revision(key, CompareOp::Equal, made.place),
             // its request was given up; the key is never used twice
             None => Compare::create_revision(key, CompareOp::Greater, 0),
         }

@@ -7,9 +7,8 @@
 //! a start revision: once it is created, the queue is listed, and events are applied on top.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::pending;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use etcd_client::{
@@ -23,12 +22,14 @@ use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
 use super::keys;
 use super::list::list;
-use super::queue::{Key, KeyEvent, NameQueue, Watcher};
+use super::queue::{NameQueue, Watcher};
 use super::queues::Queues;
+use super::snapshot::ObservedClaim;
 use super::watch_stream::WatchedStream;
 use crate::BackendError;
 use crate::backoff::Backoff;
 use crate::chaos::Safeguard;
+use crate::watched::{Event as QueueEvent, Key};
 
 /// How often to look for what is not used, late or to be read again.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -40,10 +41,6 @@ const MAX_REREADS: usize = 4;
 const MAX_READS: usize = 16;
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// How many streams there are: usually one, and one more for each token that expired while its
-/// watchers were in use.
-const MAX_STREAMS: usize = 8;
-
 /// Streams that are opened more often than this are opened more and more slowly.
 const RARELY: Duration = Duration::from_secs(2);
 
@@ -54,8 +51,7 @@ pub(super) struct StandingWatch {
     /// Names that are new in `queues`. There is one message for each, so the channel needs no bound
     /// of its own.
     new_names: mpsc::UnboundedReceiver<Arc<str>>,
-    /// The newest is the last. New watchers are made there.
-    streams: Vec<WatchedStream>,
+    stream: Option<Box<WatchedStream>>,
     /// Names that have no watcher, and names whose queues are to be read: each at most once or twice.
     to_watch: VecDeque<Arc<str>>,
     to_read: VecDeque<Arc<str>>,
@@ -64,7 +60,7 @@ pub(super) struct StandingWatch {
     /// When the latest stream was opened.
     opened_at: Option<Instant>,
     backoff: Backoff,
-    /// Names streams and watchers.
+    /// Names watchers.
     next_id: i64,
 }
 
@@ -72,8 +68,8 @@ pub(super) struct StandingWatch {
 enum Done {
     Opened(Arc<str>, Result<Box<WatchedStream>, BackendError>),
     Read,
-    /// The queue can be read, although a watcher was refused on the stream of this number.
-    Readable(Arc<str>, i64),
+    /// The queue can be read, although a watcher was refused.
+    Readable(Arc<str>),
 }
 
 impl StandingWatch {
@@ -86,7 +82,7 @@ impl StandingWatch {
             endpoints,
             queues,
             new_names,
-            streams: Vec::new(),
+            stream: None,
             to_watch: VecDeque::new(),
             to_read: VecDeque::new(),
             tasks: JoinSet::new(),
@@ -104,19 +100,20 @@ impl StandingWatch {
         loop {
             self.forget_idle().await;
             self.ask().await;
-            if let Some(broken) = self.streams.iter().position(|stream| stream.is_broken) {
+            if self.stream.as_ref().is_some_and(|stream| stream.is_broken) {
                 if !Safeguard::ReWatch.is_on() {
                     return;
                 }
-                self.watch_elsewhere(broken);
+                self.stream = None;
+                self.to_watch = self.queues.unwatch().into();
                 continue;
             }
             tokio::select! {
-                (index, response) = next(&mut self.streams) => match response {
-                    Ok(response) => self.heard(index, &response),
+                response = next(&mut self.stream) => match response {
+                    Ok(response) => self.shown(&response),
                     Err(error) => {
                         tracing::debug!(%error, "the watch broke");
-                        self.streams[index].is_broken = true;
+                        self.give_up_stream();
                     }
                 },
                 name = self.new_names.recv() => match name {
@@ -137,18 +134,17 @@ impl StandingWatch {
             self.tasks.spawn(read);
         }
         while let Some(name) = self.to_watch.front().cloned() {
-            let newest = self.streams.last_mut().filter(|stream| !stream.is_stale);
-            if newest.as_ref().map_or(self.is_opening, |stream| !stream.has_room()) {
+            if self.stream.as_ref().map_or(self.is_opening, |stream| !stream.has_room()) {
                 break;
             }
             self.to_watch.pop_front();
-            if self.queues.with(&name, |queue| queue.watcher()) != Some(Watcher::None) {
+            if self.queues.with(&name, |queue| queue.watcher) != Some(Watcher::None) {
                 continue;
             }
             let id = self.next_id;
             self.next_id += 1;
-            self.queues.with(&name, |queue| queue.set_watcher(Watcher::Asked(id)));
-            match newest {
+            self.queues.with(&name, |queue| queue.watcher = Watcher::Asked(id));
+            match &mut self.stream {
                 Some(stream) => stream.watch(id, name).await,
                 None => self.open(id, name),
             }
@@ -158,14 +154,13 @@ impl StandingWatch {
     /// Stops watching queues that are not used any more, as fast as etcd answers.
     async fn forget_idle(&mut self) {
         loop {
-            let room = self.streams.iter().map(WatchedStream::room_to_cancel).min();
-            let watchers = self.queues.remove_idle(room.unwrap_or(MAX_READS));
+            let room = self.stream.as_ref().map_or(MAX_READS, |stream| stream.room_to_cancel());
+            let watchers = self.queues.remove_idle(room);
             if watchers.is_empty() {
                 return;
             }
             for watcher in watchers {
-                let Watcher::Created(id) = watcher else { continue };
-                for stream in &mut self.streams {
+                if let (Watcher::Created(id), Some(stream)) = (watcher, &mut self.stream) {
                     stream.cancel(id).await;
                 }
             }
@@ -192,20 +187,18 @@ impl StandingWatch {
     fn done(&mut self, done: Done) {
         match done {
             Done::Read => {}
-            Done::Readable(name, refused_on) => {
-                if let Some(newest) = self.streams.last_mut() {
-                    let is_refused = newest.number == refused_on;
-                    newest.is_stale |= is_refused && Safeguard::Reauthentication.is_on();
+            Done::Readable(name) => {
+                // the stream's token has expired, or its user may look now
+                let is_refused = |queue: &mut NameQueue| queue.watcher == Watcher::Refused;
+                if self.queues.with(&name, is_refused) == Some(true)
+                    && Safeguard::Reauthentication.is_on()
+                {
+                    self.give_up_stream();
                 }
-                self.watch_again(name);
             }
             Done::Opened(_, Ok(stream)) => {
                 self.is_opening = false;
-                self.streams.push(*stream);
-                self.streams.retain(|stream| !stream.is_stale || stream.names().next().is_some());
-                if self.streams.len() > MAX_STREAMS {
-                    self.watch_elsewhere(0);
-                }
+                self.stream = Some(stream);
             }
             Done::Opened(name, Err(error)) => {
                 tracing::debug!(%error, "could not watch: trying again");
@@ -215,10 +208,9 @@ impl StandingWatch {
         }
     }
 
-    /// Drops a stream, and watches its names on another one.
-    fn watch_elsewhere(&mut self, index: usize) {
-        for name in self.streams.remove(index).names() {
-            self.watch_again(Arc::clone(name));
+    fn give_up_stream(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.is_broken = true;
         }
     }
 
@@ -228,53 +220,44 @@ impl StandingWatch {
         self.to_watch.push_back(name);
     }
 
-    fn heard(&mut self, index: usize, response: &WatchResponse) {
-        let stream = &mut self.streams[index];
+    fn shown(&mut self, response: &WatchResponse) {
+        let Some(stream) = &mut self.stream else { return };
         if response.created() {
             let Some((id, name)) = stream.answered() else { return };
             if response.canceled() {
+                // Its token is not valid any more, or the user may not look, and old versions do not say which. A
+                // request for the same keys shows it, and gets a new token if need be.
                 stream.forget(id);
-                let number = stream.number;
-                self.refused(number, name, response.cancel_reason());
+                tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was refused");
+                self.queues.with(&name, |queue| queue.unwatched(Watcher::Refused));
+                self.to_read.push_back(name);
                 return;
             }
             let created = |queue: &mut NameQueue| {
-                queue.set_watcher(Watcher::Created(id));
-                queue.is_current()
+                queue.watcher = Watcher::Created(id);
+                queue.claims.is_current()
             };
             // only now: what was read before could miss what came in between
             if self.queues.with(&name, created) == Some(false) {
                 self.to_read.push_back(name);
             }
         } else if response.canceled() {
-            // there is none for the answer to a cancellation
             let Some(name) = stream.ended(response.watch_id()) else { return };
             tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was cancelled");
             self.watch_again(name);
         } else if let Some(name) = stream.name_of(response.watch_id()) {
             let events: Vec<_> = response.events().iter().filter_map(key_event).collect();
-            let made = events.iter().filter(|event| event.created.is_some());
+            let made = events.iter().filter(|event| event.put.is_some());
             let made = made.map(|event| Arc::clone(&event.key)).collect();
             self.queues.with(&name, |queue| queue.apply(events));
             remove_orphans(&self.endpoints, &self.queues, &name, made);
         }
     }
 
-    /// etcd made no watcher: the stream's token is not valid any more, or the user may not look, and old versions
-    /// do not say which. A request for the same keys shows it, and gets a new token if need be.
-    fn refused(&mut self, stream: i64, name: Arc<str>, reason: &str) {
-        tracing::debug!(%name, reason, "a watcher was refused");
-        if self.streams.last().is_some_and(|newest| newest.number != stream) {
-            return self.watch_again(name);
-        }
-        self.queues.with(&name, |queue| queue.unwatched(Watcher::Refused(stream)));
-        self.to_read.push_back(name);
-    }
-
-    /// Reads some of the queues in use again, and gives up streams that do not get through.
+    /// Reads some of the queues in use again, and gives up a stream that does not get through.
     fn tidy(&mut self) {
-        for stream in &mut self.streams {
-            stream.is_broken |= stream.is_overdue();
+        if self.stream.as_ref().is_some_and(|stream| stream.is_overdue()) {
+            self.give_up_stream();
         }
         if self.to_read.is_empty() && Safeguard::Relist.is_on() {
             self.to_read.extend(self.queues.due(MAX_REREADS));
@@ -282,17 +265,12 @@ impl StandingWatch {
     }
 }
 
-/// The next answer on any stream, and which one it is.
-async fn next(streams: &mut [WatchedStream]) -> (usize, Result<WatchResponse, BackendError>) {
-    poll_fn(|context| {
-        for (index, stream) in streams.iter_mut().enumerate() {
-            if let Poll::Ready(response) = stream.poll_next(context) {
-                return Poll::Ready((index, response));
-            }
-        }
-        Poll::Pending
-    })
-    .await
+/// The next answer on the stream, if there is one.
+async fn next(stream: &mut Option<Box<WatchedStream>>) -> Result<WatchResponse, BackendError> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => pending().await,
+    }
 }
 
 /// Reads the queue of `name`, again and again until that is of no use any more.
@@ -300,7 +278,7 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
     loop {
         let asked = queues.with(&name, |queue| {
             queue.reading();
-            (queue.watcher(), queue.latest_revision())
+            (queue.watcher, queue.claims.latest_change())
         });
         let Some((watcher, latest)) = asked else { return Done::Read };
         // without a watcher it is read when there is one
@@ -309,16 +287,16 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
         }
         // with the values: 3.7 leaves out the leases as well
         let listed = list(&endpoints, &name, &GetOptions::new()).await;
-        if queues.with(&name, |queue| queue.watcher()) != Some(watcher) {
+        if queues.with(&name, |queue| queue.watcher) != Some(watcher) {
             return Done::Read;
         }
         match (listed, watcher) {
-            (Ok(_), Watcher::Refused(stream)) => return Done::Readable(name, stream),
+            (Ok(_), Watcher::Refused) => return Done::Readable(name),
             (Ok((header, kvs)), _) => {
-                let keys: Vec<_> = kvs.iter().map(listed_key).collect();
-                let load = |queue: &mut NameQueue| queue.load(&keys, header.revision(), latest);
+                let listed: Vec<_> = kvs.iter().map(listed_key).collect();
+                let keys = listed.iter().map(|claim| Arc::clone(&claim.key)).collect();
+                let load = |queue: &mut NameQueue| queue.load(listed, header.revision(), latest);
                 if queues.with(&name, load) != Some(false) {
-                    let keys = keys.into_iter().map(|listed| listed.key).collect();
                     remove_orphans(&endpoints, &queues, &name, keys);
                     return Done::Read;
                 }
@@ -326,7 +304,7 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
             // it is read again when it is due
             (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {
                 tracing::debug!(%name, %error, "may not look at a queue");
-                queues.with(&name, |queue| queue.denied(latest));
+                queues.with(&name, |queue| queue.claims.denied(latest));
                 return Done::Read;
             }
             (Err(error), _) => {
@@ -355,20 +333,17 @@ fn remove_orphans(endpoints: &Arc<Endpoints>, queues: &Queues, name: &str, keys:
     }
 }
 
-fn key_event(event: &Event) -> Option<KeyEvent> {
+fn key_event(event: &Event) -> Option<QueueEvent<ObservedClaim>> {
     let put = listed_key(event.kv()?);
     Some(match event.event_type() {
         EventType::Put => put,
-        EventType::Delete => KeyEvent { created: None, ..put },
+        EventType::Delete => QueueEvent { put: None, ..put },
     })
 }
 
-fn listed_key(kv: &KeyValue) -> KeyEvent {
-    KeyEvent {
-        key: kv.key().into(),
-        mod_revision: kv.mod_revision(),
-        created: Some(kv.create_revision()),
-        lease: kv.lease(),
-        label: keys::parse_value(kv.value()).map(|(label, _)| label.into()),
-    }
+fn listed_key(kv: &KeyValue) -> QueueEvent<ObservedClaim> {
+    let label = keys::parse_value(kv.value()).map(|(label, _)| label.into());
+    let revision = kv.create_revision();
+    let claim = ObservedClaim { revision, lease: kv.lease(), label, since: Instant::now() };
+    QueueEvent { key: kv.key().into(), change: kv.mod_revision(), put: Some((revision, claim)) }
 }

@@ -1,13 +1,11 @@
 //! One watch stream with several watchers on it.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
-use futures_util::Stream as _;
+use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout};
 
 use super::endpoints::Endpoints;
@@ -24,11 +22,6 @@ const MAX_ASKED: usize = 64;
 
 /// One stream, and a watcher on it for each of some locks' queues.
 pub(super) struct WatchedStream {
-    /// The id of its first watcher, which identifies the stream.
-    pub(super) number: i64,
-    /// Whether new watchers are refused: its token has expired, or etcd has forgotten it. Those that
-    /// are there go on.
-    pub(super) is_stale: bool,
     pub(super) is_broken: bool,
     sender: WatchRequestSender,
     responses: WatchResponseStream,
@@ -54,28 +47,16 @@ impl WatchedStream {
         let (sender, responses) = endpoints.ask(open).await?.value.split();
         let asked = VecDeque::from([(id, Instant::now())]);
         let names = HashMap::from([(id, name)]);
-        Ok(Self {
-            number: id,
-            is_stale: false,
-            is_broken: false,
-            sender,
-            responses,
-            names,
-            asked,
-            cancelled: HashMap::new(),
-        })
+        let cancelled = HashMap::new();
+        Ok(Self { is_broken: false, sender, responses, names, asked, cancelled })
     }
 
     /// The next answer of any watcher.
-    pub(super) fn poll_next(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<WatchResponse, BackendError>> {
-        let next = Pin::new(&mut self.responses).poll_next(context);
-        next.map(|next| match next {
+    pub(super) async fn next(&mut self) -> Result<WatchResponse, BackendError> {
+        match self.responses.next().await {
             Some(response) => response.map_err(backend_error),
             None => Err(malformed("the watch stream ended")),
-        })
+        }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -118,17 +99,12 @@ impl WatchedStream {
 
     pub(super) fn forget(&mut self, id: i64) -> Option<Arc<str>> {
         let name = self.names.remove(&id);
-        super::queue::shrink(&mut self.names);
+        crate::watched::shrink(&mut self.names);
         name
     }
 
     pub(super) fn name_of(&self, id: i64) -> Option<Arc<str>> {
         self.names.get(&id).cloned()
-    }
-
-    /// The names of the locks whose queues are watched.
-    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.names.values()
     }
 
     /// Whether etcd has not answered for a watcher for a while: the stream does not get through.

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -20,8 +20,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::{connect_failure, failure, is_read_only};
 use super::options::{PostgresOptions, Tls};
-use super::registry::Registry;
-use crate::{BackendError, BackendErrorKind, ClusterId};
+use crate::backoff::Backoff;
+use crate::waiters::Waiters;
+use crate::{BackendError, BackendErrorKind, ClusterId, Token};
 
 /// The first version with `idle_session_timeout`, and with a `pg_terminate_backend` that waits.
 const OLDEST_VERSION: i32 = 14_00_00;
@@ -52,6 +53,29 @@ const END_WITHOUT: &str = "
     SELECT pg_terminate_backend(pg_backend_pid()) WHERE NOT EXISTS (
         SELECT FROM pg_stat_get_activity($1) WHERE EXTRACT(EPOCH FROM backend_start)::text = $2)";
 
+/// What the name of each lease's channel begins with.
+const CHANNEL: &str = "fenced_lock_";
+
+/// The statements that listen for messages to all leases.
+pub(super) fn listen(waiters: &Waiters<Token>) -> String {
+    let leases = waiters.leases();
+    let channels: Vec<_> = leases.keys().map(|lease| format!("LISTEN {CHANNEL}{lease}")).collect();
+    channels.join(";")
+}
+
+/// A message came: the queue of a claim that is its first has changed. Any user of the database can send it, so
+/// it only says that it is time to ask.
+fn hear(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
+    let lease = channel.strip_prefix(CHANNEL)?.parse().ok()?;
+    let mut words = payload.split(' ');
+    let claim = waiters.find(lease, words.next()?.parse().ok()?)?;
+    if let (Some(as_of), Some(contended)) = (words.next(), words.next()) {
+        waiters.note_contended_as_of(&claim, as_of.parse().ok()?, contended == "t");
+    }
+    waiters.wake(|waiter| *waiter == claim);
+    Some(())
+}
+
 /// What every connection needs.
 pub(super) struct Access {
     config: Config,
@@ -67,13 +91,13 @@ pub(super) struct Access {
 impl Access {
     pub(super) fn new(
         options: &PostgresOptions,
+        (config, tls): (Config, Tls),
         runtime: Handle,
         table: &'static str,
-    ) -> Result<Self, BackendError> {
-        let (config, tls) = options.connector()?;
+    ) -> Self {
         let with_timeline = !options.standby_is_synchronous;
         let request_timeout = options.request_timeout;
-        Ok(Self { config, tls, table, with_timeline, request_timeout, runtime })
+        Self { config, tls, table, with_timeline, request_timeout, runtime }
     }
 
     /// A statement that waits for others ends before its request does, and so with an answer.
@@ -81,13 +105,13 @@ impl Access {
         self.request_timeout / 2
     }
 
-    /// Connects, with the name that `pg_stat_activity` shows, and with more settings of the server. Messages go to
-    /// the registry.
+    /// Connects, with the name that `pg_stat_activity` shows, and with more settings of the server. What messages
+    /// say goes to the waiters.
     pub(super) async fn connect(
         self: &Arc<Self>,
         name: &str,
         settings: &str,
-        registry: Option<Arc<Registry>>,
+        waiters: Option<Arc<Waiters<Token>>>,
     ) -> Result<Wire, BackendError> {
         let access = Arc::clone(self);
         let mut config = self.config.clone();
@@ -106,7 +130,7 @@ impl Access {
             let by_server = Arc::<AtomicBool>::default();
             let said = Arc::clone(&by_server);
             let driver = AbortOnDropHandle::new(access.runtime.spawn(async move {
-                said.store(drive(connection, registry).await, Ordering::Relaxed);
+                said.store(drive(connection, waiters).await, Ordering::Relaxed);
                 drop(guard);
             }));
             let wire = Wire::identified(client, driver.abort_handle(), &access).await?;
@@ -148,7 +172,7 @@ impl Access {
 
 /// Reads and writes until the connection ends. Returns whether the server said that it ends it: what was not
 /// answered before that is not carried out.
-async fn drive<S, T>(mut connection: Connection<S, T>, registry: Option<Arc<Registry>>) -> bool
+async fn drive<S, T>(mut connection: Connection<S, T>, waiters: Option<Arc<Waiters<Token>>>) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
@@ -156,8 +180,8 @@ where
     loop {
         match poll_fn(|cx| connection.poll_message(cx)).await {
             Some(Ok(AsyncMessage::Notification(message))) => {
-                if let Some(registry) = &registry {
-                    registry.hear(message.channel(), message.payload());
+                if let Some(waiters) = &waiters {
+                    hear(waiters, message.channel(), message.payload());
                 }
             }
             Some(Ok(_)) => {}
@@ -326,7 +350,7 @@ impl Wire {
 pub(super) struct Link {
     access: Arc<Access>,
     name: String,
-    registry: Option<Arc<Registry>>,
+    waiters: Option<Arc<Waiters<Token>>>,
     state: Mutex<State>,
 }
 
@@ -339,10 +363,14 @@ struct State {
 }
 
 impl Link {
-    /// Nothing is sent yet. With a registry, the connection listens for the messages to its leases.
-    pub(super) fn new(access: &Arc<Access>, name: &str, registry: Option<Arc<Registry>>) -> Self {
+    /// Nothing is sent yet. With waiters, the connection listens for the messages to its leases.
+    pub(super) fn new(
+        access: &Arc<Access>,
+        name: &str,
+        waiters: Option<Arc<Waiters<Token>>>,
+    ) -> Self {
         let (access, name) = (Arc::clone(access), name.to_owned());
-        Self { access, name, registry, state: Mutex::default() }
+        Self { access, name, waiters, state: Mutex::default() }
     }
 
     /// The connection. Those who wait for a new one share its failure.
@@ -369,17 +397,37 @@ impl Link {
         }
     }
 
+    /// Makes the connection anew whenever it was lost.
+    pub(super) fn keep_connected(self: Arc<Self>) {
+        let runtime = self.access.runtime.clone();
+        runtime.spawn(async move {
+            let mut backoff = Backoff::default();
+            loop {
+                match self.wire().await {
+                    Ok(wire) => {
+                        backoff = Backoff::default();
+                        wire.ended.cancelled().await;
+                    }
+                    Err(error) => {
+                        tracing::debug!(?error, "cannot listen: trying again");
+                        sleep(backoff.next()).await;
+                    }
+                }
+            }
+        });
+    }
+
     async fn connect(&self, lost: Option<&Wire>) -> Result<Wire, BackendError> {
         let limit_ms = self.access.statement_timeout().as_millis();
         let settings = format!("-c statement_timeout={limit_ms}");
-        let wire = self.access.connect(&self.name, &settings, self.registry.clone()).await?;
+        let wire = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;
         if let Some(lost) = lost {
             wire.terminate(lost).await?;
         }
-        if let Some(registry) = &self.registry {
-            wire.ask(wire.client.batch_execute(&registry.listen())).await?;
+        if let Some(waiters) = &self.waiters {
+            wire.ask(wire.client.batch_execute(&listen(waiters))).await?;
             // messages may have been lost
-            registry.waiters.wake(|_| true);
+            waiters.wake(|_| true);
         }
         Ok(wire)
     }

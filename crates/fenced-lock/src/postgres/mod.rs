@@ -26,33 +26,28 @@
 #![doc = include_str!("schema.sql")]
 //! ```
 
+mod advisory;
 mod failure;
 mod link;
 mod options;
-mod registry;
-mod server_wait;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join4};
 use tokio::runtime::Handle;
-use tokio::time::sleep;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
+pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
-pub use self::server_wait::{PostgresAdvisoryBackend, PostgresRowBackend};
 
-use self::link::{Access, Link, Wire};
-use self::registry::Registry;
-use super::backoff::Backoff;
-use super::own_thread::OwnThread;
-use super::random::random_id;
-use super::waiters::Answer;
+use self::link::{Access, Link, Wire, listen};
+use super::asked::{Asked, AskedBackend, Driver, How};
+use super::waiters::{Answer, Waiters};
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, Ends, Lease,
-    Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
+    Promises, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
 /// Puts a claim at the end of its queue, once, if the query in it gives a row.
@@ -82,7 +77,7 @@ const RELEASE: &str = "DELETE FROM fenced_lock.claims WHERE lease = $1 AND numbe
 
 /// Where a claim stands: how many are before it, when the first of their leases can expire, whether one is behind
 /// it, and the last ticket of its name as of which this is so.
-const PLACE: &str = "
+const STANDING: &str = "
     SELECT c.ticket, b.count, b.expires_in, n.last, EXISTS (
         SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
     )
@@ -93,7 +88,7 @@ const PLACE: &str = "
     ) b
     WHERE c.lease = $1 AND c.number = $2";
 
-/// Tells the first claim on each name, except one, that its queue has changed: its number, and what [`PLACE`] says
+/// Tells the first claim on each name, except one, that its queue has changed: its number, and what [`STANDING`] says
 /// of those behind it.
 const NUDGE: &str = "
     SELECT pg_notify('fenced_lock_' || c.lease, concat_ws(' ', c.number, n.last, EXISTS (
@@ -172,20 +167,8 @@ type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
 /// session.close().await
 /// # }
 /// ```
-pub struct PostgresBackend {
-    shared: Arc<Shared>,
-    runtime: OwnThread,
-    /// Set when it listens.
-    listening: OnceLock<()>,
-}
-
-struct Shared {
-    registry: Arc<Registry>,
-    /// For the queues, each on one of them.
-    requests: [Link; CONNECTIONS],
-    /// For messages and renewals: what holds up a queue holds up none of these.
-    events: Link,
-}
+#[derive(Debug)]
+pub struct PostgresBackend(Driver<Postgres>);
 
 impl PostgresBackend {
     /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
@@ -195,224 +178,43 @@ impl PostgresBackend {
     /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot be
     /// started.
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
-        let runtime = OwnThread::start("postgres-lock")?;
-        let access = Arc::new(Access::new(options, runtime.clone(), "fenced_lock.claims")?);
-        let registry = Arc::new(Registry::new());
-        let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
-        let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&registry)));
-        let shared = Arc::new(Shared { registry, requests, events });
-        Ok(Self { shared, runtime, listening: OnceLock::new() })
-    }
-
-    async fn open_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        self.listening.get_or_init(|| {
-            let shared = Arc::clone(&self.shared);
-            self.runtime.spawn(async move { shared.keep_listening().await });
-        });
-        let id = random_id();
-        // first, so that a connection that is made meanwhile listens for it
-        self.shared.registry.leases().insert(id);
-        let opened = self.shared.open(id, ttl).await;
-        if opened.is_err() {
-            self.shared.registry.leases().remove(&id);
-        }
-        opened
-    }
-
-    /// Puts the claim into its queue by this statement; `None` if that did not put it.
-    async fn put(
-        &self,
-        claim: &Claim,
-        sql: &'static str,
-        held: Option<&Claim>,
-    ) -> Result<Option<Ticket>, BackendError> {
-        let ticket = self.shared.registry.waiters.expect(claim);
-        let put = self.shared.put(claim, sql, held).await;
-        match &put {
-            Err(error) if error.kind == BackendErrorKind::Transient => {}
-            Err(_) => self.shared.forget(claim),
-            Ok(answer) if answer.status == ClaimStatus::Waiting => {
-                let (shared, claim, answer) = (Arc::clone(&self.shared), claim.clone(), *answer);
-                self.runtime.spawn(async move { shared.watch(&claim, answer).await });
-            }
-            Ok(_) => {}
-        }
-        Ok((put?.status != ClaimStatus::Gone).then_some(ticket))
+        let connector = options.connector()?;
+        let make = |runtime: &Handle, _: &Weak<Postgres>| {
+            let table = "fenced_lock.claims";
+            let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
+            let waiters = Arc::new(Waiters::new());
+            let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
+            let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
+            Postgres { waiters, requests, events: Arc::new(events), listening: OnceLock::new() }
+        };
+        Ok(Self(Driver::start("postgres-lock", make)?))
     }
 }
 
-impl Shared {
-    /// Makes the connection for messages anew when it was lost.
-    async fn keep_listening(&self) {
-        let mut backoff = Backoff::default();
-        loop {
-            match self.events.wire().await {
-                Ok(wire) => {
-                    backoff = Backoff::default();
-                    wire.ended.cancelled().await;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "cannot listen: trying again");
-                    sleep(backoff.next()).await;
-                }
-            }
-        }
-    }
+impl AskedBackend for PostgresBackend {
+    type Service = Postgres;
 
+    fn driver(&self) -> &Driver<Postgres> {
+        &self.0
+    }
+}
+
+/// The queues in a table.
+pub struct Postgres {
+    waiters: Arc<Waiters<Token>>,
+    /// For the queues, each on one of them.
+    requests: [Link; CONNECTIONS],
+    /// For messages and renewals: what holds up a queue holds up none of these.
+    events: Arc<Link>,
+    /// Set when it listens.
+    listening: OnceLock<()>,
+}
+
+impl Postgres {
     /// The connection for the queue of this name. What is sent for a claim goes through one, in its order.
     async fn wire(&self, name: &str) -> Result<Arc<Wire>, BackendError> {
         let hash = |hash: usize, byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte));
         self.requests[name.bytes().fold(0, hash) % CONNECTIONS].wire().await
-    }
-
-    async fn open(&self, id: i64, ttl: Duration) -> Result<Lease, BackendError> {
-        let wire = self.wire("").await?;
-        let params: &Params<'_> = &[(&id, Type::INT8), (&ttl.as_secs_f64(), Type::FLOAT8)];
-        let (names, _) = wire
-            .ask(try_join(
-                wire.client.query_typed(REAP, &[]),
-                wire.client.execute_typed(OPEN, params),
-            ))
-            .await?;
-        self.nudge(&wire, &names).await?;
-        let events = self.events.wire().await?;
-        events.ask(events.client.batch_execute(&self.registry.listen())).await?;
-        Ok(Lease { id, ttl, cluster: wire.cluster })
-    }
-
-    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
-        // those that came to hold while the server was asked are not missing
-        let held = self.registry.waiters.holding(lease.id);
-        let wire = self.events.wire().await?;
-        let params: &Params<'_> =
-            &[(&lease.id, Type::INT8), (&lease.ttl.as_secs_f64(), Type::FLOAT8)];
-        let requests = try_join(
-            wire.client.execute_typed(RENEW, params),
-            wire.client.query_typed(HELD, &params[..1]),
-        );
-        // short, so that there is time to connect anew
-        let limit = (lease.ttl / 8).min(wire.limit);
-        let (renewed, rows) = wire.ask_within(limit, requests).await?;
-        if renewed == 0 {
-            let gone = "the lease has expired or was deleted";
-            return Err(BackendError::new(BackendErrorKind::LeaseGone, gone));
-        }
-        for claim in held {
-            let number = claim.number.cast_signed();
-            match rows.iter().find(|row| row.get::<_, i64>(0) == number) {
-                Some(row) => {
-                    self.registry.waiters.note_contended_as_of(&claim, row.get(1), row.get(2));
-                }
-                None => self.forget(&claim),
-            }
-        }
-        Ok(lease.ttl)
-    }
-
-    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
-        self.registry.leases().remove(&lease.id);
-        for claim in self.registry.waiters.on_lease(lease.id) {
-            self.forget(&claim);
-        }
-        let wire = self.wire("").await?;
-        let params: &Params<'_> = &[(&lease.id, Type::INT8)];
-        let names = wire.ask(wire.client.query_typed(CLOSE, params)).await?;
-        self.nudge(&wire, &names).await
-    }
-
-    /// Where the claim stands after this statement. What it takes out of the queue, it tells the next of.
-    async fn put(
-        &self,
-        claim: &Claim,
-        sql: &str,
-        held: Option<&Claim>,
-    ) -> Result<Answer<Token>, BackendError> {
-        let wire = self.wire(&claim.name).await?;
-        // what the server cannot keep is shown as with advisory locks
-        let label = claim.label.replace('\0', "_");
-        let (name, lease) = (&*claim.name, claim.lease);
-        let number = claim.number.cast_signed();
-        let before = held.map(|held| held.number.cast_signed());
-        let params: &Params<'_> = &[
-            (&name, Type::TEXT),
-            (&lease, Type::INT8),
-            (&number, Type::INT8),
-            (&label, Type::TEXT),
-            (&before, Type::INT8),
-        ];
-        let params = if held.is_some() { params } else { &params[..4] };
-        let names = [name];
-        let nudge: &Params<'_> =
-            &[(&&names[..], Type::TEXT_ARRAY), (&lease, Type::INT8), (&number, Type::INT8)];
-        let reap =
-            async { if sql == PUT_IF_FREE { self.reap(&wire).await } else { Ok(Vec::new()) } };
-        let tell_next = async {
-            if held.is_some() { wire.client.execute_typed(NUDGE, nudge).await } else { Ok(0) }
-        };
-        let put = wire.client.execute_typed(sql, params);
-        let (names, _, _, rows) =
-            wire.ask(try_join4(reap, put, tell_next, self.place(&wire, claim))).await?;
-        self.nudge(&wire, &names).await?;
-        if let Some(held) = held {
-            self.forget(held);
-        }
-        let answer = self.answer(&wire, claim, &rows);
-        // the holder hears of the first who waits behind it
-        let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
-        if is_second && sql == PUT {
-            wire.ask(wire.client.execute_typed(NUDGE, nudge)).await?;
-        }
-        Ok(answer)
-    }
-
-    /// Asks where a claim stands, for as long as it waits; the first answer is there.
-    async fn watch(&self, claim: &Claim, first: Answer<Token>) {
-        let first = Mutex::new(Some(first));
-        let ask = async || {
-            let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(answer) = first {
-                return Ok(answer);
-            }
-            let wire = self.wire(&claim.name).await?;
-            let (names, rows) =
-                wire.ask(try_join(self.reap(&wire), self.place(&wire, claim))).await?;
-            self.nudge(&wire, &names).await?;
-            Ok(self.answer(&wire, claim, &rows))
-        };
-        self.registry.waiters.watch(claim, ask).await;
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let wire = self.wire(&claim.name).await?;
-        let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
-        let params: &Params<'_> =
-            &[(&&names[..], Type::TEXT_ARRAY), (&claim.lease, Type::INT8), (&number, Type::INT8)];
-        // in two statements: the second one sees who came to wait before the first one was committed
-        let deleted = wire
-            .ask(try_join(
-                wire.client.execute_typed(RELEASE, &params[1..]),
-                wire.client.execute_typed(NUDGE, params),
-            ))
-            .await?
-            .0;
-        self.forget(claim);
-        Ok(if deleted == 0 { Released::Gone } else { Released::Done })
-    }
-
-    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        let wire = self.wire(name).await?;
-        let params: &Params<'_> = &[(&name, Type::TEXT)];
-        let queue = wire.client.query_typed(QUEUE, params);
-        let (names, rows) = wire.ask(try_join(self.reap(&wire), queue)).await?;
-        self.nudge(&wire, &names).await?;
-        let entry = |row: &Row| QueueEntry {
-            token: Some(Token::new(wire.cluster, row.get(0))),
-            lease: row.get(1),
-            key: format!("{name}/{:x}-{}", row.get::<_, i64>(1), row.get::<_, i64>(2)),
-            label: Some(row.get(3)),
-            age: Duration::try_from_secs_f64(row.get(4)).ok(),
-        };
-        Ok(rows.iter().map(entry).collect())
     }
 
     /// Deletes the leases that have expired, and returns the names on which they had claims.
@@ -431,18 +233,18 @@ impl Shared {
         wire.ask(wire.client.execute_typed(NUDGE, params)).await.map(drop)
     }
 
-    async fn place(&self, wire: &Wire, claim: &Claim) -> Result<Vec<Row>, Error> {
+    async fn standing(&self, wire: &Wire, claim: &Claim) -> Result<Vec<Row>, Error> {
         let number = claim.number.cast_signed();
         let params: &Params<'_> = &[(&claim.lease, Type::INT8), (&number, Type::INT8)];
-        wire.client.query_typed(PLACE, params).await
+        wire.client.query_typed(STANDING, params).await
     }
 
-    /// What the answer to [`PLACE`] says, which it notes.
+    /// What the answer to [`STANDING`] says. Notes whether others wait.
     fn answer(&self, wire: &Wire, claim: &Claim, rows: &[Row]) -> Answer<Token> {
         let (status, ask_again_in) = match rows.first() {
             None => (ClaimStatus::Gone, Duration::ZERO),
             Some(row) if row.get::<_, i64>(1) == 0 => {
-                self.registry.waiters.note_contended_as_of(claim, row.get(3), row.get(4));
+                self.waiters.note_contended_as_of(claim, row.get(3), row.get(4));
                 (ClaimStatus::Granted(Token::new(wire.cluster, row.get(0))), Duration::ZERO)
             }
             Some(row) => {
@@ -452,88 +254,155 @@ impl Shared {
                 (ClaimStatus::Waiting, expires_in.max(SHORTEST_PAUSE))
             }
         };
-        // a note of what is the case already would have it asked again
-        if status != ClaimStatus::Waiting {
-            self.registry.waiters.note(claim, status);
-        }
         Answer { status, ask_again_in }
     }
-
-    fn forget(&self, claim: &Claim) {
-        self.registry.waiters.note(claim, ClaimStatus::Gone);
-    }
 }
 
-impl Backend for PostgresBackend {
+impl Asked for Postgres {
     type Token = Token;
 
-    fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Fifo,
-            wake: Wake::Pushed,
-            token: TokenLife::Durable,
-            ends: Ends::Lease(Clock::Wall),
-            loss: Loss::AtRenewal,
-            queue: QueueView::Whole,
+    const PROMISES: Promises = Promises {
+        order: Order::Fifo,
+        wake: Wake::Pushed,
+        token: TokenLife::Durable,
+        ends: Ends::Lease(Clock::Wall),
+        loss: Loss::AtRenewal,
+        queue: QueueView::Whole,
+    };
+
+    fn waiters(&self) -> &Waiters<Token> {
+        &self.waiters
+    }
+
+    async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        self.listening.get_or_init(|| Arc::clone(&self.events).keep_connected());
+        let wire = self.wire("").await?;
+        let params: &Params<'_> = &[(&id, Type::INT8), (&ttl.as_secs_f64(), Type::FLOAT8)];
+        let opened = try_join(self.reap(&wire), wire.client.execute_typed(OPEN, params));
+        let (names, _) = wire.ask(opened).await?;
+        self.nudge(&wire, &names).await?;
+        let events = self.events.wire().await?;
+        events.ask(events.client.batch_execute(&listen(&self.waiters))).await?;
+        Ok(wire.cluster)
+    }
+
+    async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
+        let wire = self.events.wire().await?;
+        let params: &Params<'_> =
+            &[(&lease.id, Type::INT8), (&lease.ttl.as_secs_f64(), Type::FLOAT8)];
+        let requests = try_join(
+            wire.client.execute_typed(RENEW, params),
+            wire.client.query_typed(HELD, &params[..1]),
+        );
+        // short, so that there is time to connect anew
+        let limit = (lease.ttl / 8).min(wire.limit);
+        let (renewed, rows) = wire.ask_within(limit, requests).await?;
+        if renewed == 0 {
+            let gone = "the lease has expired or was deleted";
+            return Err(BackendError::new(BackendErrorKind::LeaseGone, gone));
         }
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
-    }
-
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.open_lease(ttl))
-    }
-
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.shared.renew(lease))
-    }
-
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.shared.close(lease))
-    }
-
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        let gone = "the claim is gone";
-        Box::pin(async move {
-            let ticket = self.put(claim, PUT, None).await?;
-            ticket.ok_or_else(|| BackendError::new(BackendErrorKind::Transient, gone))
-        })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            let Some(ticket) = self.put(claim, PUT_IF_FREE, None).await? else { return Ok(None) };
-            if *ticket.status.borrow() != ClaimStatus::Waiting {
-                return Ok(Some(ticket));
+        let is_kept = |claim: &Claim| {
+            let row = rows.iter().find(|row| row.get::<_, i64>(0) == claim.number.cast_signed());
+            if let Some(row) = row {
+                self.waiters.note_contended_as_of(claim, row.get(1), row.get(2));
             }
+            row.is_some()
+        };
+        Ok(held.iter().map(is_kept).collect())
+    }
+
+    async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Result<(), BackendError> {
+        let wire = self.wire("").await?;
+        let params: &Params<'_> = &[(&lease.id, Type::INT8)];
+        let names = wire.ask(wire.client.query_typed(CLOSE, params)).await?;
+        self.nudge(&wire, &names).await
+    }
+
+    /// Where the claim stands after this. What it takes out of the queue, it tells the next of.
+    async fn put(
+        &self,
+        claim: &Claim,
+        how: How<'_>,
+    ) -> Result<Option<Answer<Token>>, BackendError> {
+        let wire = self.wire(&claim.name).await?;
+        let (sql, held) = match how {
+            How::Wait => (PUT, None),
+            How::Try => (PUT_IF_FREE, None),
+            How::After(held) => (PUT_AFTER, Some(held.number.cast_signed())),
+        };
+        // what the server cannot keep is shown as with advisory locks
+        let label = claim.label.replace('\0', "_");
+        let (name, lease, number) = (&*claim.name, claim.lease, claim.number.cast_signed());
+        let params: &Params<'_> = &[
+            (&name, Type::TEXT),
+            (&lease, Type::INT8),
+            (&number, Type::INT8),
+            (&label, Type::TEXT),
+            (&held, Type::INT8),
+        ];
+        let params = if held.is_some() { params } else { &params[..4] };
+        let names = [name];
+        let nudge: &Params<'_> =
+            &[(&&names[..], Type::TEXT_ARRAY), (&lease, Type::INT8), (&number, Type::INT8)];
+        let is_try = matches!(how, How::Try);
+        let reap = async { if is_try { self.reap(&wire).await } else { Ok(Vec::new()) } };
+        let tell_next = async {
+            if held.is_some() { wire.client.execute_typed(NUDGE, nudge).await } else { Ok(0) }
+        };
+        let put = wire.client.execute_typed(sql, params);
+        let (names, _, _, rows) =
+            wire.ask(try_join4(reap, put, tell_next, self.standing(&wire, claim))).await?;
+        self.nudge(&wire, &names).await?;
+        let answer = self.answer(&wire, claim, &rows);
+        if is_try && answer.status == ClaimStatus::Waiting {
             // another one came at the same moment; after any error the claim may still be there
             let left = |error| BackendError::new(BackendErrorKind::Transient, error);
-            self.shared.release(claim).await.map_err(left)?;
-            Ok(None)
-        })
+            self.release(claim).await.map_err(left)?;
+            return Ok(None);
+        }
+        // the holder hears of the first who waits behind it
+        let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
+        if is_second && held.is_none() {
+            wire.ask(wire.client.execute_typed(NUDGE, nudge)).await?;
+        }
+        Ok(Some(answer))
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.shared.release(claim))
+    async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
+        let wire = self.wire(&claim.name).await?;
+        let asked = try_join(self.reap(&wire), self.standing(&wire, claim));
+        let (names, rows) = wire.ask(asked).await?;
+        self.nudge(&wire, &names).await?;
+        Ok(self.answer(&wire, claim, &rows))
     }
 
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(self.put(next, PUT_AFTER, Some(held)))
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let wire = self.wire(&claim.name).await?;
+        let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
+        let params: &Params<'_> =
+            &[(&&names[..], Type::TEXT_ARRAY), (&claim.lease, Type::INT8), (&number, Type::INT8)];
+        // in two statements: the second one sees who came to wait before the first one was committed
+        let released = try_join(
+            wire.client.execute_typed(RELEASE, &params[1..]),
+            wire.client.execute_typed(NUDGE, params),
+        );
+        let (deleted, _) = wire.ask(released).await?;
+        Ok(if deleted == 0 { Released::Gone } else { Released::Done })
     }
 
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(self.shared.queue(name))
-    }
-}
-
-impl std::fmt::Debug for PostgresBackend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresBackend").finish_non_exhaustive()
+    async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
+        let wire = self.wire(name).await?;
+        let params: &Params<'_> = &[(&name, Type::TEXT)];
+        let queue = wire.client.query_typed(QUEUE, params);
+        let (names, rows) = wire.ask(try_join(self.reap(&wire), queue)).await?;
+        self.nudge(&wire, &names).await?;
+        let entry = |row: &Row| QueueEntry {
+            token: Some(Token::new(wire.cluster, row.get(0))),
+            lease: row.get(1),
+            key: format!("{name}/{:x}-{}", row.get::<_, i64>(1), row.get::<_, i64>(2)),
+            label: Some(row.get(3)),
+            age: Duration::try_from_secs_f64(row.get(4)).ok(),
+        };
+        Ok(rows.iter().map(entry).collect())
     }
 }

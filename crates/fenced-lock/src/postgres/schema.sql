@@ -4,8 +4,7 @@
 --   GRANT SELECT, INSERT, UPDATE ON fenced_lock.names TO app;
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON fenced_lock.leases TO app;
 --   GRANT SELECT, INSERT, DELETE ON fenced_lock.claims TO app;
--- Advisory locks need the first two, row locks these and one more:
---   GRANT SELECT, INSERT, UPDATE ON fenced_lock.row_locks TO app;
+-- Advisory locks need the first two.
 
 -- two clients that make them at once would disturb each other
 SELECT pg_advisory_xact_lock(hashtextextended('fenced_lock.schema', 0));
@@ -35,6 +34,3 @@ CREATE TABLE IF NOT EXISTS fenced_lock.claims (
     PRIMARY KEY (name, ticket),
     UNIQUE (lease, number)
 );
-
--- Rows to lock: one for each name, for ever.
-CREATE TABLE IF NOT EXISTS fenced_lock.row_locks (name text COLLATE "C" PRIMARY KEY);

@@ -14,8 +14,7 @@ mod options;
 mod redlock;
 
 use std::collections::HashSet;
-use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -26,13 +25,12 @@ pub use options::RedisOptions;
 pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
-use super::own_thread::OwnThread;
-use super::random::{random, random_id};
+use super::asked::{Asked, AskedBackend, Driver, How};
+use super::random::random;
 use super::waiters::{Answer, Waiters};
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
-    Ends, Lease, Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife,
-    Wake,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
+    Promises, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
 /// How soon a waiter asks again at the earliest.
@@ -86,27 +84,11 @@ static QUEUE: LazyLock<Script> =
 /// ```
 ///
 /// and `+select` for a database other than 0. Redis before 6.2 has no rights on channels: leave `&..` out there.
+#[derive(Debug)]
 pub struct RedisBackend {
-    shared: Arc<Shared>,
+    driver: Driver<Redis>,
+    #[allow(dead_code, reason = "for `Debug`")]
     options: RedisOptions,
-    runtime: OwnThread,
-}
-
-struct Shared {
-    connection: Connection,
-    /// Where messages for this process go.
-    channel: String,
-    /// The leases that are open here.
-    leases: Mutex<HashSet<i64>>,
-    waiters: Waiters<Token>,
-}
-
-/// How to put a claim into its queue.
-#[derive(Clone, Copy)]
-enum How<'a> {
-    Wait,
-    Try,
-    After(&'a Claim),
 }
 
 impl RedisBackend {
@@ -116,66 +98,33 @@ impl RedisBackend {
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be used, or the thread cannot be started.
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
-        let runtime = OwnThread::start("redis-lock")?;
-        let channel = format!("{{fenced-lock}}:process:{:x}", random());
         let client = options.client()?;
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let shared = Weak::clone(shared);
-            let hear = move |push| _ = shared.upgrade().map(|shared| shared.hear(push));
-            let (timeout, to_us) = (options.request_timeout, Some(channel.clone()));
-            let connection = Connection::new(client, timeout, to_us, hear);
-            Shared { connection, channel, leases: Mutex::default(), waiters: Waiters::new() }
-        });
-        Ok(Self { shared, options, runtime })
+        let channel = format!("{{fenced-lock}}:process:{:x}", random());
+        let driver = Driver::start("redis-lock", |runtime, redis: &Weak<Redis>| {
+            let (redis, runtime) = (Weak::clone(redis), runtime.clone());
+            let hear = move |push| _ = redis.upgrade().map(|redis| redis.hear(push, &runtime));
+            let (limit, to_us) = (options.request_timeout, Some(channel.clone()));
+            let connection = Connection::new(client, limit, to_us, hear);
+            Redis { connection, channel, waiters: Waiters::new() }
+        })?;
+        Ok(Self { driver, options })
     }
+}
 
-    async fn put(&self, claim: &Claim, how: How<'_>) -> Result<Option<Ticket>, BackendError> {
-        let waiters = &self.shared.waiters;
-        let ticket = waiters.expect(claim);
-        let (how, held) = match how {
-            How::Wait => ("wait", String::new()),
-            How::Try => ("try", String::new()),
-            How::After(held) => ("after", id_of(held)),
-        };
-        let mut script = on_queue("put", &claim.name, &id_of(claim));
-        let put = script.arg(how).arg(&*claim.label).arg(held);
-        match self.shared.connection.run::<Option<Standing>>(put).await {
-            Ok(Some(standing)) => {
-                let first = self.shared.note(claim, standing)?;
-                if first.status == ClaimStatus::Waiting {
-                    self.runtime.spawn(Arc::clone(&self.shared).watch(claim.clone(), first));
-                }
-                Ok(Some(ticket))
-            }
-            Ok(None) => {
-                waiters.note(claim, ClaimStatus::Gone);
-                Ok(None)
-            }
-            Err(error) => {
-                if error.kind != BackendErrorKind::Transient {
-                    waiters.note(claim, ClaimStatus::Gone);
-                }
-                Err(error)
-            }
-        }
-    }
+impl AskedBackend for RedisBackend {
+    type Service = Redis;
 
-    async fn list(&self, name: &str, limit: u32) -> Result<Vec<QueueEntry>, BackendError> {
-        let mut list = on_queue("list", name, "");
-        let (cluster, entries) = self.shared.connection.run::<Listed>(list.arg(limit)).await?;
-        let cluster = cluster_of(&cluster)?;
-        let entry = |(place, (id, ticket, age_ms, label)): (usize, ListedClaim)| {
-            Some(QueueEntry {
-                // the token of a waiter is another one if the server fails over before the grant
-                token: (place == 0).then(|| Token::new(cluster, ticket)),
-                lease: parse_id(&id)?.0,
-                key: format!("{name}/{id}"),
-                label,
-                age: age_ms.map(Duration::from_millis),
-            })
-        };
-        Ok(entries.into_iter().enumerate().filter_map(entry).collect())
+    fn driver(&self) -> &Driver<Redis> {
+        &self.driver
     }
+}
+
+/// One Redis.
+pub struct Redis {
+    connection: Connection,
+    /// Where messages for this process go.
+    channel: String,
+    waiters: Waiters<Token>,
 }
 
 /// Where a claim stands: [`WAITING`], [`GRANTED`] or [`GONE`]; its ticket, or the PTTL of the holder; the cluster; whether
@@ -188,13 +137,9 @@ const GRANTED: u8 = 1;
 type Listed = (String, Vec<ListedClaim>);
 type ListedClaim = (String, i64, Option<u64>, Option<String>);
 
-impl Shared {
-    fn leases(&self) -> MutexGuard<'_, HashSet<i64>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes what the server says of a claim.
-    fn note(&self, claim: &Claim, standing: Standing) -> Result<Answer<Token>, BackendError> {
+impl Redis {
+    /// What the server says of a claim. Notes whether others wait.
+    fn answer(&self, claim: &Claim, standing: Standing) -> Result<Answer<Token>, BackendError> {
         let (status, number, cluster, is_contended) = standing;
         let mut ask_again_in = SHORTEST_PAUSE;
         let status = match status {
@@ -209,29 +154,12 @@ impl Shared {
         // a message that came before this answer was taken up is newer
         if status != ClaimStatus::Waiting && self.waiters.is_waiting(claim) {
             self.waiters.note_contended(claim, is_contended);
-            self.waiters.note(claim, status);
         }
         Ok(Answer { status, ask_again_in })
     }
 
-    /// Waits for the claim, of which `first` is known.
-    async fn watch(self: Arc<Self>, claim: Claim, first: Answer<Token>) {
-        let ask = async || {
-            let ask = on_queue("ask", &claim.name, &id_of(&claim));
-            self.note(&claim, self.connection.run(&ask).await?)
-        };
-        self.waiters.watch_from(&claim, Some(first), ask).await;
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let release = on_queue("release", &claim.name, &id_of(claim));
-        let was_there: bool = self.connection.run(&release).await?;
-        self.waiters.note(claim, ClaimStatus::Gone);
-        Ok(if was_there { Released::Done } else { Released::Gone })
-    }
-
     /// Takes a message, or the news that the connection broke.
-    fn hear(self: Arc<Self>, push: PushInfo) {
+    fn hear(self: Arc<Self>, push: PushInfo, runtime: &Handle) {
         match push.kind {
             PushKind::Disconnection => {
                 self.waiters.forget_contended();
@@ -240,48 +168,63 @@ impl Shared {
             PushKind::Message => {
                 let message = push.data.into_iter().nth(1);
                 let message = message.and_then(|text| String::from_redis_value(text).ok());
-                let head = message.as_deref().and_then(parse_message);
-                let Some((claim, standing)) = head else { return };
+                let Some((claim, standing)) = message.as_deref().and_then(parse_message) else {
+                    return;
+                };
                 if let Some(known) = self.waiters.find(claim.lease, claim.number) {
                     self.waiters.note_contended(&known, standing.3);
-                    // an error means that the message is not ours
-                    drop(self.note(&known, standing));
-                } else if self.leases().contains(&claim.lease) {
+                    if let Ok(answer) = self.answer(&known, standing) {
+                        self.waiters.note(&known, answer.status);
+                    }
+                } else if self.waiters.leases().contains_key(&claim.lease) {
                     // put by a request that came late, or back after a failover: nobody here waits for it
-                    tokio::spawn(async move { self.release(&claim).await });
+                    runtime.spawn(async move { self.release(&claim).await });
                 }
             }
             _ => {}
         }
     }
+}
 
-    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
-        let held = self.waiters.holding(lease.id);
+impl Asked for Redis {
+    type Token = Token;
+
+    const PROMISES: Promises = Promises {
+        order: Order::Fifo,
+        wake: Wake::Pushed,
+        token: TokenLife::Volatile,
+        ends: Ends::Lease(Clock::Wall),
+        loss: Loss::AtRenewal,
+        queue: QueueView::Whole,
+    };
+
+    fn waiters(&self) -> &Waiters<Token> {
+        &self.waiters
+    }
+
+    async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        let mut open = OPEN.key(session_key(id));
+        open.key(LAST).arg(&self.channel).arg(millis(ttl));
+        cluster_of(&self.connection.run::<String>(&open).await?)
+    }
+
+    async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let mut renew = RENEW.key(session_key(lease.id));
         renew.arg(millis(lease.ttl));
-        for claim in &held {
+        for claim in held {
             renew.key(queue_key(&claim.name)).arg(id_of(claim));
         }
         // short, so that a connection that died without a word is found, and made anew, in time
         let limit = self.connection.request_timeout.min(lease.ttl / 8);
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
-        for (claim, standing) in held.iter().zip(standings) {
-            match standing {
-                0 => self.waiters.note(claim, ClaimStatus::Gone),
-                // a message that came behind this answer may have said so already
-                1 => {}
-                _ => self.waiters.note_contended(claim, true),
-            }
+        // that nobody waits any more, a message that came behind this answer may have said already
+        for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
+            self.waiters.note_contended(claim, true);
         }
-        Ok(lease.ttl)
+        Ok(standings.iter().map(|standing| *standing > 0).collect())
     }
 
-    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
-        self.leases().remove(&lease.id);
-        let claims = self.waiters.on_lease(lease.id);
-        for claim in &claims {
-            self.waiters.note(claim, ClaimStatus::Gone);
-        }
+    async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         self.connection.send::<()>(cmd("DEL").arg(session_key(lease.id))).await?;
         // the next in line is told; who is not, asks
         let names: HashSet<_> = claims.into_iter().map(|claim| claim.name).collect();
@@ -290,87 +233,49 @@ impl Shared {
         drop(join_all(names.into_iter().map(sweep)).await);
         Ok(())
     }
-}
 
-impl Backend for RedisBackend {
-    type Token = Token;
-
-    fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Fifo,
-            wake: Wake::Pushed,
-            token: TokenLife::Volatile,
-            ends: Ends::Lease(Clock::Wall),
-            loss: Loss::AtRenewal,
-            queue: QueueView::Whole,
-        }
+    async fn put(
+        &self,
+        claim: &Claim,
+        how: How<'_>,
+    ) -> Result<Option<Answer<Token>>, BackendError> {
+        let (how, held) = match how {
+            How::Wait => ("wait", String::new()),
+            How::Try => ("try", String::new()),
+            How::After(held) => ("after", id_of(held)),
+        };
+        let mut put = on_queue("put", &claim.name, &id_of(claim));
+        put.arg(how).arg(&*claim.label).arg(held);
+        let standing = self.connection.run::<Option<Standing>>(&put).await?;
+        standing.map(|standing| self.answer(claim, standing)).transpose()
     }
 
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
+    async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
+        let ask = on_queue("ask", &claim.name, &id_of(claim));
+        self.answer(claim, self.connection.run(&ask).await?)
     }
 
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(async move {
-            let id = random_id();
-            let mut open = OPEN.key(session_key(id));
-            open.key(LAST).arg(&self.shared.channel).arg(millis(ttl));
-            let cluster: String = self.shared.connection.run(&open).await?;
-            self.shared.leases().insert(id);
-            Ok(Lease { id, ttl, cluster: cluster_of(&cluster)? })
-        })
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let release = on_queue("release", &claim.name, &id_of(claim));
+        let was_there: bool = self.connection.run(&release).await?;
+        Ok(if was_there { Released::Done } else { Released::Gone })
     }
 
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.shared.renew(lease))
-    }
-
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.shared.close(lease))
-    }
-
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(async move {
-            let gone = || BackendError::new(BackendErrorKind::Transient, "the claim is gone");
-            self.put(claim, How::Wait).await?.ok_or_else(gone)
-        })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(self.put(claim, How::Try))
-    }
-
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.shared.release(claim))
-    }
-
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            let ticket = self.put(next, How::After(held)).await?;
-            self.shared.waiters.note(held, ClaimStatus::Gone);
-            Ok(ticket)
-        })
-    }
-
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(self.list(name, u32::MAX))
-    }
-
-    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        Box::pin(async move { Ok(self.list(name, 1).await?.pop()) })
-    }
-}
-
-impl fmt::Debug for RedisBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisBackend")
-            .field("options", &self.options)
-            .field("claims", &self.shared.waiters.count())
-            .finish_non_exhaustive()
+    async fn queue(&self, name: &str, most: u32) -> Result<Vec<QueueEntry>, BackendError> {
+        let mut list = on_queue("list", name, "");
+        let (cluster, entries) = self.connection.run::<Listed>(list.arg(most)).await?;
+        let cluster = cluster_of(&cluster)?;
+        let entry = |(place, (id, ticket, age_ms, label)): (usize, ListedClaim)| {
+            Some(QueueEntry {
+                // the token of a waiter is another one if the server fails over before the grant
+                token: (place == 0).then(|| Token::new(cluster, ticket)),
+                lease: parse_id(&id)?.0,
+                key: format!("{name}/{id}"),
+                label,
+                age: age_ms.map(Duration::from_millis),
+            })
+        };
+        Ok(entries.into_iter().enumerate().filter_map(entry).collect())
     }
 }
 

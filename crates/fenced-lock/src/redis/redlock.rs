@@ -9,10 +9,9 @@
 //! A renewal extends the key at each node, and puts it back at a node that lost it, but only while more than half of
 //! the nodes still have it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::slice;
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
-use std::{fmt, slice};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -23,13 +22,12 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 use super::{id_of, millis, parse_id};
-use crate::own_thread::OwnThread;
-use crate::random::{random, random_id};
+use crate::asked::{Asked, AskedBackend, Driver, How};
+use crate::random::random;
 use crate::waiters::{Answer, Waiters};
 use crate::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
-    Ends, Lease, Loss, Order, Promises, QueueEntry, QueueView, RedisOptions, Released, Ticket,
-    TokenLife, Unfenced, Wake,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
+    Promises, QueueEntry, QueueView, RedisOptions, Released, TokenLife, Unfenced, Wake,
 };
 
 static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlock.lua")));
@@ -74,16 +72,18 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// Nodes may be away at any time, as long as more than half of them are there. But one that answers and can never take
 /// part, such as a server of another kind or one with other rights, fails the opening of a session: else it would be
 /// noticed when the next one fails.
-pub struct RedlockBackend(Arc<Shared>);
+#[derive(Debug)]
+pub struct RedlockBackend(Driver<Redlock>);
 
-struct Shared {
+/// Nodes that know nothing of each other. They know of claims alone, not of leases.
+pub struct Redlock {
     nodes: Vec<Arc<Node>>,
     /// The longest that an attempt may take.
     patience: Duration,
     waiters: Waiters<Unfenced>,
-    /// The sessions that are open, with their TTLs. The nodes know of claims alone.
-    leases: Mutex<HashMap<i64, Duration>>,
-    runtime: OwnThread,
+    runtime: Handle,
+    /// For what goes on after a request.
+    this: Weak<Self>,
 }
 
 struct Node {
@@ -116,45 +116,25 @@ impl RedlockBackend {
         if nodes.len() < 3 {
             return Err(permanent("Redlock takes three nodes, or five"));
         }
-        let runtime = OwnThread::start("redlock")?;
         let node = |options: RedisOptions| {
             let timeout = options.request_timeout;
             let connection = Connection::new(options.client()?, timeout, None, drop);
             Ok(Arc::new(Node { address: options.address().to_owned(), connection }))
         };
-        Ok(Self(Arc::new(Shared {
-            nodes: nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?,
-            patience,
-            waiters: Waiters::new(),
-            leases: Mutex::default(),
-            runtime,
-        })))
+        let nodes = nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?;
+        let make = |runtime: &Handle, this: &Weak<Redlock>| {
+            let (runtime, this) = (runtime.clone(), Weak::clone(this));
+            Redlock { nodes, patience, waiters: Waiters::new(), runtime, this }
+        };
+        Ok(Self(Driver::start("redlock", make)?))
     }
+}
 
-    async fn put(&self, claim: &Claim, is_try: bool) -> Result<bool, BackendError> {
-        let Self(shared) = self;
-        match shared.attempt(claim).await {
-            Ok(true) => shared.waiters.note(claim, ClaimStatus::Granted(Unfenced)),
-            Ok(false) if is_try => {
-                shared.waiters.note(claim, ClaimStatus::Gone);
-                return Ok(false);
-            }
-            Ok(false) => {
-                let (shared, claim) = (Arc::clone(shared), claim.clone());
-                let watch = async move {
-                    let ask = async || Ok(answer(shared.attempt(&claim).await?));
-                    shared.waiters.watch_from(&claim, Some(answer(false)), ask).await;
-                };
-                self.0.runtime.spawn(watch);
-            }
-            Err(error) => {
-                if error.kind != BackendErrorKind::Transient {
-                    shared.waiters.note(claim, ClaimStatus::Gone);
-                }
-                return Err(error);
-            }
-        }
-        Ok(true)
+impl AskedBackend for RedlockBackend {
+    type Service = Redlock;
+
+    fn driver(&self) -> &Driver<Redlock> {
+        &self.0
     }
 }
 
@@ -164,7 +144,7 @@ fn answer(is_granted: bool) -> Answer<Unfenced> {
     Answer { status, ask_again_in: Duration::from_millis(100 + random() % 151) }
 }
 
-impl Shared {
+impl Redlock {
     /// More than half of the nodes.
     fn quorum(&self) -> usize {
         self.nodes.len() / 2 + 1
@@ -178,11 +158,7 @@ impl Shared {
     fn lifetime_of(&self, lease: i64) -> Result<Duration, BackendError> {
         let closed =
             || BackendError::new(BackendErrorKind::LeaseGone, "the session is not open here");
-        self.leases().get(&lease).map(|ttl| self.lifetime(*ttl)).ok_or_else(closed)
-    }
-
-    fn leases(&self) -> MutexGuard<'_, HashMap<i64, Duration>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiters.leases().get(&lease).map(|ttl| self.lifetime(*ttl)).ok_or_else(closed)
     }
 
     /// Sends a request to all nodes. It runs to its end there, also when nobody waits for it any more.
@@ -209,95 +185,28 @@ impl Shared {
     async fn attempt(&self, claim: &Claim) -> Result<bool, BackendError> {
         let lifetime = self.lifetime_of(claim.lease)?;
         let began_at = Instant::now();
-        let mut answers = self.run_all("set", lifetime, slice::from_ref(claim));
-        let (mut own, mut others, mut errors) = (0, 0, Vec::new());
-        let too_many = self.nodes.len() - self.quorum();
-        while let Some((number, answer)) = answers.next().await {
-            match answer {
-                Ok(done) if done == [OTHERS] => others += 1,
-                Ok(_) => own += 1,
-                Err(error) => errors.push((number, error)),
-            }
-            // an answer that comes too late counts for nothing: the session would believe in it for too long
-            if own >= self.quorum() && began_at.elapsed() <= self.patience {
-                return Ok(true);
-            }
-            if others > too_many || errors.len() > too_many {
-                break;
-            }
+        let (quorum, too_many) = (self.quorum(), self.nodes.len() - self.quorum());
+        let own =
+            |done: &[(usize, Done)]| done.iter().filter(|(_, done)| *done != [OTHERS]).count();
+        // an answer that comes too late counts for nothing: the session would believe in it for too long
+        let is_granted =
+            |done: &[(usize, Done)]| own(done) >= quorum && began_at.elapsed() <= self.patience;
+        let answers = self.run_all("set", lifetime, slice::from_ref(claim));
+        let (done, errors) = gather(answers, |done, errors| {
+            is_granted(done) || done.len() - own(done) > too_many || errors > too_many
+        })
+        .await;
+        if is_granted(&done) {
+            return Ok(true);
         }
         // behind the requests before, on the same connections
         drop(self.run_all("delete", lifetime, slice::from_ref(claim)));
         if errors.len() > too_many { Err(self.failure(errors)) } else { Ok(false) }
     }
 
-    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        // first, so that no attempt begins behind this
-        self.waiters.note(claim, ClaimStatus::Gone);
-        let mut answers = self.run_all("delete", Duration::ZERO, slice::from_ref(claim));
-        let (mut own, mut missing, mut errors) = (0, 0, Vec::new());
-        while let Some((number, answer)) = answers.next().await {
-            match answer {
-                Ok(done) if done == [OWN] => own += 1,
-                Ok(_) => missing += 1,
-                Err(error) => errors.push((number, error)),
-            }
-            if own >= self.quorum() {
-                return Ok(Released::Done);
-            }
-            if missing > self.nodes.len() - self.quorum() {
-                return Ok(Released::Gone);
-            }
-        }
-        let mut error = self.failure(errors);
-        if own > 0 {
-            // those nodes have nothing left to release when it is repeated, which is no loss
-            error.kind = BackendErrorKind::Transient;
-        }
-        Err(error)
-    }
-
-    /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
-    async fn renew(self: &Arc<Self>, lease: Lease) -> Result<Duration, BackendError> {
-        let lifetime = self.lifetime_of(lease.id)?;
-        let held = self.waiters.holding(lease.id);
-        let mut answers = self.run_all("extend", lifetime, &held);
-        let (mut done, mut errors) = (Vec::new(), Vec::new());
-        let count = |done: &[(usize, Done)], claim: usize, is_own: bool| {
-            done.iter().filter(|(_, done)| (done[claim] == OWN) == is_own).count()
-        };
-        let (quorum, too_many) = (self.quorum(), self.nodes.len() - self.quorum());
-        while let Some((number, answer)) = answers.next().await {
-            match answer {
-                Ok(answer) => done.push((number, answer)),
-                Err(error) => errors.push((number, error)),
-            }
-            let is_decided = |claim| {
-                count(&done, claim, true) >= quorum || count(&done, claim, false) > too_many
-            };
-            if done.len() >= quorum && (0..held.len()).all(is_decided) {
-                let is_kept = |claim: &usize| count(&done, *claim, true) >= quorum;
-                let (kept, lost): (Vec<_>, Vec<_>) = (0..held.len()).partition(is_kept);
-                for claim in lost {
-                    self.waiters.note(&held[claim], ClaimStatus::Gone);
-                    drop(self.run_all("delete", lifetime, slice::from_ref(&held[claim])));
-                }
-                for (number, done) in &done {
-                    let missing = kept.iter().filter(|claim| done[**claim] == MISSING);
-                    let missing: Vec<_> = missing.map(|claim| held[*claim].clone()).collect();
-                    if !missing.is_empty() {
-                        let (shared, node) = (Arc::clone(self), Arc::clone(&self.nodes[*number]));
-                        self.runtime.spawn(shared.put_back(node, lifetime, missing));
-                    }
-                }
-                return Ok(lease.ttl);
-            }
-        }
-        Err(self.failure(errors))
-    }
-
     /// Sets the keys of claims that hold at a node that has lost them.
-    async fn put_back(self: Arc<Self>, node: Arc<Node>, lifetime: Duration, claims: Vec<Claim>) {
+    async fn put_back(self: Arc<Self>, node: usize, lifetime: Duration, claims: Vec<Claim>) {
+        let node = &self.nodes[node];
         drop(node.run("set", lifetime, &claims).await);
         // a release may have come to the node before that
         let is_over = |claim: &Claim| !self.waiters.holding(claim.lease).contains(claim);
@@ -305,17 +214,6 @@ impl Shared {
         if !over.is_empty() {
             drop(node.run("delete", lifetime, &over).await);
         }
-    }
-
-    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let id = random_id();
-        let lease = Lease { id, ttl, cluster: ClusterId(0) };
-        self.leases().insert(id, ttl);
-        let opened = self.check_nodes(ttl).await;
-        if opened.is_err() {
-            self.leases().remove(&id);
-        }
-        opened.map(|()| lease)
     }
 
     /// Asks all nodes. More than half of them must do, and none may be one that never will. Those that take longer than
@@ -342,59 +240,6 @@ impl Shared {
                 None => return Err(self.failure(errors)),
             }
         }
-    }
-
-    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
-        let claims = self.waiters.on_lease(lease.id);
-        for claim in &claims {
-            self.waiters.note(claim, ClaimStatus::Gone);
-        }
-        self.leases().remove(&lease.id);
-        let (mut answers, mut answered) = (self.run_all("delete", lease.ttl, &claims), 0);
-        let mut errors = Vec::new();
-        while let Some((number, answer)) = answers.next().await {
-            match answer {
-                Ok(_) => answered += 1,
-                Err(error) => errors.push((number, error)),
-            }
-            if answered >= self.quorum() {
-                return Ok(());
-            }
-        }
-        Err(self.failure(errors))
-    }
-
-    /// The holder, if more than half of the nodes have the same value.
-    async fn holder(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        let mut answers = self.ask_all::<Option<Vec<u8>>, _>(|node| {
-            let get = cmd("GET").arg(name).to_owned();
-            async move { node.connection.send(&get).await }
-        });
-        let (mut values, mut errors) = (HashMap::<_, usize>::new(), Vec::new());
-        while let Some((number, answer)) = answers.next().await {
-            match answer {
-                Ok(value) => *values.entry(value).or_default() += 1,
-                Err(error) => errors.push((number, error)),
-            }
-        }
-        if errors.len() > self.nodes.len() - self.quorum() {
-            return Err(self.failure(errors));
-        }
-        let holder = values.into_iter().find(|(_, count)| *count >= self.quorum());
-        let Some((Some(value), _)) = holder else { return Ok(Vec::new()) };
-        let value = String::from_utf8_lossy(&value);
-        let own = value.split_once(' ').and_then(|(id, label)| Some((id, label, parse_id(id)?)));
-        Ok(vec![match own {
-            Some((id, label, (lease, _))) => QueueEntry {
-                token: None,
-                lease,
-                key: format!("{name}/{id}"),
-                label: Some(label.to_owned()),
-                age: None,
-            },
-            // of another library
-            None => QueueEntry { token: None, lease: 0, key: name.into(), label: None, age: None },
-        }])
     }
 
     /// What all nodes that failed say. Its kind is theirs if they agree.
@@ -427,66 +272,152 @@ impl Node {
     }
 }
 
-impl Backend for RedlockBackend {
-    type Token = Unfenced;
-
-    fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Unordered,
-            wake: Wake::Polled,
-            token: TokenLife::None,
-            ends: Ends::Lease(Clock::Wall),
-            loss: Loss::AtRenewal,
-            queue: QueueView::HolderOnly,
+/// Collects answers until these suffice, or all have come: what was done, and the errors.
+async fn gather<A>(
+    mut answers: Answers<A>,
+    suffices: impl Fn(&[(usize, A)], usize) -> bool,
+) -> (Vec<(usize, A)>, Vec<(usize, BackendError)>) {
+    let (mut done, mut errors) = (Vec::new(), Vec::new());
+    while !suffices(&done, errors.len())
+        && let Some((number, answer)) = answers.next().await
+    {
+        match answer {
+            Ok(answer) => done.push((number, answer)),
+            Err(error) => errors.push((number, error)),
         }
     }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.0.runtime.clone())
-    }
-
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.0.open(ttl))
-    }
-
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.0.renew(lease))
-    }
-
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.0.close(lease))
-    }
-
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket<Unfenced>> {
-        Box::pin(async move {
-            let ticket = self.0.waiters.expect(claim);
-            self.put(claim, false).await?;
-            Ok(ticket)
-        })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket<Unfenced>>> {
-        Box::pin(async move {
-            let ticket = self.0.waiters.expect(claim);
-            Ok(self.put(claim, true).await?.then_some(ticket))
-        })
-    }
-
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.0.release(claim))
-    }
-
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(self.0.holder(name))
-    }
+    (done, errors)
 }
 
-impl fmt::Debug for RedlockBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<_> = self.0.nodes.iter().map(|node| &node.address).collect();
-        f.debug_struct("RedlockBackend")
-            .field("nodes", &addresses)
-            .field("claims", &self.0.waiters.count())
-            .finish_non_exhaustive()
+impl Asked for Redlock {
+    type Token = Unfenced;
+
+    const PROMISES: Promises = Promises {
+        order: Order::Unordered,
+        wake: Wake::Polled,
+        token: TokenLife::None,
+        ends: Ends::Lease(Clock::Wall),
+        loss: Loss::AtRenewal,
+        queue: QueueView::HolderOnly,
+    };
+
+    fn waiters(&self) -> &Waiters<Unfenced> {
+        &self.waiters
+    }
+
+    async fn open(&self, _id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        self.check_nodes(ttl).await.map(|()| ClusterId(0))
+    }
+
+    /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
+    async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
+        let lifetime = self.lifetime_of(lease.id)?;
+        let (quorum, too_many) = (self.quorum(), self.nodes.len() - self.quorum());
+        let own = |done: &[(usize, Done)], claim: usize| {
+            done.iter().filter(|(_, done)| done[claim] == OWN).count()
+        };
+        let is_decided = |done: &[(usize, Done)]| {
+            let is_decided =
+                |claim| own(done, claim) >= quorum || done.len() - own(done, claim) > too_many;
+            done.len() >= quorum && (0..held.len()).all(is_decided)
+        };
+        let answers = self.run_all("extend", lifetime, held);
+        let (done, errors) = gather(answers, |done, _| is_decided(done)).await;
+        if !is_decided(&done) {
+            return Err(self.failure(errors));
+        }
+        let is_kept: Vec<_> = (0..held.len()).map(|claim| own(&done, claim) >= quorum).collect();
+        let claims = |which: &dyn Fn(usize) -> bool| -> Vec<Claim> {
+            (0..held.len()).filter(|claim| which(*claim)).map(|claim| held[claim].clone()).collect()
+        };
+        let lost = claims(&|claim| !is_kept[claim]);
+        if !lost.is_empty() {
+            drop(self.run_all("delete", lifetime, &lost));
+        }
+        for (number, done) in &done {
+            let missing = claims(&|claim| is_kept[claim] && done[claim] == MISSING);
+            if let (false, Some(this)) = (missing.is_empty(), self.this.upgrade()) {
+                self.runtime.spawn(this.put_back(*number, lifetime, missing));
+            }
+        }
+        Ok(is_kept)
+    }
+
+    async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
+        let answers = self.run_all("delete", lease.ttl, &claims);
+        let (done, errors) = gather(answers, |done, _| done.len() >= self.quorum()).await;
+        if done.len() >= self.quorum() { Ok(()) } else { Err(self.failure(errors)) }
+    }
+
+    async fn put(
+        &self,
+        claim: &Claim,
+        how: How<'_>,
+    ) -> Result<Option<Answer<Unfenced>>, BackendError> {
+        if let How::After(held) = how
+            && self.release(held).await? == Released::Gone
+        {
+            return Ok(None);
+        }
+        let answer = self.ask(claim).await?;
+        let is_in_vain = matches!(how, How::Try) && answer.status == ClaimStatus::Waiting;
+        Ok((!is_in_vain).then_some(answer))
+    }
+
+    async fn ask(&self, claim: &Claim) -> Result<Answer<Unfenced>, BackendError> {
+        self.attempt(claim).await.map(answer)
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        // first, so that no attempt begins behind this
+        self.waiters.note(claim, ClaimStatus::Gone);
+        let own = |done: &[(usize, Done)]| done.iter().filter(|(_, done)| *done == [OWN]).count();
+        let is_done = |done: &[(usize, Done)]| own(done) >= self.quorum();
+        let is_missing =
+            |done: &[(usize, Done)]| done.len() - own(done) > self.nodes.len() - self.quorum();
+        let answers = self.run_all("delete", Duration::ZERO, slice::from_ref(claim));
+        let (done, errors) = gather(answers, |done, _| is_done(done) || is_missing(done)).await;
+        if is_done(&done) {
+            return Ok(Released::Done);
+        } else if is_missing(&done) {
+            return Ok(Released::Gone);
+        }
+        let mut error = self.failure(errors);
+        if own(&done) > 0 {
+            // those nodes have nothing left to release when it is repeated, which is no loss
+            error.kind = BackendErrorKind::Transient;
+        }
+        Err(error)
+    }
+
+    /// The holder, if more than half of the nodes have the same value.
+    async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
+        let answers = self.ask_all::<Option<Vec<u8>>, _>(|node| {
+            let get = cmd("GET").arg(name).to_owned();
+            async move { node.connection.send(&get).await }
+        });
+        let (values, errors) = gather(answers, |_, _| false).await;
+        if values.len() < self.quorum() {
+            return Err(self.failure(errors));
+        }
+        let is_shared = |value: &Option<Vec<u8>>| {
+            values.iter().filter(|(_, other)| other == value).count() >= self.quorum()
+        };
+        let shared =
+            values.iter().find_map(|(_, value)| value.as_ref().filter(|_| is_shared(value)));
+        let Some(value) = shared else { return Ok(Vec::new()) };
+        let value = String::from_utf8_lossy(value);
+        let own = value.split_once(' ').and_then(|(id, label)| Some((id, label, parse_id(id)?)));
+        Ok(vec![match own {
+            Some((id, label, (lease, _))) => QueueEntry {
+                token: None,
+                lease,
+                key: format!("{name}/{id}"),
+                label: Some(label.to_owned()),
+                age: None,
+            },
+            // of another library
+            None => QueueEntry { token: None, lease: 0, key: name.into(), label: None, age: None },
+        }])
     }
 }

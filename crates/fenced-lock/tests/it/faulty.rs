@@ -150,8 +150,9 @@ impl Backend for FaultyBackend {
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         let ttl = self.grants_ttl.unwrap_or(ttl);
         Box::pin(async move {
-            let lease = self.open.apply(self.service.open(ttl)).await?;
-            Ok(Lease { id: self.grants_id.unwrap_or(lease.id), ..lease })
+            let mut lease = self.open.apply(self.service.open(ttl)).await?;
+            lease.id = self.grants_id.unwrap_or(lease.id);
+            Ok(lease)
         })
     }
 

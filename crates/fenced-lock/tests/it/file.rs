@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Ends, Loss, LostReason, Order, Promises, QueueView, Session, SessionOptions,
-    TokenLife, Wake,
+    BackendErrorKind, Ends, Loss, LostReason, Order, QueueView, Session, SessionOptions, TokenLife,
+    Wake,
 };
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -61,15 +61,9 @@ fn may_unshare() -> bool {
 #[tokio::test]
 async fn it_says_what_it_promises() {
     let says = FileLab::new().backend().promises();
-    let promises = Promises {
-        order: Order::Fifo,
-        wake: Wake::Pushed,
-        token: TokenLife::Durable,
-        ends: Ends::Process,
-        loss: Loss::AtRenewal,
-        queue: QueueView::Whole,
-    };
-    assert_eq!(says, promises);
+    assert_eq!((says.order, says.wake), (Order::Fifo, Wake::Pushed));
+    assert_eq!((says.token, says.ends), (TokenLife::Durable, Ends::Process));
+    assert_eq!((says.loss, says.queue), (Loss::AtRenewal, QueueView::Whole));
 }
 
 /// Goal: a holder that is stopped for longer than any TTL keeps its lock, so that no two processes hold it: it goes on

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fenced_lock::{
     Backend, BackendError, LockError, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
-    PostgresRowBackend, Session, SessionOptions, Token,
+    Session, SessionOptions, Token,
 };
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres};
 use tokio::sync::OnceCell;
@@ -50,8 +50,6 @@ pub(crate) enum LockKind {
     Queue,
     /// The server itself lets its clients wait.
     Advisory,
-    /// So it does here.
-    Row,
 }
 
 impl LockKind {
@@ -62,7 +60,6 @@ impl LockKind {
         Ok(match self {
             Self::Queue => Arc::new(PostgresBackend::new(options)?),
             Self::Advisory => Arc::new(PostgresAdvisoryBackend::new(options)?),
-            Self::Row => Arc::new(PostgresRowBackend::new(options)?),
         })
     }
 
@@ -151,11 +148,7 @@ impl FoundLab for PostgresLab {
 
     fn at(address: &str) -> Self {
         let (kind, url) = address.split_once(' ').unwrap();
-        let kind = match kind {
-            "Queue" => LockKind::Queue,
-            "Advisory" => LockKind::Advisory,
-            _ => LockKind::Row,
-        };
+        let kind = if kind == "Queue" { LockKind::Queue } else { LockKind::Advisory };
         Self { kind, url: url.to_owned() }
     }
 }

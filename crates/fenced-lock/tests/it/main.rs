@@ -27,7 +27,7 @@ mod permissions;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]
-mod postgres_server_wait;
+mod postgres_advisory;
 mod promises;
 #[cfg(feature = "redis")]
 mod redis;
@@ -222,17 +222,6 @@ contract! {
 contract_with! {
     on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2),
     lab_postgres::PostgresLab::shared(LockKind::Advisory).await;
-    resilience:
-        a_stopped_holder_can_write_late
-        forked_processes_exclude_each_other
-        a_killed_holder_is_succeeded
-        a_grant_is_pushed
-        the_way_to_the_service_is_measured;
-}
-#[cfg(feature = "postgres")]
-contract_with! {
-    on_postgres_row, tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::PostgresLab::shared(LockKind::Row).await;
     resilience:
         a_stopped_holder_can_write_late
         forked_processes_exclude_each_other

@@ -4,7 +4,7 @@ use fenced_lock::{Backend, EtcdBackend, EtcdOptions, MemoryBackend};
 #[cfg(feature = "file")]
 use fenced_lock::{FileBackend, FileOptions};
 #[cfg(feature = "postgres")]
-use fenced_lock::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PostgresRowBackend};
+use fenced_lock::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
 #[cfg(feature = "redis")]
 use fenced_lock::{RedisBackend, RedisOptions, RedlockBackend};
 #[cfg(feature = "zookeeper")]
@@ -31,8 +31,6 @@ fn the_readme_says_what_the_backends_promise() {
         row(&PostgresBackend::new(&PostgresOptions::new("postgres://127.0.0.1")).unwrap()),
         #[cfg(feature = "postgres")]
         row(&PostgresAdvisoryBackend::new(&PostgresOptions::new("postgres://127.0.0.1")).unwrap()),
-        #[cfg(feature = "postgres")]
-        row(&PostgresRowBackend::new(&PostgresOptions::new("postgres://127.0.0.1")).unwrap()),
         #[cfg(feature = "redis")]
         row(&RedisBackend::new(RedisOptions::new("redis://127.0.0.1")).unwrap()),
         #[cfg(feature = "redis")]

@@ -184,7 +184,9 @@ impl<T: GrantToken> Backend for Silent<T> {
     type Token = T;
 
     fn promises(&self) -> Promises {
-        Promises { ends: Ends::Lease(Clock::Monotonic), ..self.0.promises() }
+        let mut promises = self.0.promises();
+        promises.ends = Ends::Lease(Clock::Monotonic);
+        promises
     }
 
     fn runtime(&self) -> Option<Handle> {
@@ -193,8 +195,8 @@ impl<T: GrantToken> Backend for Silent<T> {
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
         Box::pin(async move {
-            let lease = self.0.open(ttl).await?;
-            Ok(Lease { ttl: Duration::from_secs(1), ..lease })
+            let Lease { id, cluster, .. } = self.0.open(ttl).await?;
+            Ok(Lease::new(id, Duration::from_secs(1), cluster))
         })
     }
 

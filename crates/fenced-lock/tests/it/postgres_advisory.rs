@@ -1,4 +1,4 @@
-//! What is particular to locks of PostgreSQL for which the server lets its clients wait: advisory locks and row locks.
+//! What is particular to advisory locks of PostgreSQL.
 
 use fenced_lock::{BackendErrorKind, Guard, LockError, Mutex, PostgresOptions};
 use futures_util::{StreamExt as _, stream};
@@ -16,43 +16,9 @@ use super::lab_postgres::{LockKind, PostgresLab};
 /// How many claims of a worker wait behind the one that holds.
 const WAITERS_OF_A_WORKER: usize = 5;
 
-/// Runs these tests with both kinds of locks, each in a database of its own.
-macro_rules! on_both {
-    ($($test:ident)*) => {
-        mod advisory {
-            $(#[tokio::test]
-            async fn $test() {
-                if let Some(lab) = super::PostgresLab::shared(super::LockKind::Advisory).await {
-                    super::$test(lab).await;
-                }
-            })*
-        }
-        mod row {
-            $(#[tokio::test]
-            async fn $test() {
-                if let Some(lab) = super::PostgresLab::shared(super::LockKind::Row).await {
-                    super::$test(lab).await;
-                }
-            })*
-        }
-    };
-}
-
-on_both! {
-    the_library_waits_for_psql
-    psql_waits_for_the_library
-    a_stopped_process_takes_no_turn_for_each_claim
-    a_long_hold_and_a_long_wait_live_on
-    an_unused_session_ends_its_connections
-    a_crash_of_the_server_takes_the_locks
-    a_cut_connection_leaves_nothing_behind
-    a_cut_at_any_request_leaves_nothing_behind
-    each_claim_takes_a_connection
-    contention_is_not_known
-    a_claim_that_was_handed_over_is_not_shown
-    whether_a_late_claim_can_be_served_first
-    rights_are_needed_and_enough
-    connections_are_encrypted
+/// A lab in a database of its own, if PostgreSQL is installed.
+async fn lab() -> Option<PostgresLab> {
+    PostgresLab::shared(LockKind::Advisory).await
 }
 
 impl PostgresLab {
@@ -63,67 +29,43 @@ impl PostgresLab {
 }
 
 /// A session of `psql`, which takes a lock as the documentation says.
-struct Psql {
-    kind: LockKind,
-    program: Run,
-}
+struct Psql(Run);
 
 impl Psql {
     fn start(lab: &PostgresLab) -> Self {
         let mut psql = Command::new(testkit::postgres::psql());
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", lab.url()]);
-        Self { kind: lab.kind, program: Run::start(&mut psql) }
+        Self(Run::start(&mut psql))
     }
 
     async fn ask_to_lock(&mut self, name: &str) {
-        let line = match self.kind {
-            LockKind::Advisory => {
-                format!("SELECT 'locked' FROM pg_advisory_lock(hashtextextended('{name}', 0));")
-            }
-            _ => format!(
-                "INSERT INTO fenced_lock.row_locks VALUES ('{name}') ON CONFLICT DO NOTHING;
-                BEGIN;
-                SELECT 'locked' FROM fenced_lock.row_locks WHERE name = '{name}' FOR UPDATE;"
-            ),
-        };
-        self.program.send(&line).await;
+        let lock = format!("SELECT 'locked' FROM pg_advisory_lock(hashtextextended('{name}', 0));");
+        self.0.send(&lock).await;
     }
 
     /// Whether it finds the lock taken.
     async fn finds_it_taken(&mut self, name: &str) -> bool {
-        let line = match self.kind {
-            LockKind::Advisory => {
-                format!("SELECT NOT pg_try_advisory_lock(hashtextextended('{name}', 0));")
-            }
-            _ => format!(
-                "SELECT count(*) = 0 FROM (SELECT FROM fenced_lock.row_locks
-                WHERE name = '{name}' FOR UPDATE SKIP LOCKED) free;"
-            ),
-        };
-        self.program.send(&line).await;
-        self.program.line().await == "t"
+        let line = format!("SELECT NOT pg_try_advisory_lock(hashtextextended('{name}', 0));");
+        self.0.send(&line).await;
+        self.0.line().await == "t"
     }
 
     async fn unlock(&mut self, name: &str) {
-        let line = match self.kind {
-            LockKind::Advisory => {
-                format!(
-                    "SELECT 'unlocked' FROM pg_advisory_unlock(hashtextextended('{name}', 0));\n"
-                )
-            }
-            _ => "COMMIT; SELECT 'unlocked';".to_owned(),
-        };
-        self.program.send(&line).await;
-        assert_eq!(self.program.line().await, "unlocked");
+        let unlock =
+            format!("SELECT 'unlocked' FROM pg_advisory_unlock(hashtextextended('{name}', 0));");
+        self.0.send(&unlock).await;
+        assert_eq!(self.0.line().await, "unlocked");
     }
 }
 
 /// Goal: what `psql` holds, the library waits for, and sees in the queue.
-async fn the_library_waits_for_psql(lab: PostgresLab) {
+#[tokio::test]
+async fn the_library_waits_for_psql() {
+    let Some(lab) = lab().await else { return };
     let mutex = lab.mutex(&lab.name()).await;
     let mut psql = Psql::start(&lab);
     psql.ask_to_lock(mutex.name()).await;
-    assert_eq!(psql.program.line().await, "locked");
+    assert_eq!(psql.0.line().await, "locked");
     assert!(mutex.try_lock().await.unwrap().is_none());
     let waiter = waiter(&mutex, 2).await;
     let queue = mutex.queue().await.unwrap();
@@ -134,7 +76,9 @@ async fn the_library_waits_for_psql(lab: PostgresLab) {
 }
 
 /// Goal: what the library holds, `psql` waits for, and a claim of the library behind it waits for both.
-async fn psql_waits_for_the_library(lab: PostgresLab) {
+#[tokio::test]
+async fn psql_waits_for_the_library() {
+    let Some(lab) = lab().await else { return };
     let mutex = lab.mutex(&lab.name()).await;
     let guard = mutex.lock().await.unwrap();
     let mut psql = Psql::start(&lab);
@@ -143,7 +87,7 @@ async fn psql_waits_for_the_library(lab: PostgresLab) {
     queue_length(&mutex, 2).await;
     let waiter = waiter(&mutex, 3).await;
     guard.unlock().await.unwrap();
-    assert_eq!(psql.program.line().await, "locked");
+    assert_eq!(psql.0.line().await, "locked");
     assert!(!waiter.is_finished());
     drop(psql);
     drop(within("the library is granted", waiter).await.unwrap().unwrap());
@@ -151,7 +95,9 @@ async fn psql_waits_for_the_library(lab: PostgresLab) {
 
 /// Goal: a stopped process takes one turn or two, however many of its claims wait. Method: counts those of its connections
 /// that have a lock and are idle, for longer than it takes to notice that the session has ended.
-async fn a_stopped_process_takes_no_turn_for_each_claim(lab: PostgresLab) {
+#[tokio::test]
+async fn a_stopped_process_takes_no_turn_for_each_claim() {
+    let Some(lab) = lab().await else { return };
     let mutex = lab.a().await;
     let (ttl, waiters) = (TTL.as_secs().to_string(), WAITERS_OF_A_WORKER.to_string());
     let variables = [("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", &ttl)];
@@ -177,7 +123,9 @@ async fn a_stopped_process_takes_no_turn_for_each_claim(lab: PostgresLab) {
 }
 
 /// Goal: a hold that lasts longer than its TTL lives on, and so does one that waited for so long.
-async fn a_long_hold_and_a_long_wait_live_on(lab: PostgresLab) {
+#[tokio::test]
+async fn a_long_hold_and_a_long_wait_live_on() {
+    let Some(lab) = lab().await else { return };
     let name = lab.name();
     let (ours, theirs) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = ours.lock().await.unwrap();
@@ -193,7 +141,9 @@ async fn a_long_hold_and_a_long_wait_live_on(lab: PostgresLab) {
 }
 
 /// Goal: a session that nobody uses any more ends all its connections; but a guard uses it.
-async fn an_unused_session_ends_its_connections(lab: PostgresLab) {
+#[tokio::test]
+async fn an_unused_session_ends_its_connections() {
+    let Some(lab) = lab().await else { return };
     let operator = lab.client().await;
     let connections = async || {
         let count = "SELECT count(*) FROM pg_stat_activity
@@ -210,7 +160,9 @@ async fn an_unused_session_ends_its_connections(lab: PostgresLab) {
 
 /// Goal: what is not promised: a crash of the server takes the locks with the connections. Their holders are told,
 /// and no token comes twice.
-async fn a_crash_of_the_server_takes_the_locks(lab: PostgresLab) {
+#[tokio::test]
+async fn a_crash_of_the_server_takes_the_locks() {
+    let Some(lab) = lab().await else { return };
     let (mut postgres, lab) = lab.private(ServerOptions::default()).await;
     let session = lab.session().await;
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
@@ -225,7 +177,9 @@ async fn a_crash_of_the_server_takes_the_locks(lab: PostgresLab) {
 
 /// Goal: a connection that is cut at a release or a wait leaves nothing behind, though the server does not notice
 /// it; the claims are told.
-async fn a_cut_connection_leaves_nothing_behind(lab: PostgresLab) {
+#[tokio::test]
+async fn a_cut_connection_leaves_nothing_behind() {
+    let Some(lab) = lab().await else { return };
     let (proxy, proxied) = lab.behind_proxy().await;
     let observer = lab.a().await;
     let ours = proxied.a().await;
@@ -248,7 +202,9 @@ async fn a_cut_connection_leaves_nothing_behind(lab: PostgresLab) {
 
 /// Goal: wherever a request or an answer is lost with its connection, the call comes to an end, and nothing is left
 /// behind. Method: each chunk of a session that locks, hands over and unlocks is lost once.
-async fn a_cut_at_any_request_leaves_nothing_behind(lab: PostgresLab) {
+#[tokio::test]
+async fn a_cut_at_any_request_leaves_nothing_behind() {
+    let Some(lab) = lab().await else { return };
     let (proxy, proxied) = lab.behind_proxy().await;
     let options = PostgresOptions::new(proxied.url());
     let observer = lab.a().await;
@@ -278,7 +234,9 @@ async fn a_cut_at_any_request_leaves_nothing_behind(lab: PostgresLab) {
 
 /// Goal: what is not promised: each claim takes a connection, and the server has only so many. Of a thousand names at
 /// once some are held, the others are refused; none waits for ever, and it is no loss to the others.
-async fn each_claim_takes_a_connection(lab: PostgresLab) {
+#[tokio::test]
+async fn each_claim_takes_a_connection() {
+    let Some(lab) = lab().await else { return };
     let settings = vec!["max_connections=30".to_owned()];
     let (_postgres, lab) = lab.private(ServerOptions { settings, ..Default::default() }).await;
     let session = lab.session_for(HOUR).await;
@@ -308,14 +266,18 @@ async fn each_claim_takes_a_connection(lab: PostgresLab) {
 }
 
 /// Goal: what is not promised: a holder does not know whether others wait, and has to take it that they do.
-async fn contention_is_not_known(lab: PostgresLab) {
+#[tokio::test]
+async fn contention_is_not_known() {
+    let Some(lab) = lab().await else { return };
     let guard = lab.mutex(&lab.name()).await.lock().await.unwrap();
     tokio::time::sleep(TTL).await;
     assert!(guard.is_contended());
 }
 
 /// Goal: a claim that waits after a hand-over is shown as such, on the connection of the one before it.
-async fn a_claim_that_was_handed_over_is_not_shown(lab: PostgresLab) {
+#[tokio::test]
+async fn a_claim_that_was_handed_over_is_not_shown() {
+    let Some(lab) = lab().await else { return };
     let name = lab.name();
     let (ours, theirs) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = ours.lock().await.unwrap();
@@ -334,9 +296,11 @@ async fn a_claim_that_was_handed_over_is_not_shown(lab: PostgresLab) {
     assert_eq!(again.key(), queue[1].key);
 }
 
-/// Goal: what is promised of advisory locks, and not of row locks: nobody overtakes a waiter. Method: the server process
+/// Goal: nobody overtakes a waiter. Method: the server process
 /// of a waiter is stopped, so that it takes nothing by itself; then the lock is released, and tried.
-async fn whether_a_late_claim_can_be_served_first(lab: PostgresLab) {
+#[tokio::test]
+async fn nobody_overtakes_a_waiter() {
+    let Some(lab) = lab().await else { return };
     let operator = lab.client().await;
     let [first, second, late] = [lab.a().await, lab.a().await, lab.a().await];
     let guard = first.lock().await.unwrap();
@@ -350,46 +314,33 @@ async fn whether_a_late_claim_can_be_served_first(lab: PostgresLab) {
     guard.unlock().await.unwrap();
     let late = late.try_lock().await;
     kill_process(pid, Signal::CONT).unwrap();
-    let late = late.unwrap();
-    assert_eq!(late.is_some(), lab.kind == LockKind::Row);
-    if let Some(late) = late {
-        assert!(!waiter.is_finished());
-        late.unlock().await.unwrap();
-    }
+    assert!(late.unwrap().is_none());
     drop(within("the waiter is served", waiter).await.unwrap().unwrap());
 }
 
-/// Goal: rights to lock and to count the grants are needed, and enough. Advisory locks do not need the table of rows, which
-/// an operator may not have made.
-async fn rights_are_needed_and_enough(lab: PostgresLab) {
+/// Goal: rights to lock and to count the grants are needed, and enough.
+#[tokio::test]
+async fn rights_are_needed_and_enough() {
+    let Some(lab) = lab().await else { return };
     let operator = lab.client().await;
     let text = include_str!("../../src/postgres/schema.sql");
-    let user = format!("{:?}_user", lab.kind).to_lowercase();
-    operator.batch_execute(&format!("CREATE ROLE {user} LOGIN")).await.unwrap();
+    operator.batch_execute("CREATE ROLE advisory_user LOGIN").await.unwrap();
     operator.batch_execute(text).await.unwrap();
-    let grant = format!("GRANT USAGE ON SCHEMA fenced_lock TO {user}");
-    operator.batch_execute(&grant).await.unwrap();
-    let options = PostgresOptions::new(lab.url_of(&user));
-    let tables: &[_] = match lab.kind {
-        LockKind::Advisory => {
-            operator.batch_execute("DROP TABLE fenced_lock.row_locks").await.unwrap();
-            &["names"]
-        }
-        _ => &["names", "row_locks"],
-    };
-    for table in tables {
-        assert_refused(lab.kind.open(&options, HOUR).await, "permission denied");
-        let grant = format!("GRANT SELECT, INSERT, UPDATE ON fenced_lock.{table} TO app");
-        assert!(text.contains(&grant));
-        operator.batch_execute(&grant.replace("TO app", &format!("TO {user}"))).await.unwrap();
-    }
+    let options = PostgresOptions::new(lab.url_of("advisory_user"));
+    operator.batch_execute("GRANT USAGE ON SCHEMA fenced_lock TO advisory_user").await.unwrap();
+    assert_refused(lab.kind.open(&options, HOUR).await, "permission denied");
+    let grant = "GRANT SELECT, INSERT, UPDATE ON fenced_lock.names TO app";
+    assert!(text.contains(grant));
+    operator.batch_execute(&grant.replace("TO app", "TO advisory_user")).await.unwrap();
     let mutex = lab.kind.open(&options, HOUR).await.unwrap().mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
     assert_eq!(mutex.queue().await.unwrap()[0].token, Some(guard.token()));
 }
 
 /// Goal: the connections of claims are encrypted as well, and each checks the server's certificate.
-async fn connections_are_encrypted(lab: PostgresLab) {
+#[tokio::test]
+async fn connections_are_encrypted() {
+    let Some(lab) = lab().await else { return };
     let secured = ServerOptions { secured: true, ..ServerOptions::default() };
     let (postgres, lab) = lab.private(secured).await;
     let options = PostgresOptions::new(lab.url());
@@ -404,93 +355,18 @@ async fn connections_are_encrypted(lab: PostgresLab) {
     assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
-/// Goal: a row's grant is counted on another connection. That one may be lost meanwhile; but without a word of the one
-/// that holds the row there is no grant, and the number goes to nobody. Method: an operator holds up the count.
-#[tokio::test]
-async fn a_grant_needs_both_its_connections() {
-    let Some(lab) = PostgresLab::shared(LockKind::Row).await else { return };
-    let (mut operator, observer) = (lab.client().await, lab.client().await);
-    let mutex = lab.a().await;
-    mutex.lock().await.unwrap().unlock().await.unwrap();
-    let pid_of = async |connection: &str| {
-        let find = format!(
-            "SELECT pid FROM pg_stat_activity
-            WHERE datname = current_database() AND application_name LIKE '{connection}'"
-        );
-        observer.query_one(&find, &[]).await.unwrap().get::<_, i32>(0)
-    };
-    let counts = async || {
-        let waiting = "SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND application_name = 'fenced-lock' AND wait_event_type = 'Lock'";
-        observer.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1
-    };
-    let write = "UPDATE fenced_lock.names SET last = last";
-
-    let held = operator.transaction().await.unwrap();
-    held.execute(write, &[]).await.unwrap();
-    let waiter = unseen_waiter(&mutex);
-    eventually("it counts", counts).await;
-    let terminate = "SELECT pg_terminate_backend($1, 30000)";
-    observer.query_one(terminate, &[&pid_of("fenced-lock").await]).await.unwrap();
-    held.commit().await.unwrap();
-    let first = within("it is granted", waiter).await.unwrap().unwrap();
-    let token = first.token();
-    first.unlock().await.unwrap();
-
-    let held = operator.transaction().await.unwrap();
-    held.execute(write, &[]).await.unwrap();
-    let waiter = unseen_waiter(&mutex);
-    eventually("it counts", counts).await;
-    let pid = Pid::from_raw(pid_of("fenced-lock %-% - %").await).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
-    held.commit().await.unwrap();
-    let counted = "SELECT last FROM fenced_lock.names WHERE last > $1";
-    eventually("it has counted", async || {
-        !observer.query(counted, &[&token.revision()]).await.unwrap().is_empty()
-    })
-    .await;
-    // on the connection that has counted, so the answer to that has come
-    let queue = mutex.queue().await;
-    kill_process(pid, Signal::TERM).unwrap();
-    kill_process(pid, Signal::CONT).unwrap();
-    assert_eq!(queue.unwrap().len(), 1);
-    let ended = within("it is told", waiter).await.unwrap().unwrap_err();
-    assert!(matches!(ended, LockError::Lost), "{ended}");
-    assert!(mutex.lock().await.unwrap().token().revision() > token.revision() + 1);
-}
-
-/// Goal: a row that an operator deletes ends the claims that wait for it. The next one makes it anew, and its token is
-/// larger all the same.
-#[tokio::test]
-async fn a_row_that_is_deleted_is_made_anew() {
-    let Some(lab) = PostgresLab::shared(LockKind::Row).await else { return };
-    let mutex = lab.a().await;
-    let guard = mutex.lock().await.unwrap();
-    let token = guard.token();
-    let operator = lab.client().await;
-    let delete = async move { operator.execute("DELETE FROM fenced_lock.row_locks", &[]).await };
-    let deletion = tokio::spawn(delete);
-    queue_length(&mutex, 2).await;
-    let waiter = waiter(&mutex, 3).await;
-    guard.unlock().await.unwrap();
-    assert_eq!(within("it is deleted", deletion).await.unwrap().unwrap(), 1);
-    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
-    assert!(matches!(ended, LockError::Lost), "{ended}");
-    assert!(mutex.lock().await.unwrap().token() > token);
-}
-
 /// Goal: a server that is older than the statements need is an error that says so, at once and for all backends.
 /// Method: a function before the server's own one tells a lie about its version.
 #[tokio::test]
 async fn a_server_that_is_too_old_is_an_error() {
-    let Some(lab) = PostgresLab::shared(LockKind::Row).await else { return };
+    let Some(lab) = lab().await else { return };
     let lie = "CREATE SCHEMA lies;
         CREATE FUNCTION lies.current_setting(text) RETURNS text LANGUAGE sql AS
         $$ SELECT CASE $1 WHEN 'server_version_num' THEN '130014' ELSE pg_catalog.current_setting($1) END $$";
     lab.client().await.batch_execute(lie).await.unwrap();
     let url = format!("{}?options=-c%20search_path=lies,pg_catalog", lab.url());
     let options = PostgresOptions::new(url);
-    for kind in [LockKind::Queue, LockKind::Advisory, LockKind::Row] {
+    for kind in [LockKind::Queue, LockKind::Advisory] {
         let refused = kind.open(&options, HOUR).await;
         assert_refused(refused, "PostgreSQL 14 or later is needed, and this is 13");
     }

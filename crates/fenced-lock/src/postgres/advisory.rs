@@ -1,0 +1,475 @@
+//! Advisory locks of PostgreSQL: the server itself lets its clients wait.
+//!
+//! A claim is a connection whose server process waits for, or holds, the session-level advisory lock
+//! `hashtextextended(NAME, 0)`. Any client that takes the same one is a peer:
+//!
+//! ```sql
+//! SELECT pg_advisory_lock(hashtextextended('stock-lock', 0));
+//! SELECT pg_advisory_unlock(hashtextextended('stock-lock', 0));
+//! ```
+//!
+//! The server process that holds the lock then counts the token in `fenced_lock.names`, so a later grant has the larger
+//! token. A peer that counts none has no token.
+//!
+//! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So each
+//! connection has a timeout for idling of a little more than the TTL, and a renewal sends
+//! a word on that of the session and those of claims that hold. One that waits is not idle; if it dies silently, TCP
+//! finds out within half a minute. If its process is paused or its host is gone, it is granted like any other; so behind
+//! its lock it has a request that ends it if the connection of its session has ended.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::TryFutureExt as _;
+use futures_util::future::{join_all, try_join, try_join4};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row};
+
+use super::PostgresOptions;
+use super::failure::failure;
+use super::link::{Access, Link, Wire};
+use crate::asked::{Asked, AskedBackend, Driver, How};
+use crate::waiters::{Answer, Waiters};
+use crate::{
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
+    Promises, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
+};
+
+const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended($1, 0))";
+const TRY_LOCK: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
+const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
+
+/// Shows how a claim stands to those who look at the queue.
+const SHOW: &str = "SELECT set_config('application_name', $1, false)";
+
+/// Counts the grants of a name, and shows the claim with its number.
+const COUNT: &str = "
+    WITH ticket AS (
+        INSERT INTO fenced_lock.names AS n VALUES ($1, 1)
+        ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
+    )
+    SELECT last, set_config('application_name', format($2, last), false) FROM ticket";
+
+/// Fails without the rights to count, and counts nothing.
+const CHECK_RIGHTS: &str = "
+    INSERT INTO fenced_lock.names SELECT '', 0 WHERE false;
+    UPDATE fenced_lock.names SET last = last WHERE false";
+/// Who holds the lock and who waits for it. A lock's key stands in two halves.
+const QUEUE: &str = "
+    SELECT l.pid, a.application_name, EXTRACT(EPOCH FROM clock_timestamp() - l.waitstart)::float8
+    FROM hashtextextended($1, 0) AS key
+    JOIN pg_locks l ON l.locktype = 'advisory' AND l.objsubid = 1
+        AND l.classid::bigint = (key >> 32) & 4294967295 AND l.objid::bigint = key & 4294967295
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    LEFT JOIN pg_stat_get_activity(l.pid) a ON true
+    ORDER BY l.granted DESC, l.waitstart NULLS LAST";
+
+/// What the names of our connections begin with.
+const NAME: &str = "fenced-lock";
+
+/// PostgreSQL as a lock service, with advisory locks: those of `psql` and of other libraries.
+///
+/// Each claim, also one that waits, takes a connection of its own, of which a server allows 100 by default: one
+/// too many is refused with [`BackendErrorKind::Refused`]. They must lead to the server itself: a pooler that
+/// shares them gives locks away. A name is one lock only in one database, and no lock of another backend.
+///
+/// A session is lost with its own connection, and a claim with its connection. A holder that is paused is
+/// succeeded after a tenth more than the TTL, or at most twice that if other claims of its process wait; one whose
+/// process ends is succeeded at once.
+///
+/// While claims wait, `VACUUM` removes nothing that is deleted meanwhile, in all tables of the database: a
+/// statement that waits has a snapshot. Waits of seconds do no harm.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use fenced_lock::{PostgresAdvisoryBackend, PostgresOptions, Session, SessionOptions};
+///
+/// # async fn example() -> Result<(), fenced_lock::LockError> {
+/// let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/sale");
+/// let postgres = Arc::new(PostgresAdvisoryBackend::new(&options)?);
+/// let session = Session::open(postgres, SessionOptions::new(Duration::from_secs(30))).await?;
+/// // psql: SELECT pg_advisory_lock(hashtextextended('stock-lock', 0))
+/// let guard = session.mutex("stock-lock")?.lock().await?;
+/// guard.unlock().await?;
+/// session.close().await
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct PostgresAdvisoryBackend(Driver<Advisory>);
+
+impl PostgresAdvisoryBackend {
+    /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
+    /// there yet is no error.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot be
+    /// started.
+    pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
+        let connector = options.connector()?;
+        let make = |runtime: &Handle, this: &Weak<Advisory>| {
+            let table = "fenced_lock.names";
+            let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
+            Advisory {
+                requests: Link::new(&access, NAME, None),
+                access,
+                waiters: Waiters::new(),
+                sessions: Mutex::default(),
+                connections: Mutex::default(),
+                this: Weak::clone(this),
+            }
+        };
+        Ok(Self(Driver::start("postgres-lock", make)?))
+    }
+}
+
+impl AskedBackend for PostgresAdvisoryBackend {
+    type Service = Advisory;
+
+    fn driver(&self) -> &Driver<Advisory> {
+        &self.0
+    }
+}
+
+/// The connections that wait and hold. The server's answers to them come by themselves: there is nothing to ask.
+pub struct Advisory {
+    access: Arc<Access>,
+    waiters: Waiters<Token>,
+    /// Looks at queues, and ends the connections of claims.
+    requests: Link,
+    /// The connection of each session.
+    sessions: Mutex<HashMap<i64, Arc<Wire>>>,
+    /// The connection of each claim.
+    connections: Mutex<HashMap<Claim, Arc<Wire>>>,
+    /// For what goes on after a request.
+    this: Weak<Self>,
+}
+
+/// The answer to a claim whose grant will come by itself.
+const WAITING: Answer<Token> =
+    Answer { status: ClaimStatus::Waiting, ask_again_in: Duration::from_secs(3600) };
+
+/// By how much the server's timeout is longer than the TTL.
+fn slack(ttl: Duration) -> Duration {
+    ttl / 10
+}
+
+async fn ask(wire: &Wire, sql: &str, name: &str) -> Result<Row, Error> {
+    wire.client.query_typed_one(sql, &[(&name, Type::TEXT)]).await
+}
+
+/// How a claim is shown: its lease, its number, its token once it has one, and as much of the label as the server
+/// keeps.
+fn application_name(claim: &Claim, token: &str) -> String {
+    let label = claim.label.replace(|c: char| c.is_control() || c == '%', "_");
+    format!("{NAME} {:x}-{} {token} {label}", claim.lease, claim.number)
+}
+
+/// A claim of this library, from the name of its connection.
+fn parse(application_name: &str, name: &str, row: &Row, wire: &Wire) -> Option<QueueEntry> {
+    let mut words = application_name.strip_prefix(NAME)?.trim_start().splitn(3, ' ');
+    let (claim, token) = (words.next()?, words.next()?.parse().ok());
+    let lease = i64::from_str_radix(claim.split_once('-')?.0, 16).ok()?;
+    Some(QueueEntry {
+        token: token.map(|token| Token::new(wire.cluster, token)),
+        lease,
+        key: format!("{name}/{claim}"),
+        label: Some(words.next().unwrap_or_default().to_owned()),
+        age: row.get::<_, Option<f64>>(2).and_then(|age| Duration::try_from_secs_f64(age).ok()),
+    })
+}
+
+fn lease_gone() -> BackendError {
+    BackendError::new(BackendErrorKind::LeaseGone, "the session's connection has ended")
+}
+
+impl Advisory {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Wire>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<Claim, Arc<Wire>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connection(&self, claim: &Claim) -> Option<Arc<Wire>> {
+        self.connections().get(claim).cloned()
+    }
+
+    /// The connection of a session, and its TTL.
+    fn session(&self, lease: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
+        let ttl = self.waiters.leases().get(&lease).copied();
+        self.sessions().get(&lease).cloned().zip(ttl).ok_or_else(lease_gone)
+    }
+
+    /// A connection that ends by itself if nothing is sent on it for a TTL and this slack.
+    async fn connect(
+        &self,
+        name: &str,
+        ttl: Duration,
+        slack: Duration,
+    ) -> Result<Arc<Wire>, BackendError> {
+        let idle_ms = (ttl + slack).as_millis();
+        // the server looks now and then whether a client that waits is still there
+        let settings = format!(
+            "-c idle_session_timeout={idle_ms} \
+             -c client_connection_check_interval=1000 -c statement_timeout=0 -c lock_timeout=0"
+        );
+        let wire = self.access.connect(name, &settings, None).await?;
+        let (ended, this) = (wire.ended.clone(), Weak::clone(&self.this));
+        self.access.runtime.spawn(async move {
+            ended.cancelled().await;
+            if let Some(this) = this.upgrade() {
+                this.end(|_, wire| wire.ended.is_cancelled());
+            }
+        });
+        Ok(Arc::new(wire))
+    }
+
+    /// Ends the connections of these claims, and tells the claims. The server may not know yet.
+    fn end(&self, which: impl Fn(&Claim, &Wire) -> bool) {
+        for (claim, wire) in self.connections().iter().filter(|(claim, wire)| which(claim, wire)) {
+            wire.give_up();
+            self.waiters.note(claim, ClaimStatus::Gone);
+        }
+    }
+
+    /// Asks the session's connection for an answer, without giving it up if there is none.
+    async fn check(&self, lease: i64) -> Result<(), BackendError> {
+        let (wire, _) = self.session(lease)?;
+        match timeout(wire.limit, wire.client.batch_execute("")).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(lease_gone()),
+            Err(elapsed) => Err(BackendError::new(BackendErrorKind::Transient, elapsed)),
+        }
+    }
+
+    /// Waits for the lock on this connection, after a release of which it tells.
+    async fn wait(
+        self: Arc<Self>,
+        claim: Claim,
+        wire: Arc<Wire>,
+        release: Option<oneshot::Sender<()>>,
+    ) {
+        let sent_at = Instant::now();
+        let granted = async {
+            let (session, ttl) = self.session(claim.lease)?;
+            let unlock = async {
+                let Some(released) = release else { return Ok(()) };
+                let unlock = ask(&wire, UNLOCK, &claim.name).inspect_ok(|_| _ = released.send(()));
+                try_join(unlock, ask(&wire, SHOW, &application_name(&claim, "-"))).await.map(drop)
+            };
+            let lock = ask(&wire, LOCK, &claim.name);
+            let sent = try_join4(unlock, lock, wire.end_without(&session), count(&wire, &claim));
+            let token = sent.await.map_err(failure)?.3;
+            until_heard(&wire, sent_at, ttl).await.map_err(failure)?;
+            Ok::<_, BackendError>(token)
+        };
+        match granted.await {
+            Ok(token) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
+            Err(error) => {
+                tracing::debug!(%claim, ?error, "lost the connection of a claim");
+                self.end(|other, _| *other == claim);
+            }
+        }
+    }
+
+    /// Locks on this connection if the lock is free.
+    async fn lock_if_free(
+        &self,
+        claim: &Claim,
+        wire: &Wire,
+    ) -> Result<Option<Token>, BackendError> {
+        let (sent_at, (_, ttl)) = (Instant::now(), self.session(claim.lease)?);
+        let tried = async {
+            if !ask(wire, TRY_LOCK, &claim.name).await?.try_get::<_, bool>(0)? {
+                return Ok(None);
+            }
+            let token = count(wire, claim).await?;
+            until_heard(wire, sent_at, ttl).await?;
+            Ok(Some(token))
+        };
+        let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
+        let tried = timeout(wire.limit, tried).await.map(|tried| tried.map_err(failure));
+        tried.unwrap_or_else(silence)
+    }
+
+    fn forget(&self, claim: &Claim) {
+        self.connections().remove(claim);
+        self.waiters.note(claim, ClaimStatus::Gone);
+    }
+}
+
+/// Counts a grant, while the lock is held.
+async fn count(wire: &Wire, claim: &Claim) -> Result<Token, Error> {
+    let shown = application_name(claim, "%s");
+    let params: &[(&(dyn ToSql + Sync), Type)] =
+        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
+    let row = wire.client.query_typed_one(COUNT, params).await?;
+    Ok(Token::new(wire.cluster, row.try_get(0)?))
+}
+
+/// Waits until the server has heard of the connection lately. A renewal while the grant was under way has sent no word on
+/// it, and counts for the claim all the same.
+async fn until_heard(wire: &Wire, mut sent_at: Instant, ttl: Duration) -> Result<(), Error> {
+    while sent_at.elapsed() > slack(ttl) {
+        sent_at = Instant::now();
+        wire.client.batch_execute("").await?;
+    }
+    Ok(())
+}
+
+impl Asked for Advisory {
+    type Token = Token;
+
+    const PROMISES: Promises = Promises {
+        order: Order::Arrival,
+        wake: Wake::ServerWait,
+        token: TokenLife::Durable,
+        ends: Ends::Lease(Clock::Wall),
+        loss: Loss::Pushed,
+        queue: QueueView::Whole,
+    };
+
+    fn waiters(&self) -> &Waiters<Token> {
+        &self.waiters
+    }
+
+    async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
+        // server which is too old does not know
+        self.requests.wire().await?;
+        // sooner than those of its claims: none that waits is granted when one that holds ends
+        let wire = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
+        wire.ask(wire.client.batch_execute(CHECK_RIGHTS)).await?;
+        let cluster = wire.cluster;
+        self.sessions().insert(id, wire);
+        Ok(cluster)
+    }
+
+    async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
+        let connections: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
+        // the claim of a connection that has ended is gone; one that is silent is not renewed
+        let connections =
+            join_all(connections.iter().map(async |wire| wire.client.batch_execute("").await));
+        let renewed = try_join(self.check(lease.id), async {
+            let silent = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
+            timeout(self.access.request_timeout, connections).await.map_err(silent)
+        });
+        let renewed = renewed.await;
+        if matches!(&renewed, Err(error) if error.kind == BackendErrorKind::LeaseGone) {
+            self.end(|claim, _| claim.lease == lease.id);
+        }
+        renewed.map(|_| vec![true; held.len()])
+    }
+
+    async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Result<(), BackendError> {
+        self.end(|claim, _| claim.lease == lease.id);
+        let of_lease = |claim: &&Claim| claim.lease == lease.id;
+        let claims: Vec<_> = self.connections().keys().filter(of_lease).cloned().collect();
+        let mut released = Ok(());
+        for claim in claims {
+            released = self.release(&claim).await.map(drop).and(released);
+        }
+        self.connections().retain(|claim, _| claim.lease != lease.id);
+        self.sessions().remove(&lease.id);
+        released
+    }
+
+    async fn put(
+        &self,
+        claim: &Claim,
+        how: How<'_>,
+    ) -> Result<Option<Answer<Token>>, BackendError> {
+        let wire = if let How::After(held) = how {
+            let Some(wire) = self.connection(held).filter(|wire| !wire.ended.is_cancelled()) else {
+                // the server may not know yet
+                self.release(held).await?;
+                return Ok(None);
+            };
+            self.connections().remove(held);
+            wire
+        } else {
+            // an earlier connection of this claim ends first
+            let earlier = self.connections().remove(claim);
+            if let Some(earlier) = earlier {
+                self.requests.wire().await?.terminate(&earlier).await?;
+            }
+            let (_, ttl) = self.session(claim.lease)?;
+            let name = application_name(claim, "-");
+            try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?.1
+        };
+        self.connections().insert(claim.clone(), Arc::clone(&wire));
+        if matches!(how, How::Try) {
+            let tried = self.lock_if_free(claim, &wire).await;
+            match &tried {
+                Ok(Some(_)) => {}
+                Ok(None) => self.forget(claim),
+                Err(error) => {
+                    wire.give_up();
+                    // a server that answers sees that the connection has ended
+                    if error.kind != BackendErrorKind::Transient {
+                        self.forget(claim);
+                    }
+                }
+            }
+            return Ok(
+                tried?.map(|token| Answer { status: ClaimStatus::Granted(token), ..WAITING })
+            );
+        }
+        let (released, is_released) = oneshot::channel();
+        let released = matches!(how, How::After(_)).then_some(released);
+        if let Some(this) = self.this.upgrade() {
+            self.access.runtime.spawn(this.wait(claim.clone(), wire, released));
+        }
+        // an error means that there is nothing to release, or that the connection is lost, which the claim is told
+        drop(is_released.await);
+        Ok(Some(WAITING))
+    }
+
+    async fn ask(&self, _claim: &Claim) -> Result<Answer<Token>, BackendError> {
+        Ok(WAITING)
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let Some(wire) = self.connection(claim) else { return Ok(Released::Gone) };
+        let mut released = Released::Gone;
+        if self.waiters.holding(claim.lease).contains(claim) && !wire.ended.is_cancelled() {
+            match timeout(wire.limit, ask(&wire, UNLOCK, &claim.name)).await {
+                Ok(Ok(_)) => {
+                    self.forget(claim);
+                    return Ok(Released::Done);
+                }
+                Ok(Err(error))
+                    if error.code().is_some() || wire.ended_by_server.load(Ordering::Relaxed) => {}
+                // it may have been released before the connection was lost
+                _ => released = Released::Unknown,
+            }
+        }
+        // it waits, or its connection is lost, of which the server may not know
+        let was_there = self.requests.wire().await?.terminate(&wire).await?;
+        self.forget(claim);
+        Ok(if was_there && released == Released::Gone { Released::Done } else { released })
+    }
+
+    async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
+        let wire = self.requests.wire().await?;
+        let rows = wire.ask(wire.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
+        let entry = |row: &Row| {
+            let shown = row.get::<_, Option<&str>>(1).unwrap_or_default();
+            parse(shown, name, row, &wire).unwrap_or_else(|| QueueEntry {
+                token: None,
+                lease: 0,
+                key: format!("{name}/pid-{}", row.get::<_, i32>(0)),
+                label: None,
+                age: None,
+            })
+        };
+        Ok(rows.iter().map(entry).collect())
+    }
+}

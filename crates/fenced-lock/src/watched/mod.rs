@@ -1,0 +1,304 @@
+//! A lock's queue at a service that is watched, kept in memory from what the watch says. No I/O here.
+//!
+//! A service puts and deletes claims, one after the other: each change has a number, larger than all before it. Each
+//! claim has a place, larger than those of all earlier claims. The watch shows every change after it was made, and a
+//! list shows all claims as of one change. From these, `settle` decides that a claim of this process is granted or gone.
+//!
+//! What makes it sound to decide from memory: a queue that is complete as of the change that made a claim lacks no claim
+//! before it, so once that claim is the first, it stays the first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::chaos::Safeguard;
+use crate::{ClaimStatus, Ticket, Token};
+
+/// How many events may wait for a list. It takes a slow list and a fast queue to have more.
+const MAX_EARLY: usize = 16_384;
+
+/// The name of a claim at the service. Those of other clients need not be text.
+pub(crate) type Key = Arc<[u8]>;
+
+/// A change of one claim, or a claim in a list. `M` is what a backend wants to know of a claim besides.
+#[derive(Clone, Debug)]
+pub(crate) struct Event<M> {
+    pub(crate) key: Key,
+    /// The number of the change.
+    pub(crate) change: i64,
+    /// The claim's place; `None` if the event is its deletion.
+    pub(crate) put: Option<(i64, M)>,
+}
+
+/// How a claim of this process was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) place: i64,
+    /// The number of the change that made it.
+    pub(crate) change: i64,
+    pub(crate) token: Token,
+}
+
+/// One of this process's claims.
+#[derive(Debug)]
+struct OwnClaim {
+    made: Option<Made>,
+    status: watch::Sender<ClaimStatus>,
+    /// Whether others wait behind it, while it is the first.
+    contended: watch::Sender<bool>,
+}
+
+/// All claims on one name, in the order of their places.
+#[derive(Debug)]
+pub(crate) struct WatchedQueue<M> {
+    /// The key is there for claims that another client made in one change, at one place.
+    claims: BTreeMap<(i64, Key), M>,
+    places: HashMap<Key, i64>,
+    /// `claims` is complete as of this change; 0: nothing is known.
+    known: i64,
+    /// Events that came before the list that they belong on top of; `None` once there is a list.
+    early: Option<Vec<Event<M>>>,
+    /// Early events up to this change were dropped, so an older list is of no use.
+    dropped: i64,
+    own: HashMap<Key, OwnClaim>,
+}
+
+impl<M> Default for WatchedQueue<M> {
+    fn default() -> Self {
+        Self {
+            claims: BTreeMap::new(),
+            places: HashMap::new(),
+            known: 0,
+            early: Some(Vec::new()),
+            dropped: 0,
+            own: HashMap::new(),
+        }
+    }
+}
+
+impl<M> WatchedQueue<M> {
+    /// Makes a claim known before its request is sent, so that no event about it is missed.
+    pub(crate) fn expect(&mut self, key: &[u8]) -> Ticket {
+        let own = self.own.entry(key.into()).or_insert_with(|| OwnClaim {
+            made: None,
+            status: watch::Sender::new(ClaimStatus::Waiting),
+            contended: watch::Sender::new(true),
+        });
+        Ticket { status: own.status.subscribe(), contended: own.contended.subscribe() }
+    }
+
+    /// Notes that the claim was made.
+    pub(crate) fn made(&mut self, key: &[u8], made: Made) {
+        if let Some(own) = self.own.get_mut(key) {
+            own.made = Some(made);
+        }
+        self.settle(key);
+    }
+
+    /// Notes that the service says that the claim, which was made, is the first.
+    pub(crate) fn granted(&self, key: &[u8]) {
+        if let Some(OwnClaim { made: Some(made), status, .. }) = self.own.get(key) {
+            ClaimStatus::Granted(made.token).advance(status);
+        }
+    }
+
+    /// How one of this process's claims was made, if that is known.
+    pub(crate) fn how_made(&self, key: &[u8]) -> Option<Made> {
+        self.own.get(key)?.made
+    }
+
+    /// Notes that a claim of this process is not in the queue any more.
+    pub(crate) fn forget(&mut self, key: &[u8]) {
+        if let Some(own) = self.own.remove(key) {
+            ClaimStatus::Gone.advance(&own.status);
+            shrink(&mut self.own);
+        }
+        self.remove(key);
+    }
+
+    /// The keys of this process's claims.
+    pub(crate) fn own_keys(&self) -> impl Iterator<Item = &Key> {
+        self.own.keys()
+    }
+
+    pub(crate) fn is_own(&self, key: &[u8]) -> bool {
+        self.own.contains_key(key)
+    }
+
+    /// Whether any of this process's claims wait.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.own.values().any(OwnClaim::is_waiting)
+    }
+
+    /// Whether the watch shows every change, so that a request need not ask who is first.
+    pub(crate) fn is_current(&self) -> bool {
+        self.early.is_none()
+    }
+
+    /// What is known of the claims in the queue, the first one first.
+    pub(crate) fn claims(&self) -> impl ExactSizeIterator<Item = &M> {
+        self.claims.values()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// The latest change that this process knows of. No list that is asked for from now on can be older, unless the
+    /// service was put back to an earlier state.
+    pub(crate) fn latest_change(&self) -> i64 {
+        let made = self.own.values().filter_map(|own| own.made);
+        made.map(|made| made.change).fold(self.known, i64::max)
+    }
+
+    /// Applies what the watch said; all events of one change come together.
+    pub(crate) fn apply(&mut self, events: Vec<Event<M>>) {
+        if let Some(early) = &mut self.early {
+            early.extend(events);
+            if early.len() > MAX_EARLY {
+                let dropped = std::mem::take(early);
+                self.dropped =
+                    dropped.iter().map(|event| event.change).fold(self.dropped, i64::max);
+            }
+            return;
+        }
+        let known = self.known;
+        let mut touched = Vec::new();
+        // the others are known from a list already
+        for event in events.into_iter().filter(|event| event.change > known) {
+            self.known = self.known.max(event.change);
+            match event.put {
+                Some((place, more)) => self.insert(&event.key, place, more),
+                None => self.remove(&event.key),
+            }
+            touched.push(event.key);
+        }
+        for key in touched {
+            self.settle(&key);
+        }
+        self.settle_first();
+    }
+
+    /// Takes a list of all claims as of the change `as_of`, which was asked for when
+    /// [`latest_change`](Self::latest_change) was `latest`. `false` if another one is needed.
+    #[must_use]
+    pub(crate) fn load(&mut self, list: Vec<Event<M>>, as_of: i64, latest: i64) -> bool {
+        if self.early.is_some() && as_of < self.dropped {
+            return false;
+        }
+        if as_of < latest {
+            // the service was put back to an earlier state: what it granted since counts no more
+            tracing::error!(as_of, latest, "the changes of a lock service went back");
+            for own in self.own.values().filter(|own| own.made.is_some()) {
+                ClaimStatus::Gone.advance(&own.status);
+            }
+        } else if self.early.is_none() && as_of < self.known {
+            // what the watch said since is newer, and complete as well
+            return true;
+        }
+        let mut before = std::mem::take(&mut self.claims);
+        self.places.clear();
+        for Event { key, put, .. } in list {
+            let Some((place, more)) = put else { continue };
+            let more = before.remove(&(place, Arc::clone(&key))).unwrap_or(more);
+            self.insert(&key, place, more);
+        }
+        shrink(&mut self.places);
+        self.known = as_of;
+        let early = self.early.take().unwrap_or_default();
+        self.apply(early);
+        for key in self.own.keys() {
+            self.settle(key);
+        }
+        true
+    }
+
+    /// Notes that this process may not look at the queue, as it asked to when [`latest_change`](Self::latest_change)
+    /// was `latest`. Claims that wait would wait for ever, unless there is a watch from better times.
+    pub(crate) fn denied(&mut self, latest: i64) {
+        let is_old = |own: &&OwnClaim| own.made.is_some_and(|made| made.change <= latest);
+        for own in self.own.values().filter(is_old).filter(|_| self.early.is_some()) {
+            if own.is_waiting() {
+                ClaimStatus::Gone.advance(&own.status);
+            }
+        }
+    }
+
+    /// Notes that the watch broke: from now on events are missing, until the next list.
+    pub(crate) fn interrupted(&mut self) {
+        if !Safeguard::Relist.is_on() {
+            return;
+        }
+        self.early = Some(Vec::new());
+        self.dropped = 0;
+        for own in self.own.values() {
+            set(&own.contended, true);
+        }
+    }
+
+    fn insert(&mut self, key: &Key, place: i64, more: M) {
+        match self.places.insert(Arc::clone(key), place) {
+            // it was only put anew
+            Some(earlier) if earlier == place => return,
+            Some(earlier) => drop(self.claims.remove(&(earlier, Arc::clone(key)))),
+            None => {}
+        }
+        self.claims.insert((place, Arc::clone(key)), more);
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        if let Some((key, place)) = self.places.remove_entry(key) {
+            self.claims.remove(&(place, key));
+            shrink(&mut self.places);
+        }
+    }
+
+    /// Tells one of this process's claims if it is gone or granted.
+    fn settle(&self, key: &[u8]) {
+        let Some(OwnClaim { made: Some(made), status, .. }) = self.own.get(key) else { return };
+        // while events may be missing, nothing is concluded: the gap may be a whole new service, whose changes begin
+        // anew
+        if self.early.is_some() || self.known < made.change {
+            return;
+        }
+        match self.claims.first_key_value() {
+            _ if self.places.get(key) != Some(&made.place) => ClaimStatus::Gone.advance(status),
+            Some(((_, first), _)) if **first == *key => {
+                ClaimStatus::Granted(made.token).advance(status);
+            }
+            _ => {}
+        }
+    }
+
+    /// The first claim may now be one of ours.
+    fn settle_first(&self) {
+        if let Some(((_, key), _)) = self.claims.first_key_value() {
+            self.settle(key);
+            if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
+                set(&own.contended, self.claims.len() > 1);
+            }
+        }
+    }
+}
+
+impl OwnClaim {
+    fn is_waiting(&self) -> bool {
+        *self.status.borrow() == ClaimStatus::Waiting
+    }
+}
+
+/// Gives memory back that a map does not need any more.
+pub(crate) fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
+    if map.len() < map.capacity() / 4 {
+        map.shrink_to(map.len() * 2);
+    }
+}
+
+fn set(flag: &watch::Sender<bool>, to: bool) {
+    flag.send_if_modified(|flag| std::mem::replace(flag, to) != to);
+}
+
+#[cfg(test)]
+mod tests;

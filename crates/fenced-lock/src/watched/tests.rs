@@ -1,0 +1,345 @@
+use super::*;
+use crate::ClusterId;
+
+/// The key of an own claim, and of foreign ones.
+const OWN: &[u8] = b"1-1";
+
+fn put(key: &str, change: i64) -> Event<()> {
+    Event { key: key.as_bytes().into(), change, put: Some((change, ())) }
+}
+
+fn delete(key: &str, change: i64) -> Event<()> {
+    Event { put: None, ..put(key, change) }
+}
+
+fn load(queue: &mut WatchedQueue<()>, list: &[(&str, i64)], as_of: i64, latest: i64) -> bool {
+    queue.load(list.iter().map(|(key, at)| put(key, *at)).collect(), as_of, latest)
+}
+
+const fn made(change: i64) -> Made {
+    Made { place: change, change, token: Token::new(ClusterId(1), change) }
+}
+
+/// To the claim of most tests.
+const GRANTED: ClaimStatus = ClaimStatus::Granted(made(7).token);
+
+/// A queue with a foreign holder at 5 and an own claim at 7, known as of 7.
+fn waiting() -> (WatchedQueue<()>, Ticket) {
+    let mut queue = WatchedQueue::default();
+    let ticket = queue.expect(OWN);
+    assert!(load(&mut queue, &[("9-1", 5)], 6, 0));
+    queue.made(OWN, made(7));
+    queue.apply(vec![put("1-1", 7)]);
+    (queue, ticket)
+}
+
+#[track_caller]
+fn assert_status(ticket: &Ticket, status: ClaimStatus) {
+    assert_eq!(*ticket.status.borrow(), status);
+}
+
+#[test]
+fn granted_when_the_holder_goes() {
+    let (mut queue, ticket) = waiting();
+    assert_status(&ticket, ClaimStatus::Waiting);
+    queue.apply(vec![delete("9-1", 8)]);
+    assert_status(&ticket, GRANTED);
+}
+
+/// Goal: a waiter whose own key went first never believes that it was granted (etcd#11456).
+#[test]
+fn gone_before_granted() {
+    let (mut queue, ticket) = waiting();
+    queue.apply(vec![delete("1-1", 8), delete("9-1", 8)]);
+    assert_status(&ticket, ClaimStatus::Gone);
+}
+
+/// Goal: what the watch says before the list arrives is applied on top of it, and only that part
+/// which the list does not have.
+#[test]
+fn events_before_the_list_are_kept() {
+    let mut queue = WatchedQueue::default();
+    let ticket = queue.expect(OWN);
+    queue.made(OWN, made(7));
+    queue.apply(vec![put("1-1", 7)]);
+    queue.apply(vec![delete("9-1", 8)]);
+    assert_status(&ticket, ClaimStatus::Waiting);
+    assert!(load(&mut queue, &[("9-1", 5), ("1-1", 7)], 7, 7));
+    assert_status(&ticket, GRANTED);
+}
+
+/// Goal: a list that was read before the latest event does not undo it.
+#[test]
+fn an_old_list_is_ignored() {
+    let (mut queue, ticket) = waiting();
+    queue.apply(vec![delete("9-1", 8)]);
+    assert!(load(&mut queue, &[("9-1", 5)], 6, 6));
+    assert_status(&ticket, GRANTED);
+    queue.apply(vec![put("9-2", 9)]);
+    assert!(*ticket.contended.borrow(), "the claim is still the first");
+}
+
+/// Goal: contention is assumed where it is not known: without a list, and after a break.
+#[test]
+fn unknown_means_contended() {
+    let (mut queue, ticket) = waiting();
+    let is_contended = || *ticket.contended.borrow();
+    assert!(is_contended());
+    queue.apply(vec![delete("9-1", 8)]);
+    assert!(!is_contended());
+    queue.apply(vec![put("9-2", 9)]);
+    assert!(is_contended());
+    queue.apply(vec![delete("9-2", 10)]);
+    assert!(!is_contended());
+    queue.interrupted();
+    assert!(is_contended());
+}
+
+/// Goal: after a break nothing is concluded from events until a list has filled the gap.
+#[test]
+fn a_break_hides_events_until_the_next_list() {
+    let (mut queue, ticket) = waiting();
+    queue.interrupted();
+    queue.apply(vec![delete("9-1", 12)]);
+    assert_status(&ticket, ClaimStatus::Waiting);
+    assert!(load(&mut queue, &[("1-1", 7)], 12, 7));
+    assert_status(&ticket, GRANTED);
+}
+
+/// Goal: a service that was put back to an earlier state, in which our lease still lives, takes back
+/// what it granted since.
+#[test]
+fn changes_that_go_back_take_grants_back() {
+    let (mut queue, ticket) = waiting();
+    queue.apply(vec![delete("9-1", 8)]);
+    assert_status(&ticket, GRANTED);
+    let latest = queue.latest_change();
+    queue.interrupted();
+    assert!(load(&mut queue, &[("2-1", 3)], 4, latest));
+    assert_status(&ticket, ClaimStatus::Gone);
+}
+
+/// Goal: while events may be missing, nothing is concluded from what was known before: after the
+/// gap there may be another service, whose changes begin anew.
+#[test]
+fn a_break_hides_what_was_known() {
+    let (mut queue, _ticket) = waiting();
+    queue.interrupted();
+    let later = queue.expect(b"1-2");
+    queue.made(b"1-2", made(6));
+    assert_status(&later, ClaimStatus::Waiting);
+}
+
+/// Goal: claims that another client made in one change, at one place, are two.
+#[test]
+fn claims_of_one_place_are_told_apart() {
+    let (mut queue, ticket) = waiting();
+    assert!(load(&mut queue, &[("9-1", 5), ("9-2", 5), ("1-1", 7)], 7, 7));
+    queue.apply(vec![delete("9-1", 8)]);
+    assert_status(&ticket, ClaimStatus::Waiting);
+    queue.apply(vec![delete("9-2", 9)]);
+    assert_status(&ticket, GRANTED);
+}
+
+/// Goal: events that wait for a list do not pile up; a list that lacks those that were dropped is
+/// asked for again.
+#[test]
+fn early_events_are_bounded() {
+    let mut queue = WatchedQueue::default();
+    for change in 1..=100_000 {
+        queue.apply(vec![put("9-1", change)]);
+        assert!(queue.early.as_ref().is_some_and(|early| early.len() <= MAX_EARLY));
+    }
+    assert!(!load(&mut queue, &[], 50_000, 0));
+    assert!(!queue.is_current());
+    assert!(load(&mut queue, &[], 99_999, 0));
+    assert_eq!(queue.claims.len(), 1, "the last event is on top of the list");
+}
+
+/// Goal: a waiter of a queue that may not be read any more does not wait for ever. One that an earlier watch
+/// still serves waits on, and so does one that queued later.
+#[test]
+fn a_denied_waiter_is_told() {
+    let (mut queue, ticket) = waiting();
+    queue.denied(7);
+    assert_status(&ticket, ClaimStatus::Waiting);
+    queue.interrupted();
+    queue.denied(6);
+    assert_status(&ticket, ClaimStatus::Waiting);
+    queue.denied(7);
+    assert_status(&ticket, ClaimStatus::Gone);
+}
+
+/// Goal: what is gone is not granted by an answer that comes later.
+#[test]
+fn gone_stays_gone() {
+    let (mut queue, ticket) = waiting();
+    queue.apply(vec![delete("1-1", 8)]);
+    assert_status(&ticket, ClaimStatus::Gone);
+    queue.made(OWN, made(7));
+    queue.granted(OWN);
+    assert_status(&ticket, ClaimStatus::Gone);
+}
+
+/// A service, and what of it is under way to the queue.
+struct Model {
+    random: u64,
+    queue: WatchedQueue<()>,
+    /// Every change so far; its number is its place here, from 1 on.
+    log: Vec<Event<()>>,
+    /// The claims of this process, and their answers that are under way.
+    own: Vec<(Key, Ticket)>,
+    answers: Vec<(Key, Made)>,
+    /// How many changes the watch has shown. `None`: it broke.
+    shown: Option<usize>,
+    /// What was the latest change when a list was asked for, and the list as of some change once it was read.
+    asked: Option<i64>,
+    read: Option<usize>,
+}
+
+impl Model {
+    /// A number below `end`: splitmix64.
+    fn random(&mut self, end: usize) -> usize {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.random;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((x ^ (x >> 31)) % end as u64).expect("it is below a usize")
+    }
+
+    /// The claims after so many changes.
+    fn state(&self, changes: usize) -> Vec<Event<()>> {
+        let mut state: Vec<Event<()>> = Vec::new();
+        for event in &self.log[..changes] {
+            match event.put {
+                Some(_) => state.push(event.clone()),
+                None => state.retain(|claim| claim.key != event.key),
+            }
+        }
+        state
+    }
+
+    fn change(&mut self, key: &Key, is_put: bool) -> Made {
+        let change = i64::try_from(self.log.len() + 1).expect("small");
+        self.log.push(Event { key: Arc::clone(key), change, put: is_put.then_some((change, ())) });
+        made(change)
+    }
+
+    fn step(&mut self) {
+        let all = self.log.len();
+        match self.random(12) {
+            0 => {
+                let key = format!("9-{all}").as_bytes().into();
+                self.change(&key, true);
+            }
+            1 => {
+                let key: Key = format!("1-{all}").as_bytes().into();
+                self.own.push((Arc::clone(&key), self.queue.expect(&key)));
+                let made = self.change(&key, true);
+                self.answers.push((key, made));
+            }
+            2 | 3 => {
+                let state = self.state(all);
+                if !state.is_empty() {
+                    // often the holder
+                    let which = if self.random(2) == 0 { 0 } else { self.random(state.len()) };
+                    self.change(&state[which].key, false);
+                }
+            }
+            4 | 5 if !self.answers.is_empty() => {
+                let which = self.random(self.answers.len());
+                let (key, made) = self.answers.swap_remove(which);
+                self.queue.made(&key, made);
+            }
+            6 | 7 => {
+                if let Some(shown) = self.shown {
+                    let to = shown + self.random(all - shown + 1);
+                    self.show(shown, to);
+                    self.shown = Some(to);
+                }
+            }
+            // once more
+            8 => {
+                if let Some(shown) = self.shown {
+                    let from = self.random(shown + 1);
+                    self.show(from.max(shown.saturating_sub(3)), shown);
+                }
+            }
+            9 if self.random(4) == 0 => {
+                self.queue.interrupted();
+                (self.shown, self.asked, self.read) = (None, None, None);
+            }
+            10 => match (self.shown, self.asked, self.read) {
+                (None, ..) => self.shown = Some(all),
+                (_, None, _) => self.asked = Some(self.queue.latest_change()),
+                (_, Some(_), None) => self.read = Some(all),
+                (_, Some(latest), Some(read)) => {
+                    let as_of = i64::try_from(read).expect("small");
+                    assert!(self.queue.load(self.state(read), as_of, latest));
+                    (self.asked, self.read) = (None, None);
+                }
+            },
+            _ => {}
+        }
+    }
+
+    /// Shows changes one by one, as a watch does.
+    fn show(&mut self, from: usize, to: usize) {
+        for event in &self.log[from..to] {
+            self.queue.apply(vec![event.clone()]);
+        }
+    }
+
+    /// Checks that what the claims of this process were told is so, and with `all` that they were told all.
+    fn check(&self, all: bool) {
+        let state = self.state(self.log.len());
+        for (key, ticket) in &self.own {
+            let place = state.iter().position(|claim| claim.key == *key);
+            match *ticket.status.borrow() {
+                ClaimStatus::Granted(_) if place.is_none() => assert!(!all, "it is gone"),
+                ClaimStatus::Granted(_) => assert_eq!(place, Some(0), "another one holds"),
+                ClaimStatus::Gone => assert_eq!(place, None, "it is there"),
+                ClaimStatus::Waiting => assert!(!all || place.is_some_and(|place| place > 0)),
+            }
+            if all && place == Some(0) {
+                assert_eq!(*ticket.contended.borrow(), state.len() > 1);
+            }
+        }
+    }
+}
+
+/// Goal: no claim is told that it is granted while another one holds, or gone while it is there; and once all news have
+/// come, each one knows where it stands. Method: a service that changes at random; answers, events and lists that come
+/// late, in any order between them, and events twice; a watch that breaks, with what happens meanwhile unseen.
+#[test]
+fn whatever_comes_late_or_twice_nobody_is_told_wrong_or_forgotten() {
+    for seed in 0..2000 {
+        let mut model = Model {
+            random: seed,
+            queue: WatchedQueue::default(),
+            log: Vec::new(),
+            own: Vec::new(),
+            answers: Vec::new(),
+            shown: None,
+            asked: None,
+            read: None,
+        };
+        for _ in 0..150 {
+            model.step();
+            model.check(false);
+        }
+        for (key, made) in std::mem::take(&mut model.answers) {
+            model.queue.made(&key, made);
+        }
+        let all = model.log.len();
+        if let Some(shown) = model.shown {
+            model.show(shown, all);
+        }
+        if !model.queue.is_current() {
+            let latest = model.queue.latest_change();
+            let as_of = i64::try_from(all).expect("small");
+            assert!(model.queue.load(model.state(all), as_of, latest));
+        }
+        model.check(true);
+    }
+}
