@@ -20,9 +20,11 @@ pub(super) fn backend_error(error: impl Into<Error>) -> BackendError {
         | Error::InvalidAcl
         | Error::BadArguments(_)
         | Error::NoChildrenForEphemerals
-        | Error::MarshallingError
-        // of a server before 3.6
-        | Error::Unimplemented => BackendErrorKind::Permanent,
+        | Error::MarshallingError => BackendErrorKind::Permanent,
+        Error::Unimplemented => {
+            let what = "the server is older than ZooKeeper 3.6";
+            return BackendError::because(BackendErrorKind::Permanent, what, error);
+        }
         _ => BackendErrorKind::Transient,
     };
     BackendError::new(kind, error)

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use zookeeper_client::{Acls, Client, CreateMode, Error};
+use zookeeper_client::{Client, CreateMode, Error};
 
 pub use options::ZooKeeperOptions;
 #[cfg(feature = "zookeeper-tls")]
@@ -106,7 +106,7 @@ impl ZooKeeperBackend {
     }
 
     async fn connect(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let ZooKeeperOptions { servers, root, user, request_timeout, .. } = &self.options;
+        let ZooKeeperOptions { servers, user, request_timeout, .. } = &self.options;
         // see the module's text
         let session_timeout = ttl * 3 / 2;
         // a client pings often enough to learn of a dead connection in this time
@@ -136,18 +136,16 @@ impl ZooKeeperBackend {
             }
             error => backend_error(error),
         })?;
-        // what nobody else may use nobody else can break
-        let acls = if user.is_some() { Acls::creator_all() } else { Acls::anyone_all() };
-        let cluster = self.epoch(&client, acls).await?;
+        let cluster = self.epoch(&client).await?;
         let ttl = client.session_timeout() * 2 / 3;
         let lease = Lease { id: client.session_id().0, ttl, cluster };
-        let session = Connected::new(client, lease, root, acls, *request_timeout);
+        let session = Connected::new(client, lease, &self.options);
         self.sessions().insert(lease.id, Arc::new(session));
         Ok(lease)
     }
 
     /// The identity of the data. The first session writes it.
-    async fn epoch(&self, client: &Client, acls: Acls<'_>) -> Result<ClusterId, BackendError> {
+    async fn epoch(&self, client: &Client) -> Result<ClusterId, BackendError> {
         let ZooKeeperOptions { root, request_timeout, .. } = &self.options;
         let path = format!("{root}/{}", layout::EPOCH);
         let epoch = async {
@@ -155,7 +153,7 @@ impl ZooKeeperBackend {
                 Err(Error::NoNode) => {}
                 known => return known,
             }
-            let mode = CreateMode::Persistent.with_acls(acls);
+            let mode = CreateMode::Persistent.with_acls(self.options.acls());
             client.mkdir(root, &mode).await?;
             let random = format!("{:016x}", random());
             match client.create(&path, random.as_bytes(), &mode).await {

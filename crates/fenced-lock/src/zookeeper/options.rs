@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use zookeeper_client::Acls;
+
 /// How to reach ZooKeeper.
 ///
 /// ```
@@ -44,6 +46,13 @@ impl ZooKeeperOptions {
             tls: None,
             request_timeout: Duration::from_secs(2),
         }
+    }
+}
+
+impl ZooKeeperOptions {
+    /// Who may use what this library makes: what nobody else may use nobody else can break.
+    pub(super) fn acls(&self) -> Acls<'static> {
+        if self.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
     }
 }
 

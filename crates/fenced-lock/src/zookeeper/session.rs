@@ -8,12 +8,13 @@ use tokio::sync::Semaphore;
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::{
-    Acls, AddWatchMode, Client, CreateMode, Error, EventType, MultiReadResult, MultiWriteError,
+    AddWatchMode, Client, CreateMode, Error, EventType, MultiReadResult, MultiWriteError,
     MultiWriteResult, PersistentWatcher, SessionState, StateWatcher, WatchedEvent,
 };
 
 use super::failure::{backend_error, lease_gone, transient};
 use super::layout::{self, Node, id};
+use super::options::ZooKeeperOptions;
 use super::queue::Queue;
 use crate::backoff::Backoff;
 use crate::waiters::Waiters;
@@ -41,9 +42,7 @@ pub(super) struct Connected {
     /// The session ends when the last copy of its client is dropped.
     client: Mutex<Option<Client>>,
     state: StateWatcher,
-    root: String,
-    acls: Acls<'static>,
-    request_timeout: Duration,
+    options: ZooKeeperOptions,
     /// A place for each request.
     under_way: Semaphore,
     waiters: Waiters<Token>,
@@ -54,20 +53,12 @@ pub(super) struct Connected {
 type Made = (String, Token);
 
 impl Connected {
-    pub(super) fn new(
-        client: Client,
-        lease: Lease,
-        root: &str,
-        acls: Acls<'static>,
-        request_timeout: Duration,
-    ) -> Self {
+    pub(super) fn new(client: Client, lease: Lease, options: &ZooKeeperOptions) -> Self {
         Self {
             lease,
             state: client.state_watcher(),
             client: Mutex::new(Some(client)),
-            root: root.to_owned(),
-            acls,
-            request_timeout,
+            options: options.clone(),
             under_way: Semaphore::new(MOST_UNDER_WAY),
             waiters: Waiters::new(),
             queues: Mutex::default(),
@@ -86,7 +77,7 @@ impl Connected {
         let client = self.client()?;
         let mut writer = client.new_multi_writer();
         writer.add_check_version("/", -1).map_err(backend_error)?;
-        let answer = timeout(self.request_timeout, writer.commit()).await;
+        let answer = timeout(self.options.request_timeout, writer.commit()).await;
         match answer.unwrap_or(Err(Error::Timeout.into())).map_err(backend_error) {
             Err(error)
                 if matches!(
@@ -157,7 +148,7 @@ impl Connected {
     async fn create(&self, client: &Client, claim: &Claim) -> Result<Made, BackendError> {
         let (dir, prefix) = (self.dir(&claim.name), layout::prefix(claim));
         let (path, label) = (format!("{dir}/{prefix}"), claim.label.as_bytes());
-        let mode = CreateMode::EphemeralSequential.with_acls(self.acls);
+        let mode = CreateMode::EphemeralSequential.with_acls(self.options.acls());
         for _ in 0..MOST_TRIES {
             match self.ask(|| client.create(&path, label, &mode)).await {
                 Err(Error::NoNode) => {}
@@ -167,7 +158,7 @@ impl Connected {
                 }
             }
             // the servers remove an empty one: names that are not used any more cost nothing
-            let mode = CreateMode::Container.with_acls(self.acls);
+            let mode = CreateMode::Container.with_acls(self.options.acls());
             match self.ask(|| client.create(&dir, b"", &mode)).await {
                 Ok(_) | Err(Error::NodeExists) => {}
                 Err(error) => return Err(backend_error(error)),
@@ -187,7 +178,7 @@ impl Connected {
         let Some(node) = node else { return Ok(None) };
         let dir = self.dir(&next.name);
         let path = format!("{dir}/{}", layout::prefix(next));
-        let mode = CreateMode::EphemeralSequential.with_acls(self.acls);
+        let mode = CreateMode::EphemeralSequential.with_acls(self.options.acls());
         let mut writer = client.new_multi_writer();
         writer.add_delete(&format!("{dir}/{node}"), None).map_err(backend_error)?;
         writer.add_create(&path, next.label.as_bytes(), &mode).map_err(backend_error)?;
@@ -242,7 +233,7 @@ impl Connected {
         if nodes.first().is_some_and(|first| first.claim == Some(id(claim))) {
             // the watch is about to show it
             let shown = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
-            let shown = timeout(self.request_timeout, shown).await.is_ok();
+            let shown = timeout(self.options.request_timeout, shown).await.is_ok();
             return if shown { Ok(Some(ticket)) } else { Err(transient("the watch is late")) };
         }
         self.release(claim).await.map_err(left)?;
@@ -336,7 +327,7 @@ impl Connected {
         &self,
         request: impl FnOnce() -> F,
     ) -> Result<T, E> {
-        let limit = self.request_timeout;
+        let limit = self.options.request_timeout;
         let place = timeout(limit, self.under_way.acquire()).await;
         let _place = place.map_err(|_| Error::Timeout)?;
         timeout(limit, request()).await.unwrap_or_else(|_| Err(Error::Timeout.into()))
@@ -432,7 +423,7 @@ impl Connected {
     }
 
     fn dir(&self, name: &str) -> String {
-        layout::dir(&self.root, name)
+        layout::dir(&self.options.root, name)
     }
 
     fn token(&self, czxid: i64) -> Token {
