@@ -35,6 +35,12 @@ impl OwnThread {
         thread::Builder::new().name(name.into()).spawn(run).map_err(failed)?;
         Ok(Self { runtime: handle, _running: running })
     }
+
+    /// No thread, for a test with paused time.
+    #[cfg(test)]
+    pub(crate) fn on(runtime: Handle) -> Self {
+        Self { runtime, _running: oneshot::channel().0 }
+    }
 }
 
 impl Deref for OwnThread {
