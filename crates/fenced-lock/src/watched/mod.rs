@@ -166,9 +166,12 @@ impl<M> WatchedQueue<M> {
         }
         let known = self.known;
         let mut touched = Vec::new();
-        // the others are known from a list already
-        for event in events.into_iter().filter(|event| event.change > known) {
-            self.known = self.known.max(event.change);
+        for event in events {
+            // known from a list or an earlier answer, or come twice
+            if event.change <= known || event.change < self.known {
+                continue;
+            }
+            self.known = event.change;
             match event.put {
                 Some((place, more)) => self.insert(&event.key, place, more),
                 None => self.remove(&event.key),

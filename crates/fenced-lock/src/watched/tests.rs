@@ -258,11 +258,11 @@ impl Model {
                     self.shown = Some(to);
                 }
             }
-            // once more
+            // an old one once more
             8 => {
-                if let Some(shown) = self.shown {
-                    let from = self.random(shown + 1);
-                    self.show(from.max(shown.saturating_sub(3)), shown);
+                if let Some(shown @ 1..) = self.shown {
+                    let old = self.random(shown);
+                    self.show(old, old + 1);
                 }
             }
             9 if self.random(4) == 0 => {
