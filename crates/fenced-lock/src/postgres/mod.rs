@@ -18,7 +18,7 @@
 //! for both. A process has a connection for messages and renewals, so that no slow claim delays these, and up to eight for
 //! requests, each for a part of the names. Tickets are as durable as commits are: with
 //! `fsync` and, where a standby can take over, synchronous replication. After a failover to a standby that lags, a ticket may
-//! come again, under another [`ClusterId`](crate::ClusterId).
+//! come again, under another [`ClusterId`].
 //!
 //! It makes these tables, if they are missing and it may:
 //!

@@ -17,7 +17,7 @@ pub struct ZooKeeperTls {
     /// The CA certificates (PEM) that the servers' certificates are checked against.
     pub ca: Vec<u8>,
     /// The client certificate and its key (PEM), which ZooKeeper asks for by default. A certificate gives the right to
-    /// connect; [`ZooKeeperOptions::user`] gives rights to nodes.
+    /// connect; [`ZooKeeperOptions::user`](super::ZooKeeperOptions::user) gives rights to nodes.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
