@@ -164,6 +164,9 @@ impl<T: GrantToken> Guard<T> {
             let release = self.hold.inner.tasks.spawn_on(release, &self.hold.inner.runtime);
             // a task that did not end was dropped with its runtime, and the lease ends by itself
             released = release.await.unwrap_or(Err(LockError::Lost));
+        } else if self.hold.is_lost() {
+            // the longest hold may have ended since
+            return Err(LockError::Lost);
         }
         if was_lost || released? == Released::Gone { Err(LockError::Lost) } else { Ok(()) }
     }

@@ -51,8 +51,9 @@ impl<T: GrantToken> Hold<T> {
             limit: inner.hold_for.map(|limit| Instant::now() + limit),
             ending: OnceLock::new(),
         });
-        if let Some(ends_at) = hold.limit {
-            let end = Self::end_at(Arc::downgrade(&hold), ends_at);
+        if let Some((limit, lost_at)) = inner.hold_for.zip(hold.limit) {
+            // a holder that looked at the clock just before has a little time to act on it
+            let end = Self::end_at(Arc::downgrade(&hold), lost_at + inner.margin.min(limit / 10));
             let end = || AbortOnDropHandle::new(inner.runtime.spawn(end));
             hold.ending.get_or_init(end);
         }

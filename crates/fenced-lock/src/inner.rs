@@ -44,6 +44,8 @@ pub(super) struct SessionInner<T: GrantToken> {
     label: Arc<str>,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
+    /// Between the loss of a hold and its release.
+    pub(super) margin: Duration,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
     closed: OnceCell<Result<(), BackendError>>,
@@ -66,6 +68,7 @@ impl<T: GrantToken> SessionInner<T> {
             lease,
             label: label.into(),
             hold_for: None,
+            margin: Duration::ZERO,
             is_answered: AtomicBool::new(true),
             holds: StdMutex::default(),
             closing: CancellationToken::new(),

@@ -41,8 +41,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// # What is retried
 ///
 /// [`lock`](Self::lock) makes a new claim, in the next session if need be, when its claim or its session was lost while it
-/// waited, and when the service does not answer or has no room. It does so for a TTL at the most, counted from when the
-/// trouble began, and then tells the latest error. What cannot pass is told at once: a wrong password, a name that is none.
+/// waited, and when the service has no room. It does so for a TTL at the most, counted from when the trouble began, and then
+/// tells the latest error. A claim that is not answered is made again for as long as its session lives. What cannot pass is
+/// told at once: a wrong password, a name that is none.
 ///
 /// What was *held* in a lost session stays lost: its holders are told by their guards, and whether to do the work again is
 /// theirs to say. After an outage, the claims of the lost session stand until its lease ends.
@@ -95,9 +96,10 @@ impl<T: GrantToken> SessionKeeper<T> {
         let mut backoff = Backoff::default();
         let mut trouble: Option<Instant> = None;
         loop {
-            let asked_at = Instant::now();
-            let patience = self.patience.saturating_sub(trouble.unwrap_or(asked_at).elapsed());
+            let patience =
+                self.patience.saturating_sub(trouble.map_or(Duration::ZERO, |at| at.elapsed()));
             let mutex = self.session_within(patience).await?.mutex(name)?;
+            let asked_at = Instant::now();
             let error = match mutex.lock().await {
                 Err(error) if passes(&error) => error,
                 locked => return locked,

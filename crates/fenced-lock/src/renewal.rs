@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::inner::SessionInner;
 use super::{BackendError, BackendErrorKind, GrantToken, LostReason};
@@ -16,6 +16,10 @@ pub(super) async fn keep_alive<T: GrantToken>(
     asked_at: Instant,
 ) {
     renew_until_lost(&inner, margin, asked_at).await;
+    if inner.validity.lost_reason() != Some(LostReason::Closed) {
+        // a holder that looked just before the loss has the margin to act on it, as if nobody could revoke the lease
+        sleep(margin).await;
+    }
     if let Err(error) = inner.close().await {
         tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
     }

@@ -53,10 +53,11 @@ impl SessionOptions {
     }
 
     /// The longest hold, in place of none: a task that hangs does not keep a lock for ever. After that time the guards of
-    /// a hold are lost, and its claim is released.
+    /// a hold are lost. Its claim is released a [`margin`](Self::margin) later, or a tenth of `limit` if that is less. More
+    /// than a year counts as a year.
     #[must_use]
     pub fn hold_for(mut self, limit: Duration) -> Self {
-        self.hold_for = Some(limit);
+        self.hold_for = Some(limit.min(FOR_EVER));
         self
     }
 }
@@ -112,7 +113,7 @@ impl<T: GrantToken> Session<T> {
         let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
         let believed_until = asked_at + lives_for.saturating_sub(margin);
         let mut inner = SessionInner::new(backend, runtime, lease, believed_until, options.label);
-        inner.hold_for = options.hold_for;
+        (inner.hold_for, inner.margin) = (options.hold_for, margin);
         let inner = Arc::new(inner);
         inner.runtime.spawn(keep_alive(Arc::clone(&inner), margin, asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });

@@ -294,11 +294,22 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
             (Ok(_), Watcher::Refused) => return Done::Readable(name),
             (Ok((header, kvs)), _) => {
                 let listed: Vec<_> = kvs.iter().map(listed_key).collect();
-                let keys = listed.iter().map(|claim| Arc::clone(&claim.key)).collect();
-                let load = |queue: &mut NameQueue| queue.load(listed, header.revision(), latest);
-                if queues.with(&name, load) != Some(false) {
-                    remove_orphans(&endpoints, &queues, &name, keys);
-                    return Done::Read;
+                let load = |queue: &mut NameQueue| {
+                    let is_loaded = queue.load(listed, header.revision(), latest);
+                    // also those that the watch has shown since
+                    is_loaded.then(|| queue.claims.keys().cloned().collect())
+                };
+                match queues.with(&name, load) {
+                    Some(None) => {}
+                    keys => {
+                        remove_orphans(
+                            &endpoints,
+                            &queues,
+                            &name,
+                            keys.flatten().unwrap_or_default(),
+                        );
+                        return Done::Read;
+                    }
                 }
             }
             // it is read again when it is due

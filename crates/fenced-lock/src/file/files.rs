@@ -419,18 +419,33 @@ impl Files {
             // a script changes the first line only
             latest.reserved == reserved && Some(latest.boot) == self.boot.as_deref()
         };
+        let mut is_durable = true;
         let mut token = latest.filter(is_ours).map_or(reserved, |latest| latest.token) + 1;
         if token > reserved {
             let (file, id, in_directory) = self.read_cluster()?;
+            if id != cluster {
+                // the directory was made anew: what this session knows of it counts no more
+                return Err(malformed(&self.directory.join(CLUSTER)));
+            }
             token = token.max(in_directory + 1);
             reserved = token - 1 + if self.boot.is_some() { RESERVED } else { 1 };
             write_cluster(&file, id, reserved)?;
+            is_durable = false;
         }
         let boot = self.boot.as_deref().unwrap_or("-");
         let holder = format!("{:x}-{}", claim.lease, claim.number);
         // always as long, so that neither the end of the file nor an old rest matters
         let text = format!("{reserved:<19}\n{token:<19} {reserved:<19} {boot:<36} {holder:<37}\n");
         lock.write_all_at(text.as_bytes(), 0)?;
+        if !is_durable {
+            // a script reads this file alone
+            lock.sync_data()?;
+            for directory in
+                path.ancestors().skip(1).take_while(|part| part.starts_with(&self.directory))
+            {
+                sync_directory(directory)?;
+            }
+        }
         Ok(Token::new(cluster, token))
     }
 

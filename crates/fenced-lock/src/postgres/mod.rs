@@ -31,6 +31,7 @@ mod failure;
 mod link;
 mod options;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -349,21 +350,31 @@ impl Asked for Postgres {
         let tell_next = async {
             if held.is_some() { wire.client.execute_typed(NUDGE, nudge).await } else { Ok(0) }
         };
-        let put = wire.client.execute_typed(sql, params);
-        let (names, _, _, rows) =
-            wire.ask(try_join4(reap, put, tell_next, self.standing(&wire, claim))).await?;
-        self.nudge(&wire, &names).await?;
+        let is_refused = AtomicBool::new(false);
+        let put = async {
+            let put = wire.client.execute_typed(sql, params).await;
+            is_refused.store(put.is_err(), Ordering::Relaxed);
+            put
+        };
+        // whatever fails beside it, the claim may be there
+        let left = |error: BackendError| match error.kind {
+            BackendErrorKind::LeaseGone => error,
+            _ if is_refused.load(Ordering::Relaxed) => error,
+            _ => BackendError::new(BackendErrorKind::Transient, error),
+        };
+        let asked = wire.ask(try_join4(reap, put, tell_next, self.standing(&wire, claim))).await;
+        let (names, _, _, rows) = asked.map_err(left)?;
+        self.nudge(&wire, &names).await.map_err(left)?;
         let answer = self.answer(&wire, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
-            // another one came at the same moment; after any error the claim may still be there
-            let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+            // another one came at the same moment
             self.release(claim).await.map_err(left)?;
             return Ok(None);
         }
         // the holder hears of the first who waits behind it
         let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
         if is_second && held.is_none() {
-            wire.ask(wire.client.execute_typed(NUDGE, nudge)).await?;
+            wire.ask(wire.client.execute_typed(NUDGE, nudge)).await.map_err(left)?;
         }
         Ok(Some(answer))
     }

@@ -11,7 +11,7 @@ use redis::{
     RedisResult, ScriptInvocation, ServerErrorKind, cmd,
 };
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{BackendError, BackendErrorKind};
 
@@ -83,27 +83,26 @@ impl Connection {
         limit: Duration,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
     ) -> Result<T, BackendError> {
-        let mut used = None;
-        let request = async {
-            let link = used.insert(self.link().await?);
-            let answer = send(&mut link.redis).await;
-            answer.map_err(|error| {
-                // a primary that became a replica: the address may lead to the new one
-                let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
-                if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
-                    self.give_up(link);
-                }
-                backend_error(error)
-            })
-        };
-        let answer = timeout(limit, request).await;
-        answer.unwrap_or_else(|_| {
-            // the server may be gone without a word
-            if let Some(link) = &used {
-                self.give_up(link);
-            }
+        let silence = |_| {
             let error = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
-            Err(BackendError::new(BackendErrorKind::Transient, error))
+            BackendError::new(BackendErrorKind::Transient, error)
+        };
+        let ends_at = Instant::now() + self.request_timeout;
+        // a shorter limit is not for the connection, or a server far away would never be reached
+        let mut link = timeout_at(ends_at, self.link()).await.map_err(silence)??;
+        let ends_at = ends_at.min(Instant::now() + limit);
+        let answer = timeout_at(ends_at, send(&mut link.redis)).await.map_err(|elapsed| {
+            // the server may be gone without a word
+            self.give_up(&link);
+            silence(elapsed)
+        })?;
+        answer.map_err(|error| {
+            // a primary that became a replica: the address may lead to the new one
+            let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+            if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
+                self.give_up(&link);
+            }
+            backend_error(error)
         })
     }
 

@@ -142,6 +142,11 @@ impl<M> WatchedQueue<M> {
         self.claims.values()
     }
 
+    /// The keys in the queue, in no order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.places.keys()
+    }
+
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         self.places.contains_key(key)
     }

@@ -78,17 +78,12 @@ impl Connected {
         let mut writer = client.new_multi_writer();
         writer.add_check_version("/", -1).map_err(backend_error)?;
         let answer = timeout(self.options.request_timeout, writer.commit()).await;
-        match answer.unwrap_or(Err(Error::Timeout.into())).map_err(backend_error) {
-            Err(error)
-                if matches!(
-                    error.kind,
-                    BackendErrorKind::Transient | BackendErrorKind::LeaseGone
-                ) =>
-            {
-                Err(error)
+        match answer.unwrap_or(Err(Error::Timeout.into())) {
+            // a refusal is an answer of the leader's too; what a server says by itself, as that it has no room, is none
+            Ok(_) | Err(MultiWriteError::OperationFailed { source: Error::NoAuth, .. }) => {
+                Ok(self.lease.ttl)
             }
-            // a refusal is an answer
-            _ => Ok(self.lease.ttl),
+            Err(error) => Err(backend_error(error)),
         }
     }
 

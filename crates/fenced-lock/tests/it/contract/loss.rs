@@ -9,6 +9,7 @@ use fenced_lock::{
 };
 use testkit::wait::within;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::lab::{HOUR, Lab, TTL, queue_length, queue_of};
 
@@ -164,7 +165,8 @@ pub(crate) async fn run_ends_with_the_hold(lab: &impl Lab) {
 }
 
 /// Goal: what this process gave up blocks no other: a session that is lost by the local clock is closed at the service, though
-/// the lease has long to live there, and a guard still lives here.
+/// the lease has long to live there, and a guard still lives here. But not before the margin is over, in which a holder that
+/// looked at the clock may still act.
 pub(crate) async fn a_session_lost_here_is_closed_there<T: GrantToken>(lab: &impl Lab<Token = T>) {
     let name = lab.name();
     let silent = Arc::new(Silent(lab.backend()));
@@ -173,6 +175,8 @@ pub(crate) async fn a_session_lost_here_is_closed_there<T: GrantToken>(lab: &imp
     let mutex = lab.session_for(HOUR).await.mutex(&name).unwrap();
     let next = within("the next is served", mutex.lock()).await.unwrap();
     assert!(guard.is_lost());
+    // at most half of the TTL
+    assert!(Instant::now() >= guard.valid_until() + Duration::from_millis(500), "too early");
     assert_eq!(session.lost_reason(), Some(LostReason::Expired));
     next.unlock().await.unwrap();
 }
@@ -261,11 +265,16 @@ pub(crate) async fn the_longest_hold_ends(lab: &impl Lab) {
     let next = lab.session_for(HOUR).await.mutex(&name).unwrap();
     let next = within("the next is served", next.lock()).await.unwrap();
     assert!(guard.is_lost() && !next.is_lost() && !session.is_lost());
+    assert!(Instant::now() >= guard.valid_until() + Duration::from_millis(20), "too early");
     within("the holder is told", guard.lost()).await;
     assert_eq!(inner.unlock().await, Err(LockError::Lost));
     drop(guard);
     next.unlock().await.unwrap();
     mutex.lock_as(&mut owner).await.unwrap().unlock().await.unwrap();
+
+    let options = SessionOptions::new(HOUR).hold_for(Duration::MAX);
+    let for_ever = Session::open(lab.backend(), options).await.unwrap();
+    for_ever.mutex(&name).unwrap().lock().await.unwrap().unlock().await.unwrap();
 }
 
 /// Goal: a keeper has a live session again after one was lost, and none after it was closed.
