@@ -160,7 +160,7 @@ impl EtcdLock {
             match next {
                 Ok(next) => guard = next,
                 Err(error) => {
-                    tracing::debug!(%error, "the lock did not come back: asking for it anew");
+                    tracing::debug!(?error, "the lock did not come back: asking for it anew");
                     return None;
                 }
             }

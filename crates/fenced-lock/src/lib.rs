@@ -79,6 +79,7 @@
 // - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
 //   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
 // - `asked`: what drives the backends that are asked where a claim stands; `waiters` is its state.
+// - `watched`: the queue of a backend that shows each change, without I/O.
 // - `random`: the ids of leases and processes.
 // - `tls`: certificates, for the clients that have no options of their own for them.
 // - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
@@ -92,7 +93,7 @@ mod backoff;
 #[cfg(fenced_lock_chaos)]
 pub mod chaos;
 #[cfg(not(fenced_lock_chaos))]
-#[allow(unreachable_pub, reason = "it is public with the feature")]
+#[allow(unreachable_pub, reason = "it is public with the cfg")]
 #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "most safeguards are those of etcd"))]
 mod chaos;
 mod claim;
@@ -124,7 +125,7 @@ mod session;
 mod tls;
 mod token;
 mod validity;
-#[allow(dead_code, reason = "not every backend uses all of it")]
+#[allow(dead_code, unreachable_pub, reason = "not every backend uses all of it")]
 mod waiters;
 #[cfg(feature = "etcd")]
 mod watched;

@@ -204,7 +204,7 @@ impl OrderLock for EachOrder {
         if let Some(guard) = hold
             && let Err(error) = guard.unlock().await
         {
-            tracing::debug!(%error, "the release is unknown: the session repeats it");
+            tracing::debug!(?error, "the release is unknown: the session repeats it");
         }
     }
 

@@ -112,7 +112,7 @@ impl StandingWatch {
                 response = next(&mut self.stream) => match response {
                     Ok(response) => self.shown(&response),
                     Err(error) => {
-                        tracing::debug!(%error, "the watch broke");
+                        tracing::debug!(?error, "the watch broke");
                         self.give_up_stream();
                     }
                 },
@@ -201,7 +201,7 @@ impl StandingWatch {
                 self.stream = Some(stream);
             }
             Done::Opened(name, Err(error)) => {
-                tracing::debug!(%error, "could not watch: trying again");
+                tracing::debug!(?error, "could not watch: trying again");
                 self.is_opening = false;
                 self.watch_again(name);
             }
@@ -314,12 +314,12 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
             }
             // it is read again when it is due
             (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {
-                tracing::debug!(%name, %error, "may not look at a queue");
+                tracing::debug!(%name, ?error, "may not look at a queue");
                 queues.with(&name, |queue| queue.claims.denied(latest));
                 return Done::Read;
             }
             (Err(error), _) => {
-                tracing::debug!(%name, %error, "could not read a queue: trying again");
+                tracing::debug!(%name, ?error, "could not read a queue: trying again");
                 sleep(READ_AGAIN_AFTER).await;
             }
         }
@@ -338,7 +338,7 @@ fn remove_orphans(endpoints: &Arc<Endpoints>, queues: &Queues, name: &str, keys:
             let exists = Compare::create_revision(&*key, CompareOp::Greater, 0);
             let delete = Txn::new().when([exists]).and_then([TxnOp::delete(&*key, None)]);
             if let Err(error) = endpoints.txn(&delete).await {
-                tracing::debug!(key = %text, %error, "could not remove it: trying again later");
+                tracing::debug!(key = %text, ?error, "could not remove it: trying again later");
             }
         });
     }
