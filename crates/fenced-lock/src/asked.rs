@@ -252,9 +252,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::{
-        Clock, Ends, Loss, Order, QueueView, Session, SessionOptions, Token, TokenLife, Wake,
-    };
+    use crate::{Session, SessionOptions, Token};
 
     const MINUTE: Duration = Duration::from_mins(1);
 
@@ -312,14 +310,7 @@ mod tests {
     impl Asked for Unreliable {
         type Token = Token;
 
-        const PROMISES: Promises = Promises {
-            order: Order::Fifo,
-            wake: Wake::Pushed,
-            token: TokenLife::Durable,
-            ends: Ends::Lease(Clock::Monotonic),
-            loss: Loss::AtRenewal,
-            queue: QueueView::Whole,
-        };
+        const PROMISES: Promises = Promises::LEAST;
 
         fn waiters(&self) -> &Waiters<Token> {
             &self.waiters

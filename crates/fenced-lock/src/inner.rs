@@ -44,7 +44,7 @@ pub(super) struct SessionInner<T: GrantToken> {
     label: Arc<str>,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
-    /// Between the loss of a hold and its release.
+    /// How long before the lease can end the session is lost; a lost hold is released so much later.
     pub(super) margin: Duration,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,

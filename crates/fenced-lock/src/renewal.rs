@@ -1,7 +1,6 @@
 //! Keeping the lease alive.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -10,15 +9,11 @@ use super::{BackendError, BackendErrorKind, GrantToken, LostReason};
 
 /// Keeps the session's lease alive until the session is lost or closed. What is given up here is given up there as well, so
 /// that no client of the backend keeps it alive.
-pub(super) async fn keep_alive<T: GrantToken>(
-    inner: Arc<SessionInner<T>>,
-    margin: Duration,
-    asked_at: Instant,
-) {
-    renew_until_lost(&inner, margin, asked_at).await;
+pub(super) async fn keep_alive<T: GrantToken>(inner: Arc<SessionInner<T>>, asked_at: Instant) {
+    renew_until_lost(&inner, asked_at).await;
     if inner.validity.lost_reason() != Some(LostReason::Closed) {
         // a holder that looked just before the loss has the margin to act on it, as if nobody could revoke the lease
-        sleep(margin).await;
+        sleep(inner.margin).await;
     }
     if let Err(error) = inner.close().await {
         tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
@@ -28,12 +23,8 @@ pub(super) async fn keep_alive<T: GrantToken>(
 /// Renews the session's lease, which was asked for at `asked_at`, every third of its lifetime until the session
 /// is lost or closed. A renewal that fails or hangs is repeated until the deadline. Then the session is lost, by
 /// the local clock, and a later answer changes nothing.
-async fn renew_until_lost<T: GrantToken>(
-    inner: &SessionInner<T>,
-    margin: Duration,
-    asked_at: Instant,
-) {
-    let lifetime = inner.lease.ttl.saturating_sub(margin);
+async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Instant) {
+    let lifetime = inner.lease.ttl.saturating_sub(inner.margin);
     // if the lease was long in coming, that is now
     let mut next = asked_at + lifetime / 3;
     loop {
@@ -67,7 +58,7 @@ async fn renew_until_lost<T: GrantToken>(
         };
         match renewed {
             Ok(lives_for) => {
-                inner.validity.extend(sent_at + lives_for.saturating_sub(margin));
+                inner.validity.extend(sent_at + lives_for.saturating_sub(inner.margin));
                 next = sent_at + lifetime / 3;
             }
             Err(error) if error.kind == BackendErrorKind::LeaseGone => {

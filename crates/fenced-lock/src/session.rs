@@ -115,7 +115,7 @@ impl<T: GrantToken> Session<T> {
         let mut inner = SessionInner::new(backend, runtime, lease, believed_until, options.label);
         (inner.hold_for, inner.margin) = (options.hold_for, margin);
         let inner = Arc::new(inner);
-        inner.runtime.spawn(keep_alive(Arc::clone(&inner), margin, asked_at));
+        inner.runtime.spawn(keep_alive(Arc::clone(&inner), asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
         let session = Self { inner, closer };
         // a service that took its time to answer may have used up the lease

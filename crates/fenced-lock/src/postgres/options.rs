@@ -89,22 +89,15 @@ impl PostgresOptions {
             .keepalives_interval(KEEPALIVE_INTERVAL)
             .keepalives_retries(KEEPALIVE_RETRIES);
         #[cfg(not(feature = "postgres-tls"))]
-        if is_encrypted {
+        let tls = if is_encrypted {
             let what = "this program was built without TLS, which the PostgreSQL address asks for: turn on the feature postgres-tls";
             return Err(unusable(what.to_owned()));
-        }
+        } else {
+            Tls
+        };
+        #[cfg(feature = "postgres-tls")]
         let tls = self.tls(is_encrypted).map_err(|error| unusable(error.to_string()))?;
         Ok((config, tls))
-    }
-
-    #[cfg(not(feature = "postgres-tls"))]
-    #[allow(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "it has the signature of the one with TLS"
-    )]
-    fn tls(&self, _: bool) -> Result<Tls, Box<dyn Error>> {
-        Ok(Tls)
     }
 
     #[cfg(feature = "postgres-tls")]

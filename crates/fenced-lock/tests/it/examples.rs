@@ -65,7 +65,6 @@ async fn examples_do_what_they_say() {
     let tokens: Vec<_> = lines.lines().map(|line| line.rsplit_once(' ').unwrap().1).collect();
     assert!(tokens.len() == 2 && tokens[0] == tokens[1], "{lines}");
     assert_eq!(output_of("queue").await, "stock-lock is free\n");
-    #[cfg(feature = "file")]
     assert_eq!(output_of("one_machine").await, "the report is written, under token 1\n");
 }
 

@@ -9,38 +9,27 @@ mod etcd;
 mod etcdctl;
 mod examples;
 mod faulty;
-#[cfg(feature = "file")]
 mod file;
 mod keeper;
 mod lab;
-#[cfg(feature = "file")]
 mod lab_file;
-#[cfg(feature = "postgres")]
 mod lab_postgres;
-#[cfg(feature = "redis")]
 mod lab_redis;
-#[cfg(feature = "zookeeper")]
 mod lab_zookeeper;
 mod members;
 mod package;
 mod permissions;
-#[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(feature = "postgres")]
 mod postgres_advisory;
 mod promises;
-#[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
 mod redlock;
 mod scale;
 mod session;
 mod tokens;
-#[cfg(feature = "zookeeper")]
 mod zookeeper;
 
 use contract::{basics, cancellation, loss, queueing, reentry, resilience};
-#[cfg(feature = "postgres")]
 use lab_postgres::LockKind;
 
 /// Runs these tests of the contract against a backend, in a module of this name. Without a lab, its server is not
@@ -156,7 +145,6 @@ server_contract!(
     a_hundred_waiters_in_three_processes
     a_claim_of_another_process_is_withdrawn
 );
-#[cfg(feature = "file")]
 whole_contract!(
     on_file,
     tokio::test(flavor = "multi_thread", worker_threads = 2),
@@ -165,26 +153,22 @@ whole_contract!(
     a_killed_holder_is_succeeded
     a_hundred_waiters_in_three_processes
 );
-#[cfg(feature = "postgres")]
 server_contract!(
     on_postgres,
     lab_postgres::PostgresLab::shared(LockKind::Queue).await;
     a_claim_of_another_process_is_withdrawn
 );
-#[cfg(feature = "redis")]
 server_contract!(
     on_redis,
     Some(lab_redis::RedisLab::shared().await);
     a_claim_of_another_process_is_withdrawn
 );
-#[cfg(feature = "zookeeper")]
 server_contract!(
     on_zookeeper,
     lab_zookeeper::ZooKeeperLab::shared().await;
 );
 
 // What a lock must do that has no order, no tokens and no queue to look at.
-#[cfg(feature = "redis")]
 contract! {
     on_redlock, tokio::test(flavor = "multi_thread", worker_threads = 2), Some(lab_redis::RedlockLab::shared().await);
     basics:
@@ -218,7 +202,6 @@ contract! {
 // All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
 // connections end one by one, and a claim can be granted in between. No other client can renew a session, so whether
 // an unused one closes has a test of its own.
-#[cfg(feature = "postgres")]
 contract_with! {
     on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2),
     lab_postgres::PostgresLab::shared(LockKind::Advisory).await;

@@ -1,13 +1,9 @@
 //! What the README says that each backend promises.
 
 use fenced_lock::{Backend, EtcdBackend, EtcdOptions, MemoryBackend};
-#[cfg(feature = "file")]
 use fenced_lock::{FileBackend, FileOptions};
-#[cfg(feature = "postgres")]
 use fenced_lock::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
-#[cfg(feature = "redis")]
 use fenced_lock::{RedisBackend, RedisOptions, RedlockBackend};
-#[cfg(feature = "zookeeper")]
 use fenced_lock::{ZooKeeperBackend, ZooKeeperOptions};
 
 /// The backend's row in the table of the README.
@@ -25,18 +21,12 @@ fn row(backend: &impl Backend) -> String {
 fn the_readme_says_what_the_backends_promise() {
     let rows = [
         row(&EtcdBackend::new(EtcdOptions::new(["http://127.0.0.1:2379"])).unwrap()),
-        #[cfg(feature = "file")]
         row(&FileBackend::new(FileOptions::new("unused")).unwrap()),
-        #[cfg(feature = "postgres")]
         row(&PostgresBackend::new(&PostgresOptions::new("postgres://127.0.0.1")).unwrap()),
-        #[cfg(feature = "postgres")]
         row(&PostgresAdvisoryBackend::new(&PostgresOptions::new("postgres://127.0.0.1")).unwrap()),
-        #[cfg(feature = "redis")]
         row(&RedisBackend::new(RedisOptions::new("redis://127.0.0.1")).unwrap()),
-        #[cfg(feature = "redis")]
         row(&RedlockBackend::new([1, 2, 3].map(|_| RedisOptions::new("redis://127.0.0.1")))
             .unwrap()),
-        #[cfg(feature = "zookeeper")]
         row(&ZooKeeperBackend::new(ZooKeeperOptions::new("127.0.0.1:2181")).unwrap()),
         row(&MemoryBackend::new()),
     ];

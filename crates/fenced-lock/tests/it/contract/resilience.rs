@@ -72,15 +72,10 @@ async fn work_on_lab() {
         };
     }
     work_on!(EtcdLab);
-    #[cfg(feature = "file")]
     work_on!(crate::lab_file::FileLab);
-    #[cfg(feature = "postgres")]
     work_on!(crate::lab_postgres::PostgresLab);
-    #[cfg(feature = "redis")]
     work_on!(crate::lab_redis::RedisLab);
-    #[cfg(feature = "redis")]
     work_on!(crate::lab_redis::RedlockLab);
-    #[cfg(feature = "zookeeper")]
     work_on!(crate::lab_zookeeper::ZooKeeperLab);
     panic!("an unknown lab: {lab}");
 }
