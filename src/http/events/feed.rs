@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::pace::Budget;
 use super::projection::{Lists, Projection};
 use crate::http::AppState;
 use crate::inventory::{InventoryError, Item};
@@ -24,6 +23,12 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a feed outlives its last watcher, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// The most orders that a feed reads at once, in a burst, and for each tick. The ledger of a faster sale is thinned out
+/// evenly.
+const AT_ONCE: u32 = 500;
+const BURST: u32 = 1000;
+const EACH_TICK: u32 = 60;
 
 /// The state that the watchers of one sale share.
 pub(super) struct Feed {
@@ -82,7 +87,7 @@ impl Feed {
     async fn run(self: Arc<Self>, app: Arc<AppState>, item: Item) {
         // however the task ends, the streams of the watchers end
         let _over = self.over.clone().drop_guard();
-        let mut budget = Budget::new();
+        let mut budget = BURST;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
@@ -103,10 +108,13 @@ impl Feed {
             }
             app.events.pace.turn().await;
             let cursor = self.projection.lock().cursor();
-            let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), budget.most());
+            budget = (budget + EACH_TICK).min(BURST);
+            let most = budget.min(AT_ONCE);
+            let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), most);
             let update = timeout(POLL_TIMEOUT, poll).await;
             let update = update.unwrap_or_else(|_| Err(InventoryError::too_late()));
-            budget.spend(update.as_ref().map_or(0, |update| update.orders.len()));
+            let read = update.as_ref().map_or(0, |update| update.orders.len());
+            budget = budget.saturating_sub(u32::try_from(read).unwrap_or(u32::MAX));
             // after the ledger, so that the tenures of its orders are known
             let queue_snapshot = app.sale.queue_snapshot(&item);
             let mut projection = self.projection.lock();
