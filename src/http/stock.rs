@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::Response;
-use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
@@ -13,45 +12,18 @@ use super::state::AppState;
 use super::{access, body, params, reply};
 use crate::inventory::{Inventory, Item, Stock};
 
+/// The state of an item, here and in the events.
 #[derive(Serialize)]
-struct ItemView<'a> {
+pub(super) struct StockView<'a> {
     item: &'a Item,
     #[serde(flatten)]
-    stock: StockView,
-    sale: Option<u64>,
-}
-
-/// The state of an item, here and in the events.
-#[derive(PartialEq, Serialize)]
-pub(super) struct StockView {
-    stock: i64,
-    lucky: i64,
-    initial: i64,
-    fence: Option<FenceView>,
-    orders: u64,
+    stock: &'a Stock,
     balanced: bool,
 }
 
-#[derive(PartialEq, Serialize)]
-struct FenceView {
-    cluster: String,
-    token: i64,
-}
-
-impl From<&Stock> for StockView {
-    fn from(stock: &Stock) -> Self {
-        let fence = |fence: Token| FenceView {
-            cluster: fence.cluster().to_string(),
-            token: fence.revision(),
-        };
-        Self {
-            stock: stock.stock,
-            lucky: stock.lucky,
-            initial: stock.initial,
-            fence: stock.fence.map(fence),
-            orders: stock.orders,
-            balanced: stock.is_balanced(),
-        }
+impl<'a> StockView<'a> {
+    pub(super) fn of(item: &'a Item, stock: &'a Stock) -> Self {
+        Self { item, stock, balanced: stock.is_balanced() }
     }
 }
 
@@ -65,7 +37,7 @@ struct NewSale {
 pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let stock = app.sale.stock(&item).await?;
-    Ok(view(&item, &stock))
+    Ok(reply::json(&StockView::of(&item, &stock)))
 }
 
 /// Starts a sale afresh.
@@ -90,9 +62,5 @@ pub(super) async fn start(
             Problem::new(ProblemType::BAD_BODY, detail)
         })?;
     let stock = app.sale.start(&item, sale.stock).await?;
-    Ok(view(&item, &stock))
-}
-
-fn view(item: &Item, stock: &Stock) -> Response {
-    reply::json(&ItemView { item, stock: stock.into(), sale: stock.sale })
+    Ok(reply::json(&StockView::of(&item, &stock)))
 }

@@ -260,7 +260,7 @@ impl Projection {
             "item": self.item,
             "guard": self.guard.name,
             "fence_on": self.guard.is_fenced(),
-            "stock": stock.map(StockView::from),
+            "stock": stock.map(|stock| StockView::of(&self.item, stock)),
             "sold": sold,
             "oversold": sold.saturating_sub(initial).max(0),
             "instances": self.instances(),
@@ -330,7 +330,7 @@ impl Projection {
         let ttl = self.sale.lease().map(|(_, ttl)| ttl.as_millis());
         Some(json!({
             "name": self.sale.lock_name(&self.item)?,
-            "ttl_ms": ttl.and_then(|ttl| u64::try_from(ttl).ok()),
+            "ttl_ms": ttl,
             "known": current.is_some(),
             "holder": claims.first().map(view),
             "queue": claims.iter().take(QUEUE).map(view).collect::<Vec<_>>(),
