@@ -47,40 +47,51 @@ impl EtcdLock {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
-        let served = ServedQueue { lock: self.clone(), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(async move { served.lock.serve(&served.queue).await });
+        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
+        self.context.tasks.spawn(async move { combiner.serve().await });
         queue.push(order)
     }
+}
 
+/// Serves the queue of one item. When its task ends, also by a panic, the drop of this value answers the orders that
+/// still wait, and the next order creates a new queue.
+struct Combiner {
+    lock: EtcdLock,
+    queue: Arc<OrderQueue>,
+}
+
+impl Combiner {
     /// Removes the queue from the map, and returns whether it is gone; one with orders stays.
-    fn remove_empty(&self, queue: &OrderQueue) -> bool {
-        let mut queues = self.queues.lock();
-        let is_empty = queue.len() == 0;
+    fn remove_empty(&self) -> bool {
+        let mut queues = self.lock.queues.lock();
+        let is_empty = self.queue.len() == 0;
         if is_empty {
-            queues.remove(queue.item());
+            queues.remove(self.queue.item());
         }
         is_empty
     }
 
-    /// Serves a queue until no order came for a while, or the sale stops.
-    async fn serve(&self, queue: &OrderQueue) {
-        let mut policy = HoldPolicy::new(self.context.options.tenure);
+    /// Serves the queue until no order came for a while, or the sale stops.
+    async fn serve(&self) {
+        let Self { lock, queue } = self;
+        let stopping = &lock.context.stopping;
+        let mut policy = HoldPolicy::new(lock.context.options.tenure);
         loop {
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return,
+                () = stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(IDLE_TIMEOUT) => if self.remove_empty(queue) { return },
+                () = sleep(IDLE_TIMEOUT) => if self.remove_empty() { return },
             }
             let asked_at = Instant::now();
-            let lock = self.take(queue.item());
+            let taken = lock.take(queue.item());
             let locked = tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return,
-                locked = queue.while_orders_wait(lock, |waiting| self.too_late(queue, waiting)) => locked,
+                () = stopping.cancelled() => return,
+                locked = queue.while_orders_wait(taken, |waiting| self.too_late(waiting)) => locked,
             };
             let pause = match locked {
-                Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
+                Some(Ok(guard)) => self.hold(guard, &mut policy, asked_at).await,
                 Some(Err(error)) => {
                     let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                     let error = Arc::new(error);
@@ -91,7 +102,7 @@ impl EtcdLock {
                 None => None,
             };
             if let Some(pause) = pause {
-                queue.while_expiring(sleep(pause), |waiting| self.too_late(queue, waiting)).await;
+                queue.while_expiring(sleep(pause), |waiting| self.too_late(waiting)).await;
             }
         }
     }
@@ -99,12 +110,12 @@ impl EtcdLock {
     /// Runs batches until the lock is released or lost. Returns the pause before it is taken again, if there is one.
     async fn hold(
         &self,
-        queue: &OrderQueue,
         mut guard: Guard,
         policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let SaleContext { metrics, stopping, options, .. } = &*self.context;
+        let Self { lock, queue } = self;
+        let SaleContext { metrics, stopping, options, .. } = &*lock.context;
         let mut tenure = Some(metrics.granted(asked_at));
         policy.granted(Instant::now(), guard.enqueued_in());
         loop {
@@ -122,7 +133,7 @@ impl EtcdLock {
                     continue;
                 }
                 let orders = batch.len();
-                match self.run(queue, &guard, batch, policy.ends_at()).await {
+                match self.run(&guard, batch, policy.ends_at()).await {
                     Ok(took) => policy.ran(Instant::now(), took, orders),
                     Err(pause) => return Some(pause),
                 }
@@ -150,8 +161,7 @@ impl EtcdLock {
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.
-            let turn =
-                queue.while_expiring(guard.requeue(), |waiting| self.too_late(queue, waiting));
+            let turn = queue.while_expiring(guard.requeue(), |waiting| self.too_late(waiting));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
@@ -177,12 +187,12 @@ impl EtcdLock {
     /// one.
     async fn run(
         &self,
-        queue: &OrderQueue,
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
     ) -> Result<Duration, Duration> {
-        let SaleContext { inventory, options, metrics, stock_reads, .. } = &*self.context;
+        let Self { lock, queue } = self;
+        let SaleContext { inventory, options, metrics, stock_reads, .. } = &*lock.context;
         let put_back_for_another_tenure = |batch| {
             queue.put_back(batch);
             metrics.lost_tenures.add(1);
@@ -219,9 +229,9 @@ impl EtcdLock {
         };
         let answered = until_known(send, may_repeat);
         let Failed { latest, unknown } =
-            match queue.while_expiring(answered, |waiting| self.too_late(queue, waiting)).await {
+            match queue.while_expiring(answered, |waiting| self.too_late(waiting)).await {
                 Ok((outcomes, took)) => {
-                    self.answer(queue, batch, outcomes);
+                    self.answer(batch, outcomes);
                     return Ok(took);
                 }
                 Err(failed) => failed,
@@ -250,14 +260,15 @@ impl EtcdLock {
     }
 
     /// Answers the orders of a batch.
-    fn answer(&self, queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
+    fn answer(&self, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
+        let Self { lock, queue } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted.remaining),
             Outcome::SoldOut { remaining } => Some(*remaining),
             Outcome::Conflict | Outcome::Damaged { .. } => None,
         });
         if let Some(left) = left.min() {
-            self.context.stock_reads.note(queue.item(), i64::try_from(left).unwrap_or(i64::MAX));
+            lock.context.stock_reads.note(queue.item(), i64::try_from(left).unwrap_or(i64::MAX));
         }
         queue.set_store_error(None);
         for (waiting, outcome) in batch.into_iter().zip(outcomes) {
@@ -276,15 +287,15 @@ impl EtcdLock {
         error.is_retryable()
             && !is_refused
             && Instant::now() < deadline
-            && !self.context.stopping.is_cancelled()
+            && !self.lock.context.stopping.is_cancelled()
             && !batch.iter().all(WaitingOrder::is_disconnected)
     }
 
     /// The error of an order whose time is over.
-    fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
-        match waiting.stale.clone().or_else(|| queue.store_error()) {
-            Some(error) => SaleError::of_read(error, queue.item()),
-            None => self.not_granted(),
+    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
+        match waiting.stale.clone().or_else(|| self.queue.store_error()) {
+            Some(error) => SaleError::of_read(error, self.queue.item()),
+            None => self.lock.not_granted(),
         }
     }
 }
@@ -293,14 +304,7 @@ fn is_stale(error: &InventoryError) -> bool {
     matches!(error, InventoryError::StaleToken { .. })
 }
 
-/// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
-/// still wait, and the next order creates a new queue.
-struct ServedQueue {
-    lock: EtcdLock,
-    queue: Arc<OrderQueue>,
-}
-
-impl Drop for ServedQueue {
+impl Drop for Combiner {
     fn drop(&mut self) {
         let Self { lock, queue } = self;
         lock.context.stock_reads.forget(queue.item());

@@ -8,7 +8,6 @@
 
 mod combiner;
 mod error;
-mod etcd_lock;
 mod guard;
 mod hold_policy;
 pub mod latency;
@@ -19,9 +18,8 @@ mod retry;
 mod stock_reads;
 
 pub use error::{BoxError, SaleError};
-pub use etcd_lock::EtcdLock;
 pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions};
-pub use lock::lock_name;
+pub use lock::{EtcdLock, lock_name};
 
 use std::sync::Arc;
 use std::time::Duration;
