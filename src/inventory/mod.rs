@@ -16,7 +16,6 @@ mod order;
 mod read;
 mod script;
 mod sentinel;
-mod server;
 mod shards;
 mod stock;
 mod store;

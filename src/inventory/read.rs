@@ -53,17 +53,10 @@ static STOCK_AND_ORDERS: LazyLock<Script> = reader!(
 );
 
 /// What an operator inspects: all that there is, also after a roll-back.
-static INSPECT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "#!lua flags=allow-oom
-        local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
-        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, ROLLBACK_DETECTED, SALE)
-        local id = redis.call('LINDEX', LEDGER, -1)
-        local record = id and redis.call('HGET', ORDERS, id)
-        local length = redis.call('LLEN', LEDGER)
-        return {{found[1], found[2], found[3], found[4], length, found[6]}, found[5], id, record}",
-    )
-});
+static INSPECT: LazyLock<Script> = reader!(
+    "local id = redis.call('LINDEX', LEDGER, -1)
+    return {state(), rollback_detected, id, id and redis.call('HGET', ORDERS, id)}"
+);
 
 /// All that the store has of an item, also after a roll-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +94,7 @@ static POLL: LazyLock<Script> = reader!(
       end
       found = redis.call('HMGET', ORDERS, unpack(ids))
     end
-    return {{stock, get(LUCKY), get(INITIAL), fence, length, sale}, known and 1 or 0, step, ids, found}"
+    return {state(), known and 1 or 0, step, ids, found}"
 );
 
 /// How far a ledger was read.

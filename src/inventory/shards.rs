@@ -29,7 +29,7 @@ use crate::safeguard::REDIRECTS;
 /// How many slots a cluster has.
 const SLOTS: u16 = 16384;
 
-/// How often one call follows `MOVED` and `ASK`, however long the nodes take to answer.
+/// How often one call is sent again at least, however long the nodes take to answer.
 const MAX_HOPS: u32 = 5;
 
 /// How long a call is sent again while some of its keys are at one node and some at another, or the nodes name each
@@ -209,22 +209,18 @@ impl Cluster {
             if is_map_outdated || !is_answer(error) {
                 self.map.refresh();
             }
-            let has_time = Instant::now() < gives_up_at;
             match kind {
-                // nothing was done
-                ErrorKind::Server(Moved | Ask) if hops < MAX_HOPS || has_time => {
+                // nothing was done: the slot has moved, or it moves and only some of the keys are at this node
+                ErrorKind::Server(Moved | Ask | TryAgain)
+                    if hops < MAX_HOPS || Instant::now() < gives_up_at =>
+                {
                     hops += 1;
                     redirect =
                         named_in(error, &node).map(|node| (node, kind == ErrorKind::Server(Ask)));
                     // at the end of a move, two nodes name each other for a moment
-                    if hops > 1 {
+                    if hops > 1 || redirect.is_none() {
                         sleep(TRY_AGAIN_PAUSE).await;
                     }
-                }
-                // nothing was done: the slot moves, and only some of the keys are at this node
-                ErrorKind::Server(TryAgain) if has_time => {
-                    hops = 0;
-                    sleep(TRY_AGAIN_PAUSE).await;
                 }
                 _ => return answer,
             }
@@ -250,7 +246,7 @@ fn node_at(host: &str, port: u16, asked: &Node) -> Option<Node> {
 }
 
 /// The slot of keys with this hash tag: its CRC16 (XMODEM) modulo 16384.
-fn slot_of(tag: &str) -> u16 {
+pub(super) fn slot_of(tag: &str) -> u16 {
     let shift = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
     let byte = |crc: u16, byte: u8| (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| shift(crc));
     tag.bytes().fold(0, byte) % SLOTS
