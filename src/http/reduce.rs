@@ -64,7 +64,15 @@ pub(super) async fn reduce(
             let line = format!("{instance} reduce stock success, {remaining} left\n");
             Ok(reply::text(StatusCode::OK, line))
         }
-        Outcome::Reserved(accepted) => Ok(reserved(&item, &accepted)),
+        Outcome::Reserved(accepted) => Ok(reply::json(&Reserved {
+            outcome: "reserved",
+            order: &accepted.order,
+            item: &item,
+            quantity: accepted.quantity,
+            remaining: accepted.remaining,
+            instance: &accepted.instance,
+            token: accepted.token.map(Token::revision),
+        })),
         Outcome::SoldOut { .. } if wants_text => {
             let line = format!("{} reduce stock end!\n", app.sale.instance());
             Ok(reply::text(ProblemType::SOLD_OUT.status, line))
@@ -111,18 +119,6 @@ fn order_id(headers: &HeaderMap) -> Result<OrderId, Problem> {
 fn wants_text(headers: &HeaderMap) -> bool {
     let first = headers.get(header::ACCEPT).and_then(|value| value.as_bytes().split_at_checked(10));
     first.is_some_and(|(name, _)| name.eq_ignore_ascii_case(b"text/plain"))
-}
-
-fn reserved(item: &Item, accepted: &Accepted) -> Response {
-    reply::json(&Reserved {
-        outcome: "reserved",
-        order: &accepted.order,
-        item,
-        quantity: accepted.quantity,
-        remaining: accepted.remaining,
-        instance: &accepted.instance,
-        token: accepted.token.map(Token::revision),
-    })
 }
 
 fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {

@@ -48,7 +48,7 @@ impl EtcdLock {
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
         let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(async move { combiner.serve().await });
+        self.context.tasks.spawn(async move { combiner.run().await });
         queue.push(order)
     }
 }
@@ -71,7 +71,12 @@ impl Combiner {
         is_empty
     }
 
-    /// Serves the queue until no order came for a while, or the sale stops.
+    /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
+    /// meanwhile.
+    async fn run(&self) {
+        self.queue.while_expiring(self.serve(), |waiting| self.too_late(waiting)).await;
+    }
+
     async fn serve(&self) {
         let Self { lock, queue } = self;
         let stopping = &lock.context.stopping;
@@ -84,25 +89,22 @@ impl Combiner {
                 () = sleep(IDLE_TIMEOUT) => if self.remove_empty() { return },
             }
             let asked_at = Instant::now();
-            let taken = lock.take(queue.item());
-            let locked = tokio::select! {
+            let pause = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return,
-                locked = queue.while_orders_wait(taken, |waiting| self.too_late(waiting)) => locked,
-            };
-            let pause = match locked {
-                Some(Ok(guard)) => self.hold(guard, &mut policy, asked_at).await,
-                Some(Err(error)) => {
-                    let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
-                    let error = Arc::new(error);
-                    queue.fail_all(|_| unavailable(Arc::clone(&error)));
-                    Some(pause)
-                }
-                // no order waits any more
-                None => None,
+                locked = lock.take(queue.item()) => match locked {
+                    Ok(guard) => self.hold(guard, &mut policy, asked_at).await,
+                    Err(error) => {
+                        let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
+                        let error = Arc::new(error);
+                        queue.fail_all(|_| unavailable(Arc::clone(&error)));
+                        Some(pause)
+                    }
+                },
+                () = queue.desertion() => None,
             };
             if let Some(pause) = pause {
-                queue.while_expiring(sleep(pause), |waiting| self.too_late(waiting)).await;
+                sleep(pause).await;
             }
         }
     }
@@ -116,35 +118,37 @@ impl Combiner {
     ) -> Option<Duration> {
         let Self { lock, queue } = self;
         let SaleContext { metrics, stopping, options, .. } = &*lock.context;
-        let mut tenure = Some(metrics.granted(asked_at));
-        policy.granted(Instant::now(), guard.enqueued_in());
         loop {
-            let waiting = queue.len();
-            let is_contended = guard.is_contended();
-            let runs = if is_contended {
-                policy.runs_another(Instant::now(), waiting)
-            } else {
-                waiting > 0
-            };
-            if runs {
-                let batch = queue.take(options.batch_size);
-                // all buyers may have disconnected
-                if batch.is_empty() {
+            let tenure = metrics.granted(asked_at);
+            policy.granted(Instant::now(), guard.enqueued_in());
+            loop {
+                let waiting = queue.len();
+                let is_contended = guard.is_contended();
+                let runs = if is_contended {
+                    policy.runs_another(Instant::now(), waiting)
+                } else {
+                    waiting > 0
+                };
+                if runs {
+                    let batch = queue.take(options.batch_size);
+                    let orders = batch.len();
+                    // all buyers may have disconnected
+                    if orders > 0 {
+                        match self.run_batch(&guard, batch, policy.ends_at()).await {
+                            Ok(took) => policy.ran(Instant::now(), took, orders),
+                            Err(pause) => return Some(pause),
+                        }
+                    }
                     continue;
                 }
-                let orders = batch.len();
-                match self.run(&guard, batch, policy.ends_at()).await {
-                    Ok(took) => policy.ran(Instant::now(), took, orders),
-                    Err(pause) => return Some(pause),
+                if is_contended {
+                    break;
                 }
-                continue;
-            }
-            if !is_contended {
                 tokio::select! {
                     biased;
                     () = stopping.cancelled() => return None,
-                    () = queue.arrival() => continue,
-                    () = guard.contended() => continue,
+                    () = queue.arrival() => {}
+                    () = guard.contended() => {}
                     () = guard.lost() => {
                         metrics.lost_tenures.add(1);
                         return None;
@@ -156,16 +160,15 @@ impl Combiner {
             if !policy.has_sold() {
                 return None;
             }
-            drop(tenure.take());
+            drop(tenure);
             metrics.handovers.add(1);
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.
-            let turn = queue.while_expiring(guard.requeue(), |waiting| self.too_late(waiting));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
-                next = turn => next,
+                next = guard.requeue() => next,
             };
             match next {
                 Ok(next) => guard = next,
@@ -174,8 +177,6 @@ impl Combiner {
                     return None;
                 }
             }
-            tenure = Some(metrics.granted(asked_at));
-            policy.granted(Instant::now(), guard.enqueued_in());
         }
     }
 
@@ -185,7 +186,7 @@ impl Combiner {
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
     /// and no other instance waits for it. A store that does not answer this instance may answer another
     /// one.
-    async fn run(
+    async fn run_batch(
         &self,
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
@@ -227,15 +228,13 @@ impl Combiner {
                 && !entry.is_lost()
                 && !(entry.is_contended() && Instant::now() >= ends_at)
         };
-        let answered = until_known(send, may_repeat);
-        let Failed { latest, unknown } =
-            match queue.while_expiring(answered, |waiting| self.too_late(waiting)).await {
-                Ok((outcomes, took)) => {
-                    self.answer(batch, outcomes);
-                    return Ok(took);
-                }
-                Err(failed) => failed,
-            };
+        let Failed { latest, unknown } = match until_known(send, may_repeat).await {
+            Ok((outcomes, took)) => {
+                self.answer(batch, outcomes);
+                return Ok(took);
+            }
+            Err(failed) => failed,
+        };
         if let Some(unknown) = unknown {
             for waiting in &mut batch {
                 waiting.unknown.get_or_insert_with(|| Arc::clone(&unknown));

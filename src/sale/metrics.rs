@@ -33,26 +33,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The upper bounds of the buckets: from a free lock to one whose holder died.
-    pub const BOUNDS: [Duration; 14] = [
-        Duration::from_micros(500),
-        Duration::from_millis(1),
-        Duration::from_micros(2500),
-        Duration::from_millis(5),
-        Duration::from_millis(10),
-        Duration::from_millis(25),
-        Duration::from_millis(50),
-        Duration::from_millis(100),
-        Duration::from_millis(250),
-        Duration::from_millis(500),
-        Duration::from_secs(1),
-        Duration::from_millis(2500),
-        Duration::from_secs(10),
-        Duration::from_secs(30),
-    ];
+    /// The upper bounds of the buckets in seconds: from a free lock to one whose holder died.
+    pub const BOUNDS: [f64; 14] =
+        [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
     fn note(&self, time: Duration) {
-        let bucket = Self::BOUNDS.iter().position(|bound| time <= *bound);
+        let bucket = Self::BOUNDS.iter().position(|bound| time.as_secs_f64() <= *bound);
         self.buckets[bucket.unwrap_or(Self::BOUNDS.len())].add(1);
         self.sum_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }

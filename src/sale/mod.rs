@@ -183,11 +183,6 @@ impl Sale {
         self.guard.sessions().map_or(0, SessionKeeper::losses)
     }
 
-    /// How many known items the store was rolled back for.
-    pub fn rolled_back_items(&self) -> usize {
-        self.context.inventory.rolled_back_items()
-    }
-
     /// The name of this instance.
     pub fn instance(&self) -> &str {
         &self.context.options.instance

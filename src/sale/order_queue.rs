@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::SaleError;
 use crate::inventory::{InventoryError, Item, Order, Outcome};
@@ -175,20 +175,11 @@ impl OrderQueue {
         }
     }
 
-    /// As [`while_expiring`](Self::while_expiring), but ends with `None` once no order waits.
-    pub(super) async fn while_orders_wait<F: Future>(
-        &self,
-        future: F,
-        error: impl Fn(&WaitingOrder) -> SaleError,
-    ) -> Option<F::Output> {
-        let mut future = pin!(future);
+    /// Waits until no order waits.
+    pub(super) async fn desertion(&self) {
         while self.has_orders() {
-            match timeout_at(self.next_sweep(), &mut future).await {
-                Ok(output) => return Some(output),
-                Err(_) => self.sweep(&error),
-            }
+            sleep(SWEEP_EVERY).await;
         }
-        None
     }
 
     /// When the first order is too late, or its buyer may have disconnected.

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::event_log::STUCK;
 use crate::http::reply::grouped;
-use crate::inventory::{InventoryError, Item, Stock};
-use crate::sale::{GuardStatus, LockHealth, SaleError};
+use crate::inventory::{InventoryError, Stock};
+use crate::sale::{GuardStatus, LockHealth};
 
 /// The kind of the alert before the first sale, which is no outage.
 pub(super) const NO_SALE: &str = "no-sale";
@@ -28,26 +28,29 @@ fn alert(kind: &'static str, text: impl Into<String>) -> Alert {
     Alert { kind, text: text.into() }
 }
 
-/// The alert for a failed read of the stock of `item`. `has_numbers`: whether an earlier read succeeded.
-pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) -> Alert {
-    let (kind, error) = match error {
-        InventoryError::UnknownItem => return alert(NO_SALE, "No sale was started."),
+/// The alert for a failed read of the stock. `has_numbers`: whether an earlier read succeeded.
+pub(super) fn of_store(error: &InventoryError, has_numbers: bool) -> Alert {
+    match error {
+        InventoryError::UnknownItem => alert(NO_SALE, "No sale was started."),
         InventoryError::Refused { .. } => {
-            return alert("redis-refuses", "Redis refuses to serve this instance.");
+            alert("redis-refuses", "Redis refuses to serve this instance.")
         }
-        error @ InventoryError::RolledBack { .. } => ("rolled-back", error),
-        error @ InventoryError::Damaged { .. } => ("damaged", error),
+        InventoryError::RolledBack { .. } => alert(
+            "rolled-back",
+            "Redis lost data that it acknowledged to an instance, or runs on an older copy: nothing is sold until \
+             an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover store`.",
+        ),
+        InventoryError::Damaged { .. } => {
+            alert("damaged", "The data of the item in Redis is damaged: see the log.")
+        }
         _ => {
             let numbers =
                 if has_numbers { ", and the numbers are the last known ones" } else { "" };
             let text =
                 format!("Redis does not answer: nothing can be sold until it does{numbers}.");
-            return alert("redis-away", text);
+            alert("redis-away", text)
         }
-    };
-    let message = SaleError::of_read(error, item).to_string();
-    let (first, rest) = message.split_at(message.chars().next().map_or(0, char::len_utf8));
-    alert(kind, format!("{}{rest}.", first.to_uppercase()))
+    }
 }
 
 /// The alert for the state of the lock service, after the alert `before`.

@@ -96,7 +96,7 @@ impl Projection {
                 None
             }
             Err(error) => {
-                let alert = alerts::of_store(error, &self.item, self.stock.is_some());
+                let alert = alerts::of_store(&error, self.stock.is_some());
                 if alert.kind == NO_SALE && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
@@ -194,12 +194,10 @@ impl Projection {
         match (before, now) {
             // the event log has its own note on a lost session
             (None, Some(now)) if now.kind != LOCK_LOST => self.note("etcd-away", now.text),
-            (Some(before), None) if before.kind == LOCK_LOST => {
-                let name = self.sale.instance();
-                let text = format!("{name} has a session with the lock service again.");
+            (Some(_), None) => {
+                let text = format!("The lock service answers {} again.", self.sale.instance());
                 self.note("etcd-back", text);
             }
-            (Some(_), None) => self.note("etcd-back", "The lock service answers again."),
             _ => {}
         }
     }
