@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::config::{Servers, duration};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{Inspection, Inventory, InventoryError, Item, Stock};
+use crate::inventory::{Inspection, Inventory, Item, Stock};
 use crate::sale::{BoxError, lock_name};
 
 /// The exit status of a dry run that found something to do.
@@ -24,10 +24,6 @@ const NOT_DONE: u8 = 3;
 
 /// How long the lock outlives this command if it is killed.
 const LOCK_TTL: Duration = Duration::from_secs(10);
-
-/// The attempts to reach the store, and the pause between them.
-const ATTEMPTS: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// Resume a sale after etcd or Redis was replaced or restored: a dry run unless --yes is given
 ///
@@ -72,7 +68,8 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    reach(&inventory, &item).await?;
+    // a store that does not answer is told before the lock is taken
+    inventory.inspect(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
         .map_err(|error| not_locked(&name, "", &error.into()))?;
@@ -89,17 +86,6 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
 
 fn not_locked(name: &str, held_by: &str, error: &LockError) -> String {
     format!("cannot take the lock {name}{held_by}: {}", ErrorChain(error))
-}
-
-/// Whether the store answers about the item. It may have just been started. Checked before the lock is taken.
-async fn reach(inventory: &Inventory, item: &Item) -> Result<(), InventoryError> {
-    for _ in 1..ATTEMPTS {
-        match inventory.inspect(item).await {
-            Err(error) if error.is_retryable() => sleep(PAUSE).await,
-            reached => return reached.map(drop),
-        }
-    }
-    inventory.inspect(item).await.map(drop)
 }
 
 async fn under_lock(

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::http::server;
+use crate::http::server::{self, ServerOptions};
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
@@ -54,8 +54,11 @@ pub async fn serve_with(
     sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), BoxError>,
 ) -> Result<(), BoxError> {
     config.read_files()?;
-    let mut options = config.server_options();
-    options.max_connections = room_for(options.max_connections);
+    let options = ServerOptions {
+        header_timeout: config.header_timeout,
+        max_connections: room_for(config.max_connections),
+        shutdown_grace: config.shutdown_grace,
+    };
     let mut signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
     let not_bound =
         |error: io::Error| format!("cannot listen on {}{}: {error}", config.listen, advice(&error));

@@ -3,11 +3,10 @@
 //! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
 //! store one bounded command, over a connection that the sale does not use and at a rate that the number of items
 //! does not raise ([`Pace`]). The queue comes from the watch that the lock has anyway. The readings add up to the
-//! `projection`. Each message is encoded once for all watchers. A watcher (`client`) takes the latest message when
+//! `projection`. Each message is encoded once for all watchers. A watcher takes the latest message when
 //! it is ready, and a snapshot if it missed a change: so nothing is buffered for a watcher.
 
 mod alerts;
-mod client;
 mod event_log;
 mod feed;
 mod message;
@@ -138,7 +137,7 @@ pub(super) async fn events(
         check_known(&events.inventory, &item).await?;
     }
     let (feed, latest) = subscribe(&app, &item);
-    let stream = client::stream(feed, latest, place);
+    let stream = feed::stream(feed, latest, place);
     let mut response = Response::new(Body::from_stream(stream));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
