@@ -101,13 +101,14 @@ async fn under_lock(
     let guard = match locked.unwrap_or(Err(LockError::Timeout { waited })) {
         Ok(guard) => guard,
         Err(error) => {
-            let queue = timeout(LOCK_TTL, mutex.queue()).await;
-            let first = queue.ok().and_then(Result::ok).and_then(|queue| queue.into_iter().next());
-            let holder = first.map(|first| match first.label {
-                Some(label) => format!(": {label:?}, under lease {:x}, holds it", first.lease),
-                None => format!(": lease {:x} holds it", first.lease),
-            });
-            return Err(not_locked(name, &holder.unwrap_or_default(), &error).into());
+            let holder = match timeout(LOCK_TTL, mutex.probe()).await {
+                Ok(Ok(Some(front))) => {
+                    let name = front.label.unwrap_or_default();
+                    format!(": {name:?}, under lease {:x}, holds it", front.lease)
+                }
+                _ => String::new(),
+            };
+            return Err(not_locked(name, &holder, &error).into());
         }
     };
     let token = guard.token();
@@ -133,10 +134,7 @@ async fn under_lock(
     print(&match (options.what, foreign) {
         (What::Cluster, Some(fence)) => cluster_given_up(fence),
         (What::Cluster, None) => {
-            print(match fence {
-                Some(_) => "\nThe fence is of this cluster already. Nothing to do.",
-                None => "\nThe item has no fence yet: any cluster may guard it. Nothing to do.",
-            });
+            print("\nThe item has no fence of another cluster. Nothing to do.");
             return Ok(ExitCode::SUCCESS);
         }
         (What::Store, Some(fence)) => {
@@ -205,18 +203,11 @@ fn store_given_up(inspected: &Inspection) -> String {
                 copy of the data exists, restore it instead."
             .to_owned();
     }
-    let behind = inspected.latest.as_ref().map_or_else(
-        || "of\nthis sale".to_owned(),
-        |latest| {
-            format!("after\n{} (number {} of the ledger)", latest.order.as_str(), latest.position)
-        },
-    );
-    format!(
-        "\nAll instances would resume the sale from this state. Every acknowledged order {behind} \
-         would be given up:\nits buyer has a confirmation, and its units would be sold again. The instances' \
-         logs name a\nmissing order. If a complete copy of the data exists, restore it instead.\n\
-         If etcd was restored from a backup as well, stop all instances first: its tokens went back."
-    )
+    "\nAll instances would resume the sale from this state. Every acknowledged order that is not in it would be\n\
+     given up: its buyer has a confirmation, and its units would be sold again. The instances' logs name a\n\
+     missing order. If a complete copy of the data exists, restore it instead.\n\
+     If etcd was restored from a backup as well, stop all instances first: its tokens went back."
+        .to_owned()
 }
 
 /// The result of accepting the store.

@@ -1,8 +1,6 @@
 //! Passwords, tokens and addresses that hold one.
 
-use std::convert::Infallible;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::{fmt, io};
 
 use constant_time_eq::constant_time_eq;
@@ -35,11 +33,9 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl FromStr for Secret {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self::new(text))
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self::new(text)
     }
 }
 

@@ -24,15 +24,6 @@ const RESERVED_FILES: u64 = 64;
 /// The time to release the lock if the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => ": the address is in use; choose another one with --listen",
-        io::ErrorKind::AddrNotAvailable => ": this machine does not have the address",
-        io::ErrorKind::PermissionDenied => ": ports below 1024 require root; choose another one",
-        _ => "",
-    }
-}
-
 /// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready, accepts no more connections,
 /// answers the requests in flight, releases the lock and revokes its lease. Further signals are ignored, but a
 /// SIGINT more than a second later ends it at once. A SIGHUP that is ignored from the start, as under `nohup`,
@@ -60,8 +51,9 @@ pub async fn serve_with(
         shutdown_grace: config.shutdown_grace,
     };
     let mut signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let not_bound =
-        |error: io::Error| format!("cannot listen on {}{}: {error}", config.listen, advice(&error));
+    let not_bound = |error: io::Error| {
+        format!("cannot listen on {}: {error}; choose an address with --listen", config.listen)
+    };
     let listener = server::bind(config.listen).map_err(not_bound)?;
     let address = listener.local_addr().map_err(not_bound)?;
 

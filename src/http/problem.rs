@@ -101,14 +101,10 @@ impl ProblemType {
     /// Whether the connection must not be used again: the rest of the request was not read, or the instance
     /// is stopping.
     fn closes_connection(&self) -> bool {
-        [
-            Self::BAD_REQUEST,
-            Self::BODY_TOO_LARGE,
-            Self::HEADERS_TOO_LARGE,
-            Self::REQUEST_TIMEOUT,
-            Self::STOPPING,
-        ]
-        .contains(&self)
+        matches!(
+            self.word,
+            "bad-request" | "body-too-large" | "headers-too-large" | "request-timeout" | "stopping"
+        )
     }
 }
 

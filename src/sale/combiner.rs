@@ -61,16 +61,6 @@ struct Combiner {
 }
 
 impl Combiner {
-    /// Removes the queue from the map, and returns whether it is gone; one with orders stays.
-    fn remove_empty(&self) -> bool {
-        let mut queues = self.lock.queues.lock();
-        let is_empty = self.queue.len() == 0;
-        if is_empty {
-            queues.remove(self.queue.item());
-        }
-        is_empty
-    }
-
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     async fn run(&self) {
@@ -86,7 +76,13 @@ impl Combiner {
                 biased;
                 () = stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(IDLE_TIMEOUT) => if self.remove_empty() { return },
+                () = sleep(IDLE_TIMEOUT) => {
+                    let mut queues = lock.queues.lock();
+                    if queue.len() == 0 {
+                        queues.remove(queue.item());
+                        return;
+                    }
+                }
             }
             let asked_at = Instant::now();
             let pause = tokio::select! {

@@ -108,12 +108,7 @@ impl EtcdLock {
 
 impl SaleGuard for EtcdLock {
     fn status(&self) -> GuardStatus {
-        GuardStatus {
-            name: "etcd",
-            description: "the lock",
-            without: Vec::new(),
-            warnings: Vec::new(),
-        }
+        GuardStatus { name: "etcd", description: "the lock", ..GuardStatus::default() }
     }
 
     /// Reads the stock first, unless the last read had enough units.

@@ -10,7 +10,6 @@ mod combiner;
 mod error;
 mod guard;
 mod hold_policy;
-pub mod latency;
 mod lock;
 pub mod metrics;
 mod order_queue;
@@ -27,7 +26,7 @@ use std::time::Duration;
 use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
 use self::metrics::Metrics;
-use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId, Outcome, Stock};
+use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -88,19 +87,7 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
-        self.check_item(item)?;
         self.guard.start(item, units).await
-    }
-
-    /// Whether the store can have `item`.
-    ///
-    /// # Errors
-    /// [`InventoryError::ItemRequired`] for the default item in a Redis Cluster.
-    pub fn check_item(&self, item: &Item) -> Result<(), SaleError> {
-        if *item == Item::DEFAULT && self.context.inventory.has_named_items_only() {
-            return Err(SaleError::of_read(InventoryError::ItemRequired, item));
-        }
-        Ok(())
     }
 
     /// The state of `item`, read at one moment.

@@ -14,9 +14,6 @@ pub(super) const NO_SALE: &str = "no-sale";
 /// The kind of the alert while this instance has no session, although the lock service answers.
 pub(super) const LOCK_LOST: &str = "lock-lost";
 
-/// The kind of the alert while the lock service does not answer.
-const ETCD_AWAY: &str = "etcd-away";
-
 /// A present problem.
 #[derive(Clone, Serialize)]
 pub(super) struct Alert {
@@ -53,19 +50,17 @@ pub(super) fn of_store(error: &InventoryError, has_numbers: bool) -> Alert {
     }
 }
 
-/// The alert for the state of the lock service, after the alert `before`.
-pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
-    let was_away = before.is_some_and(|before| before.kind == ETCD_AWAY);
+/// The alert for the state of the lock service.
+pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Alert> {
     match health? {
         LockHealth::Answers => None,
-        // a session that ends while etcd is away ends because of that
-        LockHealth::NoSession if !was_away => Some(alert(
+        LockHealth::NoSession => Some(alert(
             LOCK_LOST,
             "This instance did not renew its lease in time: it was paused, or the lock service does not \
              answer it. It lost its place in the queue, and sells again once it has a new one.",
         )),
-        LockHealth::Silent | LockHealth::NoSession => Some(alert(
-            ETCD_AWAY,
+        LockHealth::Silent => Some(alert(
+            "etcd-away",
             "The lock service does not answer: no instance gets the lock until it does.",
         )),
     }

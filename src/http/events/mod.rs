@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Uri, header};
-use axum::response::Response;
+use axum::http::{HeaderName, Uri, header};
+use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -123,7 +123,6 @@ pub(super) async fn events(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
-    app.sale.check_item(&item)?;
     let events = &app.events;
     if app.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
@@ -132,19 +131,20 @@ pub(super) async fn events(
         let detail = format!("{} clients watch this instance, which is the limit", events.most);
         Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
-    if item != Item::DEFAULT && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
+    let may_be_unknown = item != Item::DEFAULT || events.inventory.has_named_items_only();
+    if may_be_unknown && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
         events.pace.turn().await;
         check_known(&events.inventory, &item).await?;
     }
     let (feed, latest) = subscribe(&app, &item);
     let stream = feed::stream(feed, latest, place);
-    let mut response = Response::new(Body::from_stream(stream));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // a proxy must not buffer the stream
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        // a proxy must not buffer the stream
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    Ok((headers, Body::from_stream(stream)).into_response())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
 use crate::inventory::{Accepted, Cursor, InventoryError, Item, OrderId, SaleUpdate, Stock};
-use crate::sale::latency::WINDOW;
+use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -189,7 +189,7 @@ impl Projection {
     }
 
     fn set_lock_alert(&mut self) {
-        let now = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
+        let now = alerts::of_lock(self.sale.lock_health());
         let before = std::mem::replace(&mut self.lock_alert, now.clone());
         match (before, now) {
             // the event log has its own note on a lost session
@@ -308,7 +308,7 @@ impl Projection {
                 "p99": ms(recent.value_at_quantile(0.99)),
                 "max": ms(recent.max()),
                 "count": recent.len(),
-                "window_s": WINDOW.as_secs(),
+                "window_s": LATENCY_WINDOW.as_secs(),
             })
         })
     }
