@@ -22,7 +22,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::access::{Target, TargetKind};
 use super::connection::{Answers, Connection, Pauses, SharedResult, shared_task};
-use super::error::is_answer;
 use super::{InventoryError, InventoryOptions, Item, RedisAccess};
 use crate::safeguard::REDIRECTS;
 
@@ -157,17 +156,9 @@ impl fmt::Debug for Shards {
 
 impl Cluster {
     fn connection(&self, node: &Node) -> Connection {
-        let mut connections = self.connections.lock();
-        if let Some(connection) = connections.get(node) {
-            return connection.clone();
-        }
-        // forget the nodes that left the cluster
-        if let Some(slots) = &self.map.state.lock().slots {
-            connections.retain(|node, _| slots.nodes.contains(node));
-        }
-        let access = self.map.access.clone();
-        let connection = Connection::new(access, node.to_string(), true, self.options);
-        connections.entry(node.clone()).or_insert(connection).clone()
+        let connect =
+            || Connection::new(self.map.access.clone(), node.to_string(), true, self.options);
+        self.connections.lock().entry(node.clone()).or_insert_with(connect).clone()
     }
 
     /// Sends a command about keys of one slot to the node that serves it.
@@ -206,7 +197,7 @@ impl Cluster {
                 kind,
                 ErrorKind::Server(Moved | ClusterDown | BusyLoading | MasterDown | ReadOnly)
             );
-            if is_map_outdated || !is_answer(error) {
+            if is_map_outdated || error.code().is_none() {
                 self.map.refresh();
             }
             match kind {

@@ -79,7 +79,7 @@ impl Combiner {
                 () = sleep(IDLE_TIMEOUT) => {
                     let mut queues = lock.queues.lock();
                     if queue.len() == 0 {
-                        queues.remove(queue.item());
+                        queues.remove(&queue.item);
                         return;
                     }
                 }
@@ -88,7 +88,7 @@ impl Combiner {
             let pause = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return,
-                locked = lock.take(queue.item()) => match locked {
+                locked = lock.take(&queue.item) => match locked {
                     Ok(guard) => self.hold(guard, &mut policy, asked_at).await,
                     Err(error) => {
                         let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
@@ -202,7 +202,7 @@ impl Combiner {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
             let sent_at = Instant::now();
             let ran =
-                inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
+                inventory.reduce(&queue.item, Some(entry.token()), &options.instance, &orders);
             let ran = ran.await;
             metrics.batch(orders.len(), sent_at, &ran);
             match ran {
@@ -212,7 +212,7 @@ impl Combiner {
                     if !is_stale(&error) {
                         tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
                         // the next orders read the stock first, and soon notice that the store does not answer
-                        stock_reads.forget(queue.item());
+                        stock_reads.forget(&queue.item);
                         queue.set_store_error(Some(Arc::clone(&error)));
                     }
                     Err(error)
@@ -263,7 +263,7 @@ impl Combiner {
             Outcome::Conflict | Outcome::Damaged { .. } => None,
         });
         if let Some(left) = left.min() {
-            lock.context.stock_reads.note(queue.item(), i64::try_from(left).unwrap_or(i64::MAX));
+            lock.context.stock_reads.note(&queue.item, i64::try_from(left).unwrap_or(i64::MAX));
         }
         queue.set_store_error(None);
         for (waiting, outcome) in batch.into_iter().zip(outcomes) {
@@ -289,7 +289,7 @@ impl Combiner {
     /// The error of an order whose time is over.
     fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
         match waiting.stale.clone().or_else(|| self.queue.store_error()) {
-            Some(error) => SaleError::of_read(error, self.queue.item()),
+            Some(error) => SaleError::of_read(error, &self.queue.item),
             None => self.lock.not_granted(),
         }
     }
@@ -302,7 +302,7 @@ fn is_stale(error: &InventoryError) -> bool {
 impl Drop for Combiner {
     fn drop(&mut self) {
         let Self { lock, queue } = self;
-        lock.context.stock_reads.forget(queue.item());
+        lock.context.stock_reads.forget(&queue.item);
         // its task may have removed it already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
         queue.fail_all(|_| SaleError::Stopping);

@@ -72,7 +72,7 @@ impl Waiting {
 /// The waiting orders of one item at this instance, first in, first out. Bounded. All have the same time
 /// limit, so the first order has the earliest deadline.
 pub(super) struct OrderQueue {
-    item: Item,
+    pub(super) item: Item,
     limit: usize,
     wait_timeout: Duration,
     waiting: Mutex<Waiting>,
@@ -91,10 +91,6 @@ impl OrderQueue {
             arrived: Notify::new(),
             store_error: Mutex::default(),
         }
-    }
-
-    pub(super) fn item(&self) -> &Item {
-        &self.item
     }
 
     /// Puts the order at the end.
