@@ -92,15 +92,4 @@ mod tests {
         let long = only_item(&uri(&"x".repeat(8000))).expect_err("unknown");
         assert_eq!(long.detail.len(), MAX_REASON);
     }
-
-    #[test]
-    fn a_quantity_is_digits_from_one_to_the_maximum() {
-        assert_eq!(quantity(None).expect("default"), Quantity::ONE);
-        assert_eq!(quantity(Some("007")).expect("digits").get(), 7);
-        assert_eq!(quantity(Some("1000000")).expect("the most").get(), Quantity::MAX);
-        for text in ["", "0", "-1", "+1", "1.0", "1e3", " 1", "1000001", "4294967297", "x"] {
-            let problem = quantity(Some(text)).expect_err(text);
-            assert_eq!(problem.kind(), ProblemType::BAD_QUANTITY, "{text:?}");
-        }
-    }
 }

@@ -92,32 +92,3 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use axum::http::HeaderValue;
-
-    fn check(
-        token: Option<&Secret>,
-        authorization: Option<&'static str>,
-    ) -> Option<&'static ProblemType> {
-        let mut headers = HeaderMap::new();
-        if let Some(value) = authorization {
-            headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
-        }
-        check_start(token, &headers).err().map(|problem| problem.kind())
-    }
-
-    #[test]
-    fn the_token_is_asked_for_and_compared() {
-        let token = Some(&Secret::new("s3cret"));
-        for good in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret"] {
-            assert_eq!(check(token, Some(good)), None, "{good}");
-        }
-        for bad in ["", "Bearer", "Bearer ", "Bearer s3cre", "Basic s3cret", "s3cret"] {
-            assert_eq!(check(token, Some(bad)), Some(ProblemType::TOKEN_REQUIRED), "{bad}");
-        }
-        assert_eq!(check(token, None), Some(ProblemType::TOKEN_REQUIRED));
-    }
-}

@@ -16,7 +16,11 @@ async fn wrong_parameters_take_nothing() {
         ("POST /stock/reduce?quantity=0", "bad-quantity"),
         ("POST /stock/reduce?quantity=-1", "bad-quantity"),
         ("POST /stock/reduce?quantity=1000001", "bad-quantity"),
+        ("POST /stock/reduce?quantity=4294967297", "bad-quantity"),
+        ("POST /stock/reduce?quantity=%2B1", "bad-quantity"),
+        ("POST /stock/reduce?quantity=1.0", "bad-quantity"),
         ("POST /stock/reduce?quantity=two", "bad-quantity"),
+        ("POST /stock/reduce?quantity=", "bad-quantity"),
         ("POST /stock/reduce?user=%00", "bad-user"),
         (&long, "bad-user"),
         ("POST /stock/reduce?qty=2", "bad-parameter"),
@@ -80,6 +84,8 @@ async fn what_was_never_started_or_ordered_is_unknown() {
         let problem = shop.call(line).await.problem(404, "unknown-item");
         assert_eq!(problem["item"], "none", "{line}");
     }
+    let keys = shop.raw().await.run::<Vec<String>>("KEYS *none*").await;
+    assert!(keys.is_empty(), "{keys:?}");
     let problem = shop.call("GET /orders/a-1").await.problem(404, "unknown-order");
     assert_eq!(problem["order"], "a-1");
     shop.call("GET /stocks").await.problem(404, "not-found");

@@ -91,36 +91,6 @@ async fn another_client_gets_its_turn() {
     shop.sale.close().await;
 }
 
-/// Goal: a buyer that disconnects before the order is in a batch buys nothing; the others do.
-#[tokio::test]
-async fn who_goes_away_in_time_buys_nothing() {
-    let shop = Shop::selling(100, patient()).await;
-    let other = shop.lock().await;
-    let turn = other.lock().await.unwrap();
-    let mut buyers = Vec::new();
-    for number in 0..20 {
-        let sale = shop.sale.clone();
-        buyers.push(tokio::spawn(async move { sale.reduce(order(&format!("{number}"), 1)).await }));
-    }
-    eventually("the instance queues", async || other.queue().await.unwrap().len() == 2).await;
-    for buyer in buyers.iter().step_by(2) {
-        buyer.abort();
-    }
-    // an abort takes effect when the task is next looked at
-    eventually("they have gone", async || {
-        buyers.iter().step_by(2).all(tokio::task::JoinHandle::is_finished)
-    })
-    .await;
-    turn.unlock().await.unwrap();
-    for buyer in buyers.into_iter().skip(1).step_by(2) {
-        accepted(within("the others are served", buyer).await.unwrap().unwrap());
-    }
-    let ledger = ledger(&shop).await;
-    assert_eq!(ledger.len(), 10);
-    assert!(ledger.iter().all(|order| order.order.as_str().parse::<u32>().unwrap() % 2 == 1));
-    shop.sale.close().await;
-}
-
 /// Goal: an instance that lost the lock without knowing sells nothing under its old token, and its
 /// orders are served under a new one. Method: its claim is deleted and a later holder writes, before
 /// its watch can have told it.
