@@ -255,5 +255,6 @@ mod tests {
         assert!(queue.push(order("e")).is_err(), "swept a moment ago");
         tokio::time::advance(SWEEP_EVERY).await;
         drop(queue.push(order("e")).expect("room"));
+        assert_eq!(queue.take(9).len(), 1, "a batch has the orders of connected buyers");
     }
 }
