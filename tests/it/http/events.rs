@@ -5,20 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::http::server::{self, ServerOptions};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use serde_json::Value;
-use testkit::client::Connection;
 use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
-use testkit::wait::within;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::server::{self, Running};
 use super::watching::Watcher;
 use crate::shop::{ADMIN, Shop, ShopOptions};
-use crate::support::store::order;
+use crate::support::store::{order, scripts_run};
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
     view["troubles"].as_array().unwrap().iter().any(|trouble| trouble["kind"] == kind)
@@ -132,7 +129,7 @@ async fn the_number_of_watchers_is_bounded() {
 /// start no more feeds than may watch. Method: many visitors come; Redis counts the polls.
 #[tokio::test]
 async fn visitors_of_many_items_are_bounded() {
-    const ITEMS: u64 = 40;
+    const ITEMS: u32 = 40;
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let options = ShopOptions { watchers: 2, ..ShopOptions::default() };
     let shop = Shop::at(shared_endpoint().await, redis.url(), options);
@@ -141,18 +138,7 @@ async fn visitors_of_many_items_are_bounded() {
     for number in 0..ITEMS {
         raw.run::<()>(&format!("SET stock:{{real-{number}}} 1")).await;
     }
-    let polls = async |raw: &mut Raw| {
-        let stats = raw.run::<String>("INFO commandstats").await;
-        let calls = |name: &str| {
-            let line =
-                stats.lines().find(|line| line.starts_with(&format!("cmdstat_{name}:calls=")));
-            line.map_or(0, |line| {
-                line[line.find('=').unwrap() + 1..line.find(',').unwrap()].parse().unwrap()
-            })
-        };
-        calls("evalsha") + calls("eval")
-    };
-    let (before, began_at) = (polls(&mut raw).await, Instant::now());
+    let (before, began_at) = (scripts_run(&redis).await, Instant::now());
     for number in 0..ITEMS {
         let mut watcher = Watcher::open(&shop.router, &format!("/events?item=real-{number}")).await;
         assert_eq!(watcher.next().await.event, "snapshot");
@@ -161,8 +147,8 @@ async fn visitors_of_many_items_are_bounded() {
     }
     // each visitor has the item checked, and its feed polls at once; two feeds are left, for ten seconds
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let ticks = u64::try_from(began_at.elapsed().as_millis() / 125).unwrap() + 1;
-    let polls = polls(&mut raw).await - before;
+    let ticks = u32::try_from(began_at.elapsed().as_millis() / 125).unwrap() + 1;
+    let polls = scripts_run(&redis).await - before;
     assert!(polls <= 4 * ITEMS + 2 * ticks, "{polls} polls in {ticks} ticks");
 }
 
@@ -170,30 +156,20 @@ async fn visitors_of_many_items_are_bounded() {
 #[tokio::test]
 async fn streams_end_at_shutdown() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
-    let listener = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = listener.local_addr().unwrap();
-    let options = ServerOptions {
-        header_timeout: Duration::from_mins(1),
-        max_connections: 10,
-        shutdown_grace: Duration::from_hours(1),
-    };
-    let (end, ended) = oneshot::channel::<()>();
-    let serving = tokio::spawn(server::serve(listener, shop.router.clone(), options, async {
-        drop(ended.await);
-    }));
-    let mut over_a_socket = Connection::open(address).await;
+    let server = Running::start(shop.router.clone(), server::OPTIONS);
+    let mut over_a_socket = server.connect().await;
     over_a_socket.send_get("/events").await;
     let mut watcher = Watcher::open(&shop.router, "/events").await;
     watcher.next().await;
 
     shop.state.set_stopping();
-    end.send(()).unwrap();
+    server.stop.send(()).unwrap();
     let mut rest = 0;
     while watcher.try_next().await.is_some() {
         rest += 1;
         assert!(rest < 10, "the stream ends");
     }
-    assert_eq!(within("the server ends", serving).await.unwrap(), 0);
+    assert_eq!(Running::end(server.ended).await, 0);
     shop.call("GET /events").await.problem(503, "stopping");
 }
 

@@ -51,6 +51,8 @@ async fn without_redis_nothing_is_sold() {
         shop.call(&format!("GET {path}")).await.problem(503, "store-unavailable");
     }
     redis.restart().await.unwrap();
+    // a failed attempt to connect is not kept for the next caller
+    assert_eq!(shop.stock().await["stock"], 5);
     shop.until_ready().await;
     shop.order("a-1").await.json(200);
     assert_eq!(shop.stock().await["stock"], 4);

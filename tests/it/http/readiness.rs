@@ -97,14 +97,6 @@ async fn a_foreign_fence_is_in_the_way() {
     assert_eq!(shop.stock().await["stock"], 5);
 }
 
-/// Goal: an instance that has not reached etcd yet blames etcd, not the store.
-#[tokio::test]
-async fn an_etcd_that_is_away_is_named() {
-    let shop =
-        Shop::at("http://127.0.0.1:1".into(), fresh_database().await, ShopOptions::default());
-    shop.call("GET /readyz").await.problem(503, "lock-unavailable");
-}
-
 /// Goal: a key without a lease that holds the lock is named, and does not block the lock of another item.
 #[tokio::test]
 async fn a_key_without_a_lease_in_front_is_named() {

@@ -9,7 +9,7 @@ use testkit::copies::{DataCopy, restart_with};
 use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
 use testkit::wait::{eventually, within};
-use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, ReplicatedRedis};
 
 use crate::program::{program, run};
 use crate::shop::{Shop, ShopOptions};
@@ -152,29 +152,22 @@ async fn an_operator_accepts_another_cluster() {
 /// order, also if nothing is left by then.
 #[tokio::test]
 async fn without_its_replica_an_order_is_unknown() {
-    let (primary, mut replica) = (redis().await, redis().await);
-    let port = primary.port();
-    let mut raw = Raw::connect(&primary.url()).await;
-    raw.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
-    Raw::connect(&replica.url()).await.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
+    let dir = OwnedDir::create().unwrap();
+    let mut pair = ReplicatedRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
     let options =
         ShopOptions { replicas: 1, wait_timeout: Duration::from_secs(1), ..ShopOptions::default() };
-    let shop = Shop::at(shared_endpoint().await, primary.url(), options);
-    eventually("the replica follows", async || {
-        shop.raw().await.run::<String>("INFO replication").await.contains("state=online")
-    })
-    .await;
+    let shop = Shop::at(shared_endpoint().await, pair.url(), options);
     // a busy machine may take longer than the shop waits
     let patient = Replicas { count: 1, timeout: Duration::from_secs(20) };
-    let inventory = connect(&primary.url()).await.with_replicas(patient);
+    let inventory = connect(&pair.url()).await.with_replicas(patient);
     inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
-    replica.child().pause().unwrap();
+    pair.replica.child().pause().unwrap();
     for _ in 0..2 {
         let problem = shop.order("a-1").await.problem(504, "outcome-unknown");
         assert_eq!(problem["order"], "a-1");
         assert_eq!(shop.raw().await.run::<u64>("GET stock").await, 0, "it was the last unit");
     }
-    replica.child().resume().unwrap();
+    pair.replica.child().resume().unwrap();
     eventually("the replica has it", async || shop.order("a-1").await.status == 200).await;
     assert_eq!(shop.stock().await["lucky"], 1);
 }

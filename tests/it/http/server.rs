@@ -15,21 +15,21 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-const OPTIONS: ServerOptions = ServerOptions {
+pub(super) const OPTIONS: ServerOptions = ServerOptions {
     header_timeout: Duration::from_mins(1),
     max_connections: 100,
     shutdown_grace: Duration::from_mins(1),
 };
 
 /// A server that runs, and how to stop it.
-struct Running {
+pub(super) struct Running {
     address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    ended: JoinHandle<usize>,
+    pub(super) stop: oneshot::Sender<()>,
+    pub(super) ended: JoinHandle<usize>,
 }
 
 impl Running {
-    fn start(router: Router, options: ServerOptions) -> Self {
+    pub(super) fn start(router: Router, options: ServerOptions) -> Self {
         let listener = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -41,12 +41,12 @@ impl Running {
         Self { address, stop, ended }
     }
 
-    async fn connect(&self) -> Connection {
+    pub(super) async fn connect(&self) -> Connection {
         Connection::open(self.address).await
     }
 
     /// Waits until the server ends, having been stopped, and returns how many connections it cut off.
-    async fn end(ended: JoinHandle<usize>) -> usize {
+    pub(super) async fn end(ended: JoinHandle<usize>) -> usize {
         timeout(DEADLINE, ended).await.expect("it ends in time").unwrap()
     }
 }

@@ -115,23 +115,6 @@ async fn a_lost_tenure_puts_its_orders_back() {
     shop.sale.close().await;
 }
 
-/// Goal: a retry gets its first answer, also when the order was accepted by another instance and
-/// nothing is left; the same id for another quantity is a conflict.
-#[tokio::test]
-async fn a_retry_gets_its_first_answer_anywhere() {
-    let a = Shop::selling(2, patient()).await;
-    let b = a.beside("b");
-    let first = buy(&a, "twice").await;
-    assert_eq!(buy(&b, "twice").await, first);
-    buy(&b, "last").await;
-    assert_eq!(buy(&b, "twice").await, first);
-    assert_eq!(buy(&a, "twice").await, first);
-    assert_eq!(a.sale.reduce(order("twice", 2)).await.unwrap(), Outcome::Conflict);
-    assert_eq!(a.sale.reduce(order("new", 1)).await.unwrap(), Outcome::SoldOut { remaining: 0 });
-    a.sale.close().await;
-    b.sale.close().await;
-}
-
 /// Goal: an instance that is cut off from the store does not keep the others from selling: it leaves
 /// the lock to them while its own order still waits for an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
