@@ -237,6 +237,9 @@ mod tests {
             ("redis-sentinel://:hidden@a/x#shop", "database number"),
             ("redis-sentinel://:hidden@#shop", "URL"),
             ("http-cluster://:hidden@a", "URL"),
+            ("redis://u:hidden@a/hidden", "URL"),
+            ("redis://u:hidden@a:port", "URL"),
+            ("u:hidden", "URL"),
         ] {
             let error = read(address).map(|target| target.to_string()).expect_err(address);
             assert!(error.contains(message), "{address}: {error}");

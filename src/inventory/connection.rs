@@ -346,6 +346,8 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::backoff::{FIRST, LONGEST};
 
@@ -357,17 +359,15 @@ mod tests {
         let mut now = Instant::now();
         assert_eq!(attempts.begin(now), now);
         let mut bound = FIRST;
-        let mut pauses = Vec::new();
+        let mut pauses = BTreeSet::new();
         for _ in 0..40 {
             // each attempt fails at once
             let pause = attempts.begin(now) - now;
             assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
             bound = (bound * 2).min(LONGEST);
             now += pause;
-            pauses.push(pause);
+            pauses.insert(pause);
         }
-        pauses.sort();
-        pauses.dedup();
         assert!(pauses.len() > 20, "they differ: {pauses:?}");
         now += GOOD_AFTER;
         assert_eq!(attempts.begin(now), now);

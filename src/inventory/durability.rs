@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use redis::{FromRedisValue, InfoDict};
 
 use super::connection::Connection;
@@ -15,21 +15,14 @@ impl Inventory {
     /// sentence, not an error.
     ///
     /// # Errors
-    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if no primary answers.
+    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if some primary does not answer.
     pub async fn durability(&self) -> Result<Vec<String>, InventoryError> {
         let servers = self.shards.all().await?;
-        let answers = join_all(servers.iter().map(|server| self.durability_of(server))).await;
-        if !self.shards.is_cluster() || answers.iter().all(Result::is_err) {
-            return answers.into_iter().collect::<Result<Vec<_>, _>>().map(|all| all.concat());
-        }
-        let of_nodes = servers.iter().zip(answers).flat_map(|(server, answer)| {
-            // one that is away does not hide the others
-            let away =
-                "Redis cannot be reached, so its settings are not checked: check them by hand.";
-            let warnings = answer.unwrap_or_else(|_| vec![away.to_owned()]).into_iter();
-            warnings.map(|warning| format!("{}: {warning}", server.address()))
+        let answers = try_join_all(servers.iter().map(|server| self.durability_of(server))).await?;
+        let of_servers = servers.iter().zip(answers).flat_map(|(server, warnings)| {
+            warnings.into_iter().map(|warning| format!("{}: {warning}", server.address()))
         });
-        Ok(of_nodes.collect())
+        Ok(of_servers.collect())
     }
 
     async fn durability_of(&self, server: &Connection) -> Result<Vec<String>, InventoryError> {

@@ -453,29 +453,21 @@ mod tests {
         let range = |first, last, nodes: &[Value]| {
             Value::Array([&[Value::Int(first), Value::Int(last)], nodes].concat())
         };
-        let asked = Node::from("asked:1");
+        let of = Node::from("asked:1");
         let answer = Value::Array(vec![
             range(0, 9, &[node("a", 7), node("b", 8)]),
             range(10, 10, &[node("", 9)]),
             range(12, 20, &[node("nil", 9)]),
             range(21, 30, &[node("?", 9)]),
         ]);
-        let slots = Slots::parse(answer, &asked).expect("an answer");
-        let primary = |slot| slots.primary_of(slot);
-        for (slot, node) in [
-            (0, Some("a:7")),
-            (9, Some("a:7")),
-            (10, Some("asked:9")),
-            (11, None),
-            (12, Some("asked:9")),
-            (21, None),
-            (31, None),
-        ] {
-            assert_eq!(primary(slot).map(|node| &**node), node, "{slot}");
-        }
+        let slots = Slots::parse(answer, &of).expect("an answer");
+        let primaries =
+            [0, 9, 10, 11, 12, 21, 31].map(|slot| slots.primary_of(slot).map(|node| &**node));
+        let (a, asked) = (Some("a:7"), Some("asked:9"));
+        assert_eq!(primaries, [a, a, asked, None, asked, None, None]);
         let nodes: Vec<_> = slots.nodes.iter().map(|node| &**node).collect();
         assert_eq!(nodes, ["a:7", "asked:9", "b:8"]);
-        assert_eq!(Slots::parse(Value::Okay, &asked), None);
-        assert_eq!(Slots::parse(Value::Array(vec![Value::Array(vec![])]), &asked), None);
+        assert_eq!(Slots::parse(Value::Okay, &of), None);
+        assert_eq!(Slots::parse(Value::Array(vec![Value::Array(vec![])]), &of), None);
     }
 }

@@ -253,17 +253,6 @@ mod tests {
         assert_eq!(histogram.sum(), Duration::from_millis(60_005));
     }
 
-    /// Goal: each order is counted once, also one whose buyer disconnected.
-    #[test]
-    fn each_order_is_counted_once() {
-        let metrics = Metrics::default();
-        metrics.order().end(&Ok(Outcome::Conflict));
-        metrics.order().end(&Err(SaleError::Stopping));
-        drop(metrics.order());
-        let counted: Vec<_> = metrics.orders().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(counted, [("conflict", 1), ("abandoned", 1), ("stopping", 1)]);
-    }
-
     /// Goal: an order counts for some seconds.
     #[tokio::test(start_paused = true)]
     async fn the_orders_of_the_last_seconds_count() {

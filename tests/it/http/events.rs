@@ -7,7 +7,6 @@ use std::time::Duration;
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use serde_json::Value;
-use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use tokio::time::Instant;
@@ -282,23 +281,6 @@ async fn outages_are_shown() {
     etcd.restart().await.unwrap();
     watcher.until("etcd is back", |view| !is_away(view)).await;
     assert!(has_note(&watcher.view, "etcd-back"), "{}", watcher.view);
-}
-
-/// Goal: orders without a ledger count as well, in a sale that had one until then.
-#[tokio::test]
-async fn what_is_sold_without_a_ledger_counts_in_the_rate() {
-    let shop = Shop::selling(10, ShopOptions::default()).await;
-    let mut watcher = Watcher::open(&shop.router, "/events").await;
-    watcher.next().await;
-    shop.order("with-a-ledger").await.json(200);
-    let is_fast = |view: &Value| view["rates"]["total"].as_f64().unwrap() > 0.0;
-    watcher.until("the order counts", |view| view["sold"] == 1 && is_fast(view)).await;
-    watcher.until("the rate falls", |view| !is_fast(view)).await;
-
-    let mut raw = Raw::connect(&shop.redis).await;
-    raw.run::<()>("MSET stock 8 lucky 2").await;
-    watcher.until("the order counts", |view| view["sold"] == 2 && is_fast(view)).await;
-    assert_eq!(watcher.view["stock"]["orders"], 1, "{}", watcher.view);
 }
 
 /// Goal: a watcher that returns soon finds what happened meanwhile.

@@ -86,14 +86,3 @@ async fn a_lost_answer_is_an_unknown_outcome() {
     let stock = shop.stock().await;
     assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
 }
-
-/// Goal: once the sale is closed, orders are refused as by a stopping instance.
-#[tokio::test]
-async fn a_closed_sale_takes_no_orders() {
-    let shop = Shop::selling(5, ShopOptions::default()).await;
-    shop.sale.close().await;
-    let reply = shop.order("a-1").await;
-    reply.problem(503, "stopping");
-    assert_eq!(reply.headers["connection"], "close");
-    assert_eq!(shop.stock().await["stock"], 5);
-}

@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use flash_sale::http::server::{self, ServerOptions};
 use flash_sale::http::with_defaults;
 use testkit::client::Connection;
-use testkit::wait::{DEADLINE, eventually};
+use testkit::wait::DEADLINE;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -133,31 +133,6 @@ async fn connections_beyond_the_limit_wait() {
     assert_eq!(first.get("/").await.status, 200);
     drop(first);
     assert_eq!(second.answer().await.status, 200);
-}
-
-/// Goal: a stopping server answers the request in flight and accepts no other connection.
-#[tokio::test]
-async fn stopping_answers_the_request_in_flight() {
-    let (router, mut arrivals, gate) = gated();
-    let Running { address, stop, ended } = Running::start(router, OPTIONS);
-    let mut idle = Connection::open(address).await;
-    assert_eq!(idle.get("/").await.status, 200);
-    let mut busy = Connection::open(address).await;
-    busy.send_get("/gate").await;
-    arrivals.recv().await.unwrap();
-
-    stop.send(()).unwrap();
-    assert!(idle.is_closed().await, "an idle connection is closed");
-    eventually("new connections are refused", async || {
-        tokio::net::TcpStream::connect(address).await.is_err()
-    })
-    .await;
-    assert!(!ended.is_finished());
-    gate.add_permits(1);
-    let answer = busy.answer().await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "passed"));
-    assert_eq!(answer.header("connection"), Some("close"));
-    assert_eq!(Running::end(ended).await, 0);
 }
 
 /// Goal: a request that outlasts the grace period does not keep the server.

@@ -1,6 +1,6 @@
 //! Selling: each unit once, each order once.
 
-use flash_sale::inventory::{Inventory, InventoryError, Order, OrderId, Outcome, User};
+use flash_sale::inventory::{Accepted, Inventory, InventoryError, Order, OrderId, Outcome, User};
 
 use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
 
@@ -19,12 +19,13 @@ async fn sells_every_unit_once() {
         outcomes.extend(reduce(&inventory, Some(token(2)), batch).await.unwrap());
     }
     assert!(rest.is_empty());
-    for (i, outcome) in outcomes.iter().take(300).enumerate() {
-        let accepted = accepted(outcome);
-        assert_eq!(accepted.position, i as u64 + 1);
-        assert_eq!(accepted.remaining, 299 - i as u64);
-        assert_eq!(accepted.order, orders[i].id);
-        assert_eq!((accepted.instance.as_str(), accepted.token), ("8080", Some(token(2))));
+    for ((outcome, order), position) in outcomes.iter().zip(&orders).zip(1..=300) {
+        let Accepted { order: id, instance, token: under, .. } = accepted(outcome);
+        assert_eq!((id, instance.as_str(), *under), (&order.id, "8080", Some(token(2))));
+        assert_eq!(
+            (accepted(outcome).position, accepted(outcome).remaining),
+            (position, 300 - position)
+        );
     }
     for outcome in &outcomes[300..] {
         assert_eq!(*outcome, Outcome::SoldOut { remaining: 0 });

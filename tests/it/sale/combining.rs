@@ -146,6 +146,7 @@ async fn a_closing_sale_sends_nothing_again() {
             within("it closes", shop.sale.close()).await;
         });
     assert!(matches!(sold, Err(SaleError::OutcomeUnknown { .. })), "{sold:?}");
+    shop.order("late").await.problem(503, "stopping");
 }
 
 /// Goal: an order that loses the lock at any moment around its grant is answered in its time, and the sale
