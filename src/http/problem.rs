@@ -242,14 +242,6 @@ mod tests {
     use crate::sale::BoxError;
     use crate::sale::metrics::OUTCOMES;
 
-    /// Goal: no two types share a word.
-    #[test]
-    fn words_are_unique() {
-        for (at, kind) in ProblemType::ALL.iter().enumerate() {
-            assert!(ProblemType::ALL[..at].iter().all(|other| other.word != kind.word));
-        }
-    }
-
     /// Goal: every error of the sale has a type and a metric, and the client reads no word of its source.
     #[test]
     fn every_sale_error_has_its_problem() {

@@ -177,13 +177,12 @@ async fn streams_end_at_shutdown() {
 async fn all_instances_show_the_whole_sale() {
     let here = Shop::selling(100, ShopOptions::default()).await;
     let there = here.beside("8090");
-    let mut watchers = [
-        Watcher::open(&here.router, "/events").await,
-        Watcher::open(&there.router, "/events").await,
-    ];
-    for watcher in &mut watchers {
+    let mut watchers = Vec::new();
+    for shop in [&here, &there] {
+        let mut watcher = Watcher::open(&shop.router, "/events").await;
         // a tenure that ends before the queue is watched is not shown
         watcher.until("the queue is watched", |view| view["lock"]["known"] == true).await;
+        watchers.push(watcher);
     }
     let mut tokens = Vec::new();
     for number in 0..6 {

@@ -35,8 +35,13 @@ async fn wrong_parameters_take_nothing() {
         let reply = shop.call_with(line, &[ADMIN], r#"{"stock":9}"#).await;
         reply.problem(400, word);
     }
-    let problem = shop.call("POST /stock/reduce?qty=2").await.problem(400, "bad-parameter");
-    assert!(problem["detail"].as_str().unwrap().contains("unknown field `qty`"), "{problem}");
+    for (line, reason) in [
+        ("POST /stock/reduce?qty=2", "unknown field `qty`"),
+        ("GET /stock?item=a&item=b", "duplicate field `item`"),
+    ] {
+        let problem = shop.call(line).await.problem(400, "bad-parameter");
+        assert!(problem["detail"].as_str().unwrap().contains(reason), "{problem}");
+    }
     for key in ["", "a b", "\"a"] {
         shop.order(key).await.problem(400, "bad-order-id");
     }

@@ -84,18 +84,18 @@ async fn orders_share_a_read() {
         assert!(other.as_mut().now_or_never().is_none());
     }
     others.truncate(1300);
-    let mut again = pin!(reduce(order("first", 1)));
-    let mut conflict = pin!(reduce(order("first", 2)));
-    let mut spoilt = pin!(reduce(order("spoilt", 1)));
-    assert!(again.as_mut().now_or_never().is_none());
-    assert!(conflict.as_mut().now_or_never().is_none());
-    assert!(spoilt.as_mut().now_or_never().is_none());
+    let special = [order("first", 1), order("first", 2), order("spoilt", 1)];
+    let mut special = special.map(|order| Box::pin(reduce(order)));
+    for order in &mut special {
+        assert!(order.as_mut().now_or_never().is_none());
+    }
     proxy.release();
 
     assert_eq!(within("the first read", early).await.unwrap(), SOLD_OUT);
     for other in within("the shared reads", join_all(others)).await {
         assert_eq!(other.unwrap(), SOLD_OUT);
     }
+    let [again, conflict, spoilt] = special;
     assert_eq!(accepted(again.await.unwrap()), first);
     assert_eq!(conflict.await.unwrap(), Outcome::Conflict);
     let error = spoilt.await.unwrap_err();
