@@ -9,6 +9,8 @@ fn nothing_of_the_laboratory_is_in_it() {
     let program = String::from_utf8_lossy(&program);
     assert!(program.contains("FLASH_SALE_LOCK_TTL"), "the search finds what is there");
     for text in [
+        "FLASH_SALE_CONTROL",
+        "FLASH_SALE_LOCK_AT",
         "FLASH_SALE_WITHOUT",
         "FLASH_SALE_FAULT_AT",
         "FLASH_SALE_STARVE_FILE",

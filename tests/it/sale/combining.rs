@@ -14,6 +14,7 @@ use tokio::task::{JoinSet, yield_now};
 
 use super::{accepted, buy, ledger, patient, settle};
 use crate::shop::Shop;
+use crate::support::etcd::session;
 use crate::support::store::{connect, order};
 
 /// Goal: two instances sell exactly what there is, each order once, in the order of their tokens.
@@ -60,7 +61,7 @@ async fn alone_it_keeps_the_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_client_gets_its_turn() {
     let shop = Shop::selling(1_000_000, patient()).await;
-    let other = shop.lock().await;
+    let other = session(&shop.etcd, "other").await.mutex(&shop.lock_name).unwrap();
 
     let before = buy(&shop, "before").await;
     let turn = within("a turn while the instance is idle", other.lock()).await.unwrap();
