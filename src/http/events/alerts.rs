@@ -50,16 +50,19 @@ pub(super) fn of_store(error: &InventoryError, has_numbers: bool) -> Alert {
     }
 }
 
-/// The alert for the state of the lock service.
-pub(super) fn of_lock(health: Option<LockHealth>) -> Option<Alert> {
+/// The alert for the state of the lock service, after the alert `before`.
+pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
     match health? {
         LockHealth::Answers => None,
-        LockHealth::NoSession => Some(alert(
-            LOCK_LOST,
-            "This instance did not renew its lease in time: it was paused, or the lock service does not \
+        // a session that ends while etcd is away ends because of that
+        LockHealth::NoSession if before.is_none_or(|before| before.kind == LOCK_LOST) => {
+            Some(alert(
+                LOCK_LOST,
+                "This instance did not renew its lease in time: it was paused, or the lock service does not \
              answer it. It lost its place in the queue, and sells again once it has a new one.",
-        )),
-        LockHealth::Silent => Some(alert(
+            ))
+        }
+        LockHealth::Silent | LockHealth::NoSession => Some(alert(
             "etcd-away",
             "The lock service does not answer: no instance gets the lock until it does.",
         )),

@@ -189,7 +189,7 @@ impl Projection {
     }
 
     fn set_lock_alert(&mut self) {
-        let now = alerts::of_lock(self.sale.lock_health());
+        let now = alerts::of_lock(self.sale.lock_health(), self.lock_alert.as_ref());
         let before = std::mem::replace(&mut self.lock_alert, now.clone());
         match (before, now) {
             // the event log has its own note on a lost session
