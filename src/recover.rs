@@ -68,7 +68,7 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    // a store that does not answer is told before the lock is taken
+    // before the lock is taken: the store may not answer
     inventory.inspect(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)

@@ -31,27 +31,21 @@ async fn an_instance_over_a_cluster_sells_named_items() {
     start.problem(400, "item-required");
 
     let [first, other, _] = item_of_each(&cluster).await.map(|item| item.to_string());
+    let stock = async |item: &str| shop.call(&format!("GET /stock?item={item}")).await;
     let order = async |item: &str| shop.call(&format!("POST /stock/reduce?item={item}")).await;
     for item in [&first, &other] {
         let line = format!("PUT /stock?item={item}");
         shop.call_with(&line, &[ADMIN], r#"{"stock":5}"#).await.json(200);
         assert_eq!(order(item).await.json(200)["remaining"], json!(4));
-        assert_eq!(
-            shop.call(&format!("GET /stock?item={item}")).await.json(200)["lucky"],
-            json!(1)
-        );
+        assert_eq!(stock(item).await.json(200)["lucky"], json!(1));
     }
     shop.until_ready().await;
 
     cluster.nodes[0].kill().await.unwrap();
-    let silent = shop.call(&format!("GET /stock?item={first}")).await;
-    silent.problem(503, "store-unavailable");
+    stock(&first).await.problem(503, "store-unavailable");
     assert_eq!(order(&other).await.json(200)["remaining"], json!(3));
     shop.until_ready().await;
     cluster.nodes[0].restart().await.unwrap();
     eventually("the shard sells again", async || order(&first).await.status == 200).await;
-    assert_eq!(
-        shop.call(&format!("GET /stock?item={first}")).await.json(200)["balanced"],
-        json!(true)
-    );
+    assert_eq!(stock(&first).await.json(200)["balanced"], json!(true));
 }
