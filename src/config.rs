@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::http::server::ServerOptions;
 use crate::inventory::Inventory;
 use crate::sale::SaleOptions;
 use crate::secret::{Secret, SecretSource};
@@ -124,15 +123,6 @@ impl Config {
             tenure: self.tenure,
             wait_timeout: self.wait_timeout,
             etcd: None,
-        }
-    }
-
-    /// The options of the server.
-    pub fn server_options(&self) -> ServerOptions {
-        ServerOptions {
-            header_timeout: self.header_timeout,
-            max_connections: self.max_connections,
-            shutdown_grace: self.shutdown_grace,
         }
     }
 }

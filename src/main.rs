@@ -39,23 +39,19 @@ fn main() -> ExitCode {
         config.workers.map(|workers| runtime.worker_threads(workers));
     }
     match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(arguments)),
+        Ok(runtime) => runtime.block_on(run(arguments)).unwrap_or_else(|error| fail(&*error)),
         Err(error) => fail(&error),
     }
 }
 
-async fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { log, command } = arguments;
-    let run = async || -> Result<ExitCode, BoxError> {
-        logging::init(&log)?;
-        match command {
-            Command::Serve(config) => serve::serve(*config).await?,
-            Command::Recover(options) => return recover::run(*options).await,
-            Command::Health(options) => health::check(&options).await?,
-        }
-        Ok(ExitCode::SUCCESS)
-    };
-    run().await.unwrap_or_else(|error| fail(&*error))
+async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError> {
+    logging::init(&log)?;
+    match command {
+        Command::Serve(config) => serve::serve(*config).await?,
+        Command::Recover(options) => return recover::run(*options).await,
+        Command::Health(options) => health::check(&options).await?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::config::{Servers, duration};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{Inspection, Inventory, InventoryError, Item, Stock};
+use crate::inventory::{Inspection, Inventory, Item, Stock};
 use crate::sale::{BoxError, lock_name};
 
 /// The exit status of a dry run that found something to do.
@@ -24,10 +24,6 @@ const NOT_DONE: u8 = 3;
 
 /// How long the lock outlives this command if it is killed.
 const LOCK_TTL: Duration = Duration::from_secs(10);
-
-/// The attempts to reach the store, and the pause between them.
-const ATTEMPTS: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// Resume a sale after etcd or Redis was replaced or restored: a dry run unless --yes is given
 ///
@@ -72,7 +68,8 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    reach(&inventory, &item).await?;
+    // before the lock is taken: the store may not answer
+    inventory.inspect(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
         .map_err(|error| not_locked(&name, "", &error.into()))?;
@@ -91,17 +88,6 @@ fn not_locked(name: &str, held_by: &str, error: &LockError) -> String {
     format!("cannot take the lock {name}{held_by}: {}", ErrorChain(error))
 }
 
-/// Whether the store answers about the item. It may have just been started. Checked before the lock is taken.
-async fn reach(inventory: &Inventory, item: &Item) -> Result<(), InventoryError> {
-    for _ in 1..ATTEMPTS {
-        match inventory.inspect(item).await {
-            Err(error) if error.is_retryable() => sleep(PAUSE).await,
-            reached => return reached.map(drop),
-        }
-    }
-    inventory.inspect(item).await.map(drop)
-}
-
 async fn under_lock(
     options: &RecoverOptions,
     item: &Item,
@@ -115,13 +101,14 @@ async fn under_lock(
     let guard = match locked.unwrap_or(Err(LockError::Timeout { waited })) {
         Ok(guard) => guard,
         Err(error) => {
-            let queue = timeout(LOCK_TTL, mutex.queue()).await;
-            let first = queue.ok().and_then(Result::ok).and_then(|queue| queue.into_iter().next());
-            let holder = first.map(|first| match first.label {
-                Some(label) => format!(": {label:?}, under lease {:x}, holds it", first.lease),
-                None => format!(": lease {:x} holds it", first.lease),
-            });
-            return Err(not_locked(name, &holder.unwrap_or_default(), &error).into());
+            let holder = match timeout(LOCK_TTL, mutex.probe()).await {
+                Ok(Ok(Some(front))) => {
+                    let name = front.label.unwrap_or_default();
+                    format!(": {name:?}, under lease {:x}, holds it", front.lease)
+                }
+                _ => String::new(),
+            };
+            return Err(not_locked(name, &holder, &error).into());
         }
     };
     let token = guard.token();
@@ -147,10 +134,7 @@ async fn under_lock(
     print(&match (options.what, foreign) {
         (What::Cluster, Some(fence)) => cluster_given_up(fence),
         (What::Cluster, None) => {
-            print(match fence {
-                Some(_) => "\nThe fence is of this cluster already. Nothing to do.",
-                None => "\nThe item has no fence yet: any cluster may guard it. Nothing to do.",
-            });
+            print("\nThe item has no fence of another cluster. Nothing to do.");
             return Ok(ExitCode::SUCCESS);
         }
         (What::Store, Some(fence)) => {
@@ -219,18 +203,11 @@ fn store_given_up(inspected: &Inspection) -> String {
                 copy of the data exists, restore it instead."
             .to_owned();
     }
-    let behind = inspected.latest.as_ref().map_or_else(
-        || "of\nthis sale".to_owned(),
-        |latest| {
-            format!("after\n{} (number {} of the ledger)", latest.order.as_str(), latest.position)
-        },
-    );
-    format!(
-        "\nAll instances would resume the sale from this state. Every acknowledged order {behind} \
-         would be given up:\nits buyer has a confirmation, and its units would be sold again. The instances' \
-         logs name a\nmissing order. If a complete copy of the data exists, restore it instead.\n\
-         If etcd was restored from a backup as well, stop all instances first: its tokens went back."
-    )
+    "\nAll instances would resume the sale from this state. Every acknowledged order that is not in it would be\n\
+     given up: its buyer has a confirmation, and its units would be sold again. The instances' logs name a\n\
+     missing order. If a complete copy of the data exists, restore it instead.\n\
+     If etcd was restored from a backup as well, stop all instances first: its tokens went back."
+        .to_owned()
 }
 
 /// The result of accepting the store.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::http::server;
+use crate::http::server::{self, ServerOptions};
 use crate::http::{AppState, Extension, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
@@ -23,15 +23,6 @@ const RESERVED_FILES: u64 = 64;
 
 /// The time to release the lock if the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
-
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => ": the address is in use; choose another one with --listen",
-        io::ErrorKind::AddrNotAvailable => ": this machine does not have the address",
-        io::ErrorKind::PermissionDenied => ": ports below 1024 require root; choose another one",
-        _ => "",
-    }
-}
 
 /// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready, accepts no more connections,
 /// answers the requests in flight, releases the lock and revokes its lease. Further signals are ignored, but a
@@ -54,11 +45,15 @@ pub async fn serve_with(
     sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), BoxError>,
 ) -> Result<(), BoxError> {
     config.read_files()?;
-    let mut options = config.server_options();
-    options.max_connections = room_for(options.max_connections);
+    let options = ServerOptions {
+        header_timeout: config.header_timeout,
+        max_connections: room_for(config.max_connections),
+        shutdown_grace: config.shutdown_grace,
+    };
     let mut signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let not_bound =
-        |error: io::Error| format!("cannot listen on {}{}: {error}", config.listen, advice(&error));
+    let not_bound = |error: io::Error| {
+        format!("cannot listen on {}: {error}; choose an address with --listen", config.listen)
+    };
     let listener = server::bind(config.listen).map_err(not_bound)?;
     let address = listener.local_addr().map_err(not_bound)?;
 

@@ -153,20 +153,15 @@ impl Servers {
         Ok(options)
     }
 
-    /// The address of Redis.
-    pub fn redis_address(&self) -> SecretSource {
-        match &self.redis_file {
-            Some(file) => SecretSource::File(file.clone()),
-            None => SecretSource::Text(self.redis.clone()),
-        }
-    }
-
     /// The stock in Redis. Does not connect yet.
     ///
     /// # Errors
     /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
     pub fn inventory(&self) -> Result<Inventory, InventoryError> {
-        let address = self.redis_address();
+        let address = match &self.redis_file {
+            Some(file) => SecretSource::File(file.clone()),
+            None => SecretSource::Text(self.redis.clone()),
+        };
         let identity = self.redis_cert.clone().zip(self.redis_key.clone());
         let access = RedisAccess { address, ca: self.redis_ca.clone(), identity };
         let inventory = Inventory::new(access, InventoryOptions::default())?;

@@ -6,7 +6,7 @@ fn parse(flags: &[&str]) -> Result<Config, String> {
     flags::parse(flags).map_err(|error| error.to_string())
 }
 
-/// Goal: the defaults are those of the documentation.
+/// Goal: the defaults are those of the documentation; some addresses and names.
 #[test]
 fn the_defaults() {
     let config = parse(&[]).expect("no flag is needed");
@@ -16,6 +16,11 @@ fn the_defaults() {
     assert_eq!(config.lock_ttl, Duration::from_secs(30));
     assert_eq!(config.sale_options(8090).instance, "8090");
     assert_eq!(config.admin_token, None);
+    // Go's `NewMutex` accepts such names
+    let given = parse(&["--etcd", "http://a:2379,http://b:2379", "--lock-name", "/lock/"]);
+    let servers = given.expect("two addresses").servers;
+    assert_eq!(servers.etcd, ["http://a:2379", "http://b:2379"]);
+    assert_eq!(servers.lock_name, "/lock/");
 }
 
 /// Goal: the variable of each flag follows from its name.
@@ -31,14 +36,6 @@ fn an_empty_switch_is_off() {
         [("", Some(false)), ("false", Some(false)), ("TRUE", Some(true)), ("x", None)]
     {
         assert_eq!(switch(text).ok(), is_on, "{text:?}");
-    }
-}
-
-/// Goal: every name that Go's `NewMutex` accepts is allowed.
-#[test]
-fn a_lock_name_may_begin_and_end_with_a_slash() {
-    for name in ["/my-lock", "/my-lock/", "my-lock/"] {
-        assert_eq!(parse(&["--lock-name", name]).expect(name).servers.lock_name, name);
     }
 }
 
@@ -64,12 +61,6 @@ fn wrong_values_get_a_message() {
         let error = parse(&[flag, value]).expect_err(value);
         assert!(error.contains(message), "{flag} {value}: {error}");
     }
-}
-
-#[test]
-fn several_etcd_addresses_are_separated_by_commas() {
-    let config = parse(&["--etcd", "http://a:2379,http://b:2379"]).expect("two addresses");
-    assert_eq!(config.servers.etcd, ["http://a:2379", "http://b:2379"]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
         page.one(name, "counter", help, value);
     }
     let help = "Items that are stopped because the store lost acknowledged data.";
-    page.one("rolled_back_items", "gauge", help, sale.rolled_back_items());
+    page.one("rolled_back_items", "gauge", help, sale.inventory().rolled_back_items());
     page.histogram("lock_wait_seconds", "Wait for a grant.", &metrics.lock_wait);
     page.histogram("tenure_seconds", "Time the lock was held.", &metrics.tenure_time);
     page.histogram("batch_seconds", "Duration of a batch.", &metrics.batch_time);
@@ -82,7 +82,6 @@ impl Page {
         self.head(name, "histogram", help);
         let cumulative = histogram.cumulative();
         for (bound, count) in Histogram::BOUNDS.iter().zip(cumulative) {
-            let bound = bound.as_secs_f64();
             let _ = writeln!(self.0, "flash_sale_{name}_bucket{{le=\"{bound}\"}} {count}");
         }
         let count = cumulative[Histogram::BOUNDS.len()];

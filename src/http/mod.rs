@@ -15,7 +15,6 @@
 //! [`router`] is the interface without a socket, [`server`] serves it on one. Errors are in [`problem`]. An
 //! [`Extension`] adds routes.
 
-mod access;
 pub mod body;
 mod client_io;
 mod events;
@@ -102,14 +101,8 @@ fn no_such_method() -> Problem {
     )
 }
 
-/// The client learns only that there was a fault; the log has the message of the panic.
-#[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
-fn after_panic(payload: Box<dyn Any + Send>) -> Response {
-    let message = payload
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or("(no message)");
-    tracing::error!("a handler panicked: {message}");
+/// The client learns only that there was a fault; Rust has printed the message of the panic.
+fn after_panic(_: Box<dyn Any + Send>) -> Response {
+    tracing::error!("a handler panicked");
     Problem::panicked().into_response()
 }

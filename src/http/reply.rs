@@ -1,8 +1,7 @@
 //! Answers in JSON and in plain text.
 
-use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
 /// A number with separators: 1234567 as `1,234,567`.
@@ -43,13 +42,12 @@ pub(super) fn text(status: StatusCode, body: String) -> Response {
 }
 
 fn answer(media_type: &'static str, status: StatusCode, body: Vec<u8>) -> Response {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    // `GET /stock/reduce` sells, and every other answer is soon out of date: no cache may answer
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(media_type)),
+        // `GET /stock/reduce` sells, and every other answer is soon out of date: no cache may answer
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (status, headers, body).into_response()
 }
 
 #[cfg(test)]

@@ -106,10 +106,9 @@ pub async fn serve(
         };
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
-        let io = ClientIo::new(stream, options.header_timeout);
         let router = TowerToHyperService::new(router.clone());
         let service = service_fn(move |request| answer(&router, request));
-        let io = TokioIo::new(io);
+        let io = TokioIo::new(ClientIo::new(stream, options.header_timeout));
         let connection = graceful.watch(http.serve_connection(io, service));
         connections.spawn(async move {
             // a broken connection is no fault of the service

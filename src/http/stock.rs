@@ -3,55 +3,28 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::Uri;
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
-use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use super::{access, body, params, reply};
+use super::{body, params, reply};
 use crate::inventory::{Inventory, Item, Stock};
-
-#[derive(Serialize)]
-struct ItemView<'a> {
-    item: &'a Item,
-    #[serde(flatten)]
-    stock: StockView,
-    sale: Option<u64>,
-}
+use crate::secret::Secret;
 
 /// The state of an item, here and in the events.
-#[derive(PartialEq, Serialize)]
-pub(super) struct StockView {
-    stock: i64,
-    lucky: i64,
-    initial: i64,
-    fence: Option<FenceView>,
-    orders: u64,
+#[derive(Serialize)]
+pub(super) struct StockView<'a> {
+    item: &'a Item,
+    #[serde(flatten)]
+    stock: &'a Stock,
     balanced: bool,
 }
 
-#[derive(PartialEq, Serialize)]
-struct FenceView {
-    cluster: String,
-    token: i64,
-}
-
-impl From<&Stock> for StockView {
-    fn from(stock: &Stock) -> Self {
-        let fence = |fence: Token| FenceView {
-            cluster: fence.cluster().to_string(),
-            token: fence.revision(),
-        };
-        Self {
-            stock: stock.stock,
-            lucky: stock.lucky,
-            initial: stock.initial,
-            fence: stock.fence.map(fence),
-            orders: stock.orders,
-            balanced: stock.is_balanced(),
-        }
+impl<'a> StockView<'a> {
+    pub(super) fn of(item: &'a Item, stock: &'a Stock) -> Self {
+        Self { item, stock, balanced: stock.is_balanced() }
     }
 }
 
@@ -65,7 +38,7 @@ struct NewSale {
 pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let stock = app.sale.stock(&item).await?;
-    Ok(view(&item, &stock))
+    Ok(reply::json(&StockView::of(&item, &stock)))
 }
 
 /// Starts a sale afresh.
@@ -76,7 +49,7 @@ pub(super) async fn start(
     let (head, content) = request.into_parts();
     match &app.extension {
         Some(extension) => extension.check_start(&head)?,
-        None => access::check_start(app.admin_token.as_ref(), &head.headers)?,
+        None => check_start(app.admin_token.as_ref(), &head.headers)?,
     }
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
@@ -90,9 +63,32 @@ pub(super) async fn start(
             Problem::new(ProblemType::BAD_BODY, detail)
         })?;
     let stock = app.sale.start(&item, sale.stock).await?;
-    Ok(view(&item, &stock))
+    Ok(reply::json(&StockView::of(&item, &stock)))
 }
 
-fn view(item: &Item, stock: &Stock) -> Response {
-    reply::json(&ItemView { item, stock: stock.into(), sale: stock.sale })
+/// Checks the headers of a request to start a sale, which deletes all orders of the one before. `token` is the
+/// admin token of this instance; without one, every start is refused.
+///
+/// # Errors
+/// `token-required` or `not-allowed`.
+fn check_start(token: Option<&Secret>, headers: &HeaderMap) -> Result<(), Problem> {
+    match token {
+        Some(token) if bearer(headers).is_some_and(|sent| token.matches(sent)) => Ok(()),
+        Some(_) => Err(Problem::new(
+            ProblemType::TOKEN_REQUIRED,
+            "send the admin token of this instance as `Authorization: Bearer <token>`",
+        )),
+        None => Err(Problem::new(
+            ProblemType::NOT_ALLOWED,
+            "this instance has no admin token: restart it with --admin-token-file or \
+             FLASH_SALE_ADMIN_TOKEN",
+        )),
+    }
+}
+
+/// The bearer token. The case of the scheme's name does not matter (RFC 9110, section 11.1).
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

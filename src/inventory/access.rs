@@ -98,9 +98,6 @@ impl Target {
 
     /// The node of the cluster at this address.
     pub(super) fn cluster_node(&self, node: &str) -> RedisResult<ConnectionInfo> {
-        if self.kind != TargetKind::Cluster {
-            return Err(OTHER_KIND.into());
-        }
         let host_and_port = node.rsplit_once(':');
         let parts = host_and_port.and_then(|(host, port)| Some((host, port.parse().ok()?)));
         let what = "the address of a node of the Redis Cluster is not understood";
@@ -118,12 +115,6 @@ impl fmt::Display for Target {
         f.write_str(&self.addresses().join(","))
     }
 }
-
-/// The file with the address has another kind of address by now.
-pub(super) const OTHER_KIND: (ErrorKind, &str) = (
-    ErrorKind::InvalidClientConfig,
-    "the address leads to another kind of store than before: restart the instance",
-);
 
 /// Another server, with the user, the password and the TLS of this one.
 pub(super) fn at(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
@@ -246,6 +237,9 @@ mod tests {
             ("redis-sentinel://:hidden@a/x#shop", "database number"),
             ("redis-sentinel://:hidden@#shop", "URL"),
             ("http-cluster://:hidden@a", "URL"),
+            ("redis://u:hidden@a/hidden", "URL"),
+            ("redis://u:hidden@a:port", "URL"),
+            ("u:hidden", "URL"),
         ] {
             let error = read(address).map(|target| target.to_string()).expect_err(address);
             assert!(error.contains(message), "{address}: {error}");

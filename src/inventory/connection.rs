@@ -14,15 +14,15 @@ use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisResult,
-    ServerErrorKind, Value,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, InfoDict, PushInfo, PushKind,
+    RedisResult, ServerErrorKind, Value,
 };
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::access::{OTHER_KIND, TargetKind};
+use super::access::TargetKind;
 use super::error::Effect;
-use super::server::LastServer;
+use super::sentinel::Watched;
 use super::{InventoryError, RedisAccess, sentinel};
 use crate::backoff::Backoff;
 
@@ -76,7 +76,47 @@ struct Server {
     address: String,
     /// Whether it is that of a node of a cluster.
     is_node: bool,
-    last: Arc<LastServer>,
+    /// The run id of the process that answered last, by its own account; each start has another one.
+    run_id: Mutex<Option<String>>,
+    /// The open connections, if sentinels named their server.
+    watched: Arc<Watched>,
+}
+
+impl Server {
+    /// Asks the server of a new connection for its process and role. Another process is logged; whether it has all
+    /// acknowledged data is checked by each call.
+    ///
+    /// # Errors
+    /// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a
+    /// Redis Cluster, where other nodes have other items, and the address is not that of the cluster. A server that
+    /// hides its role is accepted.
+    async fn identify(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+        let info: InfoDict = match redis::cmd("INFO").query_async(connection).await {
+            Ok(info) => info,
+            Err(error) if error.is_io_error() => return Err(error),
+            Err(_) => return Ok(()),
+        };
+        let field = |name| info.get::<String>(name);
+        let (Some(run_id), Some(role)) = (field("run_id"), field("role")) else { return Ok(()) };
+        // the second name is Valkey's
+        let mode = field("redis_mode").or_else(|| field("server_mode"));
+        if mode.is_some_and(|mode| mode == "cluster") && !self.is_node {
+            let kind = ErrorKind::InvalidClientConfig;
+            let what =
+                "this Redis is a node of a Redis Cluster: write redis-cluster:// for all of it";
+            return Err((kind, what).into());
+        }
+        let before = self.run_id.lock().replace(run_id.clone());
+        if let Some(before) = before.filter(|before| *before != run_id) {
+            let what = "another Redis process answers: after a restart or a failover";
+            tracing::warn!(before, now = run_id, "{what}");
+        }
+        if role == "slave" {
+            let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
+            return Err((kind, "this Redis is a replica, which takes no orders").into());
+        }
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -145,7 +185,8 @@ impl Connection {
         is_node: bool,
         options: InventoryOptions,
     ) -> Self {
-        let server = Server { access, address, is_node, last: Arc::default() };
+        let (run_id, watched) = (Mutex::default(), Arc::default());
+        let server = Server { access, address, is_node, run_id, watched };
         Self { server: Arc::new(server), options, slot: Arc::default() }
     }
 
@@ -260,26 +301,31 @@ impl Connection {
             });
         let server = Arc::clone(&self.server);
         let (_, connection) = shared_task(begins_at, async move {
-            let Server { access, address, is_node, last } = &*server;
+            let Server { access, address, is_node, watched, .. } = &*server;
             let target = access.target().map_err(std::io::Error::other)?;
             let found = match &target.kind {
                 _ if *is_node => target.cluster_node(address)?,
-                TargetKind::Server => target.nodes[0].clone(),
                 TargetKind::Sentinels(name) => {
                     // on a tie, the one that the first sentinel of the address names
                     sentinel::primaries(access, &target.nodes, name, connect_timeout)
                         .await?
                         .remove(0)
                 }
-                TargetKind::Cluster => return Err(OTHER_KIND.into()),
+                // a node of a cluster is refused below
+                TargetKind::Server | TargetKind::Cluster => target.nodes[0].clone(),
             };
             let address = found.addr().clone();
             let mut connection = access.connect(found, &config).await?;
             // within the time for one answer, as any other command
-            last.identify(&mut connection, *is_node).await?;
+            server.identify(&mut connection).await?;
             if let TargetKind::Sentinels(_) = target.kind {
-                let (access, last) = (access.clone(), Arc::clone(last));
-                sentinel::break_when_replaced(access, connect_timeout, last, (address, connected));
+                let (access, watched) = (access.clone(), Arc::clone(watched));
+                sentinel::break_when_replaced(
+                    access,
+                    connect_timeout,
+                    watched,
+                    (address, connected),
+                );
             }
             Ok(connection)
         });
@@ -300,6 +346,8 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::backoff::{FIRST, LONGEST};
 
@@ -311,17 +359,15 @@ mod tests {
         let mut now = Instant::now();
         assert_eq!(attempts.begin(now), now);
         let mut bound = FIRST;
-        let mut pauses = Vec::new();
+        let mut pauses = BTreeSet::new();
         for _ in 0..40 {
             // each attempt fails at once
             let pause = attempts.begin(now) - now;
             assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
             bound = (bound * 2).min(LONGEST);
             now += pause;
-            pauses.push(pause);
+            pauses.insert(pause);
         }
-        pauses.sort();
-        pauses.dedup();
         assert!(pauses.len() > 20, "they differ: {pauses:?}");
         now += GOOD_AFTER;
         assert_eq!(attempts.begin(now), now);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use redis::{FromRedisValue, InfoDict};
 
 use super::connection::Connection;
@@ -15,32 +15,23 @@ impl Inventory {
     /// sentence, not an error.
     ///
     /// # Errors
-    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if no primary answers.
+    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if some primary does not answer.
     pub async fn durability(&self) -> Result<Vec<String>, InventoryError> {
         let servers = self.shards.all().await?;
-        let answers = join_all(servers.iter().map(|server| self.durability_of(server))).await;
-        if !self.shards.is_cluster() || answers.iter().all(Result::is_err) {
-            return answers.into_iter().collect::<Result<Vec<_>, _>>().map(|all| all.concat());
-        }
-        let of_nodes = servers.iter().zip(answers).flat_map(|(server, answer)| {
-            // one that is away does not hide the others
-            let away =
-                "Redis cannot be reached, so its settings are not checked: check them by hand.";
-            let warnings = answer.unwrap_or_else(|_| vec![away.to_owned()]).into_iter();
-            warnings.map(|warning| format!("{}: {warning}", server.address()))
+        let answers = try_join_all(servers.iter().map(|server| self.durability_of(server))).await?;
+        let of_servers = servers.iter().zip(answers).flat_map(|(server, warnings)| {
+            warnings.into_iter().map(|warning| format!("{}: {warning}", server.address()))
         });
-        Ok(of_nodes.collect())
+        Ok(of_servers.collect())
     }
 
     async fn durability_of(&self, server: &Connection) -> Result<Vec<String>, InventoryError> {
         let info: Option<InfoDict> = unless_refused(server, &["INFO"]).await?;
-        let names = ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"];
-        let question = [&["CONFIG", "GET"][..], &names].concat();
-        let settings: Option<HashMap<String, String>> = unless_refused(server, &question).await?;
-        let settings = settings.unwrap_or_default();
         let info = |name: &str| info.as_ref()?.get::<String>(name);
-        // INFO has most of it where CONFIG is forbidden
-        let setting = |name: &str, in_info| settings.get(name).cloned().or_else(|| info(in_info));
+        // the one setting that INFO does not have
+        let question = ["CONFIG", "GET", "appendfsync"];
+        let synced: Option<HashMap<String, String>> = unless_refused(server, &question).await?;
+        let synced = synced.and_then(|mut settings| settings.remove("appendfsync"));
         let not_checked = |setting: &str| {
             format!(
                 "Redis does not show its setting `{setting}`, so acknowledged orders may be lost: check it \
@@ -49,24 +40,22 @@ impl Inventory {
         };
 
         let mut warnings = Vec::new();
-        let appends = setting("appendonly", "aof_enabled");
-        let is_appending = appends.as_deref().map(|value| matches!(value, "yes" | "1"));
-        match (is_appending, settings.get("appendfsync").map(String::as_str)) {
-            (Some(true), Some("always")) => {}
-            (Some(true), Some(value)) => warnings.push(format!(
+        match (info("aof_enabled").as_deref(), synced.as_deref()) {
+            (Some("1"), Some("always")) => {}
+            (Some("1"), Some(value)) => warnings.push(format!(
                 "Redis answers before its data is on disk (`appendfsync {value}`): if the machine \
                  stops, acknowledged orders are lost. Set `appendfsync always`."
             )),
-            (Some(true), None) => warnings.push(not_checked("appendfsync")),
-            (Some(false), _) => warnings.push(
+            (Some("1"), None) => warnings.push(not_checked("appendfsync")),
+            (Some(_), _) => warnings.push(
                 "Redis keeps no append-only file: if it stops, every order since its last snapshot \
                  is lost. Set `appendonly yes` and `appendfsync always`."
                     .to_owned(),
             ),
             (None, _) => warnings.push(not_checked("appendonly")),
         }
-        let has_limit = setting("maxmemory", "maxmemory").is_none_or(|limit| limit != "0");
-        match setting("maxmemory-policy", "maxmemory_policy") {
+        let has_limit = info("maxmemory").is_none_or(|limit| limit != "0");
+        match info("maxmemory_policy") {
             // the other policies evict only keys that expire, and the keys of a sale never do
             Some(policy) if policy.starts_with("allkeys-") && has_limit => warnings.push(format!(
                 "Redis may evict stock and orders when its memory is full (`maxmemory-policy {policy}`). Set \
@@ -74,14 +63,6 @@ impl Inventory {
             )),
             Some(_) => {}
             None => warnings.push(not_checked("maxmemory-policy")),
-        }
-        if info("aof_last_write_status").is_some_and(|status| status == "err") {
-            warnings.push("The last write of Redis to its disk failed. See its log.".to_owned());
-        }
-        if info("role").is_some_and(|role| role == "slave") {
-            let what =
-                "This Redis is a replica, which takes no orders. Use the address of the primary.";
-            warnings.push(what.to_owned());
         }
         if let Some(wanted) = self.replicas().map(|replicas| replicas.count) {
             match info("connected_slaves").and_then(|count| count.parse::<u32>().ok()) {

@@ -162,12 +162,6 @@ impl Effect {
     }
 }
 
-/// Whether the server answered with this error. After any other (I/O, an answer that cannot be parsed) it is
-/// unknown what the server did.
-pub(super) fn is_answer(error: &RedisError) -> bool {
-    error.code().is_some()
-}
-
 fn is_refused_login(error: &RedisError) -> bool {
     error.kind() == ErrorKind::InvalidClientConfig
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))

@@ -17,3 +17,7 @@ else
   end
   lost = lost and rolled_back(lost)
 end
+
+local function state()
+  return {stock, get(LUCKY), get(INITIAL), fence, redis.call('LLEN', LEDGER), sale}
+end

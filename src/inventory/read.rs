@@ -53,17 +53,10 @@ static STOCK_AND_ORDERS: LazyLock<Script> = reader!(
 );
 
 /// What an operator inspects: all that there is, also after a roll-back.
-static INSPECT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "#!lua flags=allow-oom
-        local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
-        local found = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, ROLLBACK_DETECTED, SALE)
-        local id = redis.call('LINDEX', LEDGER, -1)
-        local record = id and redis.call('HGET', ORDERS, id)
-        local length = redis.call('LLEN', LEDGER)
-        return {{found[1], found[2], found[3], found[4], length, found[6]}, found[5], id, record}",
-    )
-});
+static INSPECT: LazyLock<Script> = reader!(
+    "local id = redis.call('LINDEX', LEDGER, -1)
+    return {state(), rollback_detected, id, id and redis.call('HGET', ORDERS, id)}"
+);
 
 /// All that the store has of an item, also after a roll-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +94,7 @@ static POLL: LazyLock<Script> = reader!(
       end
       found = redis.call('HMGET', ORDERS, unpack(ids))
     end
-    return {{stock, get(LUCKY), get(INITIAL), fence, length, sale}, known and 1 or 0, step, ids, found}"
+    return {state(), known and 1 or 0, step, ids, found}"
 );
 
 /// How far a ledger was read.
@@ -175,7 +168,7 @@ impl Inventory {
     }
 
     /// Up to `limit` orders of the ledger behind position `after` (0: from the first), in the order
-    /// of acceptance. At most [`MAX_PAGE`](Self::MAX_PAGE), whatever the limit; fewer than asked for
+    /// of acceptance. At least one and at most [`MAX_PAGE`](Self::MAX_PAGE), whatever the limit; fewer than asked for
     /// only at the end.
     ///
     /// # Errors
@@ -187,12 +180,10 @@ impl Inventory {
         limit: u32,
     ) -> Result<Vec<Accepted>, InventoryError> {
         let keys = Keys::of(item);
-        let limit = limit.min(Self::MAX_PAGE);
-        // No ledger is as long as this; beyond it, Redis would refuse the number.
-        let first = i64::try_from(after).unwrap_or(i64::MAX).min(i64::MAX - i64::from(limit));
-        // The last index is inclusive, and -1 would mean the end of the list: a limit of 0 is any empty range.
-        let last = first + i64::from(limit) - 1;
-        let (first, last) = if limit == 0 { (1, 0) } else { (first, last) };
+        let limit = limit.clamp(1, Self::MAX_PAGE);
+        // no ledger is longer, and Redis would refuse some larger numbers
+        let first = after.min(u64::from(u32::MAX));
+        let last = first + u64::from(limit) - 1;
         let call = Call::read(&LEDGER, item, &self.watermarks.of(item)).arg(first).arg(last);
         let page: Option<(Vec<Text>, Vec<Option<Text>>)> = self.read(call).await?;
         let (ids, records) = page.ok_or(InventoryError::UnknownItem)?;

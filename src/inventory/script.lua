@@ -149,15 +149,12 @@ if position ~= records then return damaged(LEDGER, 'and ' .. ORDERS .. ' differ 
 local instance = ARGV[8]
 local ids = {}
 for i = 1, (#ARGV - 8) / 3 do ids[i] = ARGV[3 * i + 6] end
-local known
+if asks_for_order then ids[#ids + 1] = ARGV[3] end
+local known = redis.call('HMGET', ORDERS, unpack(ids))
 if asks_for_order then
-  ids[#ids + 1] = ARGV[3]
-  known = redis.call('HMGET', ORDERS, unpack(ids))
   lost = lacks_order(known[#ids])
   if lost then return rolled_back(lost) end
   ids[#ids] = nil
-else
-  known = redis.call('HMGET', ORDERS, unpack(ids))
 end
 
 if operation == 'probe' then return {'ok', sale, fence} end

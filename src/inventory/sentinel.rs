@@ -4,7 +4,7 @@
 //! (<https://redis.io/docs/latest/develop/reference/sentinel-clients/>), except that all sentinels are asked at once, each
 //! for a short time, and the primary is the one that most of them name: a single sentinel may be cut off from the others
 //! together with the former primary, and not learn of the failover. The server that they name must say itself that it is
-//! a primary ([`LastServer::identify`]), since sentinels may learn late of a failover.
+//! a primary ([`Connection`](super::connection::Connection) asks), since sentinels may learn late of a failover.
 //!
 //! The Redis client's own Sentinel client has fixed time limits, opens one more connection for the question of the
 //! role, and believes one sentinel.
@@ -21,8 +21,7 @@ use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, Redi
 use tokio::time::{sleep, timeout};
 
 use super::RedisAccess;
-use super::access::{OTHER_KIND, TargetKind, at};
-use super::server::LastServer;
+use super::access::{TargetKind, at};
 
 /// How often to ask whether the primary of the open connections is still the primary.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,9 +75,8 @@ pub(super) async fn primaries(
         let errors = errors.collect::<Vec<_>>().join("; ");
         return Err((ErrorKind::Io, "no sentinel names the primary", errors).into());
     }
-    let refusal = errors.into_iter().next().map(|(_, error)| error);
     // an address has at least one sentinel
-    Err(refusal.unwrap_or_else(|| OTHER_KIND.into()))
+    Err(errors.swap_remove(0).1)
 }
 
 /// Asks one sentinel. It gets user and password only if it asks for them: often it has none.
@@ -107,27 +105,26 @@ async fn ask(
 pub(super) fn break_when_replaced(
     access: RedisAccess,
     within: Duration,
-    store: Arc<LastServer>,
+    watched: Arc<Watched>,
     connection: (ConnectionAddr, Weak<AtomicBool>),
 ) {
-    let mut watched = store.watched.lock();
-    watched.push(connection);
-    let has_task = watched.len() > 1;
-    drop(watched);
-    if has_task {
+    let mut connections = watched.lock();
+    connections.push(connection);
+    if connections.len() > 1 {
         return;
     }
+    drop(connections);
     tokio::spawn(async move {
         loop {
             sleep(CHECK_INTERVAL).await;
             // read before the question: the answer may be older than a connection that is opened later
-            let Some(watched) = still_open(&store.watched) else { return };
+            let Some(connections) = still_open(&watched) else { return };
             let Ok(target) = access.target() else { continue };
             let TargetKind::Sentinels(name) = &target.kind else { continue };
             // if no sentinel answers, connections stay open
             let named = primaries(&access, &target.nodes, name, within).await;
             let Ok(named) = named else { continue };
-            for (address, is_broken) in watched {
+            for (address, is_broken) in connections {
                 if named.iter().all(|named| *named.addr() != address)
                     && let Some(is_broken) = is_broken.upgrade()
                 {

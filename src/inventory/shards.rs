@@ -22,14 +22,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::access::{Target, TargetKind};
 use super::connection::{Answers, Connection, Pauses, SharedResult, shared_task};
-use super::error::is_answer;
 use super::{InventoryError, InventoryOptions, Item, RedisAccess};
 use crate::safeguard::REDIRECTS;
 
 /// How many slots a cluster has.
 const SLOTS: u16 = 16384;
 
-/// How often one call follows `MOVED` and `ASK`, however long the nodes take to answer.
+/// How often one call is sent again at least, however long the nodes take to answer.
 const MAX_HOPS: u32 = 5;
 
 /// How long a call is sent again while some of its keys are at one node and some at another, or the nodes name each
@@ -157,17 +156,9 @@ impl fmt::Debug for Shards {
 
 impl Cluster {
     fn connection(&self, node: &Node) -> Connection {
-        let mut connections = self.connections.lock();
-        if let Some(connection) = connections.get(node) {
-            return connection.clone();
-        }
-        // forget the nodes that left the cluster
-        if let Some(slots) = &self.map.state.lock().slots {
-            connections.retain(|node, _| slots.nodes.contains(node));
-        }
-        let access = self.map.access.clone();
-        let connection = Connection::new(access, node.to_string(), true, self.options);
-        connections.entry(node.clone()).or_insert(connection).clone()
+        let connect =
+            || Connection::new(self.map.access.clone(), node.to_string(), true, self.options);
+        self.connections.lock().entry(node.clone()).or_insert_with(connect).clone()
     }
 
     /// Sends a command about keys of one slot to the node that serves it.
@@ -206,25 +197,21 @@ impl Cluster {
                 kind,
                 ErrorKind::Server(Moved | ClusterDown | BusyLoading | MasterDown | ReadOnly)
             );
-            if is_map_outdated || !is_answer(error) {
+            if is_map_outdated || error.code().is_none() {
                 self.map.refresh();
             }
-            let has_time = Instant::now() < gives_up_at;
             match kind {
-                // nothing was done
-                ErrorKind::Server(Moved | Ask) if hops < MAX_HOPS || has_time => {
+                // nothing was done: the slot has moved, or it moves and only some of the keys are at this node
+                ErrorKind::Server(Moved | Ask | TryAgain)
+                    if hops < MAX_HOPS || Instant::now() < gives_up_at =>
+                {
                     hops += 1;
                     redirect =
                         named_in(error, &node).map(|node| (node, kind == ErrorKind::Server(Ask)));
                     // at the end of a move, two nodes name each other for a moment
-                    if hops > 1 {
+                    if hops > 1 || redirect.is_none() {
                         sleep(TRY_AGAIN_PAUSE).await;
                     }
-                }
-                // nothing was done: the slot moves, and only some of the keys are at this node
-                ErrorKind::Server(TryAgain) if has_time => {
-                    hops = 0;
-                    sleep(TRY_AGAIN_PAUSE).await;
                 }
                 _ => return answer,
             }
@@ -250,7 +237,7 @@ fn node_at(host: &str, port: u16, asked: &Node) -> Option<Node> {
 }
 
 /// The slot of keys with this hash tag: its CRC16 (XMODEM) modulo 16384.
-fn slot_of(tag: &str) -> u16 {
+pub(super) fn slot_of(tag: &str) -> u16 {
     let shift = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
     let byte = |crc: u16, byte: u8| (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| shift(crc));
     tag.bytes().fold(0, byte) % SLOTS
@@ -466,29 +453,21 @@ mod tests {
         let range = |first, last, nodes: &[Value]| {
             Value::Array([&[Value::Int(first), Value::Int(last)], nodes].concat())
         };
-        let asked = Node::from("asked:1");
+        let of = Node::from("asked:1");
         let answer = Value::Array(vec![
             range(0, 9, &[node("a", 7), node("b", 8)]),
             range(10, 10, &[node("", 9)]),
             range(12, 20, &[node("nil", 9)]),
             range(21, 30, &[node("?", 9)]),
         ]);
-        let slots = Slots::parse(answer, &asked).expect("an answer");
-        let primary = |slot| slots.primary_of(slot);
-        for (slot, node) in [
-            (0, Some("a:7")),
-            (9, Some("a:7")),
-            (10, Some("asked:9")),
-            (11, None),
-            (12, Some("asked:9")),
-            (21, None),
-            (31, None),
-        ] {
-            assert_eq!(primary(slot).map(|node| &**node), node, "{slot}");
-        }
+        let slots = Slots::parse(answer, &of).expect("an answer");
+        let primaries =
+            [0, 9, 10, 11, 12, 21, 31].map(|slot| slots.primary_of(slot).map(|node| &**node));
+        let (a, asked) = (Some("a:7"), Some("asked:9"));
+        assert_eq!(primaries, [a, a, asked, None, asked, None, None]);
         let nodes: Vec<_> = slots.nodes.iter().map(|node| &**node).collect();
         assert_eq!(nodes, ["a:7", "asked:9", "b:8"]);
-        assert_eq!(Slots::parse(Value::Okay, &asked), None);
-        assert_eq!(Slots::parse(Value::Array(vec![Value::Array(vec![])]), &asked), None);
+        assert_eq!(Slots::parse(Value::Okay, &of), None);
+        assert_eq!(Slots::parse(Value::Array(vec![Value::Array(vec![])]), &of), None);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use redis::{Cmd, FromRedisValue, Value};
 
 use super::error::Effect;
 use super::script::{self, Call, Done};
-use super::shards::Shards;
+use super::shards::{Shards, slot_of};
 use super::stock::began;
 use super::watermark::Watermarks;
 use super::{
@@ -286,7 +285,9 @@ impl Inventory {
     async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
         let (shards, replicas) = match (call.effect, &self.replicated_connections) {
             (Effect::Write, Some((connections, replicas))) => {
-                (&connections[connection_of(call.item)], Some(*replicas))
+                // always the same one for an item
+                let slot = slot_of(call.item.name().unwrap_or_default());
+                (&connections[usize::from(slot) % REPLICATED_CONNECTIONS], Some(*replicas))
             }
             _ => (&self.shards, None),
         };
@@ -315,14 +316,6 @@ impl Inventory {
         self.watermarks.note(item, &probed);
         probed.map(drop)
     }
-}
-
-/// The connection for the writes of `item`: always the same one.
-fn connection_of(item: &Item) -> usize {
-    let mut hasher = DefaultHasher::new();
-    item.hash(&mut hasher);
-    // the remainder is below 8
-    usize::try_from(hasher.finish() % REPLICATED_CONNECTIONS as u64).unwrap_or(0)
 }
 
 fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {

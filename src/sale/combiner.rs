@@ -47,51 +47,60 @@ impl EtcdLock {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
-        let served = ServedQueue { lock: self.clone(), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(async move { served.lock.serve(&served.queue).await });
+        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
+        self.context.tasks.spawn(async move { combiner.run().await });
         queue.push(order)
     }
+}
 
-    /// Removes the queue from the map, and returns whether it is gone; one with orders stays.
-    fn remove_empty(&self, queue: &OrderQueue) -> bool {
-        let mut queues = self.queues.lock();
-        let is_empty = queue.len() == 0;
-        if is_empty {
-            queues.remove(queue.item());
-        }
-        is_empty
+/// Serves the queue of one item. When its task ends, also by a panic, the drop of this value answers the orders that
+/// still wait, and the next order creates a new queue.
+struct Combiner {
+    lock: EtcdLock,
+    queue: Arc<OrderQueue>,
+}
+
+impl Combiner {
+    /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
+    /// meanwhile.
+    async fn run(&self) {
+        self.queue.while_expiring(self.serve(), |waiting| self.too_late(waiting)).await;
     }
 
-    /// Serves a queue until no order came for a while, or the sale stops.
-    async fn serve(&self, queue: &OrderQueue) {
-        let mut policy = HoldPolicy::new(self.context.options.tenure);
+    async fn serve(&self) {
+        let Self { lock, queue } = self;
+        let stopping = &lock.context.stopping;
+        let mut policy = HoldPolicy::new(lock.context.options.tenure);
         loop {
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return,
+                () = stopping.cancelled() => return,
                 () = queue.arrival() => {}
-                () = sleep(IDLE_TIMEOUT) => if self.remove_empty(queue) { return },
+                () = sleep(IDLE_TIMEOUT) => {
+                    let mut queues = lock.queues.lock();
+                    if queue.len() == 0 {
+                        queues.remove(&queue.item);
+                        return;
+                    }
+                }
             }
             let asked_at = Instant::now();
-            let lock = self.take(queue.item());
-            let locked = tokio::select! {
+            let pause = tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return,
-                locked = queue.while_orders_wait(lock, |waiting| self.too_late(queue, waiting)) => locked,
-            };
-            let pause = match locked {
-                Some(Ok(guard)) => self.hold(queue, guard, &mut policy, asked_at).await,
-                Some(Err(error)) => {
-                    let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
-                    let error = Arc::new(error);
-                    queue.fail_all(|_| unavailable(Arc::clone(&error)));
-                    Some(pause)
-                }
-                // no order waits any more
-                None => None,
+                () = stopping.cancelled() => return,
+                locked = lock.take(&queue.item) => match locked {
+                    Ok(guard) => self.hold(guard, &mut policy, asked_at).await,
+                    Err(error) => {
+                        let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
+                        let error = Arc::new(error);
+                        queue.fail_all(|_| unavailable(Arc::clone(&error)));
+                        Some(pause)
+                    }
+                },
+                () = queue.desertion() => None,
             };
             if let Some(pause) = pause {
-                queue.while_expiring(sleep(pause), |waiting| self.too_late(queue, waiting)).await;
+                sleep(pause).await;
             }
         }
     }
@@ -99,41 +108,43 @@ impl EtcdLock {
     /// Runs batches until the lock is released or lost. Returns the pause before it is taken again, if there is one.
     async fn hold(
         &self,
-        queue: &OrderQueue,
         mut guard: Guard,
         policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let SaleContext { metrics, stopping, options, .. } = &*self.context;
-        let mut tenure = Some(metrics.granted(asked_at));
-        policy.granted(Instant::now(), guard.enqueued_in());
+        let Self { lock, queue } = self;
+        let SaleContext { metrics, stopping, options, .. } = &*lock.context;
         loop {
-            let waiting = queue.len();
-            let is_contended = guard.is_contended();
-            let runs = if is_contended {
-                policy.runs_another(Instant::now(), waiting)
-            } else {
-                waiting > 0
-            };
-            if runs {
-                let batch = queue.take(options.batch_size);
-                // all buyers may have disconnected
-                if batch.is_empty() {
+            let tenure = metrics.granted(asked_at);
+            policy.granted(Instant::now(), guard.enqueued_in());
+            loop {
+                let waiting = queue.len();
+                let is_contended = guard.is_contended();
+                let runs = if is_contended {
+                    policy.runs_another(Instant::now(), waiting)
+                } else {
+                    waiting > 0
+                };
+                if runs {
+                    let batch = queue.take(options.batch_size);
+                    let orders = batch.len();
+                    // all buyers may have disconnected
+                    if orders > 0 {
+                        match self.run_batch(&guard, batch, policy.ends_at()).await {
+                            Ok(took) => policy.ran(Instant::now(), took, orders),
+                            Err(pause) => return Some(pause),
+                        }
+                    }
                     continue;
                 }
-                let orders = batch.len();
-                match self.run(queue, &guard, batch, policy.ends_at()).await {
-                    Ok(took) => policy.ran(Instant::now(), took, orders),
-                    Err(pause) => return Some(pause),
+                if is_contended {
+                    break;
                 }
-                continue;
-            }
-            if !is_contended {
                 tokio::select! {
                     biased;
                     () = stopping.cancelled() => return None,
-                    () = queue.arrival() => continue,
-                    () = guard.contended() => continue,
+                    () = queue.arrival() => {}
+                    () = guard.contended() => {}
                     () = guard.lost() => {
                         metrics.lost_tenures.add(1);
                         return None;
@@ -145,17 +156,15 @@ impl EtcdLock {
             if !policy.has_sold() {
                 return None;
             }
-            drop(tenure.take());
+            drop(tenure);
             metrics.handovers.add(1);
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
             // this way release and claim are one transaction.
-            let turn =
-                queue.while_expiring(guard.requeue(), |waiting| self.too_late(queue, waiting));
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
-                next = turn => next,
+                next = guard.requeue() => next,
             };
             match next {
                 Ok(next) => guard = next,
@@ -164,8 +173,6 @@ impl EtcdLock {
                     return None;
                 }
             }
-            tenure = Some(metrics.granted(asked_at));
-            policy.granted(Instant::now(), guard.enqueued_in());
         }
     }
 
@@ -175,14 +182,14 @@ impl EtcdLock {
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
     /// and no other instance waits for it. A store that does not answer this instance may answer another
     /// one.
-    async fn run(
+    async fn run_batch(
         &self,
-        queue: &OrderQueue,
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
     ) -> Result<Duration, Duration> {
-        let SaleContext { inventory, options, metrics, stock_reads, .. } = &*self.context;
+        let Self { lock, queue } = self;
+        let SaleContext { inventory, options, metrics, stock_reads, .. } = &*lock.context;
         let put_back_for_another_tenure = |batch| {
             queue.put_back(batch);
             metrics.lost_tenures.add(1);
@@ -195,7 +202,7 @@ impl EtcdLock {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
             let sent_at = Instant::now();
             let ran =
-                inventory.reduce(queue.item(), Some(entry.token()), &options.instance, &orders);
+                inventory.reduce(&queue.item, Some(entry.token()), &options.instance, &orders);
             let ran = ran.await;
             metrics.batch(orders.len(), sent_at, &ran);
             match ran {
@@ -205,7 +212,7 @@ impl EtcdLock {
                     if !is_stale(&error) {
                         tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
                         // the next orders read the stock first, and soon notice that the store does not answer
-                        stock_reads.forget(queue.item());
+                        stock_reads.forget(&queue.item);
                         queue.set_store_error(Some(Arc::clone(&error)));
                     }
                     Err(error)
@@ -217,15 +224,13 @@ impl EtcdLock {
                 && !entry.is_lost()
                 && !(entry.is_contended() && Instant::now() >= ends_at)
         };
-        let answered = until_known(send, may_repeat);
-        let Failed { latest, unknown } =
-            match queue.while_expiring(answered, |waiting| self.too_late(queue, waiting)).await {
-                Ok((outcomes, took)) => {
-                    self.answer(queue, batch, outcomes);
-                    return Ok(took);
-                }
-                Err(failed) => failed,
-            };
+        let Failed { latest, unknown } = match until_known(send, may_repeat).await {
+            Ok((outcomes, took)) => {
+                self.answer(batch, outcomes);
+                return Ok(took);
+            }
+            Err(failed) => failed,
+        };
         if let Some(unknown) = unknown {
             for waiting in &mut batch {
                 waiting.unknown.get_or_insert_with(|| Arc::clone(&unknown));
@@ -250,14 +255,15 @@ impl EtcdLock {
     }
 
     /// Answers the orders of a batch.
-    fn answer(&self, queue: &OrderQueue, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
+    fn answer(&self, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
+        let Self { lock, queue } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted.remaining),
             Outcome::SoldOut { remaining } => Some(*remaining),
             Outcome::Conflict | Outcome::Damaged { .. } => None,
         });
         if let Some(left) = left.min() {
-            self.context.stock_reads.note(queue.item(), i64::try_from(left).unwrap_or(i64::MAX));
+            lock.context.stock_reads.note(&queue.item, i64::try_from(left).unwrap_or(i64::MAX));
         }
         queue.set_store_error(None);
         for (waiting, outcome) in batch.into_iter().zip(outcomes) {
@@ -276,15 +282,15 @@ impl EtcdLock {
         error.is_retryable()
             && !is_refused
             && Instant::now() < deadline
-            && !self.context.stopping.is_cancelled()
+            && !self.lock.context.stopping.is_cancelled()
             && !batch.iter().all(WaitingOrder::is_disconnected)
     }
 
     /// The error of an order whose time is over.
-    fn too_late(&self, queue: &OrderQueue, waiting: &WaitingOrder) -> SaleError {
-        match waiting.stale.clone().or_else(|| queue.store_error()) {
-            Some(error) => SaleError::of_read(error, queue.item()),
-            None => self.not_granted(),
+    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
+        match waiting.stale.clone().or_else(|| self.queue.store_error()) {
+            Some(error) => SaleError::of_read(error, &self.queue.item),
+            None => self.lock.not_granted(),
         }
     }
 }
@@ -293,17 +299,10 @@ fn is_stale(error: &InventoryError) -> bool {
     matches!(error, InventoryError::StaleToken { .. })
 }
 
-/// The queue that a task serves. When the task ends, also by a panic, the drop of this value answers the orders that
-/// still wait, and the next order creates a new queue.
-struct ServedQueue {
-    lock: EtcdLock,
-    queue: Arc<OrderQueue>,
-}
-
-impl Drop for ServedQueue {
+impl Drop for Combiner {
     fn drop(&mut self) {
         let Self { lock, queue } = self;
-        lock.context.stock_reads.forget(queue.item());
+        lock.context.stock_reads.forget(&queue.item);
         // its task may have removed it already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
         queue.fail_all(|_| SaleError::Stopping);

@@ -53,7 +53,7 @@ pub trait SaleGuard: Send + Sync + 'static {
 }
 
 /// A guard as the page, the log and the metrics show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuardStatus {
     /// Its name.
     pub name: &'static str,

@@ -1,14 +1,21 @@
-//! The locks of the items: taking one, and asking who holds it.
+//! The guard of the service: the lock that all instances share. Taking it, and asking who holds it.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry};
-use tokio::time::{sleep, timeout};
+use fenced_lock::{
+    BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
+};
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{EtcdLock, SaleError};
-use crate::inventory::Item;
+use super::guard::{GuardStatus, SaleGuard};
+use super::order_queue::OrderQueue;
+use super::retry::until_known;
+use super::{SaleContext, SaleError};
+use crate::inventory::{InventoryError, Item, Order, Outcome, Stock};
 use crate::throttle::Throttle;
 
 /// How long a question about a lock may take: less than the readiness check, which could not tell who is silent.
@@ -16,6 +23,9 @@ const QUESTION_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The pause before the next request for a lock after a failure of the lock service.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many locks the readiness check tries.
+const MAX_CHECKED_LOCKS: usize = 8;
 
 /// The name of an item's lock. It has a `:` and no `/`: other etcd clients that wait for the lock `a` also
 /// wait for all keys of a lock `a/b`.
@@ -26,7 +36,22 @@ pub fn lock_name(base: &str, item: &Item) -> String {
     }
 }
 
+/// The lock that all instances share. An instance takes it for all orders that wait there. Clones share everything.
+///
+/// `combiner` serves the queues.
+#[derive(Clone)]
+pub struct EtcdLock {
+    pub(super) context: Arc<SaleContext>,
+    pub(super) sessions: SessionKeeper,
+    pub(super) queues: Arc<parking_lot::Mutex<HashMap<Item, Arc<OrderQueue>>>>,
+}
+
 impl EtcdLock {
+    /// A guard that takes the lock in these sessions.
+    pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
+        Self { context: Arc::clone(context), sessions, queues: Arc::default() }
+    }
+
     /// The name of the lock of `item`.
     pub(super) fn name_of(&self, item: &Item) -> String {
         lock_name(&self.context.options.lock_name, item)
@@ -54,12 +79,6 @@ impl EtcdLock {
         }
     }
 
-    /// The same, for as long as an order may wait.
-    pub(super) async fn take_in_time(&self, item: &Item) -> Result<Guard, SaleError> {
-        let locked = timeout(self.context.options.wait_timeout, self.take(item)).await;
-        locked.map_err(|_| self.not_granted())?.map_err(unavailable)
-    }
-
     /// Why a lock was not granted in time.
     pub(super) fn not_granted(&self) -> SaleError {
         let waited = self.context.options.wait_timeout;
@@ -67,32 +86,6 @@ impl EtcdLock {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
             _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
         }
-    }
-
-    /// The claims on the lock of `item`, the holder first.
-    pub(super) async fn claims(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        self.in_time(async { self.mutex(item).await?.queue().await.map_err(unavailable) }).await
-    }
-
-    /// Whether the lock of one of these items can be had.
-    pub(super) async fn check_locks(&self, items: Vec<Item>) -> Result<(), SaleError> {
-        self.in_time(self.check_one(items)).await
-    }
-
-    async fn check_one(&self, items: Vec<Item>) -> Result<(), SaleError> {
-        let mut first_error = None;
-        for item in items {
-            let mutex = self.mutex(&item).await?;
-            let error = match mutex.probe().await.map_err(unavailable) {
-                Ok(Some(front)) if front.lease == 0 => {
-                    SaleError::LockBlocked { item, key: front.key }
-                }
-                Ok(_) => return Ok(()),
-                Err(error) => error,
-            };
-            first_error.get_or_insert(error);
-        }
-        first_error.map_or(Ok(()), Err)
     }
 
     /// The answer to a question, or why there is none.
@@ -113,6 +106,89 @@ impl EtcdLock {
     }
 }
 
+impl SaleGuard for EtcdLock {
+    fn status(&self) -> GuardStatus {
+        GuardStatus { name: "etcd", description: "the lock", ..GuardStatus::default() }
+    }
+
+    /// Reads the stock first, unless the last read had enough units.
+    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
+        Box::pin(async move {
+            let context = &self.context;
+            if !context.stock_reads.had_enough_for(&order)
+                && let Some(outcome) = context.check_stock(&order).await?
+            {
+                return Ok(outcome);
+            }
+            let id = order.id.clone();
+            // only a task that panicked drops the reply, and its effect is unknown
+            self.push(order)?.await.unwrap_or_else(|source| {
+                Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
+            })
+        })
+    }
+
+    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
+        Box::pin(async move {
+            let wait_timeout = self.context.options.wait_timeout;
+            let locked = timeout(wait_timeout, self.take(item)).await;
+            let guard = locked.map_err(|_| self.not_granted())?.map_err(unavailable)?;
+            let deadline = Instant::now() + wait_timeout;
+            let start = || async {
+                let started = self.context.inventory.start(item, Some(guard.token()), units).await;
+                started.map_err(Arc::new)
+            };
+            // while the lock is held no order can run, so repeating the start changes nothing
+            let may_repeat = |error: &InventoryError| {
+                !guard.is_lost() && error.is_retryable() && Instant::now() < deadline
+            };
+            // an attempt without an answer outweighs a later refusal: the sale may have been started
+            until_known(start, may_repeat).await.map_err(|failed| {
+                SaleError::of_start(failed.unknown.unwrap_or(failed.latest), item)
+            })
+        })
+    }
+
+    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
+        let queue = async { self.mutex(item).await?.queue().await.map_err(unavailable) };
+        Box::pin(self.in_time(queue))
+    }
+
+    fn lock_name(&self, item: &Item) -> Option<String> {
+        Some(self.name_of(item))
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
+        Box::pin(self.in_time(async {
+            let mut first_error = None;
+            for item in self.context.inventory.known_items(MAX_CHECKED_LOCKS) {
+                let mutex = self.mutex(&item).await?;
+                let error = match mutex.probe().await.map_err(unavailable) {
+                    Ok(Some(front)) if front.lease == 0 => {
+                        SaleError::LockBlocked { item, key: front.key }
+                    }
+                    Ok(_) => return Ok(()),
+                    Err(error) => error,
+                };
+                first_error.get_or_insert(error);
+            }
+            first_error.map_or(Ok(()), Err)
+        }))
+    }
+
+    fn sessions(&self) -> Option<&SessionKeeper> {
+        Some(&self.sessions)
+    }
+
+    fn waiting(&self) -> usize {
+        self.queues.lock().values().map(|queue| queue.len()).sum()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.sessions.close())
+    }
+}
+
 /// Logs the first claim of the queue, for a claim that has waited long.
 fn log_first_claim(mutex: Mutex) {
     static THROTTLE: Throttle = Throttle::new(Duration::from_secs(10));
@@ -120,27 +196,17 @@ fn log_first_claim(mutex: Mutex) {
     tokio::spawn(async move {
         let front = timeout(QUESTION_TIMEOUT, mutex.probe()).await;
         let Ok(Ok(Some(front))) = front else { return };
-        let (lock, key, instance) = (mutex.name(), front.key, front.label);
+        let lock = mutex.name();
         if front.lease == 0 {
             tracing::error!(
                 lock,
-                key,
+                key = front.key,
                 suppressed,
                 "a key without a lease holds the lock and never ends by itself: nothing is sold until an \
                  operator deletes it"
             );
         } else {
-            let lease = format!("{:x}", front.lease);
-            let age = front.age.map(tracing::field::debug);
-            tracing::warn!(
-                lock,
-                key,
-                lease,
-                instance,
-                age,
-                suppressed,
-                "the lock has been held for long"
-            );
+            tracing::warn!(lock, ?front, suppressed, "the lock has been held for long");
         }
     });
 }

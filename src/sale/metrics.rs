@@ -1,12 +1,13 @@
 //! The metrics of a sale. An update is a few additions in memory for a batch; for an order, one, and an entry of the latencies under a mutex.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::SaleError;
-use super::latency::Latency;
 use crate::inventory::{InventoryError, Outcome};
 
 /// A number that only grows.
@@ -33,26 +34,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The upper bounds of the buckets: from a free lock to one whose holder died.
-    pub const BOUNDS: [Duration; 14] = [
-        Duration::from_micros(500),
-        Duration::from_millis(1),
-        Duration::from_micros(2500),
-        Duration::from_millis(5),
-        Duration::from_millis(10),
-        Duration::from_millis(25),
-        Duration::from_millis(50),
-        Duration::from_millis(100),
-        Duration::from_millis(250),
-        Duration::from_millis(500),
-        Duration::from_secs(1),
-        Duration::from_millis(2500),
-        Duration::from_secs(10),
-        Duration::from_secs(30),
-    ];
+    /// The upper bounds of the buckets in seconds: from a free lock to one whose holder died.
+    pub const BOUNDS: [f64; 14] =
+        [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
     fn note(&self, time: Duration) {
-        let bucket = Self::BOUNDS.iter().position(|bound| time <= *bound);
+        let bucket = Self::BOUNDS.iter().position(|bound| time.as_secs_f64() <= *bound);
         self.buckets[bucket.unwrap_or(Self::BOUNDS.len())].add(1);
         self.sum_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
@@ -70,6 +57,55 @@ impl Histogram {
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.get())
     }
+}
+
+/// The largest latency that is recorded exactly: a minute, in microseconds.
+const LONGEST_US: u64 = 60_000_000;
+
+/// Significant digits of a latency.
+const DIGITS: u8 = 2;
+
+/// How long an order counts.
+pub const LATENCY_WINDOW: Duration = Duration::from_secs(5);
+
+/// The times from the arrival of an order to its answer.
+#[derive(Debug, Default)]
+pub struct Latency {
+    /// In microseconds: one histogram for each second that had orders, and when that second began.
+    seconds: Mutex<VecDeque<(Instant, hdrhistogram::Histogram<u64>)>>,
+}
+
+impl Latency {
+    /// The latencies of the last seconds, in microseconds.
+    ///
+    /// # Panics
+    /// Never: all histograms have the same bounds.
+    pub fn recent(&self) -> hdrhistogram::Histogram<u64> {
+        let mut all = no_latencies();
+        for (began_at, times) in &*self.seconds.lock() {
+            if began_at.elapsed() < LATENCY_WINDOW {
+                all.add(times).expect("all have the same bounds");
+            }
+        }
+        all
+    }
+
+    fn note(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(LONGEST_US);
+        let mut seconds = self.seconds.lock();
+        if seconds.back().is_none_or(|(began_at, _)| began_at.elapsed() >= Duration::from_secs(1)) {
+            seconds.retain(|(began_at, _)| began_at.elapsed() < LATENCY_WINDOW);
+            seconds.push_back((Instant::now(), no_latencies()));
+        }
+        if let Some((_, times)) = seconds.back_mut() {
+            times.saturating_record(us);
+        }
+    }
+}
+
+fn no_latencies() -> hdrhistogram::Histogram<u64> {
+    hdrhistogram::Histogram::new_with_bounds(1, LONGEST_US, DIGITS)
+        .expect("the bounds are in order")
 }
 
 /// How an order can end: the values of the label `outcome`.
@@ -217,14 +253,17 @@ mod tests {
         assert_eq!(histogram.sum(), Duration::from_millis(60_005));
     }
 
-    /// Goal: each order is counted once, also one whose buyer disconnected.
-    #[test]
-    fn each_order_is_counted_once() {
-        let metrics = Metrics::default();
-        metrics.order().end(&Ok(Outcome::Conflict));
-        metrics.order().end(&Err(SaleError::Stopping));
-        drop(metrics.order());
-        let counted: Vec<_> = metrics.orders().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(counted, [("conflict", 1), ("abandoned", 1), ("stopping", 1)]);
+    /// Goal: an order counts for some seconds.
+    #[tokio::test(start_paused = true)]
+    async fn the_orders_of_the_last_seconds_count() {
+        let latency = Latency::default();
+        latency.note(Duration::from_millis(5));
+        tokio::time::advance(Duration::from_secs(3)).await;
+        latency.note(Duration::from_millis(7));
+        assert_eq!(latency.recent().len(), 2);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let left = latency.recent();
+        assert_eq!(left.len(), 1);
+        assert!((6_900..=7_100).contains(&left.max()), "{}", left.max());
     }
 }

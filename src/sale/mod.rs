@@ -8,10 +8,8 @@
 
 mod combiner;
 mod error;
-mod etcd_lock;
 mod guard;
 mod hold_policy;
-pub mod latency;
 mod lock;
 pub mod metrics;
 mod order_queue;
@@ -19,9 +17,8 @@ mod retry;
 mod stock_reads;
 
 pub use error::{BoxError, SaleError};
-pub use etcd_lock::EtcdLock;
 pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions};
-pub use lock::lock_name;
+pub use lock::{EtcdLock, lock_name};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +26,7 @@ use std::time::Duration;
 use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
 use self::metrics::Metrics;
-use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId, Outcome, Stock};
+use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -90,19 +87,7 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
-        self.check_item(item)?;
         self.guard.start(item, units).await
-    }
-
-    /// Whether the store can have `item`.
-    ///
-    /// # Errors
-    /// [`InventoryError::ItemRequired`] for the default item in a Redis Cluster.
-    pub fn check_item(&self, item: &Item) -> Result<(), SaleError> {
-        if *item == Item::DEFAULT && self.context.inventory.has_named_items_only() {
-            return Err(SaleError::of_read(InventoryError::ItemRequired, item));
-        }
-        Ok(())
     }
 
     /// The state of `item`, read at one moment.
@@ -183,11 +168,6 @@ impl Sale {
     /// The number of lock sessions that were lost since the start.
     pub fn lost_sessions(&self) -> u64 {
         self.guard.sessions().map_or(0, SessionKeeper::losses)
-    }
-
-    /// How many known items the store was rolled back for.
-    pub fn rolled_back_items(&self) -> usize {
-        self.context.inventory.rolled_back_items()
     }
 
     /// The name of this instance.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::SaleError;
 use crate::inventory::{InventoryError, Item, Order, Outcome};
@@ -72,7 +72,7 @@ impl Waiting {
 /// The waiting orders of one item at this instance, first in, first out. Bounded. All have the same time
 /// limit, so the first order has the earliest deadline.
 pub(super) struct OrderQueue {
-    item: Item,
+    pub(super) item: Item,
     limit: usize,
     wait_timeout: Duration,
     waiting: Mutex<Waiting>,
@@ -91,10 +91,6 @@ impl OrderQueue {
             arrived: Notify::new(),
             store_error: Mutex::default(),
         }
-    }
-
-    pub(super) fn item(&self) -> &Item {
-        &self.item
     }
 
     /// Puts the order at the end.
@@ -175,20 +171,11 @@ impl OrderQueue {
         }
     }
 
-    /// As [`while_expiring`](Self::while_expiring), but ends with `None` once no order waits.
-    pub(super) async fn while_orders_wait<F: Future>(
-        &self,
-        future: F,
-        error: impl Fn(&WaitingOrder) -> SaleError,
-    ) -> Option<F::Output> {
-        let mut future = pin!(future);
+    /// Waits until no order waits.
+    pub(super) async fn desertion(&self) {
         while self.has_orders() {
-            match timeout_at(self.next_sweep(), &mut future).await {
-                Ok(output) => return Some(output),
-                Err(_) => self.sweep(&error),
-            }
+            sleep(SWEEP_EVERY).await;
         }
-        None
     }
 
     /// When the first order is too late, or its buyer may have disconnected.
@@ -268,5 +255,6 @@ mod tests {
         assert!(queue.push(order("e")).is_err(), "swept a moment ago");
         tokio::time::advance(SWEEP_EVERY).await;
         drop(queue.push(order("e")).expect("room"));
+        assert_eq!(queue.take(9).len(), 1, "a batch has the orders of connected buyers");
     }
 }

@@ -40,16 +40,11 @@ pub async fn inventory(config: &Config) -> Result<Inventory, BoxError> {
     match inventory.ping().await {
         Ok(()) => {}
         Err(error) if error.is_wrong_server() => return Err(refused(error)),
-        Err(error) => {
-            let address = config.servers.redis_address().read();
-            let is_plain = address.is_ok_and(|address| address.expose().starts_with("redis://"));
-            let hint = if is_plain { tls_hint(&error, "rediss") } else { String::new() };
-            let cause: &dyn Error = &error;
-            tracing::warn!(
-                error = cause,
-                "the store does not answer yet: not ready until it does{hint}"
-            );
-        }
+        Err(error) => tracing::warn!(
+            error = &error as &dyn Error,
+            "the store does not answer yet: not ready until it does (its address begins with rediss:// if it \
+             expects TLS)"
+        ),
     }
     tokio::spawn(warn_of_weak_settings(inventory.clone()));
     Ok(inventory)
@@ -84,12 +79,9 @@ pub async fn lock_sessions(
             warn_of_refusal(&session, &config.servers.lock_name).await;
         }
         Ok(Err(error)) => return Err(refused(error)),
-        Err(_) => {
-            let is_plain = config.servers.etcd.iter().any(|address| address.starts_with("http://"));
-            let error = sessions.latest_error().filter(|_| is_plain);
-            let hint = error.map_or_else(String::new, |error| tls_hint(&error, "https"));
-            tracing::warn!("etcd does not answer yet: not ready until it does{hint}");
-        }
+        Err(_) => tracing::warn!(
+            "etcd does not answer yet: not ready until it does (its address begins with https:// if it expects TLS)"
+        ),
     }
     Ok(sessions)
 }
@@ -100,10 +92,9 @@ async fn warn_of_refusal(session: &Session, lock: &str) {
     if let Ok(Err(LockError::Backend(error))) = timeout(FIRST_SESSION_TIMEOUT, mutex.probe()).await
         && error.kind == BackendErrorKind::Permanent
     {
-        let cause: &dyn Error = &error;
         tracing::warn!(
             lock,
-            error = cause,
+            error = &error as &dyn Error,
             "etcd refuses this lock: its user needs a role that may read and write the lock's keys"
         );
     }
@@ -121,21 +112,12 @@ async fn warn_of_weak_settings(inventory: Inventory) {
             }
             Err(error) if error.is_retryable() => sleep(Duration::from_secs(1)).await,
             Err(error) => {
-                let cause: &dyn Error = &error;
-                tracing::warn!(error = cause, "the store's settings cannot be checked");
+                let error = &error as &dyn Error;
+                tracing::warn!(error, "the store's settings cannot be checked");
                 return;
             }
         }
     }
-}
-
-/// What to try if a server closed a plain connection without an answer, as it does when it expects TLS.
-fn tls_hint(error: &(dyn Error + 'static), scheme: &str) -> String {
-    let text = ErrorChain(error).to_string();
-    let is_closed = ["broken pipe", "Broken pipe", "reset by peer", "unexpected end of file"]
-        .iter()
-        .any(|words| text.contains(words));
-    if is_closed { format!("; it may speak TLS: try {scheme}://") } else { String::new() }
 }
 
 fn refused(error: impl Error + 'static) -> BoxError {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
-use fenced_lock::{Guard, Mutex, Session};
+use fenced_lock::{Guard, Session};
 use flash_sale::http::{AppState, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item, Replicas};
 use flash_sale::sale::{Sale, SaleOptions};
@@ -180,11 +180,6 @@ impl Shop {
         let session = session(&self.etcd, "other").await;
         let guard = session.mutex(&self.lock_name).unwrap().lock().await.unwrap();
         (session, guard)
-    }
-
-    /// The shop's lock, for another client.
-    pub(crate) async fn lock(&self) -> Mutex {
-        session(&self.etcd, "other").await.mutex(&self.lock_name).unwrap()
     }
 
     /// Waits until this many claims, the holder's included, are in the queue for the lock.

@@ -5,17 +5,14 @@ use serde::Serialize;
 
 use super::event_log::STUCK;
 use crate::http::reply::grouped;
-use crate::inventory::{InventoryError, Item, Stock};
-use crate::sale::{GuardStatus, LockHealth, SaleError};
+use crate::inventory::{InventoryError, Stock};
+use crate::sale::{GuardStatus, LockHealth};
 
 /// The kind of the alert before the first sale, which is no outage.
 pub(super) const NO_SALE: &str = "no-sale";
 
 /// The kind of the alert while this instance has no session, although the lock service answers.
 pub(super) const LOCK_LOST: &str = "lock-lost";
-
-/// The kind of the alert while the lock service does not answer.
-const ETCD_AWAY: &str = "etcd-away";
 
 /// A present problem.
 #[derive(Clone, Serialize)]
@@ -28,41 +25,45 @@ fn alert(kind: &'static str, text: impl Into<String>) -> Alert {
     Alert { kind, text: text.into() }
 }
 
-/// The alert for a failed read of the stock of `item`. `has_numbers`: whether an earlier read succeeded.
-pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) -> Alert {
-    let (kind, error) = match error {
-        InventoryError::UnknownItem => return alert(NO_SALE, "No sale was started."),
+/// The alert for a failed read of the stock. `has_numbers`: whether an earlier read succeeded.
+pub(super) fn of_store(error: &InventoryError, has_numbers: bool) -> Alert {
+    match error {
+        InventoryError::UnknownItem => alert(NO_SALE, "No sale was started."),
         InventoryError::Refused { .. } => {
-            return alert("redis-refuses", "Redis refuses to serve this instance.");
+            alert("redis-refuses", "Redis refuses to serve this instance.")
         }
-        error @ InventoryError::RolledBack { .. } => ("rolled-back", error),
-        error @ InventoryError::Damaged { .. } => ("damaged", error),
+        InventoryError::RolledBack { .. } => alert(
+            "rolled-back",
+            "Redis lost data that it acknowledged to an instance, or runs on an older copy: nothing is sold until \
+             an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover store`.",
+        ),
+        InventoryError::Damaged { .. } => {
+            alert("damaged", "The data of the item in Redis is damaged: see the log.")
+        }
         _ => {
             let numbers =
                 if has_numbers { ", and the numbers are the last known ones" } else { "" };
             let text =
                 format!("Redis does not answer: nothing can be sold until it does{numbers}.");
-            return alert("redis-away", text);
+            alert("redis-away", text)
         }
-    };
-    let message = SaleError::of_read(error, item).to_string();
-    let (first, rest) = message.split_at(message.chars().next().map_or(0, char::len_utf8));
-    alert(kind, format!("{}{rest}.", first.to_uppercase()))
+    }
 }
 
 /// The alert for the state of the lock service, after the alert `before`.
 pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
-    let was_away = before.is_some_and(|before| before.kind == ETCD_AWAY);
     match health? {
         LockHealth::Answers => None,
         // a session that ends while etcd is away ends because of that
-        LockHealth::NoSession if !was_away => Some(alert(
-            LOCK_LOST,
-            "This instance did not renew its lease in time: it was paused, or the lock service does not \
+        LockHealth::NoSession if before.is_none_or(|before| before.kind == LOCK_LOST) => {
+            Some(alert(
+                LOCK_LOST,
+                "This instance did not renew its lease in time: it was paused, or the lock service does not \
              answer it. It lost its place in the queue, and sells again once it has a new one.",
-        )),
+            ))
+        }
         LockHealth::Silent | LockHealth::NoSession => Some(alert(
-            ETCD_AWAY,
+            "etcd-away",
             "The lock service does not answer: no instance gets the lock until it does.",
         )),
     }

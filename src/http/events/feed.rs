@@ -1,17 +1,18 @@
-//! The task that polls a sale for all its watchers at this instance.
+//! The task that polls a sale for all its watchers at this instance, and the stream of each of them.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use futures_util::stream::{self, Stream, StreamExt as _};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::pace::Budget;
 use super::projection::{Lists, Projection};
 use crate::http::AppState;
 use crate::inventory::{InventoryError, Item};
@@ -24,6 +25,19 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a feed outlives its last watcher, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// The most orders that a feed reads at once, in a burst, and for each tick. The ledger of a faster sale is thinned out
+/// evenly.
+const AT_ONCE: u32 = 500;
+const BURST: u32 = 1000;
+const EACH_TICK: u32 = 60;
+
+/// After this silence a comment shows that the connection lives.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// The first message: how long to wait before a reconnect.
+const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
+const COMMENT: Bytes = Bytes::from_static(b": still here\n\n");
 
 /// The state that the watchers of one sale share.
 pub(super) struct Feed {
@@ -82,7 +96,7 @@ impl Feed {
     async fn run(self: Arc<Self>, app: Arc<AppState>, item: Item) {
         // however the task ends, the streams of the watchers end
         let _over = self.over.clone().drop_guard();
-        let mut budget = Budget::new();
+        let mut budget = BURST;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
@@ -103,10 +117,13 @@ impl Feed {
             }
             app.events.pace.turn().await;
             let cursor = self.projection.lock().cursor();
-            let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), budget.most());
+            budget = (budget + EACH_TICK).min(BURST);
+            let most = budget.min(AT_ONCE);
+            let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), most);
             let update = timeout(POLL_TIMEOUT, poll).await;
             let update = update.unwrap_or_else(|_| Err(InventoryError::too_late()));
-            budget.spend(update.as_ref().map_or(0, |update| update.orders.len()));
+            let read = update.as_ref().map_or(0, |update| update.orders.len());
+            budget = budget.saturating_sub(u32::try_from(read).unwrap_or(u32::MAX));
             // after the ledger, so that the tenures of its orders are known
             let queue_snapshot = app.sale.queue_snapshot(&item);
             let mut projection = self.projection.lock();
@@ -132,6 +149,49 @@ impl Feed {
         let text = encode("change", version, projection, state.clone(), lists);
         self.latest.send_replace(Change { version, text });
         *last = state;
+    }
+}
+
+/// The stream of one watcher.
+struct Client {
+    feed: Arc<Feed>,
+    latest: watch::Receiver<Change>,
+    /// The version that was sent last; 0: none.
+    version: u64,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Sends a snapshot, then each change; after a missed change, another snapshot. A message is chosen only when the
+/// reader is ready, so nothing is buffered for a slow reader. The stream ends with the feed.
+pub(super) fn stream(
+    feed: Arc<Feed>,
+    latest: watch::Receiver<Change>,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    let client = Client { feed, latest, version: 0, _place: place };
+    let messages = stream::unfold(client, |mut client| async {
+        let over = client.feed.over.clone();
+        let next = over.run_until_cancelled(client.next()).await??;
+        Some((Ok(next), client))
+    });
+    stream::iter([Ok(RETRY)]).chain(messages)
+}
+
+impl Client {
+    async fn next(&mut self) -> Option<Bytes> {
+        let version = self.version;
+        let newer = self.latest.wait_for(|change| change.version > version);
+        let change = match timeout(HEARTBEAT, newer).await {
+            Ok(change) => change.ok()?.clone(),
+            Err(_) => return Some(COMMENT),
+        };
+        let (version, text) = if version > 0 && change.version == version + 1 {
+            (change.version, change.text)
+        } else {
+            self.feed.snapshot()
+        };
+        self.version = version;
+        Some(text)
     }
 }
 

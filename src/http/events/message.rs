@@ -7,16 +7,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 /// The latest entries of a list that grows.
+#[derive(Default)]
 pub(super) struct Recent<const MAX: usize> {
     entries: VecDeque<Value>,
     /// Those that were in no message yet.
     new: Vec<Value>,
-}
-
-impl<const MAX: usize> Default for Recent<MAX> {
-    fn default() -> Self {
-        Self { entries: VecDeque::new(), new: Vec::new() }
-    }
 }
 
 impl<const MAX: usize> Recent<MAX> {

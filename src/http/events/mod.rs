@@ -2,40 +2,42 @@
 //!
 //! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
 //! store one bounded command, over a connection that the sale does not use and at a rate that the number of items
-//! does not raise (`pace`). The queue comes from the watch that the lock has anyway. The readings add up to the
-//! `projection`. Each message is encoded once for all watchers. A watcher (`client`) takes the latest message when
+//! does not raise ([`Pace`]). The queue comes from the watch that the lock has anyway. The readings add up to the
+//! `projection`. Each message is encoded once for all watchers. A watcher takes the latest message when
 //! it is ready, and a snapshot if it missed a change: so nothing is buffered for a watcher.
 
 mod alerts;
-mod client;
 mod event_log;
 mod feed;
 mod message;
-mod pace;
 mod projection;
 mod rates;
 mod timeline;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Uri, header};
-use axum::response::Response;
+use axum::http::{HeaderName, Uri, header};
+use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 pub use event_log::stale_batch;
 
 use self::feed::{Change, Feed};
-use self::pace::Pace;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use crate::inventory::{Inventory, InventoryError, Item};
 use crate::safeguard::LIMITS;
 use crate::sale::SaleError;
+
+/// The time between two polls of the instance: 500 a second, enough for the feeds of sixty items.
+const GAP: Duration = Duration::from_millis(2);
 
 /// The feeds of the watched items.
 pub(super) struct Events {
@@ -56,6 +58,25 @@ impl Events {
             places: Arc::new(Semaphore::new(most)),
             most,
             pace: Pace::new(),
+        }
+    }
+}
+
+/// The rate limit of all polls at one instance: many items, or requests for thousands of items, cost the store no
+/// more than so many polls a second.
+struct Pace(tokio::sync::Mutex<Interval>);
+
+impl Pace {
+    fn new() -> Self {
+        let mut turns = interval(GAP);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self(tokio::sync::Mutex::new(turns))
+    }
+
+    /// Waits for the next turn. At most as many wait as there are feeds and watchers.
+    async fn turn(&self) {
+        if LIMITS.is_on() {
+            self.0.lock().await.tick().await;
         }
     }
 }
@@ -102,7 +123,6 @@ pub(super) async fn events(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
-    app.sale.check_item(&item)?;
     let events = &app.events;
     if app.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
@@ -111,17 +131,35 @@ pub(super) async fn events(
         let detail = format!("{} clients watch this instance, which is the limit", events.most);
         Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
     })?;
-    if item != Item::DEFAULT && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
+    let may_be_unknown = item != Item::DEFAULT || events.inventory.has_named_items_only();
+    if may_be_unknown && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
         events.pace.turn().await;
         check_known(&events.inventory, &item).await?;
     }
     let (feed, latest) = subscribe(&app, &item);
-    let stream = client::stream(feed, latest, place);
-    let mut response = Response::new(Body::from_stream(stream));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // a proxy must not buffer the stream
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    let stream = feed::stream(feed, latest, place);
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        // a proxy must not buffer the stream
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Goal: polls that come at once pass one by one, and the first one after a pause does not wait.
+    #[tokio::test(start_paused = true)]
+    async fn turns_have_a_gap_between_them() {
+        let (pace, began_at) = (Pace::new(), Instant::now());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        join_all((0..100).map(|_| pace.turn())).await;
+        assert_eq!(began_at.elapsed(), Duration::from_secs(1) + GAP * 99);
+    }
 }

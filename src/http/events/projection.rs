@@ -14,7 +14,7 @@ use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
 use crate::inventory::{Accepted, Cursor, InventoryError, Item, OrderId, SaleUpdate, Stock};
-use crate::sale::latency::WINDOW;
+use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
 
 /// How many of the last orders are shown.
@@ -96,7 +96,7 @@ impl Projection {
                 None
             }
             Err(error) => {
-                let alert = alerts::of_store(error, &self.item, self.stock.is_some());
+                let alert = alerts::of_store(&error, self.stock.is_some());
                 if alert.kind == NO_SALE && self.stock.take().is_some() {
                     self.forget_sale();
                     is_new_sale = true;
@@ -194,12 +194,10 @@ impl Projection {
         match (before, now) {
             // the event log has its own note on a lost session
             (None, Some(now)) if now.kind != LOCK_LOST => self.note("etcd-away", now.text),
-            (Some(before), None) if before.kind == LOCK_LOST => {
-                let name = self.sale.instance();
-                let text = format!("{name} has a session with the lock service again.");
+            (Some(_), None) => {
+                let text = format!("The lock service answers {} again.", self.sale.instance());
                 self.note("etcd-back", text);
             }
-            (Some(_), None) => self.note("etcd-back", "The lock service answers again."),
             _ => {}
         }
     }
@@ -260,7 +258,7 @@ impl Projection {
             "item": self.item,
             "guard": self.guard.name,
             "fence_on": self.guard.is_fenced(),
-            "stock": stock.map(StockView::from),
+            "stock": stock.map(|stock| StockView::of(&self.item, stock)),
             "sold": sold,
             "oversold": sold.saturating_sub(initial).max(0),
             "instances": self.instances(),
@@ -310,7 +308,7 @@ impl Projection {
                 "p99": ms(recent.value_at_quantile(0.99)),
                 "max": ms(recent.max()),
                 "count": recent.len(),
-                "window_s": WINDOW.as_secs(),
+                "window_s": LATENCY_WINDOW.as_secs(),
             })
         })
     }
@@ -330,7 +328,7 @@ impl Projection {
         let ttl = self.sale.lease().map(|(_, ttl)| ttl.as_millis());
         Some(json!({
             "name": self.sale.lock_name(&self.item)?,
-            "ttl_ms": ttl.and_then(|ttl| u64::try_from(ttl).ok()),
+            "ttl_ms": ttl,
             "known": current.is_some(),
             "holder": claims.first().map(view),
             "queue": claims.iter().take(QUEUE).map(view).collect::<Vec<_>>(),

@@ -38,11 +38,9 @@ impl Throughput {
     pub(super) fn add(&mut self, count: u64, orders: &[Accepted], step: u64) {
         self.total += count;
         for order in orders {
-            let has_room = self.by_instance.len() < MOST_INSTANCES;
-            if let Some(orders) = self.by_instance.get_mut(order.instance.as_str()) {
-                *orders += step;
-            } else if has_room {
-                self.by_instance.insert(order.instance.as_str().into(), step);
+            let name = Arc::from(order.instance.as_str());
+            if self.by_instance.len() < MOST_INSTANCES || self.by_instance.contains_key(&name) {
+                *self.by_instance.entry(name).or_default() += step;
             }
         }
     }

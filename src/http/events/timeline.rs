@@ -47,7 +47,7 @@ impl Timeline {
         let QueueSnapshot { queue, tenures, .. } = queue_snapshot;
         let labels = queue.iter().map(|claim| &claim.label).chain(tenures.iter().map(|t| &t.label));
         for label in labels.flatten() {
-            if self.instances.len() < MOST_INSTANCES && !self.instances.contains(label) {
+            if self.instances.len() < MOST_INSTANCES {
                 self.instances.insert(Arc::clone(label));
             }
         }

@@ -7,6 +7,7 @@ use testkit::RedisClusterOptions;
 use testkit::shared::shared_endpoint;
 use testkit::wait::eventually;
 
+use crate::inventory::cluster::item_of_each;
 use crate::shop::{ADMIN, Shop, ShopOptions};
 
 #[tokio::test]
@@ -29,37 +30,22 @@ async fn an_instance_over_a_cluster_sells_named_items() {
     let start = shop.call_with("PUT /stock", &[ADMIN], r#"{"stock":3}"#).await;
     start.problem(400, "item-required");
 
-    let mut items: [Option<String>; 2] = Default::default();
-    for n in 0.. {
-        let name = format!("item-{n}");
-        let (_, node) = cluster.place_of(&format!("stock:{{{name}}}")).await.unwrap();
-        items[usize::from(node.unwrap() > 0)].get_or_insert(name);
-        if items.iter().all(Option::is_some) {
-            break;
-        }
-    }
-    let [first, other] = items.map(Option::unwrap);
+    let [first, other, _] = item_of_each(&cluster).await.map(|item| item.to_string());
+    let stock = async |item: &str| shop.call(&format!("GET /stock?item={item}")).await;
     let order = async |item: &str| shop.call(&format!("POST /stock/reduce?item={item}")).await;
     for item in [&first, &other] {
         let line = format!("PUT /stock?item={item}");
         shop.call_with(&line, &[ADMIN], r#"{"stock":5}"#).await.json(200);
         assert_eq!(order(item).await.json(200)["remaining"], json!(4));
-        assert_eq!(
-            shop.call(&format!("GET /stock?item={item}")).await.json(200)["lucky"],
-            json!(1)
-        );
+        assert_eq!(stock(item).await.json(200)["lucky"], json!(1));
     }
     shop.until_ready().await;
 
     cluster.nodes[0].kill().await.unwrap();
-    let silent = shop.call(&format!("GET /stock?item={first}")).await;
-    silent.problem(503, "store-unavailable");
+    stock(&first).await.problem(503, "store-unavailable");
     assert_eq!(order(&other).await.json(200)["remaining"], json!(3));
     shop.until_ready().await;
     cluster.nodes[0].restart().await.unwrap();
     eventually("the shard sells again", async || order(&first).await.status == 200).await;
-    assert_eq!(
-        shop.call(&format!("GET /stock?item={first}")).await.json(200)["balanced"],
-        json!(true)
-    );
+    assert_eq!(stock(&first).await.json(200)["balanced"], json!(true));
 }

@@ -5,20 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::http::server::{self, ServerOptions};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use serde_json::Value;
-use testkit::client::Connection;
-use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
-use testkit::wait::within;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::server::{self, Running};
 use super::watching::Watcher;
 use crate::shop::{ADMIN, Shop, ShopOptions};
-use crate::support::store::order;
+use crate::support::store::{order, scripts_run};
 
 fn has_trouble(view: &Value, kind: &str) -> bool {
     view["troubles"].as_array().unwrap().iter().any(|trouble| trouble["kind"] == kind)
@@ -94,7 +90,8 @@ async fn at_most_ten_messages_a_second() {
     assert!(took >= Duration::from_millis(1500), "15 messages in {took:?}");
 }
 
-/// Goal: nothing is buffered for a slow reader: it gets one message with the present state.
+/// Goal: nothing is buffered for a slow reader: it gets one message with the present state. A watcher that returns soon
+/// finds what happened meanwhile.
 #[tokio::test]
 async fn a_slow_reader_skips_what_it_missed() {
     let shop = Shop::selling(100, ShopOptions::default()).await;
@@ -111,6 +108,14 @@ async fn a_slow_reader_skips_what_it_missed() {
     assert_eq!(next.data["sold"], 5);
     assert!(slow.version >= quick.version);
     assert_eq!(slow.view["orders"].as_array().unwrap().len(), 5);
+
+    let version = slow.version;
+    drop((slow, quick));
+    let mut again = Watcher::open(&shop.router, "/events").await;
+    assert_eq!(again.next().await.event, "snapshot");
+    assert!(again.version >= version, "the same feed");
+    let points = again.view["points"].as_array().unwrap().len();
+    assert!(points > 0 && again.view["orders"][0]["order"] == "o0", "{}", again.view);
 }
 
 /// Goal: the number of watchers is bounded, and a place is free again as soon as a watcher leaves.
@@ -132,7 +137,7 @@ async fn the_number_of_watchers_is_bounded() {
 /// start no more feeds than may watch. Method: many visitors come; Redis counts the polls.
 #[tokio::test]
 async fn visitors_of_many_items_are_bounded() {
-    const ITEMS: u64 = 40;
+    const ITEMS: u32 = 40;
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let options = ShopOptions { watchers: 2, ..ShopOptions::default() };
     let shop = Shop::at(shared_endpoint().await, redis.url(), options);
@@ -141,18 +146,7 @@ async fn visitors_of_many_items_are_bounded() {
     for number in 0..ITEMS {
         raw.run::<()>(&format!("SET stock:{{real-{number}}} 1")).await;
     }
-    let polls = async |raw: &mut Raw| {
-        let stats = raw.run::<String>("INFO commandstats").await;
-        let calls = |name: &str| {
-            let line =
-                stats.lines().find(|line| line.starts_with(&format!("cmdstat_{name}:calls=")));
-            line.map_or(0, |line| {
-                line[line.find('=').unwrap() + 1..line.find(',').unwrap()].parse().unwrap()
-            })
-        };
-        calls("evalsha") + calls("eval")
-    };
-    let (before, began_at) = (polls(&mut raw).await, Instant::now());
+    let (before, began_at) = (scripts_run(&redis).await, Instant::now());
     for number in 0..ITEMS {
         let mut watcher = Watcher::open(&shop.router, &format!("/events?item=real-{number}")).await;
         assert_eq!(watcher.next().await.event, "snapshot");
@@ -161,8 +155,8 @@ async fn visitors_of_many_items_are_bounded() {
     }
     // each visitor has the item checked, and its feed polls at once; two feeds are left, for ten seconds
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let ticks = u64::try_from(began_at.elapsed().as_millis() / 125).unwrap() + 1;
-    let polls = polls(&mut raw).await - before;
+    let ticks = u32::try_from(began_at.elapsed().as_millis() / 125).unwrap() + 1;
+    let polls = scripts_run(&redis).await - before;
     assert!(polls <= 4 * ITEMS + 2 * ticks, "{polls} polls in {ticks} ticks");
 }
 
@@ -170,30 +164,20 @@ async fn visitors_of_many_items_are_bounded() {
 #[tokio::test]
 async fn streams_end_at_shutdown() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
-    let listener = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = listener.local_addr().unwrap();
-    let options = ServerOptions {
-        header_timeout: Duration::from_mins(1),
-        max_connections: 10,
-        shutdown_grace: Duration::from_hours(1),
-    };
-    let (end, ended) = oneshot::channel::<()>();
-    let serving = tokio::spawn(server::serve(listener, shop.router.clone(), options, async {
-        drop(ended.await);
-    }));
-    let mut over_a_socket = Connection::open(address).await;
+    let server = Running::start(shop.router.clone(), server::OPTIONS);
+    let mut over_a_socket = server.connect().await;
     over_a_socket.send_get("/events").await;
     let mut watcher = Watcher::open(&shop.router, "/events").await;
     watcher.next().await;
 
     shop.state.set_stopping();
-    end.send(()).unwrap();
+    server.stop.send(()).unwrap();
     let mut rest = 0;
     while watcher.try_next().await.is_some() {
         rest += 1;
         assert!(rest < 10, "the stream ends");
     }
-    assert_eq!(within("the server ends", serving).await.unwrap(), 0);
+    assert_eq!(Running::end(server.ended).await, 0);
     shop.call("GET /events").await.problem(503, "stopping");
 }
 
@@ -202,13 +186,12 @@ async fn streams_end_at_shutdown() {
 async fn all_instances_show_the_whole_sale() {
     let here = Shop::selling(100, ShopOptions::default()).await;
     let there = here.beside("8090");
-    let mut watchers = [
-        Watcher::open(&here.router, "/events").await,
-        Watcher::open(&there.router, "/events").await,
-    ];
-    for watcher in &mut watchers {
+    let mut watchers = Vec::new();
+    for shop in [&here, &there] {
+        let mut watcher = Watcher::open(&shop.router, "/events").await;
         // a tenure that ends before the queue is watched is not shown
         watcher.until("the queue is watched", |view| view["lock"]["known"] == true).await;
+        watchers.push(watcher);
     }
     let mut tokens = Vec::new();
     for number in 0..6 {
@@ -306,38 +289,4 @@ async fn outages_are_shown() {
     etcd.restart().await.unwrap();
     watcher.until("etcd is back", |view| !is_away(view)).await;
     assert!(has_note(&watcher.view, "etcd-back"), "{}", watcher.view);
-}
-
-/// Goal: orders without a ledger count as well, in a sale that had one until then.
-#[tokio::test]
-async fn what_is_sold_without_a_ledger_counts_in_the_rate() {
-    let shop = Shop::selling(10, ShopOptions::default()).await;
-    let mut watcher = Watcher::open(&shop.router, "/events").await;
-    watcher.next().await;
-    shop.order("with-a-ledger").await.json(200);
-    let is_fast = |view: &Value| view["rates"]["total"].as_f64().unwrap() > 0.0;
-    watcher.until("the order counts", |view| view["sold"] == 1 && is_fast(view)).await;
-    watcher.until("the rate falls", |view| !is_fast(view)).await;
-
-    let mut raw = Raw::connect(&shop.redis).await;
-    raw.run::<()>("MSET stock 8 lucky 2").await;
-    watcher.until("the order counts", |view| view["sold"] == 2 && is_fast(view)).await;
-    assert_eq!(watcher.view["stock"]["orders"], 1, "{}", watcher.view);
-}
-
-/// Goal: a watcher that returns soon finds what happened meanwhile.
-#[tokio::test]
-async fn a_stream_that_comes_back_finds_the_history() {
-    let shop = Shop::selling(10, ShopOptions::default()).await;
-    let mut watcher = Watcher::open(&shop.router, "/events").await;
-    watcher.next().await;
-    shop.order("one").await.json(200);
-    watcher.until("the order is shown", |view| view["sold"] == 1).await;
-    let version = watcher.version;
-    drop(watcher);
-    let mut again = Watcher::open(&shop.router, "/events").await;
-    assert_eq!(again.next().await.event, "snapshot");
-    assert!(again.version >= version, "the same feed");
-    let points = again.view["points"].as_array().unwrap().len();
-    assert!(points > 0 && again.view["orders"][0]["order"] == "one", "{}", again.view);
 }

@@ -9,7 +9,7 @@ use testkit::copies::{DataCopy, restart_with};
 use testkit::shared::Raw;
 use testkit::shared::shared_endpoint;
 use testkit::wait::{eventually, within};
-use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, ReplicatedRedis};
 
 use crate::program::{program, run};
 use crate::shop::{Shop, ShopOptions};
@@ -52,34 +52,6 @@ async fn assert_stopped(shop: &Shop) {
     assert_eq!(shop.call("GET /healthz").await.status, 200);
 }
 
-#[tokio::test]
-async fn a_rolled_back_store_stops_the_sale() {
-    let mut redis = redis().await;
-    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
-    shop.start(0).await;
-    let sold_out = DataCopy::of(&redis);
-    shop.start(5).await;
-    shop.order("a-1").await.json(200);
-    let older = DataCopy::of(&redis);
-    shop.order("a-2").await.json(200);
-    let right = DataCopy::of(&redis);
-
-    for copy in [Some(&older), Some(&sold_out), None] {
-        restart_with(&mut redis, copy).await;
-        assert_stopped(&shop).await;
-    }
-    // the right data are back
-    restart_with(&mut redis, Some(&right)).await;
-    eventually("it is ready", async || shop.call("GET /readyz").await.status == 200).await;
-    assert_eq!(shop.order("a-3").await.json(200)["remaining"], 2);
-    // or the sale is started afresh
-    restart_with(&mut redis, None).await;
-    assert_stopped(&shop).await;
-    shop.start(5).await;
-    assert_eq!(shop.call("GET /readyz").await.status, 200);
-    assert_eq!(shop.order("a-4").await.json(200)["remaining"], 4);
-}
-
 /// Goal: without `--yes` the command shows the state and changes nothing; with it the sale goes on.
 #[tokio::test]
 async fn an_operator_accepts_the_loss() {
@@ -89,11 +61,16 @@ async fn an_operator_accepts_the_loss() {
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("no stock of default"), "{text}");
 
+    shop.start(0).await;
+    let sold_out = DataCopy::of(&redis);
     shop.start(5).await;
     shop.order("a-1").await.json(200);
     let older = DataCopy::of(&redis);
     shop.order("a-2").await.json(200);
-    restart_with(&mut redis, Some(&older)).await;
+    for copy in [&sold_out, &older] {
+        restart_with(&mut redis, Some(copy)).await;
+        assert_stopped(&shop).await;
+    }
     let mut raw = Raw::connect(&redis.url()).await;
     let before = raw.dump().await;
     let (status, text) = recover("store", &shop, &[]).await;
@@ -175,29 +152,22 @@ async fn an_operator_accepts_another_cluster() {
 /// order, also if nothing is left by then.
 #[tokio::test]
 async fn without_its_replica_an_order_is_unknown() {
-    let (primary, mut replica) = (redis().await, redis().await);
-    let port = primary.port();
-    let mut raw = Raw::connect(&primary.url()).await;
-    raw.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
-    Raw::connect(&replica.url()).await.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await;
+    let dir = OwnedDir::create().unwrap();
+    let mut pair = ReplicatedRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
     let options =
         ShopOptions { replicas: 1, wait_timeout: Duration::from_secs(1), ..ShopOptions::default() };
-    let shop = Shop::at(shared_endpoint().await, primary.url(), options);
-    eventually("the replica follows", async || {
-        shop.raw().await.run::<String>("INFO replication").await.contains("state=online")
-    })
-    .await;
+    let shop = Shop::at(shared_endpoint().await, pair.url(), options);
     // a busy machine may take longer than the shop waits
     let patient = Replicas { count: 1, timeout: Duration::from_secs(20) };
-    let inventory = connect(&primary.url()).await.with_replicas(patient);
+    let inventory = connect(&pair.url()).await.with_replicas(patient);
     inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
-    replica.child().pause().unwrap();
+    pair.replica.child().pause().unwrap();
     for _ in 0..2 {
         let problem = shop.order("a-1").await.problem(504, "outcome-unknown");
         assert_eq!(problem["order"], "a-1");
         assert_eq!(shop.raw().await.run::<u64>("GET stock").await, 0, "it was the last unit");
     }
-    replica.child().resume().unwrap();
+    pair.replica.child().resume().unwrap();
     eventually("the replica has it", async || shop.order("a-1").await.status == 200).await;
     assert_eq!(shop.stock().await["lucky"], 1);
 }

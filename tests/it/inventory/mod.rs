@@ -1,6 +1,6 @@
 //! The inventory, against a real Redis.
 
-mod cluster;
+pub(crate) mod cluster;
 mod damage;
 mod durability;
 mod faults;

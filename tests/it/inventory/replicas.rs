@@ -7,7 +7,6 @@ use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas};
 use testkit::wait::eventually;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, ReplicatedRedis};
 
-use super::durability::assert_told;
 use super::{ITEM, Raw, connect, order, token};
 
 /// For a replica that answers, however busy the machine is.
@@ -151,14 +150,4 @@ async fn items_do_not_wait_for_each_other() {
     }
     let clients = primary.run::<String>("CLIENT LIST").await;
     assert!(clients.lines().count() <= 8 + 3, "a fixed number of them: {clients}");
-}
-
-/// Goal: there is a warning when fewer replicas are connected than each order waits for.
-#[tokio::test]
-async fn too_few_replicas_are_told_of() {
-    let (_pair, inventory) = pair().await;
-    assert_told(&inventory.clone().with_replicas(HASTY).durability().await.unwrap(), &[]);
-    let two = Replicas { count: 2, ..HASTY };
-    let warnings = inventory.with_replicas(two).durability().await.unwrap();
-    assert_told(&warnings, &["1 connected replicas, and each write waits for 2"]);
 }

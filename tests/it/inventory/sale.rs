@@ -1,6 +1,6 @@
 //! Selling: each unit once, each order once.
 
-use flash_sale::inventory::{Inventory, InventoryError, Item, Order, OrderId, Outcome, User};
+use flash_sale::inventory::{Accepted, Inventory, InventoryError, Order, OrderId, Outcome, User};
 
 use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
 
@@ -19,12 +19,13 @@ async fn sells_every_unit_once() {
         outcomes.extend(reduce(&inventory, Some(token(2)), batch).await.unwrap());
     }
     assert!(rest.is_empty());
-    for (i, outcome) in outcomes.iter().take(300).enumerate() {
-        let accepted = accepted(outcome);
-        assert_eq!(accepted.position, i as u64 + 1);
-        assert_eq!(accepted.remaining, 299 - i as u64);
-        assert_eq!(accepted.order, orders[i].id);
-        assert_eq!((accepted.instance.as_str(), accepted.token), ("8080", Some(token(2))));
+    for ((outcome, order), position) in outcomes.iter().zip(&orders).zip(1..=300) {
+        let Accepted { order: id, instance, token: under, .. } = accepted(outcome);
+        assert_eq!((id, instance.as_str(), *under), (&order.id, "8080", Some(token(2))));
+        assert_eq!(
+            (accepted(outcome).position, accepted(outcome).remaining),
+            (position, 300 - position)
+        );
     }
     for outcome in &outcomes[300..] {
         assert_eq!(*outcome, Outcome::SoldOut { remaining: 0 });
@@ -35,7 +36,7 @@ async fn sells_every_unit_once() {
     assert!(stock.is_balanced());
 }
 
-/// Goal: the largest batch is accepted, and one order more is refused.
+/// Goal: the largest batch is accepted; one order more is refused, and so is a batch of two items.
 #[tokio::test]
 async fn a_batch_is_bounded() {
     let (inventory, _) = fresh().await;
@@ -50,6 +51,9 @@ async fn a_batch_is_bounded() {
     assert_eq!(accepted(outcomes.last().unwrap()).user, orders[0].user);
     orders.push(order("one-more", 1));
     let error = reduce(&inventory, None, &orders).await.unwrap_err();
+    assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
+    let mixed = [Order { item: "cup".parse().unwrap(), ..order("a", 1) }, order("b", 1)];
+    let error = reduce(&inventory, None, &mixed).await.unwrap_err();
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
     let none = reduce(&inventory, None, &[]).await.unwrap();
     assert_eq!(none, []);
@@ -122,23 +126,6 @@ async fn a_stock_set_by_hand_is_sold() {
     let after = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((after.stock, after.lucky, after.initial), (298, 7, 305));
     assert_eq!(raw.run::<String>("GET initial").await, "305");
-}
-
-/// Goal: items share nothing, and a batch cannot mix them.
-#[tokio::test]
-async fn items_are_separate() {
-    let (inventory, mut raw) = fresh().await;
-    let (cup, pot): (Item, Item) = ("cup".parse().unwrap(), "pot".parse().unwrap());
-    inventory.start(&cup, Some(token(1)), 5).await.unwrap();
-    inventory.start(&pot, Some(token(9)), 7).await.unwrap();
-    let of_cup = Order { item: cup.clone(), ..order("a", 1) };
-    inventory.reduce(&cup, Some(token(2)), "8080", &[of_cup]).await.unwrap();
-    assert_eq!(inventory.available(&cup).await.unwrap(), 4);
-    assert_eq!(inventory.available(&pot).await.unwrap(), 7);
-    assert_eq!(raw.run::<String>("GET stock:{cup}").await, "4");
-    let mixed = [Order { item: cup.clone(), ..order("b", 1) }, order("c", 1)];
-    let error = inventory.reduce(&cup, Some(token(2)), "8080", &mixed).await.unwrap_err();
-    assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
 }
 
 /// Goal: the largest sale is counted exactly.

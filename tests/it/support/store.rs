@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{Inventory, InventoryOptions, Item, Order, OrderId, Quantity, User};
+use testkit::PrivateRedis;
 
 /// For a store that answers, however busy the machine is.
 pub(crate) const PATIENT: InventoryOptions = both(Duration::from_secs(20));
@@ -16,6 +17,13 @@ const fn both(time: Duration) -> InventoryOptions {
 
 pub(crate) async fn connect(url: &str) -> Inventory {
     Inventory::connect(url, InventoryOptions::default()).await.unwrap()
+}
+
+/// How many scripts have run in this Redis.
+pub(crate) async fn scripts_run(redis: &PrivateRedis) -> u32 {
+    let stats: String = redis.run("INFO commandstats").await.unwrap();
+    let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
+    calls.split_once(',').unwrap().0.parse().unwrap()
 }
 
 /// An order of the default item, without a user.
