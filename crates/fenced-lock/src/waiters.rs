@@ -28,6 +28,17 @@ struct Waiter<T> {
     wake: Arc<Notify>,
 }
 
+/// As of when it is known whether others wait, before anything was said of it.
+const UNKNOWN: (i64, bool) = (i64::MIN, false);
+
+impl<T: GrantToken> Waiter<T> {
+    fn tell(&self, status: ClaimStatus<T>) {
+        status.advance(&self.status);
+        // whoever watches it stops
+        self.wake.notify_one();
+    }
+}
+
 /// Where the service says that a claim stands.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<T> {
@@ -53,7 +64,7 @@ impl<T: GrantToken> Waiters<T> {
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
-            contended_as_of: (i64::MIN, false),
+            contended_as_of: UNKNOWN,
             wake: Arc::default(),
         });
         Ticket { status: waiter.status.subscribe(), contended: waiter.contended.subscribe() }
@@ -63,13 +74,25 @@ impl<T: GrantToken> Waiters<T> {
     pub(crate) fn note(&self, claim: &Claim, status: ClaimStatus<T>) {
         let mut claims = self.claims();
         if let Some(waiter) = claims.get(claim) {
-            status.advance(&waiter.status);
-            // whoever watches it stops
-            waiter.wake.notify_one();
+            waiter.tell(status);
             if status == ClaimStatus::Gone {
                 claims.remove(claim);
             }
         }
+    }
+
+    /// Tells the claims on this lease that they are gone, and returns them. They stay known until they are forgotten.
+    pub(crate) fn end(&self, lease: i64) -> Vec<Claim> {
+        let claims = self.claims();
+        let ended = claims.iter().filter(|(claim, _)| claim.lease == lease);
+        ended.inspect(|(_, waiter)| waiter.tell(ClaimStatus::Gone)).map(|it| it.0.clone()).collect()
+    }
+
+    /// Forgets a lease and the claims on it.
+    pub(crate) fn forget(&self, lease: i64) {
+        self.leases().remove(&lease);
+        self.end(lease);
+        self.claims().retain(|claim, _| claim.lease != lease);
     }
 
     /// Notes whether others wait behind a claim that holds.
@@ -101,8 +124,9 @@ impl<T: GrantToken> Waiters<T> {
 
     /// It is not known any more whether others wait behind the claims that hold.
     pub(crate) fn forget_contended(&self) {
-        for waiter in self.claims().values() {
+        for waiter in self.claims().values_mut() {
             waiter.contended.send_replace(true);
+            waiter.contended_as_of = UNKNOWN;
         }
     }
 
@@ -114,7 +138,7 @@ impl<T: GrantToken> Waiters<T> {
 
     /// The claims on this lease that hold.
     pub(crate) fn holding(&self, lease: i64) -> Vec<Claim> {
-        let holds = |waiter: &Waiter<T>| *waiter.status.borrow() != ClaimStatus::Waiting;
+        let holds = |waiter: &Waiter<T>| matches!(*waiter.status.borrow(), ClaimStatus::Granted(_));
         let claims = self.claims();
         let held = claims.iter().filter(|(claim, waiter)| claim.lease == lease && holds(waiter));
         held.map(|(claim, _)| claim.clone()).collect()
@@ -131,9 +155,10 @@ impl<T: GrantToken> Waiters<T> {
         self.claims().len()
     }
 
-    /// The claims on this lease.
-    pub(crate) fn on_lease(&self, lease: i64) -> Vec<Claim> {
-        self.claims().keys().filter(|claim| claim.lease == lease).cloned().collect()
+    /// Whether the claim neither waits nor holds any more.
+    pub(crate) fn is_over(&self, claim: &Claim) -> bool {
+        let claims = self.claims();
+        claims.get(claim).is_none_or(|waiter| *waiter.status.borrow() == ClaimStatus::Gone)
     }
 
     /// Asks where a claim stands, after this first answer, until it does not wait any more or is forgotten.
@@ -255,7 +280,7 @@ mod tests {
         tokio::join!(waiters.watch(&one, waiting(), async || Ok(waiting())), withdraw);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
         assert_eq!(began_at.elapsed(), Duration::ZERO);
-        assert!(waiters.on_lease(1).is_empty());
+        assert_eq!(waiters.count(), 0);
     }
 
     /// Goal: a grant that a message brings ends the wait without a question, and a first answer that is known is not
@@ -274,6 +299,20 @@ mod tests {
         tokio::join!(waiters.watch(&one, waiting(), none), message);
         assert_eq!((*ticket.status.borrow(), began_at.elapsed()), (GRANTED.status, Duration::ZERO));
         assert_eq!(waiters.holding(1), [claim(1)]);
+    }
+
+    /// Goal: when messages may have been lost, a holder takes it that others wait, until the service says again that
+    /// none does.
+    #[test]
+    fn what_was_known_of_others_is_forgotten() {
+        let waiters = Waiters::<Unfenced>::new();
+        let ticket = waiters.expect(&claim(1));
+        for _ in 0..2 {
+            assert!(*ticket.contended.borrow());
+            waiters.note_contended_as_of(&claim(1), 1, false);
+            assert!(!*ticket.contended.borrow());
+            waiters.forget_contended();
+        }
     }
 
     /// Goal: silence is not taken for an answer, and a final refusal ends the wait.

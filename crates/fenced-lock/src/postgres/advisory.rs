@@ -299,6 +299,13 @@ impl Advisory {
         tried.unwrap_or_else(silence)
     }
 
+    /// Forgets the leases that could not be closed before they ended.
+    fn forget_ended(&self) {
+        let leases = self.waiters.leases();
+        self.sessions().retain(|lease, _| leases.contains_key(lease));
+        self.connections().retain(|claim, _| leases.contains_key(&claim.lease));
+    }
+
     fn forget(&self, claim: &Claim) {
         self.connections().remove(claim);
         self.waiters.note(claim, ClaimStatus::Gone);
@@ -341,6 +348,7 @@ impl Asked for Advisory {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        self.forget_ended();
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
         self.requests.wire().await?;
@@ -372,13 +380,10 @@ impl Asked for Advisory {
         self.end(|claim, _| claim.lease == lease.id);
         let of_lease = |claim: &&Claim| claim.lease == lease.id;
         let claims: Vec<_> = self.connections().keys().filter(of_lease).cloned().collect();
-        let mut released = Ok(());
-        for claim in claims {
-            released = self.release(&claim).await.map(drop).and(released);
-        }
-        self.connections().retain(|claim, _| claim.lease != lease.id);
+        let released = join_all(claims.iter().map(|claim| self.release(claim))).await;
+        released.into_iter().try_for_each(|released| released.map(drop))?;
         self.sessions().remove(&lease.id);
-        released
+        Ok(())
     }
 
     async fn put(

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use redis::{FromRedisValue, PushInfo, PushKind, Script, ScriptInvocation, cmd};
 use tokio::runtime::Handle;
 
@@ -226,12 +226,11 @@ impl Asked for Redis {
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         self.connection.send::<()>(cmd("DEL").arg(session_key(lease.id))).await?;
-        // the next in line is told; who is not, asks
+        // the next in line is told
         let names: HashSet<_> = claims.into_iter().map(|claim| claim.name).collect();
         let sweep =
             async |name: Arc<str>| self.connection.run::<()>(&on_queue("sweep", &name, "")).await;
-        drop(join_all(names.into_iter().map(sweep)).await);
-        Ok(())
+        try_join_all(names.into_iter().map(sweep)).await.map(drop)
     }
 
     async fn put(
