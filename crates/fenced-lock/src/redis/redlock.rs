@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep};
 use super::connection::Connection;
 use super::{id_of, millis, parse_id};
 use crate::asked::{Asked, AskedBackend, Driver};
+use crate::backoff::Backoff;
 use crate::random::random;
 use crate::waiters::{Answer, Waiters};
 use crate::{
@@ -176,9 +177,29 @@ impl Redlock {
 
     fn run_all(&self, what: &'static str, lifetime: Duration, claims: &[Claim]) -> Answers<Done> {
         self.ask_all(|node| {
-            let claims = claims.to_vec();
-            async move { node.run(what, lifetime, &claims).await }
+            let (this, claims) = (Weak::clone(&self.this), claims.to_vec());
+            async move {
+                let done = node.run(what, lifetime, &claims).await;
+                if let (Err(_), "delete", Some(this)) = (&done, what, this.upgrade()) {
+                    let runtime = this.runtime.clone();
+                    runtime.spawn(this.clear(node, lifetime, claims));
+                }
+                done
+            }
         })
+    }
+
+    /// Deletes the keys of those of these claims that are over, until the node answers or they have ended by themselves:
+    /// what it was sent before may come to it late.
+    async fn clear(self: Arc<Self>, node: Arc<Node>, lifetime: Duration, mut claims: Vec<Claim>) {
+        claims.retain(|claim| self.waiters.is_over(claim));
+        let (ends_at, mut backoff) = (Instant::now() + lifetime, Backoff::default());
+        while !claims.is_empty()
+            && Instant::now() < ends_at
+            && node.run("delete", lifetime, &claims).await.is_err()
+        {
+            sleep(backoff.next()).await;
+        }
     }
 
     /// Tries once to take the lock. If it fails, it is taken back.
@@ -206,14 +227,10 @@ impl Redlock {
 
     /// Sets the keys of claims that hold at a node that has lost them.
     async fn put_back(self: Arc<Self>, node: usize, lifetime: Duration, claims: Vec<Claim>) {
-        let node = &self.nodes[node];
+        let node = Arc::clone(&self.nodes[node]);
         drop(node.run("set", lifetime, &claims).await);
         // a release may have come to the node before that
-        let is_over = |claim: &Claim| !self.waiters.holding(claim.lease).contains(claim);
-        let over: Vec<_> = claims.into_iter().filter(is_over).collect();
-        if !over.is_empty() {
-            drop(node.run("delete", lifetime, &over).await);
-        }
+        self.clear(node, lifetime, claims).await;
     }
 
     /// Asks all nodes. More than half of them must do, and none may be one that never will. Those that take longer than
@@ -344,7 +361,7 @@ impl Asked for Redlock {
     }
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
-        let answers = self.run_all("delete", lease.ttl, &claims);
+        let answers = self.run_all("delete", self.lifetime(lease.ttl), &claims);
         let (done, errors) = gather(answers, |done, _| done.len() >= self.quorum()).await;
         if done.len() >= self.quorum() { Ok(()) } else { Err(self.failure(errors)) }
     }
@@ -371,11 +388,12 @@ impl Asked for Redlock {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         // first, so that no attempt begins behind this
         self.waiters.note(claim, ClaimStatus::Gone);
+        let lifetime = self.lifetime_of(claim.lease).unwrap_or_default();
         let own = |done: &[(usize, Done)]| done.iter().filter(|(_, done)| *done == [OWN]).count();
         let is_done = |done: &[(usize, Done)]| own(done) >= self.quorum();
         let is_missing =
             |done: &[(usize, Done)]| done.len() - own(done) > self.nodes.len() - self.quorum();
-        let answers = self.run_all("delete", Duration::ZERO, slice::from_ref(claim));
+        let answers = self.run_all("delete", lifetime, slice::from_ref(claim));
         let (done, errors) = gather(answers, |done, _| is_done(done) || is_missing(done)).await;
         if is_done(&done) {
             return Ok(Released::Done);

@@ -12,7 +12,7 @@ use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
 use testkit::{Direction, PrivateRedis, Proxy, RedisOptions as ServerOptions};
 
-use super::lab::{LONG, Lab, TTL, kind_of, queue_length, queue_of, unseen_waiter};
+use super::lab::{HOUR, LONG, Lab, TTL, kind_of, queue_length, queue_of, unseen_waiter};
 use super::lab_redis::{RedlockLab, forgetful, server_that_says};
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
@@ -170,6 +170,39 @@ async fn a_late_renewal_puts_nothing_back() {
         eventually("a renewal", async || other.valid_until() > valid_until).await;
     }
     assert_eq!(count(&nodes, "a").await, 0);
+}
+
+/// Goal: a key that comes to a slow node after its release is deleted there. Method: the node gets nothing until its
+/// connection was given up; what was sent on that one comes to it all the same.
+#[tokio::test]
+async fn a_key_that_comes_late_is_deleted() {
+    let nodes = nodes(3).await;
+    let proxy = Proxy::to(nodes[0].port()).await.unwrap();
+    let urls = [format!("redis://127.0.0.1:{}", proxy.port()), nodes[1].url(), nodes[2].url()];
+    let request_timeout = Duration::from_millis(200);
+    let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
+    let backend = Arc::new(RedlockBackend::new(urls.map(node)).unwrap());
+    let session = Session::open(backend, SessionOptions::new(HOUR)).await.unwrap();
+    proxy.hold(Direction::ToServer);
+    let guard = within("a grant", session.mutex("a").unwrap().lock()).await.unwrap();
+    let other = session.mutex("b").unwrap();
+    let give_up_connections = async |count: u64| {
+        let before = proxy.connections();
+        eventually("connections are given up", async || {
+            other.lock().await.unwrap().unlock().await.unwrap();
+            proxy.connections() >= before + count
+        })
+        .await;
+    };
+    give_up_connections(1).await;
+    within("the release", guard.unlock()).await.unwrap();
+    give_up_connections(2).await;
+    proxy.release();
+    eventually("the key comes late", async || proxy.late_chunks() > 0).await;
+    eventually("nothing is left", async || {
+        count(&nodes, "a").await == 0 && nodes[0].run::<u64>("DBSIZE").await.unwrap() == 0
+    })
+    .await;
 }
 
 /// Goal: a release that some nodes have done, and others have refused for now, is told as done when it is repeated, not
