@@ -1,6 +1,7 @@
 //! Connections, and what becomes of requests on one that is lost.
 
 use std::future::poll_fn;
+use std::iter;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,11 +57,11 @@ const END_WITHOUT: &str = "
 /// What the name of each lease's channel begins with.
 const CHANNEL: &str = "fenced_lock_";
 
-/// The statements that listen for messages to all leases.
+/// The statements that listen for messages to all leases that are open, and to no others.
 pub(super) fn listen(waiters: &Waiters<Token>) -> String {
     let leases = waiters.leases();
-    let channels: Vec<_> = leases.keys().map(|lease| format!("LISTEN {CHANNEL}{lease}")).collect();
-    channels.join(";")
+    let channels = leases.keys().map(|lease| format!(";LISTEN {CHANNEL}{lease}"));
+    iter::once("UNLISTEN *".to_owned()).chain(channels).collect()
 }
 
 /// A message came: the queue of a claim that is its first has changed. Any user of the database can send it, so
@@ -427,6 +428,7 @@ impl Link {
         if let Some(waiters) = &self.waiters {
             wire.ask(wire.client.batch_execute(&listen(waiters))).await?;
             // messages may have been lost
+            waiters.forget_contended();
             waiters.wake(|_| true);
         }
         Ok(wire)

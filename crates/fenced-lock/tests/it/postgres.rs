@@ -1,16 +1,17 @@
 //! What is particular to the queue in a table of PostgreSQL.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, PostgresBackend, PostgresOptions, Session};
+use fenced_lock::{BackendErrorKind, PostgresBackend, PostgresOptions, Session, SessionOptions};
 use testkit::wait::{eventually, within};
-use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
+use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, Proxy, ReplicatedPostgres};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter, waiter,
 };
 use super::lab_postgres::{LockKind, PostgresLab};
 
@@ -57,6 +58,28 @@ async fn names_share_a_few_connections() {
         let connections: i64 = operator.query_one(count, &[]).await.unwrap().get(0);
         assert!((2..=most).contains(&connections), "{connections} for {names}");
     }
+}
+
+/// Goal: the server keeps no list of sessions that were closed. Method: a message to one does not reach the client, though
+/// a later one to the next session does.
+#[tokio::test]
+async fn nobody_listens_for_a_closed_session() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let port = lab.url().rsplit_once(':').unwrap().1.split_once('/').unwrap().0;
+    let proxy = Proxy::with_marker(port.parse().unwrap(), b"to a closed session").await.unwrap();
+    let url = lab.url().replace(port, &proxy.port().to_string());
+    let backend = LockKind::Queue.backend(&PostgresOptions::new(url)).unwrap();
+    let open = async || Session::open(Arc::clone(&backend), SessionOptions::new(HOUR)).await;
+    let closed = open().await.unwrap();
+    closed.close().await.unwrap();
+    let session = open().await.unwrap();
+    let held = lab.session_for(HOUR).await.mutex("a").unwrap().lock().await.unwrap();
+    let waiter = waiter(&session.mutex("a").unwrap(), 2).await;
+    let notify = format!("NOTIFY fenced_lock_{}, 'to a closed session'", closed.lease().id);
+    lab.client().await.batch_execute(&notify).await.unwrap();
+    held.unlock().await.unwrap();
+    drop(within("the waiter is told", waiter).await.unwrap().unwrap());
+    assert_eq!(proxy.marked_answers(), 0);
 }
 
 /// Goal: what was sent on a connection that is lost is not carried out later. Method: a claim waits in the server for
@@ -153,6 +176,25 @@ async fn rights_are_needed_and_enough() {
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
+
+    // a message that is refused is one that got lost
+    let guard = mutex.lock().await.unwrap();
+    let notify = "FUNCTION pg_notify(text, text)";
+    operator.batch_execute(&format!("REVOKE EXECUTE ON {notify} FROM public")).await.unwrap();
+    within("a hand-over", guard.requeue()).await.unwrap().unlock().await.unwrap();
+    operator.batch_execute(&format!("GRANT EXECUTE ON {notify} TO public")).await.unwrap();
+
+    // the claim is there, although not all can be done: so it is asked for again
+    operator.batch_execute("REVOKE SELECT ON fenced_lock.leases FROM table_user").await.unwrap();
+    let waiter = unseen_waiter(&mutex);
+    let claims = async || {
+        let count = "SELECT count(*) FROM fenced_lock.claims";
+        operator.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    eventually("the claim is there", async || claims().await == 1).await;
+    operator.batch_execute("GRANT SELECT ON fenced_lock.leases TO table_user").await.unwrap();
+    drop(within("a grant", waiter).await.unwrap().unwrap());
+    eventually("nothing is left", async || claims().await == 0).await;
 
     operator.batch_execute("REVOKE INSERT ON fenced_lock.claims FROM table_user").await.unwrap();
     assert_eq!(kind_of(mutex.lock().await), BackendErrorKind::Permanent);
