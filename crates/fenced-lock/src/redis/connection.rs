@@ -183,14 +183,14 @@ fn is_about_tls(error: &RedisError) -> bool {
 
 /// Refuses a server on which a lock would not hold.
 async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendError> {
-    let mut info = String::new();
+    let mut info = redis::pipe();
     for section in ["server", "replication", "memory"] {
-        let section: String =
-            cmd("INFO").arg(section).query_async(redis).await.map_err(backend_error)?;
-        info.push_str(&section);
+        info.cmd("INFO").arg(section);
     }
+    let info: Vec<String> = info.query_async(redis).await.map_err(backend_error)?;
     let field = |name: &str| {
-        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        let lines = info.iter().flat_map(|section| section.lines());
+        let mut fields = lines.filter_map(|line| line.split_once(':'));
         fields.find(|(found, _)| *found == name).map(|(_, value)| value.trim())
     };
     // the second name is Valkey's
