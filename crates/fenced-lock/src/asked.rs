@@ -83,85 +83,6 @@ impl<A: Asked> Driver<A> {
         let service = Arc::new_cyclic(|service| make(&runtime, service));
         Ok(Self { service, runtime })
     }
-
-    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        let (id, waiters) = (random_id(), self.service.waiters());
-        // first: what is heard of the lease meanwhile is heard by somebody
-        waiters.leases().insert(id, ttl);
-        let opened = self.service.open(id, ttl).await;
-        if opened.is_err() {
-            waiters.leases().remove(&id);
-        }
-        Ok(Lease { id, ttl, cluster: opened? })
-    }
-
-    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
-        // those that come to hold while the service is asked are not missing
-        let held = self.service.waiters().holding(lease.id);
-        let kept = self.service.renew(lease, &held).await?;
-        for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
-            self.service.waiters().note(claim, ClaimStatus::Gone);
-        }
-        Ok(lease.ttl)
-    }
-
-    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
-        let claims = self.service.waiters().end(lease.id);
-        let closed = self.service.close(lease, claims).await;
-        if closed.is_ok() {
-            self.service.waiters().forget(lease.id);
-        } else {
-            // repeated for a TTL at most, with the same claims
-            let service = Arc::clone(&self.service);
-            self.runtime.spawn(async move {
-                sleep(lease.ttl * 2).await;
-                service.waiters().forget(lease.id);
-            });
-        }
-        closed
-    }
-
-    async fn put(
-        &self,
-        claim: &Claim,
-        mode: PutMode<'_>,
-    ) -> Result<Option<Ticket<A::Token>>, BackendError> {
-        let waiters = self.service.waiters();
-        let ticket = waiters.expect(claim);
-        let answer = self.service.put(claim, mode).await;
-        if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
-            waiters.note(held, ClaimStatus::Gone);
-        }
-        match answer {
-            Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
-                let (service, claim) = (Arc::clone(&self.service), claim.clone());
-                self.runtime.spawn(async move {
-                    service
-                        .waiters()
-                        .watch(&claim, answer, async || service.ask(&claim).await)
-                        .await;
-                });
-                Ok(Some(ticket))
-            }
-            Ok(answer) => {
-                let status = answer.map_or(ClaimStatus::Gone, |answer| answer.status);
-                waiters.note(claim, status);
-                Ok((status != ClaimStatus::Gone).then_some(ticket))
-            }
-            // it may be there
-            Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
-            Err(error) => {
-                waiters.note(claim, ClaimStatus::Gone);
-                Err(error)
-            }
-        }
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let released = self.service.release(claim).await?;
-        self.service.waiters().note(claim, ClaimStatus::Gone);
-        Ok(released)
-    }
 }
 
 /// A backend on an [`Asked`] service.
@@ -185,15 +106,48 @@ impl<B: AskedBackend> Backend for B {
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.driver().open(ttl))
+        let (id, service) = (random_id(), &self.driver().service);
+        Box::pin(async move {
+            // first: what is heard of the lease meanwhile is heard by somebody
+            service.waiters().leases().insert(id, ttl);
+            let opened = service.open(id, ttl).await;
+            if opened.is_err() {
+                service.waiters().forget(id);
+            }
+            Ok(Lease { id, ttl, cluster: opened? })
+        })
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.driver().renew(lease))
+        let service = &self.driver().service;
+        Box::pin(async move {
+            // those that come to hold while the service is asked are not missing
+            let held = service.waiters().holding(lease.id);
+            let kept = service.renew(lease, &held).await?;
+            for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
+                service.waiters().note(claim, ClaimStatus::Gone);
+            }
+            Ok(lease.ttl)
+        })
     }
 
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.driver().close(lease))
+        let Driver { service, runtime } = self.driver();
+        Box::pin(async move {
+            let claims = service.waiters().end(lease.id);
+            let closed = service.close(lease, claims).await;
+            if closed.is_ok() {
+                service.waiters().forget(lease.id);
+            } else {
+                // repeated for a TTL at most, with the same claims
+                let service = Arc::clone(service);
+                runtime.spawn(async move {
+                    sleep(lease.ttl * 2).await;
+                    service.waiters().forget(lease.id);
+                });
+            }
+            closed
+        })
     }
 
     fn put<'a>(
@@ -201,11 +155,43 @@ impl<B: AskedBackend> Backend for B {
         claim: &'a Claim,
         mode: PutMode<'a>,
     ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
-        Box::pin(self.driver().put(claim, mode))
+        let Driver { service, runtime } = self.driver();
+        Box::pin(async move {
+            let waiters = service.waiters();
+            let ticket = waiters.expect(claim);
+            let answer = service.put(claim, mode).await;
+            if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
+                waiters.note(held, ClaimStatus::Gone);
+            }
+            match answer {
+                Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
+                    let (service, claim) = (Arc::clone(service), claim.clone());
+                    runtime.spawn(async move {
+                        service.waiters().watch(&claim, answer, || service.ask(&claim)).await;
+                    });
+                    Ok(Some(ticket))
+                }
+                Ok(Some(answer)) if answer.status != ClaimStatus::Gone => {
+                    waiters.note(claim, answer.status);
+                    Ok(Some(ticket))
+                }
+                // it may be there
+                Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
+                not_put => {
+                    waiters.note(claim, ClaimStatus::Gone);
+                    not_put.map(|_| None)
+                }
+            }
+        })
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.driver().release(claim))
+        let service = &self.driver().service;
+        Box::pin(async move {
+            let released = service.release(claim).await?;
+            service.waiters().note(claim, ClaimStatus::Gone);
+            Ok(released)
+        })
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
