@@ -85,11 +85,7 @@ static QUEUE: LazyLock<Script> =
 ///
 /// and `+select` for a database other than 0. Redis before 6.2 has no rights on channels: leave `&..` out there.
 #[derive(Debug)]
-pub struct RedisBackend {
-    driver: Driver<Redis>,
-    #[allow(dead_code, reason = "for `Debug`")]
-    options: RedisOptions,
-}
+pub struct RedisBackend(Driver<Redis>);
 
 impl RedisBackend {
     /// A backend for these options. Nothing is sent before a session is opened, so a Redis that is not there yet is
@@ -100,14 +96,13 @@ impl RedisBackend {
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
         let client = options.client()?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
-        let driver = Driver::start("redis-lock", |runtime, redis: &Weak<Redis>| {
+        let make = |runtime: &Handle, redis: &Weak<Redis>| {
             let (redis, runtime) = (Weak::clone(redis), runtime.clone());
             let hear = move |push| _ = redis.upgrade().map(|redis| redis.hear(push, &runtime));
-            let (limit, to_us) = (options.request_timeout, Some(channel.clone()));
-            let connection = Connection::new(client, limit, to_us, hear);
+            let connection = Connection::new(client, options, Some(channel.clone()), hear);
             Redis { connection, channel, waiters: Waiters::new() }
-        })?;
-        Ok(Self { driver, options })
+        };
+        Ok(Self(Driver::start("redis-lock", make)?))
     }
 }
 
@@ -115,7 +110,7 @@ impl AskedBackend for RedisBackend {
     type Service = Redis;
 
     fn driver(&self) -> &Driver<Redis> {
-        &self.driver
+        &self.0
     }
 }
 
@@ -215,7 +210,7 @@ impl Asked for Redis {
             renew.key(queue_key(&claim.name)).arg(id_of(claim));
         }
         // short, so that a connection that died without a word is found, and made anew, in time
-        let limit = self.connection.request_timeout.min(lease.ttl / 8);
+        let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
         // that nobody waits any more, a message that came behind this answer may have said already
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
