@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::failure::{connect_failure, failure, is_read_only};
 use super::options::{PostgresOptions, Tls};
 use crate::backoff::Backoff;
+use crate::shared::Shared;
 use crate::waiters::Waiters;
 use crate::{BackendError, BackendErrorKind, ClusterId, Token};
 
@@ -42,7 +43,9 @@ const IDENTIFY: &str = "
         CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END,
         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
-            THEN set_config('synchronous_commit', 'on', false) END";
+            THEN set_config('synchronous_commit', 'on', false) END,
+        pg_is_in_recovery(),
+        current_setting('default_transaction_read_only')::boolean";
 
 /// Ends a server process and waits for its end; no row if it has ended before.
 const TERMINATE: &str = "
@@ -101,11 +104,6 @@ impl Access {
         Self { config, tls, table, with_timeline, request_timeout, runtime }
     }
 
-    /// A statement that waits for others ends before its request does, and so with an answer.
-    pub(super) fn statement_timeout(&self) -> Duration {
-        self.request_timeout / 2
-    }
-
     /// Connects, with the name that `pg_stat_activity` shows, and with more settings of the server. What messages
     /// say goes to the waiters.
     pub(super) async fn connect(
@@ -120,23 +118,23 @@ impl Access {
         let isolation = r"-c default_transaction_isolation=read\ committed";
         config.options(format!("{given} {isolation} {settings}")).application_name(name);
         let connecting = async move {
-            let (client, connection) = match config.connect(access.tls.clone()).await {
-                Err(error) if is_read_only(&error) => {
-                    return Err(access.why_read_only(config).await);
-                }
-                connected => connected.map_err(connect_failure)?,
-            };
-            let ended = CancellationToken::new();
-            let guard = ended.clone().drop_guard();
-            let by_server = Arc::<AtomicBool>::default();
-            let said = Arc::clone(&by_server);
+            let mut connected = config.connect(access.tls.clone()).await;
+            if connected.as_ref().is_err_and(is_read_only) {
+                // to be asked why
+                config.target_session_attrs(TargetSessionAttrs::Any);
+                connected = config.connect(access.tls.clone()).await;
+            }
+            let (client, connection) = connected.map_err(connect_failure)?;
+            let (ended, ended_by_server) = (CancellationToken::new(), Arc::<AtomicBool>::default());
+            let (guard, by_server) = (ended.clone().drop_guard(), Arc::clone(&ended_by_server));
             let driver = AbortOnDropHandle::new(access.runtime.spawn(async move {
-                said.store(drive(connection, waiters).await, Ordering::Relaxed);
+                by_server.store(drive(connection, waiters).await, Ordering::Relaxed);
                 drop(guard);
             }));
-            let wire = Wire::identified(client, driver.abort_handle(), &access).await?;
-            driver.detach();
-            Ok(Wire { ended, ended_by_server: by_server, ..wire })
+            let (process, cluster) = access.identify(&client).await?;
+            let (answers, limit) = (AtomicU64::new(0), access.request_timeout);
+            let driver = driver.detach();
+            Ok(Wire { client, cluster, ended, ended_by_server, process, driver, answers, limit })
         };
         // what takes too long must not go on: it may end in a connection that nobody has
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
@@ -147,27 +145,40 @@ impl Access {
         joined.unwrap_or_else(|error| silence(error.to_string()))
     }
 
-    /// Why a server accepts no writes. A standby may be promoted, or the address lead to the primary later. Another one
-    /// was set so.
-    async fn why_read_only(&self, mut config: Config) -> BackendError {
-        config.target_session_attrs(TargetSessionAttrs::Any);
-        let is_standby = async {
-            let (client, connection) = config.connect(self.tls.clone()).await?;
-            let _driver = AbortOnDropHandle::new(self.runtime.spawn(connection));
-            client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)
-        };
-        match is_standby.await {
-            Ok(false) => {
-                let what = "PostgreSQL accepts no writes: set default_transaction_read_only to off \
-                    for this user, this database or the server";
-                BackendError::new(BackendErrorKind::Permanent, what)
-            }
-            Ok(true) => {
-                let what = "this PostgreSQL is a standby, which grants no locks";
-                BackendError::new(BackendErrorKind::Transient, what)
-            }
-            Err(error) => connect_failure(error),
+    /// Finds out what a connection leads to, and makes the tables if they are missing.
+    async fn identify(&self, client: &Client) -> Result<(Process, ClusterId), BackendError> {
+        let identify =
+            async || client.query_typed_one(IDENTIFY, &[(&self.table, Type::TEXT)]).await;
+        let mut row = identify().await.map_err(failure)?;
+        let version: i32 = row.get(2);
+        if version < OLDEST_VERSION {
+            let what =
+                format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
         }
+        // it may be promoted, or the address lead to the primary later
+        if row.get(8) {
+            let what = "this PostgreSQL is a standby, which grants no locks";
+            return Err(BackendError::new(BackendErrorKind::Transient, what));
+        }
+        if row.get(9) {
+            let what = "PostgreSQL accepts no writes: set default_transaction_read_only to off \
+                for this user, this database or the server";
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+        }
+        if row.get::<_, Option<u32>>(4).is_none() {
+            client.batch_execute(SCHEMA).await.map_err(failure)?;
+            row = identify().await.map_err(failure)?;
+        }
+        if !row.get::<_, bool>(5) {
+            tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
+        }
+        let (system, table) = (row.get::<_, i64>(3), row.get::<_, Option<u32>>(4));
+        let timeline = row.get::<_, Option<i32>>(6).filter(|_| self.with_timeline);
+        let timeline = timeline.map_or(0, i32::cast_unsigned);
+        let tables = u64::from(timeline) << 32 | u64::from(table.unwrap_or_default());
+        let process = Process { id: row.get(0), began_at: row.get(1) };
+        Ok((process, ClusterId(system.cast_unsigned() ^ tables)))
     }
 }
 
@@ -193,21 +204,9 @@ where
 }
 
 /// A server process: a process id may be used again.
-#[derive(Clone, Debug)]
 struct Process {
     id: i32,
     began_at: String,
-}
-
-/// The answer to [`IDENTIFY`].
-struct Identity {
-    process: Process,
-    version: i32,
-    system: i64,
-    table: Option<u32>,
-    is_synced: bool,
-    /// Not of a standby.
-    timeline: Option<i32>,
 }
 
 /// One connection. The server answers its requests in turn.
@@ -221,62 +220,12 @@ pub(super) struct Wire {
     /// Whether the server said that it ends it.
     pub(super) ended_by_server: Arc<AtomicBool>,
     process: Process,
-    driver: AbortHandle,
+    driver: JoinHandle<()>,
     answers: AtomicU64,
     pub(super) limit: Duration,
 }
 
 impl Wire {
-    /// Finds out what it leads to, and makes the tables if they are missing.
-    async fn identified(
-        client: Client,
-        driver: AbortHandle,
-        access: &Access,
-    ) -> Result<Self, BackendError> {
-        let identify = async || {
-            let row = client.query_typed_one(IDENTIFY, &[(&access.table, Type::TEXT)]).await?;
-            Ok::<_, Error>(Identity {
-                process: Process { id: row.try_get(0)?, began_at: row.try_get(1)? },
-                version: row.try_get(2)?,
-                system: row.try_get(3)?,
-                table: row.try_get(4)?,
-                is_synced: row.try_get(5)?,
-                timeline: row.try_get(6)?,
-            })
-        };
-        let answer = async {
-            let answer = identify().await?;
-            if answer.table.is_some() || answer.version < OLDEST_VERSION {
-                return Ok(answer);
-            }
-            client.batch_execute(SCHEMA).await?;
-            identify().await
-        };
-        let answer = answer.await.map_err(failure)?;
-        let Identity { process, version, system, table, is_synced, timeline } = answer;
-        if version < OLDEST_VERSION {
-            let what =
-                format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
-            return Err(BackendError::new(BackendErrorKind::Permanent, what));
-        }
-        if !is_synced {
-            tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
-        }
-        let timeline = timeline.filter(|_| access.with_timeline).map_or(0, i32::cast_unsigned);
-        let tables = u64::from(timeline) << 32 | u64::from(table.unwrap_or_default());
-        let cluster = ClusterId(system.cast_unsigned() ^ tables);
-        Ok(Self {
-            client,
-            cluster,
-            ended: CancellationToken::new(),
-            ended_by_server: Arc::default(),
-            process,
-            driver,
-            answers: AtomicU64::new(0),
-            limit: access.request_timeout,
-        })
-    }
-
     /// Waits for the answer to a request that goes out at its first poll.
     pub(super) async fn ask<A>(
         &self,
@@ -352,15 +301,9 @@ pub(super) struct Link {
     access: Arc<Access>,
     name: String,
     waiters: Option<Arc<Waiters<Token>>>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
+    wire: Shared<Arc<Wire>>,
     /// The latest connection, also after its end.
-    wire: Option<Arc<Wire>>,
-    /// When the latest attempt began, if it failed.
-    failed: Option<(Instant, BackendError)>,
+    latest: Mutex<Option<Arc<Wire>>>,
 }
 
 impl Link {
@@ -371,31 +314,12 @@ impl Link {
         waiters: Option<Arc<Waiters<Token>>>,
     ) -> Self {
         let (access, name) = (Arc::clone(access), name.to_owned());
-        Self { access, name, waiters, state: Mutex::default() }
+        Self { access, name, waiters, wire: Shared::new(), latest: Mutex::default() }
     }
 
-    /// The connection. Those who wait for a new one share its failure.
+    /// The connection.
     pub(super) async fn wire(&self) -> Result<Arc<Wire>, BackendError> {
-        let asked_at = Instant::now();
-        let mut state = self.state.lock().await;
-        if let Some(wire) = &state.wire
-            && !wire.ended.is_cancelled()
-        {
-            return Ok(Arc::clone(wire));
-        }
-        if let Some((began_at, error)) = &state.failed
-            && *began_at >= asked_at
-        {
-            return Err(error.clone());
-        }
-        let began_at = Instant::now();
-        match self.connect(state.wire.as_deref()).await {
-            Ok(wire) => Ok(Arc::clone(state.wire.insert(Arc::new(wire)))),
-            Err(error) => {
-                state.failed = Some((began_at, error.clone()));
-                Err(error)
-            }
-        }
+        self.wire.get(|wire| !wire.ended.is_cancelled(), self.connect()).await
     }
 
     /// Makes the connection anew whenever it was lost.
@@ -418,11 +342,13 @@ impl Link {
         });
     }
 
-    async fn connect(&self, lost: Option<&Wire>) -> Result<Wire, BackendError> {
-        let limit_ms = self.access.statement_timeout().as_millis();
+    async fn connect(&self) -> Result<Arc<Wire>, BackendError> {
+        // a statement that waits for others ends before its request does, and so with an answer
+        let limit_ms = (self.access.request_timeout / 2).as_millis();
         let settings = format!("-c statement_timeout={limit_ms}");
         let wire = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;
-        if let Some(lost) = lost {
+        let mut latest = self.latest.lock().await;
+        if let Some(lost) = &*latest {
             wire.terminate(lost).await?;
         }
         if let Some(waiters) = &self.waiters {
@@ -431,6 +357,6 @@ impl Link {
             waiters.forget_contended();
             waiters.wake(|_| true);
         }
-        Ok(wire)
+        Ok(Arc::clone(latest.insert(Arc::new(wire))))
     }
 }

@@ -51,28 +51,23 @@ use super::{
     Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
-/// Puts a claim at the end of its queue, once, if the query in it gives a row.
-macro_rules! put_if {
-    ($condition:literal) => {
-        concat!(
-            "WITH condition AS (",
-            $condition,
-            "), ticket AS (
-                INSERT INTO fenced_lock.names AS n SELECT $1, 1 FROM condition
-                ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
-            )
-            INSERT INTO fenced_lock.claims (name, ticket, lease, number, label)
-            SELECT $1, last, $2, $3, $4 FROM ticket
-            ON CONFLICT (lease, number) DO NOTHING"
+/// Puts a claim at the end of its queue, once, if this condition gives a row.
+fn put_if(condition: &str) -> String {
+    format!(
+        "WITH condition AS ({condition}), ticket AS (
+            INSERT INTO fenced_lock.names AS n SELECT $1, 1 FROM condition
+            ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
         )
-    };
+        INSERT INTO fenced_lock.claims (name, ticket, lease, number, label)
+        SELECT $1, last, $2, $3, $4 FROM ticket
+        ON CONFLICT (lease, number) DO NOTHING"
+    )
 }
 
-const PUT: &str = put_if!("SELECT 1");
-const PUT_IF_FREE: &str =
-    put_if!("SELECT 1 WHERE NOT EXISTS (SELECT FROM fenced_lock.claims WHERE name = $1)");
-const PUT_AFTER: &str =
-    put_if!("DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1");
+const ALWAYS: &str = "SELECT 1";
+const FREE: &str = "SELECT 1 WHERE NOT EXISTS (SELECT FROM fenced_lock.claims WHERE name = $1)";
+const RELEASED: &str =
+    "DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1";
 
 const RELEASE: &str = "DELETE FROM fenced_lock.claims WHERE lease = $1 AND number = $2";
 
@@ -334,11 +329,12 @@ impl Asked for Postgres {
         mode: PutMode<'_>,
     ) -> Result<Option<Answer<Token>>, BackendError> {
         let wire = self.wire(&claim.name).await?;
-        let (sql, held) = match mode {
-            PutMode::AtEnd => (PUT, None),
-            PutMode::IfEmpty => (PUT_IF_FREE, None),
-            PutMode::After(held) => (PUT_AFTER, Some(held.number.cast_signed())),
+        let (condition, held) = match mode {
+            PutMode::AtEnd => (ALWAYS, None),
+            PutMode::IfEmpty => (FREE, None),
+            PutMode::After(held) => (RELEASED, Some(held.number.cast_signed())),
         };
+        let sql = put_if(condition);
         let is_try = matches!(mode, PutMode::IfEmpty);
         // what the server cannot keep is shown as with advisory locks
         let label = claim.label.replace('\0', "_");
@@ -353,7 +349,7 @@ impl Asked for Postgres {
         let params = if held.is_some() { params } else { &params[..4] };
         let next = if held.is_some() { &[name][..] } else { &[] };
         let requests = async {
-            let put = wire.client.execute_typed(sql, params);
+            let put = wire.client.execute_typed(&sql, params);
             let told = tell_first(&wire, next, Some(claim));
             let (put, standing) = join(put, try_join(told, standing(&wire, claim))).await;
             put.map(|_| standing)

@@ -206,10 +206,11 @@ async fn rights_are_needed_and_enough() {
 #[tokio::test]
 async fn a_wrong_server_is_an_error() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    for url in ["", "postgres://127.0.0.1:port/x", "http://127.0.0.1"] {
+    for url in ["postgres://127.0.0.1:port/x", "http://127.0.0.1"] {
         let refused = PostgresBackend::new(&PostgresOptions::new(url)).unwrap_err();
         assert_eq!(refused.kind, BackendErrorKind::Permanent, "{url:?}: {refused}");
     }
+    assert_refused(LockKind::Queue.open(&PostgresOptions::new(""), HOUR).await, "host");
     let missing = PostgresOptions::new(format!("{}_missing", lab.url()));
     assert_refused(LockKind::Queue.open(&missing, HOUR).await, "does not exist");
 
