@@ -11,36 +11,10 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter, waiter,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
+    waiter,
 };
 use super::lab_postgres::{LockKind, PostgresLab};
-
-/// Goal: who waits or holds sends nothing but renewals. Method: for a second, the server sees no new request.
-#[tokio::test]
-async fn a_wait_costs_no_requests() {
-    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    let operator = lab.client().await;
-    let mutex = lab.session_for(HOUR).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
-    let mut waiters = tokio::task::JoinSet::new();
-    for number in 0..20 {
-        let waiting = mutex.clone();
-        waiters.spawn(async move { waiting.lock().await });
-        queue_length(&mutex, number + 2).await;
-    }
-    let latest = async || {
-        let latest = "SELECT max(query_start)::text FROM pg_stat_activity
-            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
-        operator.query_one(latest, &[]).await.unwrap().get::<_, String>(0)
-    };
-    eventually("there is nothing to ask", async || {
-        let before = latest().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        before == latest().await
-    })
-    .await;
-    assert!(!guard.is_lost());
-}
 
 /// Goal: a name takes one connection for its requests, and a hundred share a few. Method: the session's requests for itself
 /// take one as well, and its messages another.
@@ -257,8 +231,8 @@ async fn a_server_without_writes() {
     drop(within("a grant", mutex.lock()).await.unwrap());
 }
 
-/// Goal: an encrypted connection checks the server's certificate; a wrong password and a connection without
-/// encryption are refused.
+/// Goal: an encrypted connection checks the server's certificate, also that of each claim; a wrong password and a
+/// connection without encryption are refused.
 #[tokio::test]
 async fn connections_are_encrypted() {
     if !testkit::postgres::is_installed() {
@@ -266,6 +240,7 @@ async fn connections_are_encrypted() {
     }
     let options = ServerOptions { secured: true, ..ServerOptions::default() };
     let postgres = PrivatePostgres::start(options).await.unwrap();
+    postgres.run("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'secret'").await.unwrap();
     let ca = std::fs::read(postgres.certificates().unwrap().ca()).unwrap();
     // a busy machine takes its time for a handshake
     let of = |url: String| {
@@ -273,18 +248,20 @@ async fn connections_are_encrypted() {
         PostgresOptions { ca, request_timeout: LONG, ..PostgresOptions::new(url) }
     };
     let url = |user: &str| postgres.url_of(user, postgres.port());
-    let open = async |options: &PostgresOptions| LockKind::Queue.open(options, HOUR).await;
-    assert_refused(open(&of(url("app:secret"))).await, "authentication failed");
-    postgres.run("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'secret'").await.unwrap();
-    let session = open(&of(url("app:secret"))).await.unwrap();
-    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
+    for kind in [LockKind::Queue, LockKind::Advisory] {
+        let open = async |options: PostgresOptions| kind.open(&options, HOUR).await;
+        let mutex = open(of(url("app:secret"))).await.unwrap().mutex("a").unwrap();
+        let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
+        assert_eq!(queue_of(&mutex).await, [guard.key()]);
+        guard.unlock().await.unwrap();
 
-    assert_refused(open(&of(url("app:wrong"))).await, "authentication failed");
-    assert_refused(open(&PostgresOptions::new(url("app:secret"))).await, "certificate");
-    let other_name = of(url("app:secret").replace("127.0.0.1", "localhost"));
-    assert_refused(open(&other_name).await, "certificate");
-    let plain = PostgresOptions::new(url("app:secret").replace("?sslmode=require", ""));
-    assert_refused(open(&plain).await, "");
+        assert_refused(open(of(url("app:wrong"))).await, "authentication failed");
+        assert_refused(open(PostgresOptions::new(url("app:secret"))).await, "certificate");
+        let other_name = of(url("app:secret").replace("127.0.0.1", "localhost"));
+        assert_refused(open(other_name).await, "certificate");
+        let plain = url("app:secret").replace("?sslmode=require", "");
+        assert_refused(open(PostgresOptions::new(plain)).await, "");
+    }
 }
 
 /// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks. Method: a claim
