@@ -263,8 +263,9 @@ mod tests {
                 let (this, first, late) = (Weak::clone(&self.this), first.clone(), nudges > 6);
                 tokio::spawn(async move {
                     sleep(if late { MINUTE / 2 } else { Duration::from_millis(nudge) }).await;
-                    let Some(this) = this.upgrade() else { return };
-                    this.waiters.wake(|claim| Some(claim) == first.as_ref());
+                    if let (Some(this), Some(first)) = (this.upgrade(), first) {
+                        this.waiters.wake(&first);
+                    }
                 });
             }
             before != queue.len()

@@ -115,18 +115,19 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// Has the service asked now about those of these claims that wait.
-    pub(crate) fn wake(&self, which: impl Fn(&Claim) -> bool) {
-        for (_, waiter) in self.claims().iter().filter(|(claim, _)| which(claim)) {
+    /// Has the service asked now about this claim, if it waits.
+    pub(crate) fn wake(&self, claim: &Claim) {
+        if let Some(waiter) = self.claims().get(claim) {
             waiter.wake.notify_one();
         }
     }
 
-    /// It is not known any more whether others wait behind the claims that hold.
-    pub(crate) fn forget_contended(&self) {
+    /// Messages may have been lost: it is not known any more whether others wait, and it is time to ask about all claims.
+    pub(crate) fn missed_messages(&self) {
         for waiter in self.claims().values_mut() {
             waiter.contended.send_replace(true);
             waiter.contended_as_of = UNKNOWN;
+            waiter.wake.notify_one();
         }
     }
 
@@ -144,21 +145,14 @@ impl<T: GrantToken> Waiters<T> {
         held.map(|(claim, _)| claim.clone()).collect()
     }
 
-    /// Whether it is known that the claim is to be waited for.
-    pub(crate) fn is_waiting(&self, claim: &Claim) -> bool {
-        let claims = self.claims();
-        claims.get(claim).is_some_and(|waiter| *waiter.status.borrow() == ClaimStatus::Waiting)
+    /// Where this claim stands; one that is not known is gone.
+    pub(crate) fn status(&self, claim: &Claim) -> ClaimStatus<T> {
+        self.claims().get(claim).map_or(ClaimStatus::Gone, |waiter| *waiter.status.borrow())
     }
 
     /// How many claims are known.
     pub(crate) fn count(&self) -> usize {
         self.claims().len()
-    }
-
-    /// Whether the claim neither waits nor holds any more.
-    pub(crate) fn is_over(&self, claim: &Claim) -> bool {
-        let claims = self.claims();
-        claims.get(claim).is_none_or(|waiter| *waiter.status.borrow() == ClaimStatus::Gone)
     }
 
     /// Asks where a claim stands, after this first answer, until it does not wait any more or is forgotten.
@@ -256,9 +250,9 @@ mod tests {
         let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
         let message = async {
-            waiters.wake(|claim| claim.number == 2);
+            waiters.wake(&claim(2));
             tokio::task::yield_now().await;
-            waiters.wake(|claim| claim.number == 1);
+            waiters.wake(&claim(1));
         };
         let one = claim(1);
         let ask = async || {
@@ -311,7 +305,7 @@ mod tests {
             assert!(*ticket.contended.borrow());
             waiters.note_contended_as_of(&claim(1), 1, false);
             assert!(!*ticket.contended.borrow());
-            waiters.forget_contended();
+            waiters.missed_messages();
         }
     }
 

@@ -117,8 +117,8 @@ impl PostgresAdvisoryBackend {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let connector = options.connector()?;
         let make = |runtime: &Handle, this: &Weak<Advisory>| {
-            let table = "fenced_lock.names";
-            let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
+            let (options, runtime, table) = (options.clone(), runtime.clone(), "fenced_lock.names");
+            let access = Arc::new(Access { options, connector, table, runtime });
             Advisory {
                 requests: Link::new(&access, NAME, None),
                 access,
@@ -346,7 +346,7 @@ impl Asked for Advisory {
             join_all(connections.iter().map(async |wire| wire.client.batch_execute("").await));
         let renewed = try_join(self.check(lease.id), async {
             let silent = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
-            timeout(self.access.request_timeout, connections).await.map_err(silent)
+            timeout(self.access.options.request_timeout, connections).await.map_err(silent)
         });
         let renewed = renewed.await;
         if matches!(&renewed, Err(error) if error.kind == BackendErrorKind::LeaseGone) {
@@ -418,7 +418,8 @@ impl Asked for Advisory {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let Some(wire) = self.connection(claim) else { return Ok(Released::Gone) };
         let mut released = Released::Gone;
-        if self.waiters.holding(claim.lease).contains(claim) && !wire.ended.is_cancelled() {
+        let holds = matches!(self.waiters.status(claim), ClaimStatus::Granted(_));
+        if holds && !wire.ended.is_cancelled() {
             match timeout(wire.limit, ask(&wire, UNLOCK, &claim.name)).await {
                 Ok(Ok(_)) => {
                     self.forget(claim);

@@ -169,8 +169,9 @@ impl PostgresBackend {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let connector = options.connector()?;
         let make = |runtime: &Handle, _: &Weak<Postgres>| {
-            let table = "fenced_lock.claims";
-            let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
+            let (options, runtime, table) =
+                (options.clone(), runtime.clone(), "fenced_lock.claims");
+            let access = Arc::new(Access { options, connector, table, runtime });
             let waiters = Arc::new(Waiters::new());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));

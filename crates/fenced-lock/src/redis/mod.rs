@@ -147,7 +147,7 @@ impl Redis {
             _ => ClaimStatus::Gone,
         };
         // a message that came before this answer was taken up is newer
-        if status != ClaimStatus::Waiting && self.waiters.is_waiting(claim) {
+        if status != ClaimStatus::Waiting && self.waiters.status(claim) == ClaimStatus::Waiting {
             self.waiters.note_contended(claim, is_contended);
         }
         Ok(Answer { status, ask_again_in })
@@ -156,10 +156,7 @@ impl Redis {
     /// Takes a message, or the news that the connection broke.
     fn hear(self: Arc<Self>, push: PushInfo, runtime: &Handle) {
         match push.kind {
-            PushKind::Disconnection => {
-                self.waiters.forget_contended();
-                self.waiters.wake(|_| true);
-            }
+            PushKind::Disconnection => self.waiters.missed_messages(),
             PushKind::Message => {
                 let message = push.data.into_iter().nth(1);
                 let message = message.and_then(|text| String::from_redis_value(text).ok());

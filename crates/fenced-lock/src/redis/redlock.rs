@@ -13,11 +13,9 @@ use std::slice;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, StreamExt as _};
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
@@ -97,7 +95,7 @@ const MISSING: u8 = 2;
 type Answered<A> = (Arc<Connection>, A);
 
 /// The answers of the nodes, as they come.
-type Answers<A> = FuturesUnordered<BoxFuture<'static, Result<Answered<A>, BackendError>>>;
+type Answers<A> = UnboundedReceiver<Result<Answered<A>, BackendError>>;
 
 impl RedlockBackend {
     /// A backend on these nodes. Nothing is sent before a session is opened.
@@ -163,19 +161,21 @@ impl Redlock {
     where
         F: Future<Output = Result<A, BackendError>> + Send + 'static,
     {
-        let ask = |node: &Arc<Connection>| {
-            let (node, asked) = (Arc::clone(node), self.runtime.spawn(ask(Arc::clone(node))));
-            let ended = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
-            async move {
-                let answer = asked.await.unwrap_or_else(ended);
-                let at = |error: BackendError| {
-                    BackendError::because(error.kind, node.options.address(), error)
+        let (sender, answers) = unbounded_channel();
+        for node in &self.nodes {
+            let (node, sender, asked) = (Arc::clone(node), sender.clone(), ask(Arc::clone(node)));
+            self.runtime.spawn(async move {
+                let answer = match asked.await {
+                    Ok(answer) => Ok((node, answer)),
+                    Err(error) => {
+                        Err(BackendError::because(error.kind, node.options.address(), error))
+                    }
                 };
-                Ok((Arc::clone(&node), answer.map_err(at)?))
-            }
-            .boxed()
-        };
-        self.nodes.iter().map(ask).collect()
+                // an error means that nobody waits for it any more
+                drop(sender.send(answer));
+            });
+        }
+        answers
     }
 
     fn run_all(&self, what: &'static str, lifetime: Duration, claims: &[Claim]) -> Answers<Done> {
@@ -200,7 +200,7 @@ impl Redlock {
         lifetime: Duration,
         mut claims: Vec<Claim>,
     ) {
-        claims.retain(|claim| self.waiters.is_over(claim));
+        claims.retain(|claim| self.waiters.status(claim) == ClaimStatus::Gone);
         let (ends_at, mut backoff) = (Instant::now() + lifetime, Backoff::default());
         while !claims.is_empty()
             && Instant::now() < ends_at
@@ -263,7 +263,7 @@ impl Redlock {
         loop {
             let answer = tokio::select! {
                 biased;
-                answer = answers.next() => answer,
+                answer = answers.recv() => answer,
                 () = &mut patience, if answered >= self.quorum() => None,
             };
             match answer {
@@ -308,7 +308,7 @@ async fn gather<A>(
 ) -> (Vec<Answered<A>>, Vec<BackendError>) {
     let (mut done, mut errors) = (Vec::new(), Vec::new());
     while !suffices(&done)
-        && let Some(answer) = answers.next().await
+        && let Some(answer) = answers.recv().await
     {
         match answer {
             Ok(answer) => done.push(answer),
