@@ -12,7 +12,7 @@ use testkit::{
 };
 use tokio::process::Command;
 
-use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, waiter};
+use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length};
 use super::lab_redis::{RedisLab, server_that_says};
 
 /// The rights that the documentation asks for.
@@ -22,21 +22,6 @@ const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publis
 async fn volatile() -> PrivateRedis {
     let options = ServerOptions { volatile: true, ..ServerOptions::default() };
     PrivateRedis::start(options).await.unwrap()
-}
-
-/// Goal: a message that got lost delays a grant and loses none: the waiter asks by itself.
-#[tokio::test]
-async fn a_lost_message_is_made_good() {
-    let lab = RedisLab::shared().await;
-    let (holder, other) = (lab.session_for(TTL).await, lab.session_for(TTL).await);
-    let mutex = other.mutex(&lab.name()).unwrap();
-    let guard = holder.mutex(mutex.name()).unwrap().lock().await.unwrap();
-    let waiter = waiter(&mutex, 2).await;
-    // a release past the script sends no message
-    lab.delete(&guard.key()).await;
-    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
-    within("the holder is told by its renewal", guard.lost()).await;
-    assert!(!holder.is_lost());
 }
 
 async fn raw_number(redis: &PrivateRedis, line: &str) -> i64 {
