@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +40,7 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_GIVEN_UP`].
     pub(super) tasks: TaskTracker,
     /// For each name of which claims were given up that may still be in its queue: the room for more.
-    given_up: StdMutex<HashMap<Arc<str>, Arc<Semaphore>>>,
+    given_up: StdMutex<HashMap<Arc<str>, Rooms>>,
     label: Arc<str>,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
@@ -146,7 +146,7 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    fn given_up(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Semaphore>>> {
+    fn given_up(&self) -> MutexGuard<'_, HashMap<Arc<str>, Rooms>> {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,12 +156,16 @@ impl<T: GrantToken> SessionInner<T> {
         self: &Arc<Self>,
         name: &Arc<str>,
     ) -> Option<Room<T>> {
-        let room = self.given_up().get(name).cloned()?;
-        if room.available_permits() > 0 {
+        let free = self.given_up().get(name).map(|rooms| Arc::clone(&rooms.free))?;
+        if free.available_permits() > 0 {
             return None;
         }
         // no room is closed
-        Some(Room::new(self, name, room.acquire_owned().await.ok()?))
+        free.acquire().await.ok()?.forget();
+        if let Some(rooms) = self.given_up().get_mut(name) {
+            rooms.taken += 1;
+        }
+        Some(Room { inner: Arc::clone(self), name: Arc::clone(name) })
     }
 
     /// Withdraws the claim in the background. Keeps `until_done` so long.
@@ -278,25 +282,28 @@ impl<T: GrantToken> SessionInner<T> {
     }
 }
 
+/// The room for claims on one name that are given up. Callers that passed together may take more than there is.
+struct Rooms {
+    taken: usize,
+    free: Arc<Semaphore>,
+}
+
 /// Counts as a claim that is given up, until it is dropped.
 pub(super) struct Room<T: GrantToken> {
     inner: Arc<SessionInner<T>>,
     name: Arc<str>,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl<T: GrantToken> Room<T> {
-    fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>, permit: OwnedSemaphorePermit) -> Self {
-        Self { inner: Arc::clone(inner), name: Arc::clone(name), permit: Some(permit) }
-    }
 }
 
 impl<T: GrantToken> Drop for Room<T> {
     fn drop(&mut self) {
-        self.permit = None;
         let mut given_up = self.inner.given_up();
-        // nobody else has room here, or waits for it
-        if given_up.get(&self.name).is_some_and(|room| Arc::strong_count(room) == 1) {
+        let Some(rooms) = given_up.get_mut(&self.name) else { return };
+        rooms.taken -= 1;
+        if rooms.taken < MOST_GIVEN_UP {
+            rooms.free.add_permits(1);
+        }
+        // nobody waits for it
+        if rooms.taken == 0 && Arc::strong_count(&rooms.free) == 1 {
             given_up.remove(&self.name);
         }
     }
@@ -315,16 +322,18 @@ impl<T: GrantToken> Withdrawal<T> {
         Arc::new(Self { inner, name, room: OnceLock::new() })
     }
 
-    /// Takes up room, if there is any left.
+    /// Takes up room, also if there is none left.
     pub(super) fn give_up(&self) {
-        let permit = {
-            let mut given_up = self.inner.given_up();
-            let room = given_up.entry(Arc::clone(&self.name));
-            let room = room.or_insert_with(|| Arc::new(Semaphore::new(MOST_GIVEN_UP)));
-            Arc::clone(room).try_acquire_owned()
-        };
-        if let Ok(permit) = permit {
-            self.room.get_or_init(|| Room::new(&self.inner, &self.name, permit));
+        let free = || Arc::new(Semaphore::new(MOST_GIVEN_UP));
+        let mut given_up = self.inner.given_up();
+        let rooms = given_up.entry(Arc::clone(&self.name));
+        let rooms = rooms.or_insert_with(|| Rooms { taken: 0, free: free() });
+        rooms.taken += 1;
+        if let Ok(permit) = rooms.free.try_acquire() {
+            permit.forget();
         }
+        drop(given_up);
+        let room = Room { inner: Arc::clone(&self.inner), name: Arc::clone(&self.name) };
+        self.room.get_or_init(|| room);
     }
 }

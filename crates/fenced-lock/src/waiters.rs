@@ -28,6 +28,17 @@ struct Waiter<T> {
     wake: Arc<Notify>,
 }
 
+/// As of when it is known whether others wait, before anything was said of it.
+const UNKNOWN: (i64, bool) = (i64::MIN, false);
+
+impl<T: GrantToken> Waiter<T> {
+    fn tell(&self, status: ClaimStatus<T>) {
+        status.advance(&self.status);
+        // whoever watches it stops
+        self.wake.notify_one();
+    }
+}
+
 /// Where the service says that a claim stands.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<T> {
@@ -53,7 +64,7 @@ impl<T: GrantToken> Waiters<T> {
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
             status: watch::Sender::new(ClaimStatus::Waiting),
             contended: watch::Sender::new(true),
-            contended_as_of: (i64::MIN, false),
+            contended_as_of: UNKNOWN,
             wake: Arc::default(),
         });
         Ticket { status: waiter.status.subscribe(), contended: waiter.contended.subscribe() }
@@ -63,13 +74,25 @@ impl<T: GrantToken> Waiters<T> {
     pub(crate) fn note(&self, claim: &Claim, status: ClaimStatus<T>) {
         let mut claims = self.claims();
         if let Some(waiter) = claims.get(claim) {
-            status.advance(&waiter.status);
-            // whoever watches it stops
-            waiter.wake.notify_one();
+            waiter.tell(status);
             if status == ClaimStatus::Gone {
                 claims.remove(claim);
             }
         }
+    }
+
+    /// Tells the claims on this lease that they are gone, and returns them. They stay known until they are forgotten.
+    pub(crate) fn end(&self, lease: i64) -> Vec<Claim> {
+        let claims = self.claims();
+        let ended = claims.iter().filter(|(claim, _)| claim.lease == lease);
+        ended.inspect(|(_, waiter)| waiter.tell(ClaimStatus::Gone)).map(|it| it.0.clone()).collect()
+    }
+
+    /// Forgets a lease and the claims on it.
+    pub(crate) fn forget(&self, lease: i64) {
+        self.leases().remove(&lease);
+        self.end(lease);
+        self.claims().retain(|claim, _| claim.lease != lease);
     }
 
     /// Notes whether others wait behind a claim that holds.
@@ -92,17 +115,19 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// Has the service asked now about those of these claims that wait.
-    pub(crate) fn wake(&self, which: impl Fn(&Claim) -> bool) {
-        for (_, waiter) in self.claims().iter().filter(|(claim, _)| which(claim)) {
+    /// Has the service asked now about this claim, if it waits.
+    pub(crate) fn wake(&self, claim: &Claim) {
+        if let Some(waiter) = self.claims().get(claim) {
             waiter.wake.notify_one();
         }
     }
 
-    /// It is not known any more whether others wait behind the claims that hold.
-    pub(crate) fn forget_contended(&self) {
-        for waiter in self.claims().values() {
+    /// Messages may have been lost: it is not known any more whether others wait, and it is time to ask about all claims.
+    pub(crate) fn missed_messages(&self) {
+        for waiter in self.claims().values_mut() {
             waiter.contended.send_replace(true);
+            waiter.contended_as_of = UNKNOWN;
+            waiter.wake.notify_one();
         }
     }
 
@@ -114,26 +139,20 @@ impl<T: GrantToken> Waiters<T> {
 
     /// The claims on this lease that hold.
     pub(crate) fn holding(&self, lease: i64) -> Vec<Claim> {
-        let holds = |waiter: &Waiter<T>| *waiter.status.borrow() != ClaimStatus::Waiting;
+        let holds = |waiter: &Waiter<T>| matches!(*waiter.status.borrow(), ClaimStatus::Granted(_));
         let claims = self.claims();
         let held = claims.iter().filter(|(claim, waiter)| claim.lease == lease && holds(waiter));
         held.map(|(claim, _)| claim.clone()).collect()
     }
 
-    /// Whether it is known that the claim is to be waited for.
-    pub(crate) fn is_waiting(&self, claim: &Claim) -> bool {
-        let claims = self.claims();
-        claims.get(claim).is_some_and(|waiter| *waiter.status.borrow() == ClaimStatus::Waiting)
+    /// Where this claim stands; one that is not known is gone.
+    pub(crate) fn status(&self, claim: &Claim) -> ClaimStatus<T> {
+        self.claims().get(claim).map_or(ClaimStatus::Gone, |waiter| *waiter.status.borrow())
     }
 
     /// How many claims are known.
     pub(crate) fn count(&self) -> usize {
         self.claims().len()
-    }
-
-    /// The claims on this lease.
-    pub(crate) fn on_lease(&self, lease: i64) -> Vec<Claim> {
-        self.claims().keys().filter(|claim| claim.lease == lease).cloned().collect()
     }
 
     /// Asks where a claim stands, after this first answer, until it does not wait any more or is forgotten.
@@ -231,9 +250,9 @@ mod tests {
         let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
         let message = async {
-            waiters.wake(|claim| claim.number == 2);
+            waiters.wake(&claim(2));
             tokio::task::yield_now().await;
-            waiters.wake(|claim| claim.number == 1);
+            waiters.wake(&claim(1));
         };
         let one = claim(1);
         let ask = async || {
@@ -255,7 +274,7 @@ mod tests {
         tokio::join!(waiters.watch(&one, waiting(), async || Ok(waiting())), withdraw);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
         assert_eq!(began_at.elapsed(), Duration::ZERO);
-        assert!(waiters.on_lease(1).is_empty());
+        assert_eq!(waiters.count(), 0);
     }
 
     /// Goal: a grant that a message brings ends the wait without a question, and a first answer that is known is not
@@ -274,6 +293,20 @@ mod tests {
         tokio::join!(waiters.watch(&one, waiting(), none), message);
         assert_eq!((*ticket.status.borrow(), began_at.elapsed()), (GRANTED.status, Duration::ZERO));
         assert_eq!(waiters.holding(1), [claim(1)]);
+    }
+
+    /// Goal: when messages may have been lost, a holder takes it that others wait, until the service says again that
+    /// none does.
+    #[test]
+    fn what_was_known_of_others_is_forgotten() {
+        let waiters = Waiters::<Unfenced>::new();
+        let ticket = waiters.expect(&claim(1));
+        for _ in 0..2 {
+            assert!(*ticket.contended.borrow());
+            waiters.note_contended_as_of(&claim(1), 1, false);
+            assert!(!*ticket.contended.borrow());
+            waiters.missed_messages();
+        }
     }
 
     /// Goal: silence is not taken for an answer, and a final refusal ends the wait.

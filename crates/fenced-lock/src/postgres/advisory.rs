@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::TryFutureExt as _;
-use futures_util::future::{join_all, try_join, try_join4};
+use futures_util::future::{join_all, try_join};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -40,20 +40,24 @@ use crate::{
     Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
-const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended($1, 0))";
-const TRY_LOCK: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
+const LOCK: &str = "pg_advisory_lock(hashtextextended($1, 0)) IS NOT NULL";
+const TRY_LOCK: &str = "pg_try_advisory_lock(hashtextextended($1, 0))";
 const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
 
 /// Shows how a claim stands to those who look at the queue.
 const SHOW: &str = "SELECT set_config('application_name', $1, false)";
 
-/// Counts the grants of a name, and shows the claim with its number.
-const COUNT: &str = "
-    WITH ticket AS (
-        INSERT INTO fenced_lock.names AS n VALUES ($1, 1)
-        ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
+/// Takes the lock by this function, counts the grants of its name, and shows the claim with its number. No row without the
+/// lock.
+fn take_by(lock: &str) -> String {
+    format!(
+        "WITH ticket AS (
+            INSERT INTO fenced_lock.names AS n SELECT $1, 1 WHERE {lock}
+            ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
+        )
+        SELECT last, set_config('application_name', format($2, last), false) FROM ticket"
     )
-    SELECT last, set_config('application_name', format($2, last), false) FROM ticket";
+}
 
 /// Fails without the rights to count, and counts nothing.
 const CHECK_RIGHTS: &str = "
@@ -113,8 +117,8 @@ impl PostgresAdvisoryBackend {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let connector = options.connector()?;
         let make = |runtime: &Handle, this: &Weak<Advisory>| {
-            let table = "fenced_lock.names";
-            let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
+            let (options, runtime, table) = (options.clone(), runtime.clone(), "fenced_lock.names");
+            let access = Arc::new(Access { options, connector, table, runtime });
             Advisory {
                 requests: Link::new(&access, NAME, None),
                 access,
@@ -142,8 +146,8 @@ pub struct Advisory {
     waiters: Waiters<Token>,
     /// Looks at queues, and ends the connections of claims.
     requests: Link,
-    /// The connection of each session.
-    sessions: Mutex<HashMap<i64, Arc<Wire>>>,
+    /// The connection of each session, with its TTL.
+    sessions: Mutex<HashMap<i64, (Arc<Wire>, Duration)>>,
     /// The connection of each claim.
     connections: Mutex<HashMap<Claim, Arc<Wire>>>,
     /// For what goes on after a request.
@@ -171,16 +175,14 @@ fn application_name(claim: &Claim, token: &str) -> String {
 }
 
 /// A claim of this library, from the name of its connection.
-fn parse(application_name: &str, name: &str, row: &Row, wire: &Wire) -> Option<QueueEntry> {
+fn parse(application_name: &str, name: &str, cluster: ClusterId) -> Option<QueueEntry> {
     let mut words = application_name.strip_prefix(NAME)?.trim_start().splitn(3, ' ');
     let (claim, token) = (words.next()?, words.next()?.parse().ok());
     let lease = i64::from_str_radix(claim.split_once('-')?.0, 16).ok()?;
     Some(QueueEntry {
-        token: token.map(|token| Token::new(wire.cluster, token)),
-        lease,
-        key: format!("{name}/{claim}"),
+        token: token.map(|token| Token::new(cluster, token)),
         label: Some(words.next().unwrap_or_default().to_owned()),
-        age: row.get::<_, Option<f64>>(2).and_then(|age| Duration::try_from_secs_f64(age).ok()),
+        ..QueueEntry::new(lease, format!("{name}/{claim}"))
     })
 }
 
@@ -189,7 +191,7 @@ fn lease_gone() -> BackendError {
 }
 
 impl Advisory {
-    fn sessions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Wire>>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<i64, (Arc<Wire>, Duration)>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,10 +203,8 @@ impl Advisory {
         self.connections().get(claim).cloned()
     }
 
-    /// The connection of a session, and its TTL.
     fn session(&self, lease: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
-        let ttl = self.waiters.leases().get(&lease).copied();
-        self.sessions().get(&lease).cloned().zip(ttl).ok_or_else(lease_gone)
+        self.sessions().get(&lease).cloned().ok_or_else(lease_gone)
     }
 
     /// A connection that ends by itself if nothing is sent on it for a TTL and this slack.
@@ -249,6 +249,32 @@ impl Advisory {
         }
     }
 
+    /// Takes the lock on this connection by this function. `None` if it cannot be had at once.
+    async fn take(
+        &self,
+        claim: &Claim,
+        wire: &Wire,
+        lock: &str,
+    ) -> Result<Option<Token>, BackendError> {
+        let (mut sent_at, (session, ttl)) = (Instant::now(), self.session(claim.lease)?);
+        let taken = async {
+            let (sql, shown) = (take_by(lock), application_name(claim, "%s"));
+            let params: &[(&(dyn ToSql + Sync), Type)] =
+                &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
+            let take = wire.client.query_typed_opt(&sql, params);
+            let Some(row) = try_join(take, wire.end_without(&session)).await?.0 else {
+                return Ok(None);
+            };
+            // a renewal meanwhile has sent no word on this connection, and counts for the claim all the same
+            while sent_at.elapsed() > slack(ttl) {
+                sent_at = Instant::now();
+                wire.client.batch_execute("").await?;
+            }
+            Ok(Some(Token::new(wire.cluster, row.try_get(0)?)))
+        };
+        taken.await.map_err(failure)
+    }
+
     /// Waits for the lock on this connection, after a release of which it tells.
     async fn wait(
         self: Arc<Self>,
@@ -256,72 +282,32 @@ impl Advisory {
         wire: Arc<Wire>,
         release: Option<oneshot::Sender<()>>,
     ) {
-        let sent_at = Instant::now();
-        let granted = async {
-            let (session, ttl) = self.session(claim.lease)?;
-            let unlock = async {
-                let Some(released) = release else { return Ok(()) };
-                let unlock = ask(&wire, UNLOCK, &claim.name).inspect_ok(|_| _ = released.send(()));
-                try_join(unlock, ask(&wire, SHOW, &application_name(&claim, "-"))).await.map(drop)
-            };
-            let lock = ask(&wire, LOCK, &claim.name);
-            let sent = try_join4(unlock, lock, wire.end_without(&session), count(&wire, &claim));
-            let token = sent.await.map_err(failure)?.3;
-            until_heard(&wire, sent_at, ttl).await.map_err(failure)?;
-            Ok::<_, BackendError>(token)
+        let unlock = async {
+            let Some(released) = release else { return Ok(()) };
+            let unlock = ask(&wire, UNLOCK, &claim.name).inspect_ok(|_| _ = released.send(()));
+            let shown = application_name(&claim, "-");
+            try_join(unlock, ask(&wire, SHOW, &shown)).await.map(drop).map_err(failure)
         };
-        match granted.await {
-            Ok(token) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
-            Err(error) => {
-                tracing::debug!(%claim, ?error, "lost the connection of a claim");
+        match try_join(unlock, self.take(&claim, &wire, LOCK)).await {
+            Ok(((), Some(token))) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
+            failed => {
+                tracing::debug!(%claim, ?failed, "lost the connection of a claim");
                 self.end(|other, _| *other == claim);
             }
         }
     }
 
-    /// Locks on this connection if the lock is free.
-    async fn lock_if_free(
-        &self,
-        claim: &Claim,
-        wire: &Wire,
-    ) -> Result<Option<Token>, BackendError> {
-        let (sent_at, (_, ttl)) = (Instant::now(), self.session(claim.lease)?);
-        let tried = async {
-            if !ask(wire, TRY_LOCK, &claim.name).await?.try_get::<_, bool>(0)? {
-                return Ok(None);
-            }
-            let token = count(wire, claim).await?;
-            until_heard(wire, sent_at, ttl).await?;
-            Ok(Some(token))
-        };
-        let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
-        let tried = timeout(wire.limit, tried).await.map(|tried| tried.map_err(failure));
-        tried.unwrap_or_else(silence)
+    /// Forgets the leases that could not be closed before they ended.
+    fn forget_ended(&self) {
+        let leases = self.waiters.leases();
+        self.sessions().retain(|lease, _| leases.contains_key(lease));
+        self.connections().retain(|claim, _| leases.contains_key(&claim.lease));
     }
 
     fn forget(&self, claim: &Claim) {
         self.connections().remove(claim);
         self.waiters.note(claim, ClaimStatus::Gone);
     }
-}
-
-/// Counts a grant, while the lock is held.
-async fn count(wire: &Wire, claim: &Claim) -> Result<Token, Error> {
-    let shown = application_name(claim, "%s");
-    let params: &[(&(dyn ToSql + Sync), Type)] =
-        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
-    let row = wire.client.query_typed_one(COUNT, params).await?;
-    Ok(Token::new(wire.cluster, row.try_get(0)?))
-}
-
-/// Waits until the server has heard of the connection lately. A renewal while the grant was under way has sent no word on
-/// it, and counts for the claim all the same.
-async fn until_heard(wire: &Wire, mut sent_at: Instant, ttl: Duration) -> Result<(), Error> {
-    while sent_at.elapsed() > slack(ttl) {
-        sent_at = Instant::now();
-        wire.client.batch_execute("").await?;
-    }
-    Ok(())
 }
 
 impl Asked for Advisory {
@@ -341,6 +327,7 @@ impl Asked for Advisory {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        self.forget_ended();
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
         self.requests.wire().await?;
@@ -348,7 +335,7 @@ impl Asked for Advisory {
         let wire = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
         wire.ask(wire.client.batch_execute(CHECK_RIGHTS)).await?;
         let cluster = wire.cluster;
-        self.sessions().insert(id, wire);
+        self.sessions().insert(id, (wire, ttl));
         Ok(cluster)
     }
 
@@ -359,7 +346,7 @@ impl Asked for Advisory {
             join_all(connections.iter().map(async |wire| wire.client.batch_execute("").await));
         let renewed = try_join(self.check(lease.id), async {
             let silent = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
-            timeout(self.access.request_timeout, connections).await.map_err(silent)
+            timeout(self.access.options.request_timeout, connections).await.map_err(silent)
         });
         let renewed = renewed.await;
         if matches!(&renewed, Err(error) if error.kind == BackendErrorKind::LeaseGone) {
@@ -372,13 +359,10 @@ impl Asked for Advisory {
         self.end(|claim, _| claim.lease == lease.id);
         let of_lease = |claim: &&Claim| claim.lease == lease.id;
         let claims: Vec<_> = self.connections().keys().filter(of_lease).cloned().collect();
-        let mut released = Ok(());
-        for claim in claims {
-            released = self.release(&claim).await.map(drop).and(released);
-        }
-        self.connections().retain(|claim, _| claim.lease != lease.id);
+        let released = join_all(claims.iter().map(|claim| self.release(claim))).await;
+        released.into_iter().try_for_each(|released| released.map(drop))?;
         self.sessions().remove(&lease.id);
-        released
+        Ok(())
     }
 
     async fn put(
@@ -396,8 +380,7 @@ impl Asked for Advisory {
             wire
         } else {
             // an earlier connection of this claim ends first
-            let earlier = self.connections().remove(claim);
-            if let Some(earlier) = earlier {
+            if let Some(earlier) = self.connection(claim) {
                 self.requests.wire().await?.terminate(&earlier).await?;
             }
             let (_, ttl) = self.session(claim.lease)?;
@@ -406,21 +389,17 @@ impl Asked for Advisory {
         };
         self.connections().insert(claim.clone(), Arc::clone(&wire));
         if matches!(mode, PutMode::IfEmpty) {
-            let tried = self.lock_if_free(claim, &wire).await;
+            let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
+            let tried = timeout(wire.limit, self.take(claim, &wire, TRY_LOCK)).await;
+            let tried = tried.unwrap_or_else(silence);
             match &tried {
                 Ok(Some(_)) => {}
-                Ok(None) => self.forget(claim),
-                Err(error) => {
-                    wire.give_up();
-                    // a server that answers sees that the connection has ended
-                    if error.kind != BackendErrorKind::Transient {
-                        self.forget(claim);
-                    }
-                }
+                Err(error) if error.kind == BackendErrorKind::Transient => wire.give_up(),
+                // a server that answers sees that the connection ends
+                _ => self.forget(claim),
             }
-            return Ok(
-                tried?.map(|token| Answer { status: ClaimStatus::Granted(token), ..WAITING })
-            );
+            let granted = |token| Answer { status: ClaimStatus::Granted(token), ..WAITING };
+            return Ok(tried?.map(granted));
         }
         let (released, is_released) = oneshot::channel();
         let released = matches!(mode, PutMode::After(_)).then_some(released);
@@ -439,7 +418,8 @@ impl Asked for Advisory {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let Some(wire) = self.connection(claim) else { return Ok(Released::Gone) };
         let mut released = Released::Gone;
-        if self.waiters.holding(claim.lease).contains(claim) && !wire.ended.is_cancelled() {
+        let holds = matches!(self.waiters.status(claim), ClaimStatus::Granted(_));
+        if holds && !wire.ended.is_cancelled() {
             match timeout(wire.limit, ask(&wire, UNLOCK, &claim.name)).await {
                 Ok(Ok(_)) => {
                     self.forget(claim);
@@ -462,13 +442,11 @@ impl Asked for Advisory {
         let rows = wire.ask(wire.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
         let entry = |row: &Row| {
             let shown = row.get::<_, Option<&str>>(1).unwrap_or_default();
-            parse(shown, name, row, &wire).unwrap_or_else(|| QueueEntry {
-                token: None,
-                lease: 0,
-                key: format!("{name}/pid-{}", row.get::<_, i32>(0)),
-                label: None,
-                age: None,
-            })
+            let Some(entry) = parse(shown, name, wire.cluster) else {
+                return QueueEntry::new(0, format!("{name}/pid-{}", row.get::<_, i32>(0)));
+            };
+            let age = row.get::<_, Option<f64>>(2);
+            QueueEntry { age: age.and_then(|age| Duration::try_from_secs_f64(age).ok()), ..entry }
         };
         Ok(rows.iter().map(entry).collect())
     }

@@ -19,6 +19,11 @@ pub(super) fn connect_failure(error: Error) -> BackendError {
     BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Permanent), error)
 }
 
+/// Whether the server has refused this, and would again.
+pub(super) fn is_final(error: &Error) -> bool {
+    matches!(kind_of(error), Some(BackendErrorKind::Permanent | BackendErrorKind::Refused))
+}
+
 /// Whether the server was found to accept no writes, which the client looks at when it connects.
 pub(super) fn is_read_only(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());

@@ -1,6 +1,7 @@
 //! Connections, and what becomes of requests on one that is lost.
 
 use std::future::poll_fn;
+use std::iter;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,8 +10,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -21,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::failure::{connect_failure, failure, is_read_only};
 use super::options::{PostgresOptions, Tls};
 use crate::backoff::Backoff;
+use crate::shared::Shared;
 use crate::waiters::Waiters;
 use crate::{BackendError, BackendErrorKind, ClusterId, Token};
 
@@ -30,37 +32,42 @@ const OLDEST_VERSION: i32 = 14_00_00;
 /// The tables, for a database that has none.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Who the server process of a connection is, and which tables it works on.
+/// Which server process a connection leads to, and which tables. A process id may be used again, so its start belongs to it.
 const IDENTIFY: &str = "
-    SELECT pg_backend_pid(),
-        (SELECT EXTRACT(EPOCH FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())),
+    SELECT (
+            SELECT concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start))
+            FROM pg_stat_get_activity(pg_backend_pid())
+        ),
         current_setting('server_version_num')::integer,
+        pg_is_in_recovery(),
+        current_setting('default_transaction_read_only')::boolean,
         (SELECT system_identifier FROM pg_control_system()),
         CASE WHEN to_regclass($1) IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
-        current_setting('fsync')::boolean,
         CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END,
+        current_setting('fsync')::boolean,
         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END";
 
 /// Ends a server process and waits for its end; no row if it has ended before.
 const TERMINATE: &str = "
-    SELECT pg_terminate_backend(pid, $3) FROM pg_stat_get_activity($1)
-    WHERE EXTRACT(EPOCH FROM backend_start)::text = $2";
+    SELECT pg_terminate_backend(pid, $2) FROM pg_stat_get_activity(split_part($1, ' ', 1)::integer)
+    WHERE concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start)) = $1";
 
 /// Ends its own server process if this one has ended.
 const END_WITHOUT: &str = "
     SELECT pg_terminate_backend(pg_backend_pid()) WHERE NOT EXISTS (
-        SELECT FROM pg_stat_get_activity($1) WHERE EXTRACT(EPOCH FROM backend_start)::text = $2)";
+        SELECT FROM pg_stat_get_activity(split_part($1, ' ', 1)::integer)
+        WHERE concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start)) = $1)";
 
 /// What the name of each lease's channel begins with.
 const CHANNEL: &str = "fenced_lock_";
 
-/// The statements that listen for messages to all leases.
+/// The statements that listen for messages to all leases that are open, and to no others.
 pub(super) fn listen(waiters: &Waiters<Token>) -> String {
     let leases = waiters.leases();
-    let channels: Vec<_> = leases.keys().map(|lease| format!("LISTEN {CHANNEL}{lease}")).collect();
-    channels.join(";")
+    let channels = leases.keys().map(|lease| format!(";LISTEN {CHANNEL}{lease}"));
+    iter::once("UNLISTEN *".to_owned()).chain(channels).collect()
 }
 
 /// A message came: the queue of a claim that is its first has changed. Any user of the database can send it, so
@@ -72,39 +79,20 @@ fn hear(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
     if let (Some(as_of), Some(contended)) = (words.next(), words.next()) {
         waiters.note_contended_as_of(&claim, as_of.parse().ok()?, contended == "t");
     }
-    waiters.wake(|waiter| *waiter == claim);
+    waiters.wake(&claim);
     Some(())
 }
 
 /// What every connection needs.
 pub(super) struct Access {
-    config: Config,
-    tls: Tls,
+    pub(super) options: PostgresOptions,
+    pub(super) connector: (Config, Tls),
     /// The newest table that its locks need. If it is missing, all that are missing are made.
-    table: &'static str,
-    /// Whether the timeline counts for the identity of the tables.
-    with_timeline: bool,
-    pub(super) request_timeout: Duration,
+    pub(super) table: &'static str,
     pub(super) runtime: Handle,
 }
 
 impl Access {
-    pub(super) fn new(
-        options: &PostgresOptions,
-        (config, tls): (Config, Tls),
-        runtime: Handle,
-        table: &'static str,
-    ) -> Self {
-        let with_timeline = !options.standby_is_synchronous;
-        let request_timeout = options.request_timeout;
-        Self { config, tls, table, with_timeline, request_timeout, runtime }
-    }
-
-    /// A statement that waits for others ends before its request does, and so with an answer.
-    pub(super) fn statement_timeout(&self) -> Duration {
-        self.request_timeout / 2
-    }
-
     /// Connects, with the name that `pg_stat_activity` shows, and with more settings of the server. What messages
     /// say goes to the waiters.
     pub(super) async fn connect(
@@ -114,59 +102,72 @@ impl Access {
         waiters: Option<Arc<Waiters<Token>>>,
     ) -> Result<Wire, BackendError> {
         let access = Arc::clone(self);
-        let mut config = self.config.clone();
+        let (mut config, tls) = self.connector.clone();
         let given = config.get_options().unwrap_or_default();
         let isolation = r"-c default_transaction_isolation=read\ committed";
         config.options(format!("{given} {isolation} {settings}")).application_name(name);
         let connecting = async move {
-            let (client, connection) = match config.connect(access.tls.clone()).await {
-                Err(error) if is_read_only(&error) => {
-                    return Err(access.why_read_only(config).await);
-                }
-                connected => connected.map_err(connect_failure)?,
-            };
-            let ended = CancellationToken::new();
-            let guard = ended.clone().drop_guard();
-            let by_server = Arc::<AtomicBool>::default();
-            let said = Arc::clone(&by_server);
+            let mut connected = config.connect(tls.clone()).await;
+            if connected.as_ref().is_err_and(is_read_only) {
+                // to be asked why
+                config.target_session_attrs(TargetSessionAttrs::Any);
+                connected = config.connect(tls.clone()).await;
+            }
+            let (client, connection) = connected.map_err(connect_failure)?;
+            let (ended, ended_by_server) = (CancellationToken::new(), Arc::<AtomicBool>::default());
+            let (guard, by_server) = (ended.clone().drop_guard(), Arc::clone(&ended_by_server));
             let driver = AbortOnDropHandle::new(access.runtime.spawn(async move {
-                said.store(drive(connection, waiters).await, Ordering::Relaxed);
+                by_server.store(drive(connection, waiters).await, Ordering::Relaxed);
                 drop(guard);
             }));
-            let wire = Wire::identified(client, driver.abort_handle(), &access).await?;
-            driver.detach();
-            Ok(Wire { ended, ended_by_server: by_server, ..wire })
+            let (process, cluster) = access.identify(&client).await?;
+            let (answers, limit) = (AtomicU64::new(0), access.options.request_timeout);
+            let driver = driver.detach();
+            Ok(Wire { client, cluster, ended, ended_by_server, process, driver, answers, limit })
         };
         // what takes too long must not go on: it may end in a connection that nobody has
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
-        let limited = timeout(self.request_timeout, connecting).await;
+        let limited = timeout(self.options.request_timeout, connecting).await;
         let silence = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
         // a task ends without a result when its runtime does
         let joined = limited.unwrap_or_else(|elapsed| Ok(silence(elapsed.to_string())));
         joined.unwrap_or_else(|error| silence(error.to_string()))
     }
 
-    /// Why a server accepts no writes. A standby may be promoted, or the address lead to the primary later. Another one
-    /// was set so.
-    async fn why_read_only(&self, mut config: Config) -> BackendError {
-        config.target_session_attrs(TargetSessionAttrs::Any);
-        let is_standby = async {
-            let (client, connection) = config.connect(self.tls.clone()).await?;
-            let _driver = AbortOnDropHandle::new(self.runtime.spawn(connection));
-            client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)
-        };
-        match is_standby.await {
-            Ok(false) => {
-                let what = "PostgreSQL accepts no writes: set default_transaction_read_only to off \
-                    for this user, this database or the server";
-                BackendError::new(BackendErrorKind::Permanent, what)
-            }
-            Ok(true) => {
-                let what = "this PostgreSQL is a standby, which grants no locks";
-                BackendError::new(BackendErrorKind::Transient, what)
-            }
-            Err(error) => connect_failure(error),
+    /// Finds out what a connection leads to, its server process and its cluster, and makes the tables if they are missing.
+    async fn identify(&self, client: &Client) -> Result<(String, ClusterId), BackendError> {
+        let identify =
+            async || client.query_typed_one(IDENTIFY, &[(&self.table, Type::TEXT)]).await;
+        let mut row = identify().await.map_err(failure)?;
+        let version: i32 = row.get(1);
+        if version < OLDEST_VERSION {
+            let what =
+                format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
         }
+        if row.get(2) {
+            // it may be promoted, or the address lead to the primary later
+            let what = "this PostgreSQL is a standby, which grants no locks";
+            return Err(BackendError::new(BackendErrorKind::Transient, what));
+        }
+        if row.get(3) {
+            let what = "PostgreSQL accepts no writes: set default_transaction_read_only to off \
+                for this user, this database or the server";
+            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+        }
+        if row.get::<_, Option<u32>>(5).is_none() {
+            client.batch_execute(SCHEMA).await.map_err(failure)?;
+            row = identify().await.map_err(failure)?;
+        }
+        let (system, table): (i64, Option<u32>) = (row.get(4), row.get(5));
+        let timeline: Option<i32> = row.get(6);
+        let timeline =
+            timeline.filter(|_| !self.options.standby_is_synchronous).map_or(0, i32::cast_unsigned);
+        let tables = u64::from(timeline) << 32 | u64::from(table.unwrap_or_default());
+        if !row.get::<_, bool>(7) {
+            tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
+        }
+        Ok((row.get(0), ClusterId(system.cast_unsigned() ^ tables)))
     }
 }
 
@@ -191,24 +192,6 @@ where
     }
 }
 
-/// A server process: a process id may be used again.
-#[derive(Clone, Debug)]
-struct Process {
-    id: i32,
-    began_at: String,
-}
-
-/// The answer to [`IDENTIFY`].
-struct Identity {
-    process: Process,
-    version: i32,
-    system: i64,
-    table: Option<u32>,
-    is_synced: bool,
-    /// Not of a standby.
-    timeline: Option<i32>,
-}
-
 /// One connection. The server answers its requests in turn.
 pub(super) struct Wire {
     pub(super) client: Client,
@@ -219,63 +202,13 @@ pub(super) struct Wire {
     pub(super) ended: CancellationToken,
     /// Whether the server said that it ends it.
     pub(super) ended_by_server: Arc<AtomicBool>,
-    process: Process,
-    driver: AbortHandle,
+    process: String,
+    driver: JoinHandle<()>,
     answers: AtomicU64,
     pub(super) limit: Duration,
 }
 
 impl Wire {
-    /// Finds out what it leads to, and makes the tables if they are missing.
-    async fn identified(
-        client: Client,
-        driver: AbortHandle,
-        access: &Access,
-    ) -> Result<Self, BackendError> {
-        let identify = async || {
-            let row = client.query_typed_one(IDENTIFY, &[(&access.table, Type::TEXT)]).await?;
-            Ok::<_, Error>(Identity {
-                process: Process { id: row.try_get(0)?, began_at: row.try_get(1)? },
-                version: row.try_get(2)?,
-                system: row.try_get(3)?,
-                table: row.try_get(4)?,
-                is_synced: row.try_get(5)?,
-                timeline: row.try_get(6)?,
-            })
-        };
-        let answer = async {
-            let answer = identify().await?;
-            if answer.table.is_some() || answer.version < OLDEST_VERSION {
-                return Ok(answer);
-            }
-            client.batch_execute(SCHEMA).await?;
-            identify().await
-        };
-        let answer = answer.await.map_err(failure)?;
-        let Identity { process, version, system, table, is_synced, timeline } = answer;
-        if version < OLDEST_VERSION {
-            let what =
-                format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
-            return Err(BackendError::new(BackendErrorKind::Permanent, what));
-        }
-        if !is_synced {
-            tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
-        }
-        let timeline = timeline.filter(|_| access.with_timeline).map_or(0, i32::cast_unsigned);
-        let tables = u64::from(timeline) << 32 | u64::from(table.unwrap_or_default());
-        let cluster = ClusterId(system.cast_unsigned() ^ tables);
-        Ok(Self {
-            client,
-            cluster,
-            ended: CancellationToken::new(),
-            ended_by_server: Arc::default(),
-            process,
-            driver,
-            answers: AtomicU64::new(0),
-            limit: access.request_timeout,
-        })
-    }
-
     /// Waits for the answer to a request that goes out at its first poll.
     pub(super) async fn ask<A>(
         &self,
@@ -323,20 +256,17 @@ impl Wire {
 
     /// Has the server end this connection if it has ended the other one, once it comes to this request.
     pub(super) async fn end_without(&self, other: &Self) -> Result<(), Error> {
-        let Process { id, began_at } = &other.process;
-        let params: [(&(dyn ToSql + Sync), Type); 2] = [(id, Type::INT4), (began_at, Type::TEXT)];
-        self.client.query_typed_opt(END_WITHOUT, &params).await.map(drop)
+        self.client.query_typed_opt(END_WITHOUT, &[(&other.process, Type::TEXT)]).await.map(drop)
     }
 
     /// Ends the server process of another connection, so that nothing that was sent on that one is carried out later.
     /// Returns whether it was still there.
     pub(super) async fn terminate(&self, other: &Self) -> Result<bool, BackendError> {
         other.give_up();
-        let Process { id, began_at } = &other.process;
         let patience = i64::try_from(self.limit.as_millis() / 2).unwrap_or(i64::MAX);
-        let params: [(&(dyn ToSql + Sync), Type); 3] =
-            [(id, Type::INT4), (began_at, Type::TEXT), (&patience, Type::INT8)];
-        match self.ask(self.client.query_typed_opt(TERMINATE, &params)).await? {
+        let params: &[(&(dyn ToSql + Sync), Type)] =
+            &[(&other.process, Type::TEXT), (&patience, Type::INT8)];
+        match self.ask(self.client.query_typed_opt(TERMINATE, params)).await? {
             Some(row) if !row.get::<_, bool>(0) => {
                 let what = "an earlier connection does not end";
                 Err(BackendError::new(BackendErrorKind::Transient, what))
@@ -351,15 +281,9 @@ pub(super) struct Link {
     access: Arc<Access>,
     name: String,
     waiters: Option<Arc<Waiters<Token>>>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
+    wire: Shared<Arc<Wire>>,
     /// The latest connection, also after its end.
-    wire: Option<Arc<Wire>>,
-    /// When the latest attempt began, if it failed.
-    failed: Option<(Instant, BackendError)>,
+    latest: Mutex<Option<Arc<Wire>>>,
 }
 
 impl Link {
@@ -370,31 +294,12 @@ impl Link {
         waiters: Option<Arc<Waiters<Token>>>,
     ) -> Self {
         let (access, name) = (Arc::clone(access), name.to_owned());
-        Self { access, name, waiters, state: Mutex::default() }
+        Self { access, name, waiters, wire: Shared::new(), latest: Mutex::default() }
     }
 
-    /// The connection. Those who wait for a new one share its failure.
+    /// The connection.
     pub(super) async fn wire(&self) -> Result<Arc<Wire>, BackendError> {
-        let asked_at = Instant::now();
-        let mut state = self.state.lock().await;
-        if let Some(wire) = &state.wire
-            && !wire.ended.is_cancelled()
-        {
-            return Ok(Arc::clone(wire));
-        }
-        if let Some((began_at, error)) = &state.failed
-            && *began_at >= asked_at
-        {
-            return Err(error.clone());
-        }
-        let began_at = Instant::now();
-        match self.connect(state.wire.as_deref()).await {
-            Ok(wire) => Ok(Arc::clone(state.wire.insert(Arc::new(wire)))),
-            Err(error) => {
-                state.failed = Some((began_at, error.clone()));
-                Err(error)
-            }
-        }
+        self.wire.get(|wire| !wire.ended.is_cancelled(), self.connect()).await
     }
 
     /// Makes the connection anew whenever it was lost.
@@ -417,18 +322,19 @@ impl Link {
         });
     }
 
-    async fn connect(&self, lost: Option<&Wire>) -> Result<Wire, BackendError> {
-        let limit_ms = self.access.statement_timeout().as_millis();
+    async fn connect(&self) -> Result<Arc<Wire>, BackendError> {
+        // a statement that waits for others ends before its request does, and so with an answer
+        let limit_ms = (self.access.options.request_timeout / 2).as_millis();
         let settings = format!("-c statement_timeout={limit_ms}");
         let wire = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;
-        if let Some(lost) = lost {
+        let mut latest = self.latest.lock().await;
+        if let Some(lost) = &*latest {
             wire.terminate(lost).await?;
         }
         if let Some(waiters) = &self.waiters {
             wire.ask(wire.client.batch_execute(&listen(waiters))).await?;
-            // messages may have been lost
-            waiters.wake(|_| true);
+            waiters.missed_messages();
         }
-        Ok(wire)
+        Ok(Arc::clone(latest.insert(Arc::new(wire))))
     }
 }

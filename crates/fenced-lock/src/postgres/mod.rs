@@ -31,11 +31,10 @@ mod failure;
 mod link;
 mod options;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use futures_util::future::{try_join, try_join4};
+use futures_util::future::{join, try_join};
 use tokio::runtime::Handle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
@@ -43,6 +42,7 @@ use tokio_postgres::{Error, Row};
 pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
 
+use self::failure::{failure, is_final};
 use self::link::{Access, Link, Wire, listen};
 use super::asked::{Asked, AskedBackend, Driver};
 use super::waiters::{Answer, Waiters};
@@ -51,28 +51,23 @@ use super::{
     Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
-/// Puts a claim at the end of its queue, once, if the query in it gives a row.
-macro_rules! put_if {
-    ($condition:literal) => {
-        concat!(
-            "WITH condition AS (",
-            $condition,
-            "), ticket AS (
-                INSERT INTO fenced_lock.names AS n SELECT $1, 1 FROM condition
-                ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
-            )
-            INSERT INTO fenced_lock.claims (name, ticket, lease, number, label)
-            SELECT $1, last, $2, $3, $4 FROM ticket
-            ON CONFLICT (lease, number) DO NOTHING"
+/// Puts a claim at the end of its queue, once, if this condition gives a row.
+fn put_if(condition: &str) -> String {
+    format!(
+        "WITH condition AS ({condition}), ticket AS (
+            INSERT INTO fenced_lock.names AS n SELECT $1, 1 FROM condition
+            ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
         )
-    };
+        INSERT INTO fenced_lock.claims (name, ticket, lease, number, label)
+        SELECT $1, last, $2, $3, $4 FROM ticket
+        ON CONFLICT (lease, number) DO NOTHING"
+    )
 }
 
-const PUT: &str = put_if!("SELECT 1");
-const PUT_IF_FREE: &str =
-    put_if!("SELECT 1 WHERE NOT EXISTS (SELECT FROM fenced_lock.claims WHERE name = $1)");
-const PUT_AFTER: &str =
-    put_if!("DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1");
+const ALWAYS: &str = "SELECT 1";
+const FREE: &str = "SELECT 1 WHERE NOT EXISTS (SELECT FROM fenced_lock.claims WHERE name = $1)";
+const RELEASED: &str =
+    "DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1";
 
 const RELEASE: &str = "DELETE FROM fenced_lock.claims WHERE lease = $1 AND number = $2";
 
@@ -91,7 +86,7 @@ const STANDING: &str = "
 
 /// Tells the first claim on each name, except one, that its queue has changed: its number, and what [`STANDING`] says
 /// of those behind it.
-const NUDGE: &str = "
+const TELL_FIRST: &str = "
     SELECT pg_notify('fenced_lock_' || c.lease, concat_ws(' ', c.number, n.last, EXISTS (
         SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
     )))
@@ -113,25 +108,18 @@ const HELD: &str = "
     )
     FROM fenced_lock.claims c JOIN fenced_lock.names n ON n.name = c.name WHERE c.lease = $1";
 
-/// Deletes leases and with them their claims, and returns the names of these.
-macro_rules! end_leases {
-    ($which:literal) => {
-        concat!(
-            "WITH dead AS (DELETE FROM fenced_lock.leases WHERE ",
-            $which,
-            " RETURNING id)
-            SELECT DISTINCT name FROM fenced_lock.claims WHERE lease IN (SELECT id FROM dead)"
-        )
-    };
-}
+/// The claims on a lease go with it.
+const CLOSE: &str = "DELETE FROM fenced_lock.leases WHERE id = $1";
 
-const CLOSE: &str = end_leases!("id = $1");
-/// A lease that another client renews or ends just now is left to that client.
-const REAP: &str = end_leases!(
-    "id IN (
-        SELECT id FROM fenced_lock.leases WHERE expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
-    )"
-);
+/// Ends the leases that have expired, and returns the names on which they had claims. A lease that another client renews or
+/// ends just now is left to that client.
+const REAP: &str = "
+    WITH dead AS (
+        DELETE FROM fenced_lock.leases WHERE id IN (
+            SELECT id FROM fenced_lock.leases WHERE expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+        ) RETURNING id
+    )
+    SELECT DISTINCT name FROM fenced_lock.claims WHERE lease IN (SELECT id FROM dead)";
 
 const QUEUE: &str = "
     SELECT ticket, lease, number, label, EXTRACT(EPOCH FROM clock_timestamp() - made_at)::float8
@@ -181,8 +169,9 @@ impl PostgresBackend {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let connector = options.connector()?;
         let make = |runtime: &Handle, _: &Weak<Postgres>| {
-            let table = "fenced_lock.claims";
-            let access = Arc::new(Access::new(options, connector, runtime.clone(), table));
+            let (options, runtime, table) =
+                (options.clone(), runtime.clone(), "fenced_lock.claims");
+            let access = Arc::new(Access { options, connector, table, runtime });
             let waiters = Arc::new(Waiters::new());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
@@ -218,26 +207,17 @@ impl Postgres {
         self.requests[name.bytes().fold(0, hash) % CONNECTIONS].wire().await
     }
 
-    /// Deletes the leases that have expired, and returns the names on which they had claims.
-    async fn reap(&self, wire: &Wire) -> Result<Vec<Row>, Error> {
-        wire.client.query_typed(REAP, &[]).await
-    }
-
-    /// Tells the first claims on these names that leases have ended.
-    async fn nudge(&self, wire: &Wire, names: &[Row]) -> Result<(), BackendError> {
-        if names.is_empty() {
-            return Ok(());
-        }
-        let names: Vec<&str> = names.iter().map(|row| row.get(0)).collect();
-        let params: &Params<'_> =
-            &[(&names, Type::TEXT_ARRAY), (&0_i64, Type::INT8), (&0_i64, Type::INT8)];
-        wire.ask(wire.client.execute_typed(NUDGE, params)).await.map(drop)
-    }
-
-    async fn standing(&self, wire: &Wire, claim: &Claim) -> Result<Vec<Row>, Error> {
-        let number = claim.number.cast_signed();
-        let params: &Params<'_> = &[(&claim.lease, Type::INT8), (&number, Type::INT8)];
-        wire.client.query_typed(STANDING, params).await
+    /// Sends a request. Before that, deletes the leases that have expired, and tells those who come first now.
+    async fn reap_and_ask<A>(
+        &self,
+        wire: &Wire,
+        request: impl Future<Output = Result<A, Error>>,
+    ) -> Result<A, BackendError> {
+        let reap = wire.client.query_typed(REAP, &[]);
+        let (rows, answer) = wire.ask(try_join(reap, request)).await?;
+        let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+        wire.ask(tell_first(wire, &names, None)).await?;
+        Ok(answer)
     }
 
     /// What the answer to [`STANDING`] says. Notes whether others wait.
@@ -256,6 +236,31 @@ impl Postgres {
             }
         };
         Answer { status, ask_again_in }
+    }
+}
+
+/// Asks where a claim stands.
+async fn standing(wire: &Wire, claim: &Claim) -> Result<Vec<Row>, Error> {
+    let number = claim.number.cast_signed();
+    let params: &Params<'_> = &[(&claim.lease, Type::INT8), (&number, Type::INT8)];
+    wire.client.query_typed(STANDING, params).await
+}
+
+/// Tells the first claims on these names, but for this one, that their queues have changed. A message that is refused for
+/// good is one that got lost: whoever waits for it asks.
+async fn tell_first(wire: &Wire, names: &[&str], but: Option<&Claim>) -> Result<(), Error> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (lease, number) = but.map_or((0, 0), |claim| (claim.lease, claim.number.cast_signed()));
+    let params: &Params<'_> =
+        &[(&names, Type::TEXT_ARRAY), (&lease, Type::INT8), (&number, Type::INT8)];
+    match wire.client.execute_typed(TELL_FIRST, params).await {
+        Err(error) if is_final(&error) => {
+            tracing::debug!(?error, "a message to those who wait was refused");
+            Ok(())
+        }
+        told => told.map(drop),
     }
 }
 
@@ -279,9 +284,7 @@ impl Asked for Postgres {
         self.listening.get_or_init(|| Arc::clone(&self.events).keep_connected());
         let wire = self.wire("").await?;
         let params: &Params<'_> = &[(&id, Type::INT8), (&ttl.as_secs_f64(), Type::FLOAT8)];
-        let opened = try_join(self.reap(&wire), wire.client.execute_typed(OPEN, params));
-        let (names, _) = wire.ask(opened).await?;
-        self.nudge(&wire, &names).await?;
+        self.reap_and_ask(&wire, wire.client.execute_typed(OPEN, params)).await?;
         let events = self.events.wire().await?;
         events.ask(events.client.batch_execute(&listen(&self.waiters))).await?;
         Ok(wire.cluster)
@@ -312,11 +315,12 @@ impl Asked for Postgres {
         Ok(held.iter().map(is_kept).collect())
     }
 
-    async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Result<(), BackendError> {
+    async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         let wire = self.wire("").await?;
+        let names: Vec<&str> = claims.iter().map(|claim| &*claim.name).collect();
         let params: &Params<'_> = &[(&lease.id, Type::INT8)];
-        let names = wire.ask(wire.client.query_typed(CLOSE, params)).await?;
-        self.nudge(&wire, &names).await
+        let close = wire.client.execute_typed(CLOSE, params);
+        wire.ask(try_join(close, tell_first(&wire, &names, None))).await.map(drop)
     }
 
     /// Where the claim stands after this. What it takes out of the queue, it tells the next of.
@@ -326,45 +330,39 @@ impl Asked for Postgres {
         mode: PutMode<'_>,
     ) -> Result<Option<Answer<Token>>, BackendError> {
         let wire = self.wire(&claim.name).await?;
-        let (sql, held) = match mode {
-            PutMode::AtEnd => (PUT, None),
-            PutMode::IfEmpty => (PUT_IF_FREE, None),
-            PutMode::After(held) => (PUT_AFTER, Some(held.number.cast_signed())),
+        let (condition, held) = match mode {
+            PutMode::AtEnd => (ALWAYS, None),
+            PutMode::IfEmpty => (FREE, None),
+            PutMode::After(held) => (RELEASED, Some(held.number.cast_signed())),
         };
+        let sql = put_if(condition);
+        let is_try = matches!(mode, PutMode::IfEmpty);
         // what the server cannot keep is shown as with advisory locks
         let label = claim.label.replace('\0', "_");
-        let (name, lease, number) = (&*claim.name, claim.lease, claim.number.cast_signed());
+        let (name, number) = (&*claim.name, claim.number.cast_signed());
         let params: &Params<'_> = &[
             (&name, Type::TEXT),
-            (&lease, Type::INT8),
+            (&claim.lease, Type::INT8),
             (&number, Type::INT8),
             (&label, Type::TEXT),
             (&held, Type::INT8),
         ];
         let params = if held.is_some() { params } else { &params[..4] };
-        let names = [name];
-        let nudge: &Params<'_> =
-            &[(&&names[..], Type::TEXT_ARRAY), (&lease, Type::INT8), (&number, Type::INT8)];
-        let is_try = matches!(mode, PutMode::IfEmpty);
-        let reap = async { if is_try { self.reap(&wire).await } else { Ok(Vec::new()) } };
-        let tell_next = async {
-            if held.is_some() { wire.client.execute_typed(NUDGE, nudge).await } else { Ok(0) }
+        let next = if held.is_some() { &[name][..] } else { &[] };
+        let requests = async {
+            let put = wire.client.execute_typed(&sql, params);
+            let told = tell_first(&wire, next, Some(claim));
+            let (put, standing) = join(put, try_join(told, standing(&wire, claim))).await;
+            put.map(|_| standing)
         };
-        let is_refused = AtomicBool::new(false);
-        let put = async {
-            let put = wire.client.execute_typed(sql, params).await;
-            is_refused.store(put.is_err(), Ordering::Relaxed);
-            put
+        let asked = if is_try {
+            self.reap_and_ask(&wire, requests).await?
+        } else {
+            wire.ask(requests).await?
         };
-        // whatever fails beside it, the claim may be there
-        let left = |error: BackendError| match error.kind {
-            BackendErrorKind::LeaseGone => error,
-            _ if is_refused.load(Ordering::Relaxed) => error,
-            _ => BackendError::new(BackendErrorKind::Transient, error),
-        };
-        let asked = wire.ask(try_join4(reap, put, tell_next, self.standing(&wire, claim))).await;
-        let (names, _, _, rows) = asked.map_err(left)?;
-        self.nudge(&wire, &names).await.map_err(left)?;
+        // whatever fails beside the put, the claim may be there
+        let left = |error: BackendError| BackendError::new(BackendErrorKind::Transient, error);
+        let ((), rows) = asked.map_err(|error| left(failure(error)))?;
         let answer = self.answer(&wire, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
             // another one came at the same moment
@@ -374,30 +372,25 @@ impl Asked for Postgres {
         // the holder hears of the first who waits behind it
         let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
         if is_second && held.is_none() {
-            wire.ask(wire.client.execute_typed(NUDGE, nudge)).await.map_err(left)?;
+            wire.ask(tell_first(&wire, &[name], Some(claim))).await?;
         }
         Ok(Some(answer))
     }
 
     async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
         let wire = self.wire(&claim.name).await?;
-        let asked = try_join(self.reap(&wire), self.standing(&wire, claim));
-        let (names, rows) = wire.ask(asked).await?;
-        self.nudge(&wire, &names).await?;
+        let rows = self.reap_and_ask(&wire, standing(&wire, claim)).await?;
         Ok(self.answer(&wire, claim, &rows))
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let wire = self.wire(&claim.name).await?;
         let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
-        let params: &Params<'_> =
-            &[(&&names[..], Type::TEXT_ARRAY), (&claim.lease, Type::INT8), (&number, Type::INT8)];
+        let params: &Params<'_> = &[(&claim.lease, Type::INT8), (&number, Type::INT8)];
         // in two statements: the second one sees who came to wait before the first one was committed
-        let released = try_join(
-            wire.client.execute_typed(RELEASE, &params[1..]),
-            wire.client.execute_typed(NUDGE, params),
-        );
-        let (deleted, _) = wire.ask(released).await?;
+        let release = wire.client.execute_typed(RELEASE, params);
+        let told = tell_first(&wire, &names, Some(claim));
+        let (deleted, ()) = wire.ask(try_join(release, told)).await?;
         Ok(if deleted == 0 { Released::Gone } else { Released::Done })
     }
 
@@ -405,8 +398,7 @@ impl Asked for Postgres {
         let wire = self.wire(name).await?;
         let params: &Params<'_> = &[(&name, Type::TEXT)];
         let queue = wire.client.query_typed(QUEUE, params);
-        let (names, rows) = wire.ask(try_join(self.reap(&wire), queue)).await?;
-        self.nudge(&wire, &names).await?;
+        let rows = self.reap_and_ask(&wire, queue).await?;
         let entry = |row: &Row| QueueEntry {
             token: Some(Token::new(wire.cluster, row.get(0))),
             lease: row.get(1),

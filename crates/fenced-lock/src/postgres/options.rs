@@ -74,9 +74,6 @@ impl PostgresOptions {
             let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
             unusable(format!("a PostgreSQL address is a URL or a list of settings{cause}"))
         })?;
-        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            return Err(unusable("the PostgreSQL address has no host".to_owned()));
-        }
         let is_encrypted = config.get_ssl_mode() == SslMode::Require || self.ca.is_some();
         let mode = if is_encrypted { SslMode::Require } else { SslMode::Disable };
         config

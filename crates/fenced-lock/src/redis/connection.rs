@@ -10,9 +10,10 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
     RedisResult, ScriptInvocation, ServerErrorKind, cmd,
 };
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use super::options::RedisOptions;
+use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
 
 /// Takes messages, and the news that the connection broke.
@@ -21,12 +22,11 @@ type Hear = dyn Fn(PushInfo) + Send + Sync;
 /// One connection that all requests share. It is opened when it is needed.
 pub(super) struct Connection {
     client: Client,
-    pub(super) request_timeout: Duration,
+    pub(super) options: RedisOptions,
     /// The channel to listen to, if any.
     channel: Option<String>,
     hear: Arc<Hear>,
-    /// What the last attempt to connect led to, and when.
-    last: Mutex<Option<(Instant, Result<Link, BackendError>)>>,
+    link: Shared<Link>,
 }
 
 #[derive(Clone)]
@@ -39,11 +39,11 @@ impl Connection {
     /// Connects nothing yet.
     pub(super) fn new(
         client: Client,
-        request_timeout: Duration,
+        options: RedisOptions,
         channel: Option<String>,
         hear: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Self {
-        Self { client, request_timeout, channel, hear: Arc::new(hear), last: Mutex::default() }
+        Self { client, options, channel, hear: Arc::new(hear), link: Shared::new() }
     }
 
     /// Runs a script.
@@ -51,7 +51,7 @@ impl Connection {
         &self,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, BackendError> {
-        self.run_within(self.request_timeout, script).await
+        self.run_within(self.options.request_timeout, script).await
     }
 
     /// As [`run`](Self::run), with a limit for each request.
@@ -75,7 +75,8 @@ impl Connection {
 
     /// Sends a command once.
     pub(super) async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
-        self.request(self.request_timeout, async |redis| command.query_async(redis).await).await
+        self.request(self.options.request_timeout, async |redis| command.query_async(redis).await)
+            .await
     }
 
     async fn request<T>(
@@ -87,9 +88,11 @@ impl Connection {
             let error = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
             BackendError::new(BackendErrorKind::Transient, error)
         };
-        let ends_at = Instant::now() + self.request_timeout;
+        let ends_at = Instant::now() + self.options.request_timeout;
         // a shorter limit is not for the connection, or a server far away would never be reached
-        let mut link = timeout_at(ends_at, self.link()).await.map_err(silence)??;
+        let is_usable = |link: &Link| !link.is_broken.load(Ordering::Acquire);
+        let link = self.link.get(is_usable, self.connect());
+        let mut link = timeout_at(ends_at, link).await.map_err(silence)??;
         let ends_at = ends_at.min(Instant::now() + limit);
         let answer = timeout_at(ends_at, send(&mut link.redis)).await.map_err(|elapsed| {
             // the server may be gone without a word
@@ -113,27 +116,12 @@ impl Connection {
         }
     }
 
-    /// The connection. One caller opens it; those who wait for it share what becomes of that.
-    async fn link(&self) -> Result<Link, BackendError> {
-        let asked_at = Instant::now();
-        let mut last = self.last.lock().await;
-        match &*last {
-            Some((_, Ok(link))) if !link.is_broken.load(Ordering::Acquire) => Ok(link.clone()),
-            Some((ended_at, Err(error))) if *ended_at > asked_at => Err(error.clone()),
-            _ => {
-                let connected = self.connect().await;
-                *last = Some((Instant::now(), connected.clone()));
-                connected
-            }
-        }
-    }
-
     async fn connect(&self) -> Result<Link, BackendError> {
         let is_broken = Arc::new(AtomicBool::new(false));
         let (broken, hear) = (Arc::clone(&is_broken), Arc::clone(&self.hear));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.request_timeout))
-            .set_response_timeout(Some(self.request_timeout))
+            .set_connection_timeout(Some(self.options.request_timeout))
+            .set_response_timeout(Some(self.options.request_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
                     broken.store(true, Ordering::Release);
@@ -160,11 +148,6 @@ fn refusal(error: RedisError) -> BackendError {
         #[cfg(feature = "redis-tls")]
         _ if is_about_tls(&error) => "the server and we do not agree on TLS",
         ErrorKind::Parse => "this is no Redis, or it wants TLS",
-        ErrorKind::RESP3NotSupported => "this is a Redis before 6.0",
-        // as Redis before 5.0 says it, which the client does not know
-        _ if error.detail().is_some_and(|detail| detail.contains("unknown command 'HELLO'")) => {
-            "this is a Redis before 6.0"
-        }
         _ => return backend_error(error),
     };
     BackendError::because(BackendErrorKind::Permanent, what, error)
@@ -183,14 +166,14 @@ fn is_about_tls(error: &RedisError) -> bool {
 
 /// Refuses a server on which a lock would not hold.
 async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendError> {
-    let mut info = String::new();
+    let mut info = redis::pipe();
     for section in ["server", "replication", "memory"] {
-        let section: String =
-            cmd("INFO").arg(section).query_async(redis).await.map_err(backend_error)?;
-        info.push_str(&section);
+        info.cmd("INFO").arg(section);
     }
+    let info: Vec<String> = info.query_async(redis).await.map_err(backend_error)?;
     let field = |name: &str| {
-        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        let lines = info.iter().flat_map(|section| section.lines());
+        let mut fields = lines.filter_map(|line| line.split_once(':'));
         fields.find(|(found, _)| *found == name).map(|(_, value)| value.trim())
     };
     // the second name is Valkey's

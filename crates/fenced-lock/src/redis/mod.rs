@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use redis::{FromRedisValue, PushInfo, PushKind, Script, ScriptInvocation, cmd};
 use tokio::runtime::Handle;
 
@@ -85,11 +85,7 @@ static QUEUE: LazyLock<Script> =
 ///
 /// and `+select` for a database other than 0. Redis before 6.2 has no rights on channels: leave `&..` out there.
 #[derive(Debug)]
-pub struct RedisBackend {
-    driver: Driver<Redis>,
-    #[allow(dead_code, reason = "for `Debug`")]
-    options: RedisOptions,
-}
+pub struct RedisBackend(Driver<Redis>);
 
 impl RedisBackend {
     /// A backend for these options. Nothing is sent before a session is opened, so a Redis that is not there yet is
@@ -100,14 +96,13 @@ impl RedisBackend {
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
         let client = options.client()?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
-        let driver = Driver::start("redis-lock", |runtime, redis: &Weak<Redis>| {
+        let make = |runtime: &Handle, redis: &Weak<Redis>| {
             let (redis, runtime) = (Weak::clone(redis), runtime.clone());
             let hear = move |push| _ = redis.upgrade().map(|redis| redis.hear(push, &runtime));
-            let (limit, to_us) = (options.request_timeout, Some(channel.clone()));
-            let connection = Connection::new(client, limit, to_us, hear);
+            let connection = Connection::new(client, options, Some(channel.clone()), hear);
             Redis { connection, channel, waiters: Waiters::new() }
-        })?;
-        Ok(Self { driver, options })
+        };
+        Ok(Self(Driver::start("redis-lock", make)?))
     }
 }
 
@@ -115,7 +110,7 @@ impl AskedBackend for RedisBackend {
     type Service = Redis;
 
     fn driver(&self) -> &Driver<Redis> {
-        &self.driver
+        &self.0
     }
 }
 
@@ -152,7 +147,7 @@ impl Redis {
             _ => ClaimStatus::Gone,
         };
         // a message that came before this answer was taken up is newer
-        if status != ClaimStatus::Waiting && self.waiters.is_waiting(claim) {
+        if status != ClaimStatus::Waiting && self.waiters.status(claim) == ClaimStatus::Waiting {
             self.waiters.note_contended(claim, is_contended);
         }
         Ok(Answer { status, ask_again_in })
@@ -161,10 +156,7 @@ impl Redis {
     /// Takes a message, or the news that the connection broke.
     fn hear(self: Arc<Self>, push: PushInfo, runtime: &Handle) {
         match push.kind {
-            PushKind::Disconnection => {
-                self.waiters.forget_contended();
-                self.waiters.wake(|_| true);
-            }
+            PushKind::Disconnection => self.waiters.missed_messages(),
             PushKind::Message => {
                 let message = push.data.into_iter().nth(1);
                 let message = message.and_then(|text| String::from_redis_value(text).ok());
@@ -215,7 +207,7 @@ impl Asked for Redis {
             renew.key(queue_key(&claim.name)).arg(id_of(claim));
         }
         // short, so that a connection that died without a word is found, and made anew, in time
-        let limit = self.connection.request_timeout.min(lease.ttl / 8);
+        let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
         // that nobody waits any more, a message that came behind this answer may have said already
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
@@ -226,12 +218,11 @@ impl Asked for Redis {
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         self.connection.send::<()>(cmd("DEL").arg(session_key(lease.id))).await?;
-        // the next in line is told; who is not, asks
+        // the next in line is told
         let names: HashSet<_> = claims.into_iter().map(|claim| claim.name).collect();
         let sweep =
             async |name: Arc<str>| self.connection.run::<()>(&on_queue("sweep", &name, "")).await;
-        drop(join_all(names.into_iter().map(sweep)).await);
-        Ok(())
+        try_join_all(names.into_iter().map(sweep)).await.map(drop)
     }
 
     async fn put(

@@ -13,16 +13,15 @@ use std::slice;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, StreamExt as _};
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 use super::{id_of, millis, parse_id};
 use crate::asked::{Asked, AskedBackend, Driver};
+use crate::backoff::Backoff;
 use crate::random::random;
 use crate::waiters::{Answer, Waiters};
 use crate::{
@@ -77,7 +76,7 @@ pub struct RedlockBackend(Driver<Redlock>);
 
 /// Nodes that know nothing of each other. They know of claims alone, not of leases.
 pub struct Redlock {
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Arc<Connection>>,
     /// The longest that an attempt may take.
     patience: Duration,
     waiters: Waiters<Unfenced>,
@@ -86,19 +85,17 @@ pub struct Redlock {
     this: Weak<Self>,
 }
 
-struct Node {
-    address: String,
-    connection: Connection,
-}
-
 /// What a node did for each name.
 type Done = Vec<u8>;
 const OTHERS: u8 = 0;
 const OWN: u8 = 1;
 const MISSING: u8 = 2;
 
-/// The answers of the nodes, as they come, with the number of the node.
-type Answers<A> = FuturesUnordered<BoxFuture<'static, (usize, Result<A, BackendError>)>>;
+/// A node, and its answer.
+type Answered<A> = (Arc<Connection>, A);
+
+/// The answers of the nodes, as they come.
+type Answers<A> = UnboundedReceiver<Result<Answered<A>, BackendError>>;
 
 impl RedlockBackend {
     /// A backend on these nodes. Nothing is sent before a session is opened.
@@ -117,9 +114,7 @@ impl RedlockBackend {
             return Err(permanent("Redlock takes three nodes, or five"));
         }
         let node = |options: RedisOptions| {
-            let timeout = options.request_timeout;
-            let connection = Connection::new(options.client()?, timeout, None, drop);
-            Ok(Arc::new(Node { address: options.address().to_owned(), connection }))
+            Ok(Arc::new(Connection::new(options.client()?, options, None, drop)))
         };
         let nodes = nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?;
         let make = |runtime: &Handle, this: &Weak<Redlock>| {
@@ -162,58 +157,100 @@ impl Redlock {
     }
 
     /// Sends a request to all nodes. It runs to its end there, also when nobody waits for it any more.
-    fn ask_all<A: Send + 'static, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Answers<A>
+    fn ask_all<A: Send + 'static, F>(&self, ask: impl Fn(Arc<Connection>) -> F) -> Answers<A>
     where
         F: Future<Output = Result<A, BackendError>> + Send + 'static,
     {
-        let ask = |(number, node)| {
-            let asked = self.runtime.spawn(ask(Arc::clone(node)));
-            let ended = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
-            async move { (number, asked.await.unwrap_or_else(ended)) }.boxed()
-        };
-        self.nodes.iter().enumerate().map(ask).collect()
+        let (sender, answers) = unbounded_channel();
+        for node in &self.nodes {
+            let (node, sender, asked) = (Arc::clone(node), sender.clone(), ask(Arc::clone(node)));
+            self.runtime.spawn(async move {
+                let answer = match asked.await {
+                    Ok(answer) => Ok((node, answer)),
+                    Err(error) => {
+                        Err(BackendError::because(error.kind, node.options.address(), error))
+                    }
+                };
+                // an error means that nobody waits for it any more
+                drop(sender.send(answer));
+            });
+        }
+        answers
     }
 
     fn run_all(&self, what: &'static str, lifetime: Duration, claims: &[Claim]) -> Answers<Done> {
         self.ask_all(|node| {
-            let claims = claims.to_vec();
-            async move { node.run(what, lifetime, &claims).await }
+            let (this, claims) = (Weak::clone(&self.this), claims.to_vec());
+            async move {
+                let done = run(&node, what, lifetime, &claims).await;
+                if let (Err(_), "delete", Some(this)) = (&done, what, this.upgrade()) {
+                    let runtime = this.runtime.clone();
+                    runtime.spawn(this.clear(node, lifetime, claims));
+                }
+                done
+            }
         })
+    }
+
+    /// Deletes the keys of those of these claims that are over, until the node answers or they have ended by themselves:
+    /// what it was sent before may come to it late.
+    async fn clear(
+        self: Arc<Self>,
+        node: Arc<Connection>,
+        lifetime: Duration,
+        mut claims: Vec<Claim>,
+    ) {
+        claims.retain(|claim| self.waiters.status(claim) == ClaimStatus::Gone);
+        let (ends_at, mut backoff) = (Instant::now() + lifetime, Backoff::default());
+        while !claims.is_empty()
+            && Instant::now() < ends_at
+            && run(&node, "delete", lifetime, &claims).await.is_err()
+        {
+            sleep(backoff.next()).await;
+        }
+    }
+
+    /// Whether more than half of the nodes say so of a claim; `None` while too few have answered.
+    fn verdict(
+        &self,
+        done: &[Answered<Done>],
+        claim: usize,
+        says: impl Fn(u8) -> bool,
+    ) -> Option<bool> {
+        let agree = done.iter().filter(|(_, done)| says(done[claim])).count();
+        if agree >= self.quorum() {
+            return Some(true);
+        }
+        (done.len() - agree > self.nodes.len() - self.quorum()).then_some(false)
     }
 
     /// Tries once to take the lock. If it fails, it is taken back.
     async fn attempt(&self, claim: &Claim) -> Result<bool, BackendError> {
         let lifetime = self.lifetime_of(claim.lease)?;
         let began_at = Instant::now();
-        let (quorum, too_many) = (self.quorum(), self.nodes.len() - self.quorum());
-        let own =
-            |done: &[(usize, Done)]| done.iter().filter(|(_, done)| *done != [OTHERS]).count();
-        // an answer that comes too late counts for nothing: the session would believe in it for too long
-        let is_granted =
-            |done: &[(usize, Done)]| own(done) >= quorum && began_at.elapsed() <= self.patience;
+        let verdict = |done: &[Answered<Done>]| self.verdict(done, 0, |done| done != OTHERS);
         let answers = self.run_all("set", lifetime, slice::from_ref(claim));
-        let (done, errors) = gather(answers, |done, errors| {
-            is_granted(done) || done.len() - own(done) > too_many || errors > too_many
-        })
-        .await;
-        if is_granted(&done) {
+        let (done, errors) = gather(answers, |done| verdict(done).is_some()).await;
+        let verdict = verdict(&done);
+        // an answer that comes too late counts for nothing: the session would believe in it for too long
+        if verdict == Some(true) && began_at.elapsed() <= self.patience {
             return Ok(true);
         }
         // behind the requests before, on the same connections
         drop(self.run_all("delete", lifetime, slice::from_ref(claim)));
-        if errors.len() > too_many { Err(self.failure(errors)) } else { Ok(false) }
+        if verdict.is_some() { Ok(false) } else { Err(failure(&errors)) }
     }
 
     /// Sets the keys of claims that hold at a node that has lost them.
-    async fn put_back(self: Arc<Self>, node: usize, lifetime: Duration, claims: Vec<Claim>) {
-        let node = &self.nodes[node];
-        drop(node.run("set", lifetime, &claims).await);
+    async fn put_back(
+        self: Arc<Self>,
+        node: Arc<Connection>,
+        lifetime: Duration,
+        claims: Vec<Claim>,
+    ) {
+        drop(run(&node, "set", lifetime, &claims).await);
         // a release may have come to the node before that
-        let is_over = |claim: &Claim| !self.waiters.holding(claim.lease).contains(claim);
-        let over: Vec<_> = claims.into_iter().filter(is_over).collect();
-        if !over.is_empty() {
-            drop(node.run("delete", lifetime, &over).await);
-        }
+        self.clear(node, lifetime, claims).await;
     }
 
     /// Asks all nodes. More than half of them must do, and none may be one that never will. Those that take longer than
@@ -226,64 +263,56 @@ impl Redlock {
         loop {
             let answer = tokio::select! {
                 biased;
-                answer = answers.next() => answer,
+                answer = answers.recv() => answer,
                 () = &mut patience, if answered >= self.quorum() => None,
             };
             match answer {
-                Some((_, Ok(_))) => answered += 1,
-                Some((number, Err(error))) if error.kind == BackendErrorKind::Permanent => {
-                    let node = self.nodes[number].address.clone();
-                    return Err(BackendError::because(error.kind, node, error));
-                }
-                Some((number, Err(error))) => errors.push((number, error)),
+                Some(Ok(_)) => answered += 1,
+                Some(Err(error)) if error.kind == BackendErrorKind::Permanent => return Err(error),
+                Some(Err(error)) => errors.push(error),
                 None if answered >= self.quorum() => return Ok(()),
-                None => return Err(self.failure(errors)),
+                None => return Err(failure(&errors)),
             }
         }
     }
-
-    /// What all nodes that failed say. Its kind is theirs if they agree.
-    fn failure(&self, errors: Vec<(usize, BackendError)>) -> BackendError {
-        let kind = errors.first().map_or(BackendErrorKind::Transient, |(_, error)| error.kind);
-        let is_shared = errors.iter().all(|(_, error)| error.kind == kind);
-        let texts = errors.into_iter().map(|(number, error)| {
-            let address = &self.nodes[number].address;
-            format!("{address}: {error:#}")
-        });
-        let texts = texts.collect::<Vec<_>>().join("; ");
-        let kind = if is_shared { kind } else { BackendErrorKind::Transient };
-        BackendError::new(kind, format!("less than half of the nodes agree ({texts})"))
-    }
 }
 
-impl Node {
-    async fn run(
-        &self,
-        what: &str,
-        lifetime: Duration,
-        claims: &[Claim],
-    ) -> Result<Done, BackendError> {
-        let mut script = NODE.arg(what);
-        script.arg(millis(lifetime));
-        for claim in claims {
-            script.key(&*claim.name).arg(format!("{} {}", id_of(claim), claim.label));
-        }
-        self.connection.run(&script).await
+/// What all nodes that failed say. Its kind is theirs if they agree.
+fn failure(errors: &[BackendError]) -> BackendError {
+    let kind = errors.first().map_or(BackendErrorKind::Transient, |error| error.kind);
+    let is_shared = errors.iter().all(|error| error.kind == kind);
+    let kind = if is_shared { kind } else { BackendErrorKind::Transient };
+    let texts: Vec<_> = errors.iter().map(|error| format!("{error:#}")).collect();
+    BackendError::new(kind, format!("less than half of the nodes agree ({})", texts.join("; ")))
+}
+
+/// Runs the script at a node.
+async fn run(
+    node: &Connection,
+    what: &str,
+    lifetime: Duration,
+    claims: &[Claim],
+) -> Result<Done, BackendError> {
+    let mut script = NODE.arg(what);
+    script.arg(millis(lifetime));
+    for claim in claims {
+        script.key(&*claim.name).arg(format!("{} {}", id_of(claim), claim.label));
     }
+    node.run(&script).await
 }
 
 /// Collects answers until these suffice, or all have come: what was done, and the errors.
 async fn gather<A>(
     mut answers: Answers<A>,
-    suffices: impl Fn(&[(usize, A)], usize) -> bool,
-) -> (Vec<(usize, A)>, Vec<(usize, BackendError)>) {
+    suffices: impl Fn(&[Answered<A>]) -> bool,
+) -> (Vec<Answered<A>>, Vec<BackendError>) {
     let (mut done, mut errors) = (Vec::new(), Vec::new());
-    while !suffices(&done, errors.len())
-        && let Some((number, answer)) = answers.next().await
+    while !suffices(&done)
+        && let Some(answer) = answers.recv().await
     {
         match answer {
-            Ok(answer) => done.push((number, answer)),
-            Err(error) => errors.push((number, error)),
+            Ok(answer) => done.push(answer),
+            Err(error) => errors.push(error),
         }
     }
     (done, errors)
@@ -312,41 +341,39 @@ impl Asked for Redlock {
     /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let lifetime = self.lifetime_of(lease.id)?;
-        let (quorum, too_many) = (self.quorum(), self.nodes.len() - self.quorum());
-        let own = |done: &[(usize, Done)], claim: usize| {
-            done.iter().filter(|(_, done)| done[claim] == OWN).count()
+        let verdict =
+            |done: &[Answered<Done>], claim| self.verdict(done, claim, |done| done == OWN);
+        let verdicts = |done: &[Answered<Done>]| -> Option<Vec<bool>> {
+            (0..held.len()).map(|claim| verdict(done, claim)).collect()
         };
-        let is_decided = |done: &[(usize, Done)]| {
-            let is_decided =
-                |claim| own(done, claim) >= quorum || done.len() - own(done, claim) > too_many;
-            done.len() >= quorum && (0..held.len()).all(is_decided)
-        };
+        let is_decided =
+            |done: &[Answered<Done>]| done.len() >= self.quorum() && verdicts(done).is_some();
         let answers = self.run_all("extend", lifetime, held);
-        let (done, errors) = gather(answers, |done, _| is_decided(done)).await;
-        if !is_decided(&done) {
-            return Err(self.failure(errors));
-        }
-        let is_kept: Vec<_> = (0..held.len()).map(|claim| own(&done, claim) >= quorum).collect();
+        let (done, errors) = gather(answers, is_decided).await;
+        let Some(is_kept) = verdicts(&done).filter(|_| done.len() >= self.quorum()) else {
+            return Err(failure(&errors));
+        };
         let claims = |which: &dyn Fn(usize) -> bool| -> Vec<Claim> {
-            (0..held.len()).filter(|claim| which(*claim)).map(|claim| held[claim].clone()).collect()
+            let claims = held.iter().enumerate().filter(|(claim, _)| which(*claim));
+            claims.map(|(_, claim)| claim.clone()).collect()
         };
         let lost = claims(&|claim| !is_kept[claim]);
         if !lost.is_empty() {
             drop(self.run_all("delete", lifetime, &lost));
         }
-        for (number, done) in &done {
+        for (node, done) in done {
             let missing = claims(&|claim| is_kept[claim] && done[claim] == MISSING);
             if let (false, Some(this)) = (missing.is_empty(), self.this.upgrade()) {
-                self.runtime.spawn(this.put_back(*number, lifetime, missing));
+                self.runtime.spawn(this.put_back(node, lifetime, missing));
             }
         }
         Ok(is_kept)
     }
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
-        let answers = self.run_all("delete", lease.ttl, &claims);
-        let (done, errors) = gather(answers, |done, _| done.len() >= self.quorum()).await;
-        if done.len() >= self.quorum() { Ok(()) } else { Err(self.failure(errors)) }
+        let answers = self.run_all("delete", self.lifetime(lease.ttl), &claims);
+        let (done, errors) = gather(answers, |done| done.len() >= self.quorum()).await;
+        if done.len() >= self.quorum() { Ok(()) } else { Err(failure(&errors)) }
     }
 
     async fn put(
@@ -371,19 +398,17 @@ impl Asked for Redlock {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         // first, so that no attempt begins behind this
         self.waiters.note(claim, ClaimStatus::Gone);
-        let own = |done: &[(usize, Done)]| done.iter().filter(|(_, done)| *done == [OWN]).count();
-        let is_done = |done: &[(usize, Done)]| own(done) >= self.quorum();
-        let is_missing =
-            |done: &[(usize, Done)]| done.len() - own(done) > self.nodes.len() - self.quorum();
-        let answers = self.run_all("delete", Duration::ZERO, slice::from_ref(claim));
-        let (done, errors) = gather(answers, |done, _| is_done(done) || is_missing(done)).await;
-        if is_done(&done) {
-            return Ok(Released::Done);
-        } else if is_missing(&done) {
-            return Ok(Released::Gone);
+        let lifetime = self.lifetime_of(claim.lease).unwrap_or_default();
+        let verdict = |done: &[Answered<Done>]| self.verdict(done, 0, |done| done == OWN);
+        let answers = self.run_all("delete", lifetime, slice::from_ref(claim));
+        let (done, errors) = gather(answers, |done| verdict(done).is_some()).await;
+        match verdict(&done) {
+            Some(true) => return Ok(Released::Done),
+            Some(false) => return Ok(Released::Gone),
+            None => {}
         }
-        let mut error = self.failure(errors);
-        if own(&done) > 0 {
+        let mut error = failure(&errors);
+        if done.iter().any(|(_, done)| *done == [OWN]) {
             // those nodes have nothing left to release when it is repeated, which is no loss
             error.kind = BackendErrorKind::Transient;
         }
@@ -394,11 +419,11 @@ impl Asked for Redlock {
     async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
         let answers = self.ask_all::<Option<Vec<u8>>, _>(|node| {
             let get = cmd("GET").arg(name).to_owned();
-            async move { node.connection.send(&get).await }
+            async move { node.send(&get).await }
         });
-        let (values, errors) = gather(answers, |_, _| false).await;
+        let (values, errors) = gather(answers, |_| false).await;
         if values.len() < self.quorum() {
-            return Err(self.failure(errors));
+            return Err(failure(&errors));
         }
         let is_shared = |value: &Option<Vec<u8>>| {
             values.iter().filter(|(_, other)| other == value).count() >= self.quorum()
@@ -408,16 +433,14 @@ impl Asked for Redlock {
         let Some(value) = shared else { return Ok(Vec::new()) };
         let value = String::from_utf8_lossy(value);
         let own = value.split_once(' ').and_then(|(id, label)| Some((id, label, parse_id(id)?)));
-        Ok(vec![match own {
+        let entry = match own {
             Some((id, label, (lease, _))) => QueueEntry {
-                token: None,
-                lease,
-                key: format!("{name}/{id}"),
                 label: Some(label.to_owned()),
-                age: None,
+                ..QueueEntry::new(lease, format!("{name}/{id}"))
             },
             // of another library
-            None => QueueEntry { token: None, lease: 0, key: name.into(), label: None, age: None },
-        }])
+            None => QueueEntry::new(0, name),
+        };
+        Ok(vec![entry])
     }
 }

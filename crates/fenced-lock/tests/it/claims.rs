@@ -185,6 +185,30 @@ async fn impatient_callers_fill_no_queue() {
     }
 }
 
+/// Goal: all claims that were given up count, also those of callers that passed together while there was room.
+#[tokio::test(start_paused = true)]
+async fn claims_given_up_together_all_count() {
+    let backend = FaultyBackend::new();
+    let mutex = session(&backend).await.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    // those of the first eight are withdrawn at once
+    backend.release.always(Fault::Slow(SECOND * 5));
+    let callers = (0..100).map(|number| {
+        let patience = SECOND / 1000 * (1 + u32::from(number >= 8) * 1000);
+        timeout(patience, mutex.lock())
+    });
+    join_all(callers).await;
+    eventually("some are withdrawn", async || queue_of(&mutex).await.len() < 101).await;
+    for error in join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await {
+        error.unwrap_err();
+    }
+    assert!(queue_of(&mutex).await.len() <= 101);
+    backend.release.clear();
+    eventually("nobody waits", async || queue_of(&mutex).await.len() == 1).await;
+    guard.unlock().await.unwrap();
+    drop(within("a grant", mutex.lock()).await.unwrap());
+}
+
 /// Goal: of the callers that wait for claims to be withdrawn, only as many go on as there is room for, and all of them
 /// once the service answers.
 #[tokio::test(start_paused = true)]

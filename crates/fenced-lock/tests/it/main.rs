@@ -123,6 +123,8 @@ macro_rules! server_contract {
             forked_processes_exclude_each_other
             an_open_that_was_given_up_leaves_no_session
             a_cut_connection_hides_no_grant
+            a_cut_connection_hides_no_waiter
+            a_far_service_is_reached_again
             a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
             a_lost_request_is_sent_again

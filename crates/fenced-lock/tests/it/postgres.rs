@@ -1,45 +1,20 @@
 //! What is particular to the queue in a table of PostgreSQL.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, PostgresBackend, PostgresOptions, Session};
+use fenced_lock::{BackendErrorKind, PostgresBackend, PostgresOptions, Session, SessionOptions};
 use testkit::wait::{eventually, within};
-use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
+use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, Proxy, ReplicatedPostgres};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, unseen_waiter,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
+    waiter,
 };
 use super::lab_postgres::{LockKind, PostgresLab};
-
-/// Goal: who waits or holds sends nothing but renewals. Method: for a second, the server sees no new request.
-#[tokio::test]
-async fn a_wait_costs_no_requests() {
-    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    let operator = lab.client().await;
-    let mutex = lab.session_for(HOUR).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
-    let mut waiters = tokio::task::JoinSet::new();
-    for number in 0..20 {
-        let waiting = mutex.clone();
-        waiters.spawn(async move { waiting.lock().await });
-        queue_length(&mutex, number + 2).await;
-    }
-    let latest = async || {
-        let latest = "SELECT max(query_start)::text FROM pg_stat_activity
-            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
-        operator.query_one(latest, &[]).await.unwrap().get::<_, String>(0)
-    };
-    eventually("there is nothing to ask", async || {
-        let before = latest().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        before == latest().await
-    })
-    .await;
-    assert!(!guard.is_lost());
-}
 
 /// Goal: a name takes one connection for its requests, and a hundred share a few. Method: the session's requests for itself
 /// take one as well, and its messages another.
@@ -57,6 +32,28 @@ async fn names_share_a_few_connections() {
         let connections: i64 = operator.query_one(count, &[]).await.unwrap().get(0);
         assert!((2..=most).contains(&connections), "{connections} for {names}");
     }
+}
+
+/// Goal: the server keeps no list of sessions that were closed. Method: a message to one does not reach the client, though
+/// a later one to the next session does.
+#[tokio::test]
+async fn nobody_listens_for_a_closed_session() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let port = lab.url().rsplit_once(':').unwrap().1.split_once('/').unwrap().0;
+    let proxy = Proxy::with_marker(port.parse().unwrap(), b"to a closed session").await.unwrap();
+    let url = lab.url().replace(port, &proxy.port().to_string());
+    let backend = LockKind::Queue.backend(&PostgresOptions::new(url)).unwrap();
+    let open = async || Session::open(Arc::clone(&backend), SessionOptions::new(HOUR)).await;
+    let closed = open().await.unwrap();
+    closed.close().await.unwrap();
+    let session = open().await.unwrap();
+    let held = lab.session_for(HOUR).await.mutex("a").unwrap().lock().await.unwrap();
+    let waiter = waiter(&session.mutex("a").unwrap(), 2).await;
+    let notify = format!("NOTIFY fenced_lock_{}, 'to a closed session'", closed.lease().id);
+    lab.client().await.batch_execute(&notify).await.unwrap();
+    held.unlock().await.unwrap();
+    drop(within("the waiter is told", waiter).await.unwrap().unwrap());
+    assert_eq!(proxy.marked_answers(), 0);
 }
 
 /// Goal: what was sent on a connection that is lost is not carried out later. Method: a claim waits in the server for
@@ -154,6 +151,25 @@ async fn rights_are_needed_and_enough() {
     mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
 
+    // a message that is refused is one that got lost
+    let guard = mutex.lock().await.unwrap();
+    let notify = "FUNCTION pg_notify(text, text)";
+    operator.batch_execute(&format!("REVOKE EXECUTE ON {notify} FROM public")).await.unwrap();
+    within("a hand-over", guard.requeue()).await.unwrap().unlock().await.unwrap();
+    operator.batch_execute(&format!("GRANT EXECUTE ON {notify} TO public")).await.unwrap();
+
+    // the claim is there, although not all can be done: so it is asked for again
+    operator.batch_execute("REVOKE SELECT ON fenced_lock.leases FROM table_user").await.unwrap();
+    let waiter = unseen_waiter(&mutex);
+    let claims = async || {
+        let count = "SELECT count(*) FROM fenced_lock.claims";
+        operator.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    eventually("the claim is there", async || claims().await == 1).await;
+    operator.batch_execute("GRANT SELECT ON fenced_lock.leases TO table_user").await.unwrap();
+    drop(within("a grant", waiter).await.unwrap().unwrap());
+    eventually("nothing is left", async || claims().await == 0).await;
+
     operator.batch_execute("REVOKE INSERT ON fenced_lock.claims FROM table_user").await.unwrap();
     assert_eq!(kind_of(mutex.lock().await), BackendErrorKind::Permanent);
     assert!(!session.is_lost(), "it is no loss to other names");
@@ -164,10 +180,11 @@ async fn rights_are_needed_and_enough() {
 #[tokio::test]
 async fn a_wrong_server_is_an_error() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    for url in ["", "postgres://127.0.0.1:port/x", "http://127.0.0.1"] {
+    for url in ["postgres://127.0.0.1:port/x", "http://127.0.0.1"] {
         let refused = PostgresBackend::new(&PostgresOptions::new(url)).unwrap_err();
         assert_eq!(refused.kind, BackendErrorKind::Permanent, "{url:?}: {refused}");
     }
+    assert_refused(LockKind::Queue.open(&PostgresOptions::new(""), HOUR).await, "host");
     let missing = PostgresOptions::new(format!("{}_missing", lab.url()));
     assert_refused(LockKind::Queue.open(&missing, HOUR).await, "does not exist");
 
@@ -214,8 +231,8 @@ async fn a_server_without_writes() {
     drop(within("a grant", mutex.lock()).await.unwrap());
 }
 
-/// Goal: an encrypted connection checks the server's certificate; a wrong password and a connection without
-/// encryption are refused.
+/// Goal: an encrypted connection checks the server's certificate, also that of each claim; a wrong password and a
+/// connection without encryption are refused.
 #[tokio::test]
 async fn connections_are_encrypted() {
     if !testkit::postgres::is_installed() {
@@ -223,6 +240,7 @@ async fn connections_are_encrypted() {
     }
     let options = ServerOptions { secured: true, ..ServerOptions::default() };
     let postgres = PrivatePostgres::start(options).await.unwrap();
+    postgres.run("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'secret'").await.unwrap();
     let ca = std::fs::read(postgres.certificates().unwrap().ca()).unwrap();
     // a busy machine takes its time for a handshake
     let of = |url: String| {
@@ -230,18 +248,20 @@ async fn connections_are_encrypted() {
         PostgresOptions { ca, request_timeout: LONG, ..PostgresOptions::new(url) }
     };
     let url = |user: &str| postgres.url_of(user, postgres.port());
-    let open = async |options: &PostgresOptions| LockKind::Queue.open(options, HOUR).await;
-    assert_refused(open(&of(url("app:secret"))).await, "authentication failed");
-    postgres.run("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'secret'").await.unwrap();
-    let session = open(&of(url("app:secret"))).await.unwrap();
-    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
+    for kind in [LockKind::Queue, LockKind::Advisory] {
+        let open = async |options: PostgresOptions| kind.open(&options, HOUR).await;
+        let mutex = open(of(url("app:secret"))).await.unwrap().mutex("a").unwrap();
+        let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
+        assert_eq!(queue_of(&mutex).await, [guard.key()]);
+        guard.unlock().await.unwrap();
 
-    assert_refused(open(&of(url("app:wrong"))).await, "authentication failed");
-    assert_refused(open(&PostgresOptions::new(url("app:secret"))).await, "certificate");
-    let other_name = of(url("app:secret").replace("127.0.0.1", "localhost"));
-    assert_refused(open(&other_name).await, "certificate");
-    let plain = PostgresOptions::new(url("app:secret").replace("?sslmode=require", ""));
-    assert_refused(open(&plain).await, "");
+        assert_refused(open(of(url("app:wrong"))).await, "authentication failed");
+        assert_refused(open(PostgresOptions::new(url("app:secret"))).await, "certificate");
+        let other_name = of(url("app:secret").replace("127.0.0.1", "localhost"));
+        assert_refused(open(other_name).await, "certificate");
+        let plain = url("app:secret").replace("?sslmode=require", "");
+        assert_refused(open(PostgresOptions::new(plain)).await, "");
+    }
 }
 
 /// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks. Method: a claim

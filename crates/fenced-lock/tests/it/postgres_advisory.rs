@@ -1,6 +1,6 @@
 //! What is particular to advisory locks of PostgreSQL.
 
-use fenced_lock::{BackendErrorKind, Guard, LockError, Mutex, PostgresOptions};
+use fenced_lock::{BackendErrorKind, Mutex, PostgresOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
@@ -58,39 +58,31 @@ impl Psql {
     }
 }
 
-/// Goal: what `psql` holds, the library waits for, and sees in the queue.
+/// Goal: what `psql` holds, the library waits for, and sees in the queue; what the library holds, `psql` waits for, and a
+/// claim of the library behind it waits for both.
 #[tokio::test]
-async fn the_library_waits_for_psql() {
+async fn psql_is_excluded_and_excludes() {
     let Some(lab) = lab().await else { return };
-    let mutex = lab.mutex(&lab.name()).await;
+    let mutex = lab.a().await;
     let mut psql = Psql::start(&lab);
     psql.ask_to_lock(mutex.name()).await;
     assert_eq!(psql.0.line().await, "locked");
     assert!(mutex.try_lock().await.unwrap().is_none());
-    let waiter = waiter(&mutex, 2).await;
+    let next = waiter(&mutex, 2).await;
     let queue = mutex.queue().await.unwrap();
     assert_eq!((&queue[0].label, queue[0].token), (&None, None), "a foreign claim");
-    assert!(!waiter.is_finished());
     psql.unlock(mutex.name()).await;
-    drop(within("the library is granted", waiter).await.unwrap().unwrap());
-}
+    let guard = within("the library is granted", next).await.unwrap().unwrap();
 
-/// Goal: what the library holds, `psql` waits for, and a claim of the library behind it waits for both.
-#[tokio::test]
-async fn psql_waits_for_the_library() {
-    let Some(lab) = lab().await else { return };
-    let mutex = lab.mutex(&lab.name()).await;
-    let guard = mutex.lock().await.unwrap();
-    let mut psql = Psql::start(&lab);
     assert!(psql.finds_it_taken(mutex.name()).await);
     psql.ask_to_lock(mutex.name()).await;
     queue_length(&mutex, 2).await;
-    let waiter = waiter(&mutex, 3).await;
+    let next = waiter(&mutex, 3).await;
     guard.unlock().await.unwrap();
     assert_eq!(psql.0.line().await, "locked");
-    assert!(!waiter.is_finished());
+    assert!(!next.is_finished());
     drop(psql);
-    drop(within("the library is granted", waiter).await.unwrap().unwrap());
+    drop(within("the library is granted", next).await.unwrap().unwrap());
 }
 
 /// Goal: a stopped process takes one turn or two, however many of its claims wait. Method: counts those of its connections
@@ -175,31 +167,6 @@ async fn a_crash_of_the_server_takes_the_locks() {
     assert!(next.token() > token);
 }
 
-/// Goal: a connection that is cut at a release or a wait leaves nothing behind, though the server does not notice
-/// it; the claims are told.
-#[tokio::test]
-async fn a_cut_connection_leaves_nothing_behind() {
-    let Some(lab) = lab().await else { return };
-    let (proxy, proxied) = lab.behind_proxy().await;
-    let observer = lab.a().await;
-    let ours = proxied.a().await;
-    let guard = ours.lock().await.unwrap();
-    proxy.lose_answers(1);
-    guard.unlock().await.unwrap();
-    assert_eq!(proxy.lost_answers(), 1);
-    queue_length(&observer, 0).await;
-
-    let held = observer.lock().await.unwrap();
-    let waiting = ours.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(&observer, 2).await;
-    proxy.cut();
-    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
-    assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
-    queue_length(&observer, 1).await;
-    held.unlock().await.unwrap();
-}
-
 /// Goal: wherever a request or an answer is lost with its connection, the call comes to an end, and nothing is left
 /// behind. Method: each chunk of a session that locks, hands over and unlocks is lost once.
 #[tokio::test]
@@ -265,37 +232,6 @@ async fn each_claim_takes_a_connection() {
     .await;
 }
 
-/// Goal: what is not promised: a holder does not know whether others wait, and has to take it that they do.
-#[tokio::test]
-async fn contention_is_not_known() {
-    let Some(lab) = lab().await else { return };
-    let guard = lab.mutex(&lab.name()).await.lock().await.unwrap();
-    tokio::time::sleep(TTL).await;
-    assert!(guard.is_contended());
-}
-
-/// Goal: a claim that waits after a hand-over is shown as such, on the connection of the one before it.
-#[tokio::test]
-async fn a_claim_that_was_handed_over_is_not_shown() {
-    let Some(lab) = lab().await else { return };
-    let name = lab.name();
-    let (ours, theirs) = (lab.mutex(&name).await, lab.mutex(&name).await);
-    let guard = ours.lock().await.unwrap();
-    let first = guard.key();
-    let waiter = tokio::spawn(async move { theirs.lock().await });
-    queue_length(&ours, 2).await;
-    let handing_over = tokio::spawn(guard.requeue());
-    let others = within("the other one is served", waiter).await.unwrap().unwrap();
-    queue_length(&ours, 2).await;
-    let queue = ours.queue().await.unwrap();
-    assert_eq!((&queue[0].key, queue[0].token), (&others.key(), Some(others.token())));
-    assert_ne!(queue[1].key, first);
-    assert_eq!(queue[1].token, None);
-    others.unlock().await.unwrap();
-    let again = within("it comes back", handing_over).await.unwrap().unwrap();
-    assert_eq!(again.key(), queue[1].key);
-}
-
 /// Goal: nobody overtakes a waiter. Method: the server process
 /// of a waiter is stopped, so that it takes nothing by itself; then the lock is released, and tried.
 #[tokio::test]
@@ -335,24 +271,6 @@ async fn rights_are_needed_and_enough() {
     let mutex = lab.kind.open(&options, HOUR).await.unwrap().mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap().requeue().await.unwrap();
     assert_eq!(mutex.queue().await.unwrap()[0].token, Some(guard.token()));
-}
-
-/// Goal: the connections of claims are encrypted as well, and each checks the server's certificate.
-#[tokio::test]
-async fn connections_are_encrypted() {
-    let Some(lab) = lab().await else { return };
-    let secured = ServerOptions { secured: true, ..ServerOptions::default() };
-    let (postgres, lab) = lab.private(secured).await;
-    let options = PostgresOptions::new(lab.url());
-    assert_refused(lab.kind.open(&options, HOUR).await, "certificate");
-    let ca = Some(std::fs::read(postgres.certificates().unwrap().ca()).unwrap());
-    let options = PostgresOptions { ca, ..options };
-    let session = lab.kind.open(&options, HOUR).await.unwrap();
-    let mutex = session.mutex("a").unwrap();
-    let guard: Guard = mutex.lock().await.unwrap().requeue().await.unwrap();
-    assert_eq!(queue_of(&mutex).await, [guard.key()]);
-    guard.unlock().await.unwrap();
-    assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
 /// Goal: a server that is older than the statements need is an error that says so, at once and for all backends.

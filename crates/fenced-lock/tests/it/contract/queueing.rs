@@ -61,21 +61,25 @@ pub(crate) async fn the_queue_can_be_seen(lab: &impl Lab<Token = Token>) {
 }
 
 /// Goal: a hand-over lets the next in the queue have its turn, and gets the lock back behind it, as a
-/// new tenure.
+/// new tenure, with a claim that is shown behind the other one.
 pub(crate) async fn a_hand_over_goes_to_the_next_and_comes_back(lab: &impl Lab<Token = Token>) {
     let name = lab.name();
     let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
     let guard = mutex.lock().await.unwrap();
-    let first = guard.token();
+    let (first, key) = (guard.token(), guard.key());
     let waiter = tokio::spawn(async move { other.lock().await.unwrap() });
     queue_length(&mutex, 2).await;
     let handing_over = tokio::spawn(guard.requeue());
     let others = waiter.await.unwrap();
     assert!(!handing_over.is_finished());
+    queue_length(&mutex, 2).await;
+    let queue = mutex.queue().await.unwrap();
+    assert_eq!((&queue[0].key, queue[0].token), (&others.key(), Some(others.token())));
     let second = others.token();
     others.unlock().await.unwrap();
     let again = handing_over.await.unwrap().unwrap();
     assert!(first < second && second < again.token());
+    assert!(again.key() == queue[1].key && again.key() != key);
     assert_eq!(queue_of(&mutex).await.len(), 1);
     // with nobody waiting it comes back at once
     let again = again.requeue().await.unwrap();

@@ -262,6 +262,32 @@ pub(crate) async fn a_cut_connection_hides_no_grant(lab: &impl ServerLab) {
     }
 }
 
+/// Goal: a connection that is cut hides from no holder that somebody begins to wait.
+pub(crate) async fn a_cut_connection_hides_no_waiter(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(HOUR).await);
+    let name = lab.name();
+    let guard = session.mutex(&name).unwrap().lock().await.unwrap();
+    eventually("alone in the queue", async || !guard.is_contended()).await;
+    proxy.refuse();
+    let waiter = waiter(&direct.mutex(&name).unwrap(), 2).await;
+    proxy.accept();
+    eventually("somebody waits", async || guard.is_contended()).await;
+    waiter.abort();
+}
+
+/// Goal: a service that is far away is reached again in time by nothing but the renewals, though a connection takes many
+/// times as long as an answer.
+pub(crate) async fn a_far_service_is_reached_again(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let session = proxied.session_for(Duration::from_secs(8)).await;
+    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    proxy.delay(Duration::from_millis(150));
+    proxy.cut();
+    let valid_until = guard.valid_until();
+    eventually("a renewal", async || guard.valid_until() > valid_until).await;
+}
+
 /// Goal: a connection that dies without a word hides no grant: the waiter's process notices by its renewals. Method: the
 /// holder's lease outlives the test, so nothing else has the waiter ask.
 pub(crate) async fn a_silent_connection_hides_no_grant(lab: &impl ServerLab) {
