@@ -136,9 +136,9 @@ impl Files {
 
     pub(super) fn renew(&mut self, lease: i64) -> io::Result<Duration> {
         self.check_session(lease)?;
-        for stem in self.stems_where(|own| own.claim.lease == lease) {
-            self.look(&stem)?;
-        }
+        self.changed.extend(self.stems_where(|own| own.claim.lease == lease));
+        // one that cannot be looked at says nothing of the others, nor of the session
+        self.look_where_changed();
         Ok(FOR_EVER)
     }
 
@@ -474,8 +474,15 @@ impl Files {
     /// Looks at the queues that have changed.
     pub(super) fn look_where_changed(&mut self) {
         for stem in std::mem::take(&mut self.changed) {
-            if let Err(error) = self.look(&stem) {
-                tracing::debug!(stem, %error, "cannot look at the queue: it is looked at later");
+            let Err(error) = self.look(&stem) else { continue };
+            let error = self.failure(error);
+            tracing::debug!(stem, %error, "cannot look at a queue");
+            if error.kind == BackendErrorKind::Permanent {
+                // no turn comes in it; what is held is locked all the same
+                let claims = self.queues.get(&stem).into_iter().flatten();
+                for own in claims.filter(|own| !own.is_granted) {
+                    self.waiters.note(&own.claim, ClaimStatus::Gone);
+                }
             }
         }
     }

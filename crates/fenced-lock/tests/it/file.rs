@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Ends, Loss, LostReason, Order, QueueView, Session, SessionOptions, TokenLife,
-    Wake,
+    BackendErrorKind, Ends, LockError, Loss, LostReason, Order, QueueView, Session, SessionOptions,
+    TokenLife, Wake,
 };
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -430,6 +430,51 @@ async fn a_lock_file_that_contains_something_else() {
     assert_refused(mutex.lock().await, "a.lock is malformed");
     assert_refused(mutex.try_lock().await, "a.lock is malformed");
     assert!(queue_of(&mutex).await.is_empty());
+}
+
+/// Goal: a waiter whose turn cannot come, since the lock's file contains something else, is told so.
+#[tokio::test]
+async fn a_lock_file_that_is_spoilt_under_a_holder() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    let guard = mutex.lock().await.unwrap();
+    let waiter = waiter(&lab.mutex("a").await, 2).await;
+    fs::write(lab.directory().join("a.lock"), "seven\n").unwrap();
+    guard.unlock().await.unwrap();
+    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    assert_eq!(ended, LockError::Lost);
+    queue_length(&mutex, 0).await;
+}
+
+/// Goal: a queue that cannot be looked at ends no session, and hides from no other holder that its claim is gone.
+#[tokio::test]
+async fn a_queue_that_cannot_be_looked_at() {
+    let lab = FileLab::new();
+    let session = lab.session().await;
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        let name = number.to_string();
+        guards.push(session.mutex(&name).unwrap().lock().await.unwrap());
+        let queue = lab.directory().join("queues").join(name);
+        fs::remove_dir_all(&queue).unwrap();
+        if number % 2 == 0 {
+            fs::write(&queue, "no directory").unwrap();
+        }
+    }
+    for (number, guard) in guards.iter().enumerate().filter(|(number, _)| number % 2 == 1) {
+        within(&format!("the holder of {number} is told"), guard.lost()).await;
+    }
+    assert!(!guards[0].is_lost() && !session.is_lost());
+}
+
+/// Goal: a session grants nothing in a directory whose identity has changed: its tokens would be those of another one.
+#[tokio::test]
+async fn a_directory_that_becomes_another_one() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    fs::write(lab.directory().join("cluster"), "0000000000000007\n0\n").unwrap();
+    assert_refused(mutex.lock().await, "cluster is malformed");
+    drop(lab.mutex("a").await.lock().await.unwrap());
 }
 
 /// Goal: a process that is stopped in the midst of changing a queue stands in the way of that name only, and requests
