@@ -138,6 +138,11 @@ impl Queue {
         }
     }
 
+    /// Whether it is not watched, and has no claim of ours.
+    pub(super) fn is_unused(&self) -> bool {
+        self.own.is_empty() && !self.watched.initialized()
+    }
+
     /// Whether it was used since the last look.
     pub(super) fn take_use(&mut self) -> bool {
         std::mem::take(&mut self.was_used) || !self.own.is_empty()

@@ -78,13 +78,8 @@ impl Connected {
         let mut writer = client.new_multi_writer();
         writer.add_check_version("/", -1).map_err(backend_error)?;
         let answer = timeout(self.options.request_timeout, writer.commit()).await;
-        match answer.unwrap_or(Err(Error::Timeout.into())) {
-            // a refusal is an answer of the leader's too; what a server says by itself, as that it has no room, is none
-            Ok(_) | Err(MultiWriteError::OperationFailed { source: Error::NoAuth, .. }) => {
-                Ok(self.lease.ttl)
-            }
-            Err(error) => Err(backend_error(error)),
-        }
+        renewed(answer.unwrap_or(Err(Error::Timeout.into()))).map_err(backend_error)?;
+        Ok(self.lease.ttl)
     }
 
     /// Gives up the session: its client sends nothing from now on but its end.
@@ -386,7 +381,8 @@ impl Connected {
                     }
                     Err(error) => {
                         tracing::debug!(%name, ?error, "cannot look at a queue any more");
-                        return self.with(name, |queue| queue.end(&self.waiters));
+                        self.with(name, |queue| queue.end(&self.waiters));
+                        return self.remove_unused(name);
                     }
                 }
             }
@@ -415,6 +411,15 @@ impl Connected {
 
     fn forget(&self, claim: &Claim) {
         self.with(&claim.name, |queue| queue.forget(id(claim), &self.waiters));
+        self.remove_unused(&claim.name);
+    }
+
+    /// Removes a queue that is not watched and has no claim of ours. That of a watched one is the watch's.
+    fn remove_unused(&self, name: &str) {
+        let mut queues = self.queues();
+        if queues.get(name).is_some_and(Queue::is_unused) {
+            queues.remove(name);
+        }
     }
 
     fn dir(&self, name: &str) -> String {
@@ -443,6 +448,56 @@ impl Connected {
     }
 }
 
+/// What the answer to a renewal says. A refusal is an answer of the leader's too; what a server says by itself, as that it
+/// has no room, is none.
+fn renewed(answer: Result<Vec<MultiWriteResult>, MultiWriteError>) -> Result<(), MultiWriteError> {
+    match answer {
+        Ok(_) | Err(MultiWriteError::OperationFailed { source: Error::NoAuth, .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 fn name_of(path: &str) -> String {
     path.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use testkit::{PrivateZooKeeper, ZooKeeperOptions as ServerOptions};
+    use zookeeper_client::{Acl, Acls, AuthId, Permission};
+
+    use super::super::ZooKeeperBackend;
+    use super::*;
+    use crate::Backend as _;
+
+    /// Goal: a lease counts as renewed only by an answer that no server gives without the leader.
+    #[test]
+    fn only_the_leader_renews() {
+        let failed = |source| Err(MultiWriteError::OperationFailed { index: 0, source });
+        assert!(renewed(Ok(Vec::new())).is_ok());
+        assert!(renewed(failed(Error::NoAuth)).is_ok());
+        for source in [Error::Throttled, Error::QuotaExceeded, Error::NotReadOnly] {
+            assert!(renewed(failed(source)).is_err());
+        }
+        assert!(renewed(Err(Error::Timeout.into())).is_err());
+    }
+
+    /// Goal: nothing is kept of a name whose queue could not be watched, since nobody looks whether it is used.
+    #[tokio::test]
+    async fn a_name_that_cannot_be_watched_is_forgotten() {
+        if !PrivateZooKeeper::is_installed() {
+            return;
+        }
+        let server = PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
+        let backend = ZooKeeperBackend::new(ZooKeeperOptions::new(server.address())).unwrap();
+        let lease = backend.open(Duration::from_secs(20)).await.unwrap();
+        let claim = Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() };
+        let client = Client::connect(&server.address()).await.unwrap();
+        let acls = [Acl::new(Permission::CREATE, AuthId::anyone())];
+        let mode = CreateMode::Persistent.with_acls(Acls::new(&acls));
+        client.create("/locks/a", b"", &mode).await.unwrap();
+        assert_eq!(backend.enqueue(&claim).await.unwrap_err().kind, BackendErrorKind::Permanent);
+        assert_eq!(backend.session(lease.id).unwrap().queues().len(), 0);
+    }
 }
