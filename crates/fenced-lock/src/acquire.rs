@@ -13,7 +13,8 @@ use super::hold::Hold;
 use super::inner::{SessionInner, Withdrawal};
 use super::owner::OwnerId;
 use super::{
-    BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason, Session, Ticket,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason,
+    PutMode, Session, Ticket,
 };
 
 /// How to queue.
@@ -82,7 +83,7 @@ struct Attempt<T: GrantToken> {
 impl<T: GrantToken> Attempt<T> {
     async fn run(mut self) {
         let inner = Arc::clone(self.inner());
-        // nothing but the loss of the lease may drop a request: see `Backend::enqueue`
+        // nothing but the loss of the lease may drop a request: see `Backend`
         let granted = tokio::select! {
             biased;
             granted = self.granted() => granted,
@@ -137,13 +138,17 @@ impl<T: GrantToken> Attempt<T> {
             let asked_at = Instant::now();
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
             let request = inner.ask(async {
-                match &self.turn {
-                    Turn::Wait => inner.backend.enqueue(&self.claim).await.map(Some),
-                    Turn::Try => inner.backend.try_enqueue(&self.claim).await,
-                    Turn::After(held) => inner.backend.hand_over(held, &self.claim).await,
-                }
+                let mode = match &self.turn {
+                    Turn::Wait => PutMode::AtEnd,
+                    Turn::Try => PutMode::IfEmpty,
+                    Turn::After(held) => PutMode::After(held),
+                };
+                inner.backend.put(&self.claim, mode).await
             });
             let error = match request.await {
+                Ok(None) if matches!(self.turn, Turn::Wait) => {
+                    BackendError::new(BackendErrorKind::Transient, "the claim is gone")
+                }
                 // an earlier request, which was not answered, may have released it
                 Ok(None) if may_have_existed && matches!(self.turn, Turn::After(_)) => {
                     self.turn = Turn::Wait;

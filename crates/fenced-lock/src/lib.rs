@@ -72,7 +72,7 @@
 // Layout:
 // - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
 // - `acquire`: from a call to a grant. A waiter waits in `Attempt::granted`, for a status that the
-//   backend's watch sets; an enqueue whose answer got lost is repeated in `Attempt::enqueue`.
+//   backend's watch sets; a put whose answer got lost is repeated in `Attempt::enqueue`.
 // - `inner`: what a session's handles share. A release whose answer got lost is repeated in
 //   `SessionInner::release`. `hold` is one tenure with its entries.
 // - `renewal` keeps the lease alive, and `validity` is the local deadline.
@@ -132,7 +132,7 @@ mod watched;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-pub use backend::{Backend, BackendFuture, Released};
+pub use backend::{Backend, BackendFuture, PutMode, Released};
 pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
