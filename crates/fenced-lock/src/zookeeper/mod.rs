@@ -154,7 +154,7 @@ impl ZooKeeperBackend {
                 Err(Error::NoNode) => {}
                 known => return known,
             }
-            let mode = CreateMode::Persistent.with_acls(self.options.acls());
+            let mode = self.options.node(CreateMode::Persistent);
             client.mkdir(root, &mode).await?;
             let random = format!("{:016x}", random());
             match client.create(&path, random.as_bytes(), &mode).await {

@@ -13,14 +13,11 @@ use zookeeper_client::{
 };
 
 use super::failure::{backend_error, lease_gone, transient};
-use super::layout::{self, Node, id};
+use super::layout::{self, Node, claim_of, prefix};
 use super::options::ZooKeeperOptions;
 use super::queue::Queue;
 use crate::backoff::Backoff;
-use crate::waiters::Waiters;
-use crate::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, Released, Ticket, Token,
-};
+use crate::{BackendError, BackendErrorKind, Claim, Lease, QueueEntry, Released, Ticket, Token};
 
 /// How often a queue is looked at: one that is not used is not watched any more, one that is waited in is read
 /// again, in case that news of it got lost.
@@ -39,29 +36,32 @@ const MOST_TRIES: u32 = 3;
 /// One session at the servers.
 pub(super) struct Connected {
     pub(super) lease: Lease,
-    /// The session ends when the last copy of its client is dropped.
-    client: Mutex<Option<Client>>,
     state: StateWatcher,
     options: ZooKeeperOptions,
     /// A place for each request.
     under_way: Semaphore,
-    waiters: Waiters<Token>,
-    queues: Mutex<HashMap<Arc<str>, Queue>>,
+    open: Mutex<Open>,
+}
+
+/// What a session has until it is given up.
+#[derive(Default)]
+struct Open {
+    /// The session ends when the last copy of its client is dropped.
+    client: Option<Client>,
+    queues: HashMap<Arc<str>, Queue>,
 }
 
 /// A claim's node, and its token.
-type Made = (String, Token);
+type Made = (Node, Token);
 
 impl Connected {
     pub(super) fn new(client: Client, lease: Lease, options: &ZooKeeperOptions) -> Self {
         Self {
             lease,
             state: client.state_watcher(),
-            client: Mutex::new(Some(client)),
             options: options.clone(),
             under_way: Semaphore::new(MOST_UNDER_WAY),
-            waiters: Waiters::new(),
-            queues: Mutex::default(),
+            open: Mutex::new(Open { client: Some(client), queues: HashMap::new() }),
         }
     }
 
@@ -84,10 +84,7 @@ impl Connected {
 
     /// Gives up the session: its client sends nothing from now on but its end.
     pub(super) fn give_up(&self) {
-        for (_, mut queue) in self.queues().drain() {
-            queue.end(&self.waiters);
-        }
-        drop(self.client.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(std::mem::take(&mut *self.open()));
     }
 
     /// Waits until the session has ended, at the servers or for being out of reach for longer than they keep it.
@@ -106,10 +103,9 @@ impl Connected {
     ) -> Result<Option<Ticket>, BackendError> {
         let client = self.client()?;
         // before the request: its node may be seen before the answer
-        let ticket = self.waiters.expect(claim);
-        let (was_sent, watched) = {
-            let mut queues = self.queues();
-            let queue = queues.entry(Arc::clone(&claim.name)).or_default();
+        let ((ticket, was_sent), watched) = {
+            let mut open = self.open();
+            let queue = open.queues.entry(Arc::clone(&claim.name)).or_default();
             (queue.expect(claim), Arc::clone(&queue.watched))
         };
         let put = async {
@@ -124,8 +120,8 @@ impl Connected {
         };
         let put = put.await;
         match &put {
-            Ok(Some(made)) => {
-                self.with(&claim.name, |queue| queue.made(claim, made, &self.waiters));
+            Ok(Some((node, token))) => {
+                self.with(&claim.name, |queue| queue.made(claim, node, *token));
                 held.inspect(|held| self.forget(held));
             }
             Err(error) if was_sent || error.kind == BackendErrorKind::Transient => {}
@@ -136,19 +132,19 @@ impl Connected {
 
     /// Makes the node of a claim.
     async fn create(&self, client: &Client, claim: &Claim) -> Result<Made, BackendError> {
-        let (dir, prefix) = (self.dir(&claim.name), layout::prefix(claim));
-        let (path, label) = (format!("{dir}/{prefix}"), claim.label.as_bytes());
-        let mode = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        let dir = self.dir(&claim.name);
+        let (path, label) = (format!("{dir}/{}", prefix(claim)), claim.label.as_bytes());
+        let mode = self.options.node(CreateMode::EphemeralSequential);
         for _ in 0..MOST_TRIES {
             match self.ask(|| client.create(&path, label, &mode)).await {
                 Err(Error::NoNode) => {}
                 created => {
                     let (stat, sequence) = created.map_err(backend_error)?;
-                    return Ok((format!("{prefix}{sequence}"), self.token(stat.czxid)));
+                    return self.made(&format!("{path}{sequence}"), stat.czxid);
                 }
             }
             // the servers remove an empty one: names that are not used any more cost nothing
-            let mode = CreateMode::Container.with_acls(self.options.acls());
+            let mode = self.options.node(CreateMode::Container);
             match self.ask(|| client.create(&dir, b"", &mode)).await {
                 Ok(_) | Err(Error::NodeExists) => {}
                 Err(error) => return Err(backend_error(error)),
@@ -167,8 +163,8 @@ impl Connected {
         let node = self.with(&held.name, |queue| queue.leave(held));
         let Some(node) = node else { return Ok(None) };
         let dir = self.dir(&next.name);
-        let path = format!("{dir}/{}", layout::prefix(next));
-        let mode = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        let path = format!("{dir}/{}", prefix(next));
+        let mode = self.options.node(CreateMode::EphemeralSequential);
         let mut writer = client.new_multi_writer();
         writer.add_delete(&format!("{dir}/{node}"), None).map_err(backend_error)?;
         writer.add_create(&path, next.label.as_bytes(), &mode).map_err(backend_error)?;
@@ -178,25 +174,20 @@ impl Connected {
             }
             results => results.map_err(backend_error)?,
         };
-        match results.into_iter().nth(1) {
+        let Some(MultiWriteResult::Create { path, stat }) = results.into_iter().nth(1) else {
+            return Err(transient("a transaction without its results"));
+        };
+        if stat.is_invalid() {
             // as before 3.8.2: ZOOKEEPER-4026
-            Some(MultiWriteResult::Create { path, stat }) if stat.is_invalid() => {
-                let node = self.look_up(client, &path).await?;
-                node.map(Some).ok_or_else(|| transient("the claim is gone"))
-            }
-            Some(MultiWriteResult::Create { path, stat }) => {
-                Ok(Some((name_of(&path), self.token(stat.czxid))))
-            }
-            _ => Err(transient("a transaction without its results")),
+            return self.look_up(client, &path).await;
         }
+        self.made(&path, stat.czxid).map(Some)
     }
 
     /// The node of a claim whose answer got lost, if it is there.
     async fn find(&self, client: &Client, claim: &Claim) -> Result<Option<Made>, BackendError> {
-        let nodes = self.list(client, &claim.name).await?;
-        let Some(node) = nodes.into_iter().find(|node| node.claim == Some(id(claim))) else {
-            return Ok(None);
-        };
+        let (nodes, prefix) = (self.list(client, &claim.name).await?, prefix(claim));
+        let Some(node) = nodes.iter().find(|node| node.prefix() == prefix) else { return Ok(None) };
         self.look_up(client, &format!("{}/{}", self.dir(&claim.name), node.name)).await
     }
 
@@ -204,7 +195,13 @@ impl Connected {
     async fn look_up(&self, client: &Client, path: &str) -> Result<Option<Made>, BackendError> {
         let stat = self.ask(|| client.check_stat(path)).await.map_err(backend_error)?;
         let ours = stat.filter(|stat| stat.ephemeral_owner == self.lease.id);
-        Ok(ours.map(|stat| (name_of(path), self.token(stat.czxid))))
+        ours.map(|stat| self.made(path, stat.czxid)).transpose()
+    }
+
+    fn made(&self, path: &str, czxid: i64) -> Result<Made, BackendError> {
+        let node = path.rsplit('/').next().and_then(Node::new);
+        let node = node.ok_or_else(|| transient("a claim without its number"))?;
+        Ok((node, self.token(czxid)))
     }
 
     pub(super) async fn put_if_free(
@@ -216,15 +213,13 @@ impl Connected {
         if !self.list(&client, &claim.name).await?.is_empty() {
             return Ok(None);
         }
-        let Some(mut ticket) = self.put(claim, None).await? else { return Ok(None) };
+        let Some(ticket) = self.put(claim, None).await? else { return Ok(None) };
         // after a failure from here on, the claim may be in the queue
         let left = |error| BackendError::new(BackendErrorKind::Transient, error);
         let nodes = self.list(&client, &claim.name).await.map_err(left)?;
-        if nodes.first().is_some_and(|first| first.claim == Some(id(claim))) {
-            // the watch is about to show it
-            let shown = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
-            let shown = timeout(self.options.request_timeout, shown).await.is_ok();
-            return if shown { Ok(Some(ticket)) } else { Err(transient("the watch is late")) };
+        if nodes.first().is_some_and(|first| first.prefix() == prefix(claim)) {
+            self.with(&claim.name, |queue| queue.granted(claim));
+            return Ok(Some(ticket));
         }
         self.release(claim).await.map_err(left)?;
         Ok(None)
@@ -237,7 +232,7 @@ impl Connected {
         }
         let client = self.client()?;
         let node = match self.with(&claim.name, |queue| queue.leave(claim)) {
-            None => self.find(&client, claim).await?.map(|(node, _)| node),
+            None => self.find(&client, claim).await?.map(|(node, _)| node.name),
             known => known,
         };
         let mut released = Released::Gone;
@@ -270,7 +265,7 @@ impl Connected {
                 let MultiReadResult::Data { data, stat } = read else { continue };
                 let lease = stat.ephemeral_owner;
                 // Curator's GUIDs are random
-                let ours = node.claim.filter(|(claims, _)| *claims == lease);
+                let ours = claim_of(node).filter(|(claims, _)| *claims == lease);
                 let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
                 let age = SystemTime::now().duration_since(UNIX_EPOCH + made_at);
                 entries.push(QueueEntry {
@@ -305,7 +300,7 @@ impl Connected {
             names => names.map_err(backend_error)?,
         };
         let mut nodes: Vec<_> = names.iter().filter_map(|name| Node::new(name)).collect();
-        nodes.sort_unstable_by(Node::turn);
+        layout::sort(&mut nodes);
         Ok(nodes)
     }
 
@@ -340,9 +335,9 @@ impl Connected {
         let dir = self.dir(name);
         let watch = || client.watch(&dir, AddWatchMode::PersistentRecursive);
         let watcher = self.ask(watch).await.map_err(backend_error)?;
-        let made = self.with(name, |queue| queue.all_made());
+        let latest = self.with(name, |queue| queue.latest_change());
         let nodes = self.list(&client, name).await?;
-        self.with(name, |queue| queue.load(nodes, &made, &self.waiters));
+        self.with(name, |queue| queue.load(&nodes, latest));
         Ok(watcher)
     }
 
@@ -351,24 +346,25 @@ impl Connected {
         let dir = self.dir(name);
         let mut look = interval(LOOK_EVERY);
         look.reset();
+        let mut backoff = Backoff::default();
         loop {
-            let mut is_missed = tokio::select! {
+            let is_missed = tokio::select! {
                 event = watcher.changed() => self.apply(name, &dir, &event),
                 _ = look.tick() => {
-                    let mut queues = self.queues();
-                    if !queues.get_mut(name).is_some_and(Queue::take_use) {
-                        queues.remove(name);
+                    let mut open = self.open();
+                    if !open.queues.get_mut(name).is_some_and(Queue::take_use) {
+                        open.queues.remove(name);
                         return;
                     }
-                    queues.get(name).is_some_and(Queue::is_waited_in)
+                    open.queues.get(name).is_some_and(Queue::is_waited_in)
                 }
             };
-            let mut backoff = Backoff::default();
             while is_missed {
                 match self.read(name).await {
                     Ok(again) => {
                         watcher = again;
-                        is_missed = false;
+                        backoff = Backoff::default();
+                        break;
                     }
                     Err(error)
                         if matches!(
@@ -381,7 +377,7 @@ impl Connected {
                     }
                     Err(error) => {
                         tracing::debug!(%name, ?error, "cannot look at a queue any more");
-                        self.with(name, |queue| queue.end(&self.waiters));
+                        self.with(name, Queue::end);
                         return self.remove_unused(name);
                     }
                 }
@@ -396,29 +392,29 @@ impl Connected {
         let node = child.and_then(Node::new);
         self.with(name, |queue| match (event.event_type, node) {
             (EventType::Session, _) => {
-                queue.interrupted(&self.waiters);
+                queue.interrupted();
                 // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
                 event.session_state != SessionState::Disconnected
             }
             (EventType::NodeCreated, Some(node)) => {
-                queue.created(node, &self.waiters);
+                queue.created(&node);
                 false
             }
-            (EventType::NodeDeleted, Some(node)) => queue.deleted(&node, &self.waiters),
+            (EventType::NodeDeleted, Some(node)) => queue.deleted(&node),
             _ => false,
         })
     }
 
     fn forget(&self, claim: &Claim) {
-        self.with(&claim.name, |queue| queue.forget(id(claim), &self.waiters));
+        self.with(&claim.name, |queue| queue.forget(claim));
         self.remove_unused(&claim.name);
     }
 
     /// Removes a queue that is not watched and has no claim of ours. That of a watched one is the watch's.
     fn remove_unused(&self, name: &str) {
-        let mut queues = self.queues();
-        if queues.get(name).is_some_and(Queue::is_unused) {
-            queues.remove(name);
+        let mut open = self.open();
+        if open.queues.get(name).is_some_and(Queue::is_unused) {
+            open.queues.remove(name);
         }
     }
 
@@ -432,19 +428,18 @@ impl Connected {
 
     /// Works with the queue of `name` if there is one.
     fn with<T: Default>(&self, name: &str, work: impl FnOnce(&mut Queue) -> T) -> T {
-        self.queues().get_mut(name).map(work).unwrap_or_default()
+        self.open().queues.get_mut(name).map(work).unwrap_or_default()
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Queue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn client(&self) -> Result<Client, BackendError> {
         if self.state.peek_state().is_terminated() {
             return Err(lease_gone());
         }
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        client.ok_or_else(|| transient("the session is being closed"))
+        self.open().client.clone().ok_or_else(|| transient("the session is being closed"))
     }
 }
 
@@ -457,10 +452,6 @@ fn renewed(answer: Result<Vec<MultiWriteResult>, MultiWriteError>) -> Result<(),
     }
 }
 
-fn name_of(path: &str) -> String {
-    path.rsplit('/').next().unwrap_or_default().to_owned()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
@@ -469,7 +460,7 @@ mod tests {
 
     use super::super::ZooKeeperBackend;
     use super::*;
-    use crate::Backend as _;
+    use crate::{Backend as _, PutMode};
 
     /// Goal: a lease counts as renewed only by an answer that no server gives without the leader.
     #[test]
@@ -497,7 +488,8 @@ mod tests {
         let acls = [Acl::new(Permission::CREATE, AuthId::anyone())];
         let mode = CreateMode::Persistent.with_acls(Acls::new(&acls));
         client.create("/locks/a", b"", &mode).await.unwrap();
-        assert_eq!(backend.enqueue(&claim).await.unwrap_err().kind, BackendErrorKind::Permanent);
-        assert_eq!(backend.session(lease.id).unwrap().queues().len(), 0);
+        let refused = backend.put(&claim, PutMode::AtEnd).await;
+        assert_eq!(refused.unwrap_err().kind, BackendErrorKind::Permanent);
+        assert_eq!(backend.session(lease.id).unwrap().open().queues.len(), 0);
     }
 }
