@@ -132,9 +132,7 @@ impl ZooKeeperBackend {
         };
         let client = client.unwrap_or(Err(Error::Timeout)).map_err(|error| match error {
             // of a server that has just lost the others, or of another kind
-            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
-                BackendError::new(BackendErrorKind::Transient, error)
-            }
+            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => transient(error),
             error => backend_error(error),
         })?;
         let cluster = self.epoch(&client).await?;

@@ -19,7 +19,8 @@ use crate::{Claim, Ticket, Token};
 pub(super) struct Queue {
     /// Set once the queue is watched and was read: what follows it from then on.
     pub(super) watched: Arc<OnceCell<AbortOnDropHandle<()>>>,
-    claims: WatchedQueue<()>,
+    /// Ours have what stands before the numbers of their nodes as keys.
+    pub(super) claims: WatchedQueue<()>,
     /// The place of the last node that was looked at, from which the places of others are counted.
     last_place: Option<i64>,
     /// Whether a claim came since the last look.
@@ -30,24 +31,15 @@ impl Queue {
     /// Makes a claim known before its request is sent. Also whether it was known: the request may have been carried out.
     pub(super) fn expect(&mut self, claim: &Claim) -> (Ticket, bool) {
         self.was_used = true;
-        let was_known = self.knows(claim);
-        (self.claims.expect(prefix(claim).as_bytes()), was_known)
+        let prefix = prefix(claim);
+        let was_known = self.claims.is_own(prefix.as_bytes());
+        (self.claims.expect(prefix.as_bytes()), was_known)
     }
 
     /// Notes that a claim was made.
     pub(super) fn made(&mut self, claim: &Claim, node: &Node, token: Token) {
         let made = Made { place: self.place(node), change: self.claims.latest_change() + 1, token };
         self.claims.made(prefix(claim).as_bytes(), made);
-    }
-
-    /// Notes that a list shows the claim, which was made, as the first.
-    pub(super) fn granted(&self, claim: &Claim) {
-        self.claims.granted(prefix(claim).as_bytes());
-    }
-
-    /// Whether a claim may be in the queue.
-    pub(super) fn knows(&self, claim: &Claim) -> bool {
-        self.claims.is_own(prefix(claim).as_bytes())
     }
 
     /// Notes that a claim is about to be deleted. Its node, if it was made.
@@ -58,17 +50,7 @@ impl Queue {
         Some(format!("{prefix}{:010}", sequence_of(made.place)))
     }
 
-    /// Forgets a claim, which is not in the queue any more.
-    pub(super) fn forget(&mut self, claim: &Claim) {
-        self.claims.forget(prefix(claim).as_bytes());
-    }
-
-    /// The latest change. A list that is asked for from now on shows it.
-    pub(super) fn latest_change(&self) -> i64 {
-        self.claims.latest_change()
-    }
-
-    /// Takes over a list that was asked for when this was the [`latest_change`](Self::latest_change).
+    /// Takes over a list that was asked for when this was the latest change.
     pub(super) fn load(&mut self, nodes: &[Node], latest: i64) {
         let list = nodes.iter().map(|node| self.event(node, latest, true)).collect();
         // it is never too old: no event is applied while it is awaited
@@ -98,11 +80,6 @@ impl Queue {
         was_taken
     }
 
-    /// Notes that the watch is interrupted.
-    pub(super) fn interrupted(&mut self) {
-        self.claims.interrupted();
-    }
-
     /// Notes that nothing can be known of it any more. Our claims are told that they are gone, but not forgotten: what
     /// there is of them must still be withdrawn.
     pub(super) fn end(&mut self) {
@@ -122,12 +99,7 @@ impl Queue {
         std::mem::take(&mut self.was_used) || self.claims.own_keys().next().is_some()
     }
 
-    /// Whether a claim of ours waits in it.
-    pub(super) fn is_waited_in(&self) -> bool {
-        self.claims.is_waited_for()
-    }
-
-    /// A node that came or went. Our claims are known by what stands before the number, which of others may come twice.
+    /// A node that came or went. What stands before the number of another client's node may come twice.
     fn event(&mut self, node: &Node, change: i64, is_there: bool) -> Event<()> {
         let (prefix, name) = (node.prefix().as_bytes(), node.name.as_bytes());
         let key = if self.claims.is_own(prefix) { Key::from(prefix) } else { Key::from(name) };
@@ -193,7 +165,7 @@ mod tests {
             assert_eq!(queue.deleted(&first), !is_leaving);
             let is_granted = *ticket.status.borrow() == ClaimStatus::Granted(TOKEN);
             assert_eq!(is_granted, is_leaving);
-            queue.load(&[next], queue.latest_change());
+            queue.load(&[next], queue.claims.latest_change());
             assert_status(&ticket, ClaimStatus::Granted(TOKEN));
         }
     }
@@ -203,13 +175,13 @@ mod tests {
     #[test]
     fn an_old_list_ends_nothing() {
         let mut queue = Queue::default();
-        let before = queue.latest_change();
+        let before = queue.claims.latest_change();
         let (ticket, node) = made(&mut queue, 1, 5);
         queue.load(&[], before);
         assert_status(&ticket, ClaimStatus::Waiting);
         queue.load(&[node], before);
         assert_status(&ticket, ClaimStatus::Granted(TOKEN));
-        queue.load(&[], queue.latest_change());
+        queue.load(&[], queue.claims.latest_change());
         assert_status(&ticket, ClaimStatus::Gone);
     }
 
@@ -234,10 +206,10 @@ mod tests {
         let mut queue = Queue::default();
         queue.load(&[], 0);
         let (_ticket, node) = made(&mut queue, 1, 5);
-        assert!(queue.take_use() && queue.is_waited_in());
+        assert!(queue.take_use() && queue.claims.is_waited_for());
         queue.created(&node);
-        assert!(queue.take_use() && !queue.is_waited_in(), "it holds");
-        queue.forget(&claim(1));
+        assert!(queue.take_use() && !queue.claims.is_waited_for(), "it holds");
+        queue.claims.forget(prefix(&claim(1)).as_bytes());
         assert!(!queue.take_use());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
 use tokio::time::{interval, sleep, timeout};
@@ -78,7 +78,12 @@ impl Connected {
         let mut writer = client.new_multi_writer();
         writer.add_check_version("/", -1).map_err(backend_error)?;
         let answer = timeout(self.options.request_timeout, writer.commit()).await;
-        renewed(answer.unwrap_or(Err(Error::Timeout.into()))).map_err(backend_error)?;
+        let answer = answer.unwrap_or(Err(Error::Timeout.into()));
+        if let Err(error) = answer
+            && !is_of_the_leader(&error)
+        {
+            return Err(backend_error(error));
+        }
         Ok(self.lease.ttl)
     }
 
@@ -145,10 +150,7 @@ impl Connected {
             }
             // the servers remove an empty one: names that are not used any more cost nothing
             let mode = self.options.node(CreateMode::Container);
-            match self.ask(|| client.create(&dir, b"", &mode)).await {
-                Ok(_) | Err(Error::NodeExists) => {}
-                Err(error) => return Err(backend_error(error)),
-            }
+            self.ask(|| client.mkdir(&dir, &mode)).await.map_err(backend_error)?;
         }
         Err(backend_error(Error::NoNode))
     }
@@ -214,19 +216,18 @@ impl Connected {
             return Ok(None);
         }
         let Some(ticket) = self.put(claim, None).await? else { return Ok(None) };
-        // after a failure from here on, the claim may be in the queue
-        let left = |error| BackendError::new(BackendErrorKind::Transient, error);
-        let nodes = self.list(&client, &claim.name).await.map_err(left)?;
+        // after any failure from here on, the claim may be in the queue
+        let nodes = self.list(&client, &claim.name).await.map_err(transient)?;
         if nodes.first().is_some_and(|first| first.prefix() == prefix(claim)) {
-            self.with(&claim.name, |queue| queue.granted(claim));
+            self.with(&claim.name, |queue| queue.claims.granted(prefix(claim).as_bytes()));
             return Ok(Some(ticket));
         }
-        self.release(claim).await.map_err(left)?;
+        self.release(claim).await.map_err(transient)?;
         Ok(None)
     }
 
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        if !self.with(&claim.name, |queue| queue.knows(claim)) {
+        if !self.with(&claim.name, |queue| queue.claims.is_own(prefix(claim).as_bytes())) {
             // it was seen to go, or never made
             return Ok(Released::Gone);
         }
@@ -263,22 +264,20 @@ impl Connected {
             for (node, read) in nodes.iter().zip(read) {
                 // what could not be read is gone
                 let MultiReadResult::Data { data, stat } = read else { continue };
-                let lease = stat.ephemeral_owner;
+                let mut entry =
+                    QueueEntry::new(stat.ephemeral_owner, format!("{name}/{}", node.name));
+                entry.token = Some(self.token(stat.czxid));
                 // Curator's GUIDs are random
-                let ours = claim_of(node).filter(|(claims, _)| *claims == lease);
-                let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
-                let age = SystemTime::now().duration_since(UNIX_EPOCH + made_at);
-                entries.push(QueueEntry {
-                    token: Some(self.token(stat.czxid)),
-                    lease,
-                    key: match ours {
-                        Some((lease, number)) => format!("{name}/{lease:x}-{number}"),
-                        None => format!("{name}/{}", node.name),
-                    },
-                    label: ours.map(|_| String::from_utf8_lossy(&data).into_owned()),
+                if let Some((lease, number)) = claim_of(node)
+                    && lease == entry.lease
+                {
+                    entry.key = format!("{name}/{lease:x}-{number}");
+                    entry.label = Some(String::from_utf8_lossy(&data).into_owned());
+                    let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
                     // a clock that runs ahead of ours is no reason for an error
-                    age: ours.map(|_| age.unwrap_or_default()),
-                });
+                    entry.age = Some((UNIX_EPOCH + made_at).elapsed().unwrap_or_default());
+                }
+                entries.push(entry);
             }
         }
         Ok(entries)
@@ -324,9 +323,8 @@ impl Connected {
         name: &Arc<str>,
     ) -> Result<AbortOnDropHandle<()>, BackendError> {
         let watcher = self.read(name).await?;
-        let (session, name) = (Arc::clone(self), Arc::clone(name));
-        let follow = tokio::spawn(async move { session.follow(&name, watcher).await });
-        Ok(AbortOnDropHandle::new(follow))
+        let following = Arc::clone(self).follow(Arc::clone(name), watcher);
+        Ok(AbortOnDropHandle::new(tokio::spawn(following)))
     }
 
     /// Watches a queue, and reads it: in this order, so that no news is missed.
@@ -335,50 +333,42 @@ impl Connected {
         let dir = self.dir(name);
         let watch = || client.watch(&dir, AddWatchMode::PersistentRecursive);
         let watcher = self.ask(watch).await.map_err(backend_error)?;
-        let latest = self.with(name, |queue| queue.latest_change());
+        let latest = self.with(name, |queue| queue.claims.latest_change());
         let nodes = self.list(&client, name).await?;
         self.with(name, |queue| queue.load(&nodes, latest));
         Ok(watcher)
     }
 
     /// Follows what happens in a queue until it is not used any more, or nothing can be known of it.
-    async fn follow(&self, name: &str, mut watcher: PersistentWatcher) {
-        let dir = self.dir(name);
+    async fn follow(self: Arc<Self>, name: Arc<str>, mut watcher: PersistentWatcher) {
         let mut look = interval(LOOK_EVERY);
         look.reset();
         let mut backoff = Backoff::default();
         loop {
-            let is_missed = tokio::select! {
-                event = watcher.changed() => self.apply(name, &dir, &event),
+            let mut is_missed = tokio::select! {
+                event = watcher.changed() => self.apply(&name, &event),
                 _ = look.tick() => {
                     let mut open = self.open();
-                    if !open.queues.get_mut(name).is_some_and(Queue::take_use) {
-                        open.queues.remove(name);
+                    if !open.queues.get_mut(&name).is_some_and(Queue::take_use) {
+                        open.queues.remove(&name);
                         return;
                     }
-                    open.queues.get(name).is_some_and(Queue::is_waited_in)
+                    open.queues.get(&name).is_some_and(|queue| queue.claims.is_waited_for())
                 }
             };
             while is_missed {
-                match self.read(name).await {
+                match self.read(&name).await {
                     Ok(again) => {
-                        watcher = again;
-                        backoff = Backoff::default();
-                        break;
+                        (watcher, is_missed, backoff) = (again, false, Backoff::default());
                     }
-                    Err(error)
-                        if matches!(
-                            error.kind,
-                            BackendErrorKind::Transient | BackendErrorKind::Refused
-                        ) =>
-                    {
+                    Err(error) if error.kind.may_pass() => {
                         tracing::debug!(%name, ?error, "could not read a queue: trying again");
                         sleep(backoff.next()).await;
                     }
                     Err(error) => {
                         tracing::debug!(%name, ?error, "cannot look at a queue any more");
-                        self.with(name, Queue::end);
-                        return self.remove_unused(name);
+                        self.with(&name, Queue::end);
+                        return self.remove_unused(&name);
                     }
                 }
             }
@@ -386,13 +376,14 @@ impl Connected {
     }
 
     /// Takes over what a watch tells; `true` if the queue must be read again.
-    fn apply(&self, name: &str, dir: &str, event: &WatchedEvent) -> bool {
+    fn apply(&self, name: &str, event: &WatchedEvent) -> bool {
         // it tells of the lock's own node as well, and of all that others have made deeper in the tree
-        let child = event.path.strip_prefix(dir).and_then(|path| path.strip_prefix('/'));
+        let child =
+            event.path.strip_prefix(&self.dir(name)).and_then(|path| path.strip_prefix('/'));
         let node = child.and_then(Node::new);
         self.with(name, |queue| match (event.event_type, node) {
             (EventType::Session, _) => {
-                queue.interrupted();
+                queue.claims.interrupted();
                 // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
                 event.session_state != SessionState::Disconnected
             }
@@ -406,7 +397,7 @@ impl Connected {
     }
 
     fn forget(&self, claim: &Claim) {
-        self.with(&claim.name, |queue| queue.forget(claim));
+        self.with(&claim.name, |queue| queue.claims.forget(prefix(claim).as_bytes()));
         self.remove_unused(&claim.name);
     }
 
@@ -443,13 +434,10 @@ impl Connected {
     }
 }
 
-/// What the answer to a renewal says. A refusal is an answer of the leader's too; what a server says by itself, as that it
-/// has no room, is none.
-fn renewed(answer: Result<Vec<MultiWriteResult>, MultiWriteError>) -> Result<(), MultiWriteError> {
-    match answer {
-        Ok(_) | Err(MultiWriteError::OperationFailed { source: Error::NoAuth, .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+/// Whether an error is an answer of the leader's, as a refusal is. What a server says by itself, as that it has no room, is
+/// none.
+fn is_of_the_leader(error: &MultiWriteError) -> bool {
+    matches!(error, MultiWriteError::OperationFailed { source: Error::NoAuth, .. })
 }
 
 #[cfg(test)]
@@ -465,13 +453,10 @@ mod tests {
     /// Goal: a lease counts as renewed only by an answer that no server gives without the leader.
     #[test]
     fn only_the_leader_renews() {
-        let failed = |source| Err(MultiWriteError::OperationFailed { index: 0, source });
-        assert!(renewed(Ok(Vec::new())).is_ok());
-        assert!(renewed(failed(Error::NoAuth)).is_ok());
-        for source in [Error::Throttled, Error::QuotaExceeded, Error::NotReadOnly] {
-            assert!(renewed(failed(source)).is_err());
-        }
-        assert!(renewed(Err(Error::Timeout.into())).is_err());
+        let is_of_the_leader =
+            |source| is_of_the_leader(&MultiWriteError::OperationFailed { index: 0, source });
+        assert!(is_of_the_leader(Error::NoAuth));
+        assert!(![Error::Throttled, Error::QuotaExceeded].into_iter().any(is_of_the_leader));
     }
 
     /// Goal: nothing is kept of a name whose queue could not be watched, since nobody looks whether it is used.
