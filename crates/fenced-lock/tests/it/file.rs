@@ -6,10 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fenced_lock::{
-    BackendErrorKind, Ends, LockError, Loss, LostReason, Order, QueueView, Session, SessionOptions,
-    TokenLife, Wake,
-};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use testkit::wait::{eventually, within};
@@ -55,15 +52,6 @@ fn may_unshare() -> bool {
         eprintln!("left out: unshare(1) may make no namespaces here");
     }
     may
-}
-
-/// Goal: the promises are those that the tests of this module hold it to.
-#[tokio::test]
-async fn it_says_what_it_promises() {
-    let says = FileLab::new().backend().promises();
-    assert_eq!((says.order, says.wake), (Order::Fifo, Wake::Pushed));
-    assert_eq!((says.token, says.ends), (TokenLife::Durable, Ends::Process));
-    assert_eq!((says.loss, says.queue), (Loss::AtRenewal, QueueView::Whole));
 }
 
 /// Goal: a holder that is stopped for longer than any TTL keeps its lock, so that no two processes hold it: it goes on
@@ -495,24 +483,6 @@ async fn a_queue_that_cannot_be_changed_now() {
     drop(within("it goes on", waiter).await.unwrap().unwrap());
 }
 
-/// Goal: names that differ are different locks, whatever characters they have and however long they are.
-#[tokio::test]
-async fn names_are_told_apart() {
-    let lab = FileLab::new();
-    let session = lab.session().await;
-    let long = "x".repeat(255);
-    let names =
-        ["a", "A", "a.lock", ".", "..", "../a", "a/", "/a", "a+", "%61", "ü", "queues", &long];
-    let mut guards = Vec::new();
-    for name in names.into_iter().chain([&long[1..], &"Ü".repeat(128)]) {
-        let mutex = session.mutex(name).unwrap();
-        let guard = mutex.try_lock().await.unwrap();
-        guards.push(guard.unwrap_or_else(|| panic!("{name} is another lock")));
-        assert!(mutex.try_lock().await.unwrap().is_none());
-        assert_eq!(mutex.queue().await.unwrap().len(), 1);
-    }
-}
-
 /// Goal: when an operator deletes the holder's claim, the holder is told before the next one is served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_is_told_before_the_next_is_served() {
@@ -552,6 +522,7 @@ async fn no_session_stays_behind() {
     drop(backend);
     eventually("no session", async || count() == 0).await;
 }
+
 /// Goal: tokens grow also when a lock's file is deleted: the directory is still the same one to a store.
 #[tokio::test]
 async fn tokens_grow_though_a_locks_file_is_deleted() {
