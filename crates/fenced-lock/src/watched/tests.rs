@@ -38,45 +38,12 @@ fn assert_status(ticket: &Ticket, status: ClaimStatus) {
     assert_eq!(*ticket.status.borrow(), status);
 }
 
-#[test]
-fn granted_when_the_holder_goes() {
-    let (mut queue, ticket) = waiting();
-    assert_status(&ticket, ClaimStatus::Waiting);
-    queue.apply(vec![delete("9-1", 8)]);
-    assert_status(&ticket, GRANTED);
-}
-
 /// Goal: a waiter whose own key went first never believes that it was granted (etcd#11456).
 #[test]
 fn gone_before_granted() {
     let (mut queue, ticket) = waiting();
     queue.apply(vec![delete("1-1", 8), delete("9-1", 8)]);
     assert_status(&ticket, ClaimStatus::Gone);
-}
-
-/// Goal: what the watch says before the list arrives is applied on top of it, and only that part
-/// which the list does not have.
-#[test]
-fn events_before_the_list_are_kept() {
-    let mut queue = WatchedQueue::default();
-    let ticket = queue.expect(OWN);
-    queue.made(OWN, made(7));
-    queue.apply(vec![put("1-1", 7)]);
-    queue.apply(vec![delete("9-1", 8)]);
-    assert_status(&ticket, ClaimStatus::Waiting);
-    assert!(load(&mut queue, &[("9-1", 5), ("1-1", 7)], 7, 7));
-    assert_status(&ticket, GRANTED);
-}
-
-/// Goal: a list that was read before the latest event does not undo it.
-#[test]
-fn an_old_list_is_ignored() {
-    let (mut queue, ticket) = waiting();
-    queue.apply(vec![delete("9-1", 8)]);
-    assert!(load(&mut queue, &[("9-1", 5)], 6, 6));
-    assert_status(&ticket, GRANTED);
-    queue.apply(vec![put("9-2", 9)]);
-    assert!(*ticket.contended.borrow(), "the claim is still the first");
 }
 
 /// Goal: contention is assumed where it is not known: without a list, and after a break.
@@ -93,17 +60,6 @@ fn unknown_means_contended() {
     assert!(!is_contended());
     queue.interrupted();
     assert!(is_contended());
-}
-
-/// Goal: after a break nothing is concluded from events until a list has filled the gap.
-#[test]
-fn a_break_hides_events_until_the_next_list() {
-    let (mut queue, ticket) = waiting();
-    queue.interrupted();
-    queue.apply(vec![delete("9-1", 12)]);
-    assert_status(&ticket, ClaimStatus::Waiting);
-    assert!(load(&mut queue, &[("1-1", 7)], 12, 7));
-    assert_status(&ticket, GRANTED);
 }
 
 /// Goal: a service that was put back to an earlier state, in which our lease still lives, takes back
