@@ -61,9 +61,7 @@ impl LockError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Lost => true,
-            Self::Backend(error) => {
-                matches!(error.kind, BackendErrorKind::Transient | BackendErrorKind::Refused)
-            }
+            Self::Backend(error) => error.kind.may_pass(),
             Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName { .. } => false,
         }
     }
@@ -110,6 +108,13 @@ pub enum BackendErrorKind {
     LeaseGone,
     /// Repeating it cannot help: wrong credentials, no permission, a malformed address.
     Permanent,
+}
+
+impl BackendErrorKind {
+    /// Whether the same request may succeed later.
+    pub(crate) fn may_pass(self) -> bool {
+        matches!(self, Self::Transient | Self::Refused)
+    }
 }
 
 /// A failure of a [`Backend`](super::Backend). Its text says what it means; its [`source`](Error::source) is the client's

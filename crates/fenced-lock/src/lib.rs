@@ -142,7 +142,8 @@ mod token;
 mod validity;
 #[allow(dead_code, unreachable_pub, reason = "not every backend uses all of it")]
 mod waiters;
-#[cfg(feature = "etcd")]
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[allow(dead_code, reason = "not every backend uses all of it")]
 mod watched;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

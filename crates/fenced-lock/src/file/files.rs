@@ -136,9 +136,9 @@ impl Files {
 
     pub(super) fn renew(&mut self, lease: i64) -> io::Result<Duration> {
         self.check_session(lease)?;
-        for stem in self.stems_where(|own| own.claim.lease == lease) {
-            self.look(&stem)?;
-        }
+        self.changed.extend(self.stems_where(|own| own.claim.lease == lease));
+        // one that cannot be looked at says nothing of the others, nor of the session
+        self.look_where_changed();
         Ok(FOR_EVER)
     }
 
@@ -268,12 +268,8 @@ impl Files {
 
     /// Whether the session lives. Ends what is left of one that does not.
     fn has_session(&mut self, lease: i64) -> io::Result<bool> {
-        let path = self.session_path(lease);
-        let lives = match self.sessions.get(&lease) {
-            Some(file) => is_at(&path, file)?,
-            // another backend's
-            None => path.try_exists()?,
-        };
+        let Some(file) = self.sessions.get(&lease) else { return Ok(false) };
+        let lives = is_at(&self.session_path(lease), file)?;
         if !lives {
             self.end(lease);
         }
@@ -284,19 +280,17 @@ impl Files {
         let stem = stem(name);
         let queue = self.living(&stem)?;
         let lock = fs::read_to_string(self.lock_path(&stem)).unwrap_or_default();
-        let latest = Record::parse(&lock).and_then(|record| record.latest);
+        let latest = Record::parse(&lock).unwrap_or_default();
         let entries = queue.iter().filter_map(|entry| {
             let (_, claim) = entry.split_once('-')?;
             let path = self.queue_path(&stem).join(entry);
-            let held = latest.as_ref().filter(|latest| latest.holder == claim);
-            let token = held.map(|latest| latest.token);
-            Some(QueueEntry {
-                token: token.zip(self.cluster).map(|(token, cluster)| Token::new(cluster, token)),
-                lease: lease_of(entry)?,
-                key: format!("{name}/{claim}"),
-                label: fs::read_to_string(&path).ok(),
-                age: path.metadata().and_then(|data| data.modified()).ok()?.elapsed().ok(),
-            })
+            let mut shown = QueueEntry::new(lease_of(entry)?, format!("{name}/{claim}"));
+            if claim == latest.holder {
+                shown.token = self.cluster.map(|cluster| Token::new(cluster, latest.token));
+            }
+            shown.label = fs::read_to_string(&path).ok();
+            shown.age = path.metadata().and_then(|data| data.modified()).ok()?.elapsed().ok();
+            Some(shown)
         });
         Ok(entries.collect())
     }
@@ -347,15 +341,15 @@ impl Files {
         let living = self.living(stem)?;
         let mut claims = self.queues.remove(stem).unwrap_or_default();
         let mut looked = Ok(());
-        claims.retain_mut(|own| match self.look_at(stem, &living, own) {
-            Ok(false) => {
-                self.forget(stem, own);
-                false
-            }
-            stays => {
-                looked = std::mem::replace(&mut looked, Ok(())).and(stays.map(drop));
+        claims.retain_mut(|own| {
+            let stands = self.look_at(stem, &living, own).unwrap_or_else(|error| {
+                looked = Err(error);
                 true
+            });
+            if !stands {
+                self.forget(stem, own);
             }
+            stands
         });
         if !claims.is_empty() {
             self.queues.insert(stem.to_owned(), claims);
@@ -366,20 +360,17 @@ impl Files {
     /// Returns whether the claim still stands.
     fn look_at(&self, stem: &str, living: &[String], own: &mut Own) -> io::Result<bool> {
         let Ok(place) = living.binary_search(&own.entry) else { return Ok(false) };
-        if place > 0 && !own.is_granted {
+        if own.is_granted {
+            let path = self.lock_path(stem);
+            if !own.lock.as_ref().map_or(Ok(false), |lock| is_at(&path, lock))? {
+                // others may hold the file that is there now
+                remove(&self.queue_path(stem).join(&own.entry))?;
+                return Ok(false);
+            }
+        } else if place > 0 {
             own.lock = None;
             return Ok(true);
-        }
-        if let Some(lock) = own.lock.as_ref().filter(|_| own.is_granted)
-            && !is_at(&self.lock_path(stem), lock)?
-        {
-            // others may hold the file that is there now
-            remove(&self.queue_path(stem).join(&own.entry))?;
-            return Ok(false);
-        }
-        if !own.is_granted
-            && let Some(token) = self.grant(stem, own)?
-        {
+        } else if let Some(token) = self.grant(stem, own)? {
             own.is_granted = true;
             self.waiters.note(&own.claim, ClaimStatus::Granted(token));
         }
@@ -414,14 +405,14 @@ impl Files {
         let mut bytes = [0; 256];
         let length = lock.read_at(&mut bytes, 0)?;
         let record = str::from_utf8(&bytes[..length]).ok().and_then(Record::parse);
-        let Record { mut reserved, latest } = record.ok_or_else(|| malformed(&path))?;
-        let is_ours = |latest: &Latest<'_>| {
-            // a script changes the first line only
-            latest.reserved == reserved && Some(latest.boot) == self.boot.as_deref()
-        };
-        let mut is_durable = true;
-        let mut token = latest.filter(is_ours).map_or(reserved, |latest| latest.token) + 1;
-        if token > reserved {
+        let latest = record.ok_or_else(|| malformed(&path))?;
+        // a script changes the first line only
+        let is_ours =
+            latest.limit_then == latest.limit && Some(latest.boot) == self.boot.as_deref();
+        let mut token = if is_ours { latest.token } else { latest.limit } + 1;
+        let mut reserved = latest.limit;
+        let is_durable = token <= reserved;
+        if !is_durable {
             let (file, id, in_directory) = self.read_cluster()?;
             if id != cluster {
                 // the directory was made anew: what this session knows of it counts no more
@@ -430,7 +421,6 @@ impl Files {
             token = token.max(in_directory + 1);
             reserved = token - 1 + if self.boot.is_some() { RESERVED } else { 1 };
             write_cluster(&file, id, reserved)?;
-            is_durable = false;
         }
         let boot = self.boot.as_deref().unwrap_or("-");
         let holder = format!("{:x}-{}", claim.lease, claim.number);
@@ -474,8 +464,15 @@ impl Files {
     /// Looks at the queues that have changed.
     pub(super) fn look_where_changed(&mut self) {
         for stem in std::mem::take(&mut self.changed) {
-            if let Err(error) = self.look(&stem) {
-                tracing::debug!(stem, %error, "cannot look at the queue: it is looked at later");
+            let Err(error) = self.look(&stem) else { continue };
+            let error = self.failure(error);
+            tracing::debug!(stem, %error, "cannot look at a queue");
+            if error.kind == BackendErrorKind::Permanent {
+                // no turn comes in it; what is held is locked all the same
+                let claims = self.queues.get(&stem).into_iter().flatten();
+                for own in claims.filter(|own| !own.is_granted) {
+                    self.waiters.note(&own.claim, ClaimStatus::Gone);
+                }
             }
         }
     }
@@ -523,33 +520,28 @@ impl Files {
     }
 }
 
-/// What the file of a lock contains.
+/// What the file of a lock contains. Its first line is the limit, the second tells of the latest grant.
 #[derive(Default)]
 struct Record<'a> {
     /// No token was larger.
-    reserved: i64,
-    /// The latest grant, if the machine was not started anew.
-    latest: Option<Latest<'a>>,
-}
-
-struct Latest<'a> {
+    limit: i64,
     token: i64,
-    /// What was reserved at the grant.
-    reserved: i64,
+    /// The limit at the grant.
+    limit_then: i64,
     boot: &'a str,
     holder: &'a str,
 }
 
 impl<'a> Record<'a> {
-    /// `None` if the first line is not a number. An empty file is that of a lock that was not granted yet.
+    /// `None` if the first line is not a number. An empty file is that of a lock that was not granted yet; what stands in
+    /// the second line of another start of the machine may be anything.
     fn parse(text: &'a str) -> Option<Self> {
         let mut words = text.split_whitespace();
-        let Some(reserved) = words.next() else { return Some(Self::default()) };
-        let mut latest = || {
-            let (token, reserved) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            Some(Latest { token, reserved, boot: words.next()?, holder: words.next()? })
-        };
-        Some(Self { reserved: reserved.parse().ok()?, latest: latest() })
+        let limit = words.next().map_or(Ok(0), str::parse).ok()?;
+        let mut number = || words.next()?.parse().ok();
+        let (token, limit_then) = (number().unwrap_or_default(), number().unwrap_or_default());
+        let mut word = || words.next().unwrap_or_default();
+        Some(Self { limit, token, limit_then, boot: word(), holder: word() })
     }
 }
 

@@ -109,10 +109,17 @@ impl<M> WatchedQueue<M> {
         self.own.get(key)?.made
     }
 
+    /// Notes that this process takes the claim out, or gives it up: nobody counts on it any more.
+    pub(crate) fn leave(&self, key: &[u8]) {
+        if let Some(own) = self.own.get(key) {
+            ClaimStatus::Gone.advance(&own.status);
+        }
+    }
+
     /// Notes that a claim of this process is not in the queue any more.
     pub(crate) fn forget(&mut self, key: &[u8]) {
-        if let Some(own) = self.own.remove(key) {
-            ClaimStatus::Gone.advance(&own.status);
+        self.leave(key);
+        if self.own.remove(key).is_some() {
             shrink(&mut self.own);
         }
         self.remove(key);
@@ -125,6 +132,11 @@ impl<M> WatchedQueue<M> {
 
     pub(crate) fn is_own(&self, key: &[u8]) -> bool {
         self.own.contains_key(key)
+    }
+
+    /// Whether it is a claim of this process, and may be in the queue as far as anybody was told.
+    pub(crate) fn is_counted_on(&self, key: &[u8]) -> bool {
+        self.own.get(key).is_some_and(|own| *own.status.borrow() != ClaimStatus::Gone)
     }
 
     /// Whether any of this process's claims wait.
@@ -268,15 +280,16 @@ impl<M> WatchedQueue<M> {
         let Some(OwnClaim { made: Some(made), status, .. }) = self.own.get(key) else { return };
         // while events may be missing, nothing is concluded: the gap may be a whole new service, whose changes begin
         // anew
-        if self.early.is_some() || self.known < made.change {
+        if self.early.is_some() {
             return;
         }
-        match self.claims.first_key_value() {
-            _ if self.places.get(key) != Some(&made.place) => ClaimStatus::Gone.advance(status),
-            Some(((_, first), _)) if **first == *key => {
+        if self.places.get(key) == Some(&made.place) {
+            // it has been shown, and so have all before it
+            if self.claims.keys().next().is_some_and(|(_, first)| **first == *key) {
                 ClaimStatus::Granted(made.token).advance(status);
             }
-            _ => {}
+        } else if self.known >= made.change {
+            ClaimStatus::Gone.advance(status);
         }
     }
 

@@ -1,5 +1,7 @@
 //! What ZooKeeper's errors mean.
 
+use std::error::Error as StdError;
+
 use zookeeper_client::Error;
 
 use crate::{BackendError, BackendErrorKind};
@@ -30,7 +32,7 @@ pub(super) fn backend_error(error: impl Into<Error>) -> BackendError {
     BackendError::new(kind, error)
 }
 
-pub(super) fn transient(what: &'static str) -> BackendError {
+pub(super) fn transient(what: impl Into<Box<dyn StdError + Send + Sync>>) -> BackendError {
     BackendError::new(BackendErrorKind::Transient, what)
 }
 

@@ -4,7 +4,6 @@
 //! `InterProcessMutex` with the path `ROOT/NAME` writes it. The GUID is made of the session's id and the claim's
 //! number: a claim whose answer got lost is found by it, and no two claims have the same.
 
-use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use crate::Claim;
@@ -57,16 +56,9 @@ pub(super) fn prefix(claim: &Claim) -> String {
     format!("{BEFORE}{first}-{second}-{third}-{fourth}-{fifth}{BEHIND}")
 }
 
-/// Which claim this is: its lease and its number.
-pub(super) type Id = (i64, u64);
-
-pub(super) fn id(claim: &Claim) -> Id {
-    (claim.lease, claim.number)
-}
-
-/// The claim with this node, if this library may have made it.
-fn id_of(node: &str) -> Option<Id> {
-    let (guid, _) = node.strip_prefix(BEFORE)?.split_once(BEHIND)?;
+/// The claim with this node, its lease and its number, if this library may have made it.
+pub(super) fn claim_of(node: &Node) -> Option<(i64, u64)> {
+    let guid = node.prefix().strip_prefix(BEFORE)?.strip_suffix(BEHIND)?;
     let digits = guid.replace('-', "");
     let (lease, number) = digits.split_at_checked(16)?;
     let lease = u64::from_str_radix(lease, 16).ok()?.cast_signed();
@@ -74,39 +66,40 @@ fn id_of(node: &str) -> Option<Id> {
 }
 
 /// A node in a lock's queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    sequence: u32,
     pub(super) name: String,
-    /// Its claim, if this library may have made it.
-    pub(super) claim: Option<Id>,
+    prefix_length: usize,
+    pub(super) sequence: i32,
 }
 
 impl Node {
     /// `None` for a node without a sequence number, which is no claim, and for the path of one that is deeper in the
     /// tree. What stands before the number does not matter: other recipes have prefixes of their own.
     pub(super) fn new(name: &str) -> Option<Self> {
-        if name.contains('/') {
-            return None;
-        }
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let (before, digits) = name.split_at(name.len() - digits.min(10));
         // ten characters: zeros first, or a sign once the counter has passed the largest number
         let is_negative = before.ends_with("--") && (digits.len() == 9 || !digits.starts_with('0'));
-        if digits.len() != 10 && !is_negative {
+        if name.contains('/') || digits.len() != 10 && !is_negative {
             return None;
         }
-        let number: u32 = digits.parse().ok()?;
-        let sequence = if is_negative { number.wrapping_neg() } else { number };
-        Some(Self { sequence, name: name.to_owned(), claim: id_of(name) })
+        let prefix_length = before.len() - usize::from(is_negative);
+        let sequence = name[prefix_length..].parse().ok()?;
+        Some(Self { name: name.to_owned(), prefix_length, sequence })
     }
 
-    /// Whose turn is earlier. The server's counter has 32 bits and wraps around, so the distance decides: no queue
-    /// is as long as half of all numbers.
-    pub(super) fn turn(&self, other: &Self) -> Ordering {
-        let distance = self.sequence.wrapping_sub(other.sequence).cast_signed();
-        distance.cmp(&0).then_with(|| self.name.cmp(&other.name))
+    /// What stands before the number.
+    pub(super) fn prefix(&self) -> &str {
+        &self.name[..self.prefix_length]
     }
+}
+
+/// The order of turns. The server's counter has 32 bits and wraps around, so the distance decides: no queue is as long as
+/// half of all numbers.
+pub(super) fn sort(nodes: &mut [Node]) {
+    let any = nodes.first().map_or(0, |node| node.sequence);
+    nodes.sort_unstable_by_key(|node| node.sequence.wrapping_sub(any));
 }
 
 #[cfg(test)]
@@ -116,31 +109,37 @@ mod tests {
     /// Goal: a claim is found by its node's name, and Curator's names are not taken for ours by accident.
     #[test]
     fn a_claim_is_known_by_its_node() {
-        let claim = Claim { name: "a".into(), lease: -2, number: 77, label: "".into() };
-        let prefix = prefix(&claim);
+        let prefix = prefix(&Claim { name: "a".into(), lease: -2, number: 77, label: "".into() });
         assert_eq!(prefix, "_c_ffffffff-ffff-fffe-0000-00000000004d-lock-");
         let node = Node::new(&format!("{prefix}0000000012")).expect("it has a number");
-        assert_eq!(node.claim, Some(id(&claim)));
-        assert_eq!(id_of("x-100-0000000012"), None);
+        assert_eq!((node.prefix(), node.sequence), (&*prefix, 12));
+        assert_eq!(claim_of(&node), Some((-2, 77)));
+        assert_eq!(claim_of(&Node::new("x-100-0000000012").expect("it has a number")), None);
     }
 
     /// Goal: turns follow the sequence number, whatever stands before it, also where the counter wraps around.
     #[test]
     fn turns_follow_the_sequence() {
-        let names = [
-            "x-99-2147483646",
-            "_c_ab-lock-2147483647",
-            "_c_aa-lock--2147483648",
-            "x-1--2147483647",
-            "_c_aa-lock--000000001",
-            "_c_aa-lock-0000000000",
+        let turns = [
+            &[
+                "x-99-2147483646",
+                "_c_ab-lock-2147483647",
+                "_c_aa-lock--2147483648",
+                "x-1--2147483647",
+            ][..],
+            &[
+                "_c_aa-lock--000000001",
+                "_c_aa-lock-0000000000",
+                "_c_aa-__WRIT__0000000003",
+                "x-1-0000000004",
+            ],
         ];
-        let nodes: Vec<_> = names.iter().map(|name| Node::new(name).expect("a claim")).collect();
-        assert!(nodes[..4].is_sorted_by(|a, b| a.turn(b).is_lt()));
-        assert!(nodes[4..].is_sorted_by(|a, b| a.turn(b).is_lt()));
-        let write = Node::new("_c_aa-__WRIT__0000000003").expect("of Curator's other recipes");
-        assert!(write.turn(&Node::new("x-1-0000000004").expect("a claim")).is_lt());
-        for other in ["", "b", "b%2F1", "lock-12", "-123456789", "a/x-0000000004"] {
+        for turns in turns {
+            let mut nodes: Vec<_> = turns.iter().rev().filter_map(|name| Node::new(name)).collect();
+            sort(&mut nodes);
+            assert!(nodes.iter().map(|node| &*node.name).eq(turns.iter().copied()), "{nodes:?}");
+        }
+        for other in ["", "b", "b%2F1", "lock-12", "-123456789", "3000000000", "a/x-0000000004"] {
             assert_eq!(Node::new(other), None);
         }
     }

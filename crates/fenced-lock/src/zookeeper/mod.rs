@@ -132,9 +132,7 @@ impl ZooKeeperBackend {
         };
         let client = client.unwrap_or(Err(Error::Timeout)).map_err(|error| match error {
             // of a server that has just lost the others, or of another kind
-            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
-                BackendError::new(BackendErrorKind::Transient, error)
-            }
+            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => transient(error),
             error => backend_error(error),
         })?;
         let cluster = self.epoch(&client).await?;
@@ -154,7 +152,7 @@ impl ZooKeeperBackend {
                 Err(Error::NoNode) => {}
                 known => return known,
             }
-            let mode = CreateMode::Persistent.with_acls(self.options.acls());
+            let mode = self.options.node(CreateMode::Persistent);
             client.mkdir(root, &mode).await?;
             let random = format!("{:016x}", random());
             match client.create(&path, random.as_bytes(), &mode).await {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use zookeeper_client::Acls;
+use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 /// How to reach ZooKeeper.
 ///
@@ -50,9 +50,10 @@ impl ZooKeeperOptions {
 }
 
 impl ZooKeeperOptions {
-    /// Who may use what this library makes: what nobody else may use nobody else can break.
-    pub(super) fn acls(&self) -> Acls<'static> {
-        if self.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
+    /// How nodes are made: what nobody else may use nobody else can break.
+    pub(super) fn node(&self, mode: CreateMode) -> CreateOptions<'static> {
+        let acls = if self.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() };
+        mode.with_acls(acls)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
 use tokio::time::{interval, sleep, timeout};
@@ -13,14 +13,11 @@ use zookeeper_client::{
 };
 
 use super::failure::{backend_error, lease_gone, transient};
-use super::layout::{self, Node, id};
+use super::layout::{self, Node, claim_of, prefix};
 use super::options::ZooKeeperOptions;
 use super::queue::Queue;
 use crate::backoff::Backoff;
-use crate::waiters::Waiters;
-use crate::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Lease, QueueEntry, Released, Ticket, Token,
-};
+use crate::{BackendError, BackendErrorKind, Claim, Lease, QueueEntry, Released, Ticket, Token};
 
 /// How often a queue is looked at: one that is not used is not watched any more, one that is waited in is read
 /// again, in case that news of it got lost.
@@ -39,29 +36,32 @@ const MOST_TRIES: u32 = 3;
 /// One session at the servers.
 pub(super) struct Connected {
     pub(super) lease: Lease,
-    /// The session ends when the last copy of its client is dropped.
-    client: Mutex<Option<Client>>,
     state: StateWatcher,
     options: ZooKeeperOptions,
     /// A place for each request.
     under_way: Semaphore,
-    waiters: Waiters<Token>,
-    queues: Mutex<HashMap<Arc<str>, Queue>>,
+    open: Mutex<Open>,
+}
+
+/// What a session has until it is given up.
+#[derive(Default)]
+struct Open {
+    /// The session ends when the last copy of its client is dropped.
+    client: Option<Client>,
+    queues: HashMap<Arc<str>, Queue>,
 }
 
 /// A claim's node, and its token.
-type Made = (String, Token);
+type Made = (Node, Token);
 
 impl Connected {
     pub(super) fn new(client: Client, lease: Lease, options: &ZooKeeperOptions) -> Self {
         Self {
             lease,
             state: client.state_watcher(),
-            client: Mutex::new(Some(client)),
             options: options.clone(),
             under_way: Semaphore::new(MOST_UNDER_WAY),
-            waiters: Waiters::new(),
-            queues: Mutex::default(),
+            open: Mutex::new(Open { client: Some(client), queues: HashMap::new() }),
         }
     }
 
@@ -78,21 +78,18 @@ impl Connected {
         let mut writer = client.new_multi_writer();
         writer.add_check_version("/", -1).map_err(backend_error)?;
         let answer = timeout(self.options.request_timeout, writer.commit()).await;
-        match answer.unwrap_or(Err(Error::Timeout.into())) {
-            // a refusal is an answer of the leader's too; what a server says by itself, as that it has no room, is none
-            Ok(_) | Err(MultiWriteError::OperationFailed { source: Error::NoAuth, .. }) => {
-                Ok(self.lease.ttl)
-            }
-            Err(error) => Err(backend_error(error)),
+        let answer = answer.unwrap_or(Err(Error::Timeout.into()));
+        if let Err(error) = answer
+            && !is_of_the_leader(&error)
+        {
+            return Err(backend_error(error));
         }
+        Ok(self.lease.ttl)
     }
 
     /// Gives up the session: its client sends nothing from now on but its end.
     pub(super) fn give_up(&self) {
-        for (_, mut queue) in self.queues().drain() {
-            queue.end(&self.waiters);
-        }
-        drop(self.client.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(std::mem::take(&mut *self.open()));
     }
 
     /// Waits until the session has ended, at the servers or for being out of reach for longer than they keep it.
@@ -111,10 +108,9 @@ impl Connected {
     ) -> Result<Option<Ticket>, BackendError> {
         let client = self.client()?;
         // before the request: its node may be seen before the answer
-        let ticket = self.waiters.expect(claim);
-        let (was_sent, watched) = {
-            let mut queues = self.queues();
-            let queue = queues.entry(Arc::clone(&claim.name)).or_default();
+        let ((ticket, was_sent), watched) = {
+            let mut open = self.open();
+            let queue = open.queues.entry(Arc::clone(&claim.name)).or_default();
             (queue.expect(claim), Arc::clone(&queue.watched))
         };
         let put = async {
@@ -129,8 +125,8 @@ impl Connected {
         };
         let put = put.await;
         match &put {
-            Ok(Some(made)) => {
-                self.with(&claim.name, |queue| queue.made(claim, made, &self.waiters));
+            Ok(Some((node, token))) => {
+                self.with(&claim.name, |queue| queue.made(claim, node, *token));
                 held.inspect(|held| self.forget(held));
             }
             Err(error) if was_sent || error.kind == BackendErrorKind::Transient => {}
@@ -141,23 +137,20 @@ impl Connected {
 
     /// Makes the node of a claim.
     async fn create(&self, client: &Client, claim: &Claim) -> Result<Made, BackendError> {
-        let (dir, prefix) = (self.dir(&claim.name), layout::prefix(claim));
-        let (path, label) = (format!("{dir}/{prefix}"), claim.label.as_bytes());
-        let mode = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        let dir = self.dir(&claim.name);
+        let (path, label) = (format!("{dir}/{}", prefix(claim)), claim.label.as_bytes());
+        let mode = self.options.node(CreateMode::EphemeralSequential);
         for _ in 0..MOST_TRIES {
             match self.ask(|| client.create(&path, label, &mode)).await {
                 Err(Error::NoNode) => {}
                 created => {
                     let (stat, sequence) = created.map_err(backend_error)?;
-                    return Ok((format!("{prefix}{sequence}"), self.token(stat.czxid)));
+                    return self.made(&format!("{path}{sequence}"), stat.czxid);
                 }
             }
             // the servers remove an empty one: names that are not used any more cost nothing
-            let mode = CreateMode::Container.with_acls(self.options.acls());
-            match self.ask(|| client.create(&dir, b"", &mode)).await {
-                Ok(_) | Err(Error::NodeExists) => {}
-                Err(error) => return Err(backend_error(error)),
-            }
+            let mode = self.options.node(CreateMode::Container);
+            self.ask(|| client.mkdir(&dir, &mode)).await.map_err(backend_error)?;
         }
         Err(backend_error(Error::NoNode))
     }
@@ -172,8 +165,8 @@ impl Connected {
         let node = self.with(&held.name, |queue| queue.leave(held));
         let Some(node) = node else { return Ok(None) };
         let dir = self.dir(&next.name);
-        let path = format!("{dir}/{}", layout::prefix(next));
-        let mode = CreateMode::EphemeralSequential.with_acls(self.options.acls());
+        let path = format!("{dir}/{}", prefix(next));
+        let mode = self.options.node(CreateMode::EphemeralSequential);
         let mut writer = client.new_multi_writer();
         writer.add_delete(&format!("{dir}/{node}"), None).map_err(backend_error)?;
         writer.add_create(&path, next.label.as_bytes(), &mode).map_err(backend_error)?;
@@ -183,25 +176,20 @@ impl Connected {
             }
             results => results.map_err(backend_error)?,
         };
-        match results.into_iter().nth(1) {
+        let Some(MultiWriteResult::Create { path, stat }) = results.into_iter().nth(1) else {
+            return Err(transient("a transaction without its results"));
+        };
+        if stat.is_invalid() {
             // as before 3.8.2: ZOOKEEPER-4026
-            Some(MultiWriteResult::Create { path, stat }) if stat.is_invalid() => {
-                let node = self.look_up(client, &path).await?;
-                node.map(Some).ok_or_else(|| transient("the claim is gone"))
-            }
-            Some(MultiWriteResult::Create { path, stat }) => {
-                Ok(Some((name_of(&path), self.token(stat.czxid))))
-            }
-            _ => Err(transient("a transaction without its results")),
+            return self.look_up(client, &path).await;
         }
+        self.made(&path, stat.czxid).map(Some)
     }
 
     /// The node of a claim whose answer got lost, if it is there.
     async fn find(&self, client: &Client, claim: &Claim) -> Result<Option<Made>, BackendError> {
-        let nodes = self.list(client, &claim.name).await?;
-        let Some(node) = nodes.into_iter().find(|node| node.claim == Some(id(claim))) else {
-            return Ok(None);
-        };
+        let (nodes, prefix) = (self.list(client, &claim.name).await?, prefix(claim));
+        let Some(node) = nodes.iter().find(|node| node.prefix() == prefix) else { return Ok(None) };
         self.look_up(client, &format!("{}/{}", self.dir(&claim.name), node.name)).await
     }
 
@@ -209,7 +197,13 @@ impl Connected {
     async fn look_up(&self, client: &Client, path: &str) -> Result<Option<Made>, BackendError> {
         let stat = self.ask(|| client.check_stat(path)).await.map_err(backend_error)?;
         let ours = stat.filter(|stat| stat.ephemeral_owner == self.lease.id);
-        Ok(ours.map(|stat| (name_of(path), self.token(stat.czxid))))
+        ours.map(|stat| self.made(path, stat.czxid)).transpose()
+    }
+
+    fn made(&self, path: &str, czxid: i64) -> Result<Made, BackendError> {
+        let node = path.rsplit('/').next().and_then(Node::new);
+        let node = node.ok_or_else(|| transient("a claim without its number"))?;
+        Ok((node, self.token(czxid)))
     }
 
     pub(super) async fn put_if_free(
@@ -221,28 +215,25 @@ impl Connected {
         if !self.list(&client, &claim.name).await?.is_empty() {
             return Ok(None);
         }
-        let Some(mut ticket) = self.put(claim, None).await? else { return Ok(None) };
-        // after a failure from here on, the claim may be in the queue
-        let left = |error| BackendError::new(BackendErrorKind::Transient, error);
-        let nodes = self.list(&client, &claim.name).await.map_err(left)?;
-        if nodes.first().is_some_and(|first| first.claim == Some(id(claim))) {
-            // the watch is about to show it
-            let shown = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
-            let shown = timeout(self.options.request_timeout, shown).await.is_ok();
-            return if shown { Ok(Some(ticket)) } else { Err(transient("the watch is late")) };
+        let Some(ticket) = self.put(claim, None).await? else { return Ok(None) };
+        // after any failure from here on, the claim may be in the queue
+        let nodes = self.list(&client, &claim.name).await.map_err(transient)?;
+        if nodes.first().is_some_and(|first| first.prefix() == prefix(claim)) {
+            self.with(&claim.name, |queue| queue.claims.granted(prefix(claim).as_bytes()));
+            return Ok(Some(ticket));
         }
-        self.release(claim).await.map_err(left)?;
+        self.release(claim).await.map_err(transient)?;
         Ok(None)
     }
 
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        if !self.with(&claim.name, |queue| queue.knows(claim)) {
+        if !self.with(&claim.name, |queue| queue.claims.is_own(prefix(claim).as_bytes())) {
             // it was seen to go, or never made
             return Ok(Released::Gone);
         }
         let client = self.client()?;
         let node = match self.with(&claim.name, |queue| queue.leave(claim)) {
-            None => self.find(&client, claim).await?.map(|(node, _)| node),
+            None => self.find(&client, claim).await?.map(|(node, _)| node.name),
             known => known,
         };
         let mut released = Released::Gone;
@@ -273,22 +264,20 @@ impl Connected {
             for (node, read) in nodes.iter().zip(read) {
                 // what could not be read is gone
                 let MultiReadResult::Data { data, stat } = read else { continue };
-                let lease = stat.ephemeral_owner;
+                let mut entry =
+                    QueueEntry::new(stat.ephemeral_owner, format!("{name}/{}", node.name));
+                entry.token = Some(self.token(stat.czxid));
                 // Curator's GUIDs are random
-                let ours = node.claim.filter(|(claims, _)| *claims == lease);
-                let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
-                let age = SystemTime::now().duration_since(UNIX_EPOCH + made_at);
-                entries.push(QueueEntry {
-                    token: Some(self.token(stat.czxid)),
-                    lease,
-                    key: match ours {
-                        Some((lease, number)) => format!("{name}/{lease:x}-{number}"),
-                        None => format!("{name}/{}", node.name),
-                    },
-                    label: ours.map(|_| String::from_utf8_lossy(&data).into_owned()),
+                if let Some((lease, number)) = claim_of(node)
+                    && lease == entry.lease
+                {
+                    entry.key = format!("{name}/{lease:x}-{number}");
+                    entry.label = Some(String::from_utf8_lossy(&data).into_owned());
+                    let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
                     // a clock that runs ahead of ours is no reason for an error
-                    age: ours.map(|_| age.unwrap_or_default()),
-                });
+                    entry.age = Some((UNIX_EPOCH + made_at).elapsed().unwrap_or_default());
+                }
+                entries.push(entry);
             }
         }
         Ok(entries)
@@ -310,7 +299,7 @@ impl Connected {
             names => names.map_err(backend_error)?,
         };
         let mut nodes: Vec<_> = names.iter().filter_map(|name| Node::new(name)).collect();
-        nodes.sort_unstable_by(Node::turn);
+        layout::sort(&mut nodes);
         Ok(nodes)
     }
 
@@ -334,9 +323,8 @@ impl Connected {
         name: &Arc<str>,
     ) -> Result<AbortOnDropHandle<()>, BackendError> {
         let watcher = self.read(name).await?;
-        let (session, name) = (Arc::clone(self), Arc::clone(name));
-        let follow = tokio::spawn(async move { session.follow(&name, watcher).await });
-        Ok(AbortOnDropHandle::new(follow))
+        let following = Arc::clone(self).follow(Arc::clone(name), watcher);
+        Ok(AbortOnDropHandle::new(tokio::spawn(following)))
     }
 
     /// Watches a queue, and reads it: in this order, so that no news is missed.
@@ -345,48 +333,42 @@ impl Connected {
         let dir = self.dir(name);
         let watch = || client.watch(&dir, AddWatchMode::PersistentRecursive);
         let watcher = self.ask(watch).await.map_err(backend_error)?;
-        let made = self.with(name, |queue| queue.all_made());
+        let latest = self.with(name, |queue| queue.claims.latest_change());
         let nodes = self.list(&client, name).await?;
-        self.with(name, |queue| queue.load(nodes, &made, &self.waiters));
+        self.with(name, |queue| queue.load(&nodes, latest));
         Ok(watcher)
     }
 
     /// Follows what happens in a queue until it is not used any more, or nothing can be known of it.
-    async fn follow(&self, name: &str, mut watcher: PersistentWatcher) {
-        let dir = self.dir(name);
+    async fn follow(self: Arc<Self>, name: Arc<str>, mut watcher: PersistentWatcher) {
         let mut look = interval(LOOK_EVERY);
         look.reset();
+        let mut backoff = Backoff::default();
         loop {
             let mut is_missed = tokio::select! {
-                event = watcher.changed() => self.apply(name, &dir, &event),
+                event = watcher.changed() => self.apply(&name, &event),
                 _ = look.tick() => {
-                    let mut queues = self.queues();
-                    if !queues.get_mut(name).is_some_and(Queue::take_use) {
-                        queues.remove(name);
+                    let mut open = self.open();
+                    if !open.queues.get_mut(&name).is_some_and(Queue::take_use) {
+                        open.queues.remove(&name);
                         return;
                     }
-                    queues.get(name).is_some_and(Queue::is_waited_in)
+                    open.queues.get(&name).is_some_and(|queue| queue.claims.is_waited_for())
                 }
             };
-            let mut backoff = Backoff::default();
             while is_missed {
-                match self.read(name).await {
+                match self.read(&name).await {
                     Ok(again) => {
-                        watcher = again;
-                        is_missed = false;
+                        (watcher, is_missed, backoff) = (again, false, Backoff::default());
                     }
-                    Err(error)
-                        if matches!(
-                            error.kind,
-                            BackendErrorKind::Transient | BackendErrorKind::Refused
-                        ) =>
-                    {
+                    Err(error) if error.kind.may_pass() => {
                         tracing::debug!(%name, ?error, "could not read a queue: trying again");
                         sleep(backoff.next()).await;
                     }
                     Err(error) => {
                         tracing::debug!(%name, ?error, "cannot look at a queue any more");
-                        return self.with(name, |queue| queue.end(&self.waiters));
+                        self.with(&name, Queue::end);
+                        return self.remove_unused(&name);
                     }
                 }
             }
@@ -394,27 +376,37 @@ impl Connected {
     }
 
     /// Takes over what a watch tells; `true` if the queue must be read again.
-    fn apply(&self, name: &str, dir: &str, event: &WatchedEvent) -> bool {
+    fn apply(&self, name: &str, event: &WatchedEvent) -> bool {
         // it tells of the lock's own node as well, and of all that others have made deeper in the tree
-        let child = event.path.strip_prefix(dir).and_then(|path| path.strip_prefix('/'));
+        let child =
+            event.path.strip_prefix(&self.dir(name)).and_then(|path| path.strip_prefix('/'));
         let node = child.and_then(Node::new);
         self.with(name, |queue| match (event.event_type, node) {
             (EventType::Session, _) => {
-                queue.interrupted(&self.waiters);
+                queue.claims.interrupted();
                 // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
                 event.session_state != SessionState::Disconnected
             }
             (EventType::NodeCreated, Some(node)) => {
-                queue.created(node, &self.waiters);
+                queue.created(&node);
                 false
             }
-            (EventType::NodeDeleted, Some(node)) => queue.deleted(&node, &self.waiters),
+            (EventType::NodeDeleted, Some(node)) => queue.deleted(&node),
             _ => false,
         })
     }
 
     fn forget(&self, claim: &Claim) {
-        self.with(&claim.name, |queue| queue.forget(id(claim), &self.waiters));
+        self.with(&claim.name, |queue| queue.claims.forget(prefix(claim).as_bytes()));
+        self.remove_unused(&claim.name);
+    }
+
+    /// Removes a queue that is not watched and has no claim of ours. That of a watched one is the watch's.
+    fn remove_unused(&self, name: &str) {
+        let mut open = self.open();
+        if open.queues.get(name).is_some_and(Queue::is_unused) {
+            open.queues.remove(name);
+        }
     }
 
     fn dir(&self, name: &str) -> String {
@@ -427,22 +419,62 @@ impl Connected {
 
     /// Works with the queue of `name` if there is one.
     fn with<T: Default>(&self, name: &str, work: impl FnOnce(&mut Queue) -> T) -> T {
-        self.queues().get_mut(name).map(work).unwrap_or_default()
+        self.open().queues.get_mut(name).map(work).unwrap_or_default()
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Queue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn client(&self) -> Result<Client, BackendError> {
         if self.state.peek_state().is_terminated() {
             return Err(lease_gone());
         }
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        client.ok_or_else(|| transient("the session is being closed"))
+        self.open().client.clone().ok_or_else(|| transient("the session is being closed"))
     }
 }
 
-fn name_of(path: &str) -> String {
-    path.rsplit('/').next().unwrap_or_default().to_owned()
+/// Whether an error is an answer of the leader's, as a refusal is. What a server says by itself, as that it has no room, is
+/// none.
+fn is_of_the_leader(error: &MultiWriteError) -> bool {
+    matches!(error, MultiWriteError::OperationFailed { source: Error::NoAuth, .. })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use testkit::{PrivateZooKeeper, ZooKeeperOptions as ServerOptions};
+    use zookeeper_client::{Acl, Acls, AuthId, Permission};
+
+    use super::super::ZooKeeperBackend;
+    use super::*;
+    use crate::{Backend as _, PutMode};
+
+    /// Goal: a lease counts as renewed only by an answer that no server gives without the leader.
+    #[test]
+    fn only_the_leader_renews() {
+        let is_of_the_leader =
+            |source| is_of_the_leader(&MultiWriteError::OperationFailed { index: 0, source });
+        assert!(is_of_the_leader(Error::NoAuth));
+        assert!(![Error::Throttled, Error::QuotaExceeded].into_iter().any(is_of_the_leader));
+    }
+
+    /// Goal: nothing is kept of a name whose queue could not be watched, since nobody looks whether it is used.
+    #[tokio::test]
+    async fn a_name_that_cannot_be_watched_is_forgotten() {
+        if !PrivateZooKeeper::is_installed() {
+            return;
+        }
+        let server = PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
+        let backend = ZooKeeperBackend::new(ZooKeeperOptions::new(server.address())).unwrap();
+        let lease = backend.open(Duration::from_secs(20)).await.unwrap();
+        let claim = Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() };
+        let client = Client::connect(&server.address()).await.unwrap();
+        let acls = [Acl::new(Permission::CREATE, AuthId::anyone())];
+        let mode = CreateMode::Persistent.with_acls(Acls::new(&acls));
+        client.create("/locks/a", b"", &mode).await.unwrap();
+        let refused = backend.put(&claim, PutMode::AtEnd).await;
+        assert_eq!(refused.unwrap_err().kind, BackendErrorKind::Permanent);
+        assert_eq!(backend.session(lease.id).unwrap().open().queues.len(), 0);
+    }
 }

@@ -6,10 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fenced_lock::{
-    BackendErrorKind, Ends, Loss, LostReason, Order, QueueView, Session, SessionOptions, TokenLife,
-    Wake,
-};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use testkit::wait::{eventually, within};
@@ -55,15 +52,6 @@ fn may_unshare() -> bool {
         eprintln!("left out: unshare(1) may make no namespaces here");
     }
     may
-}
-
-/// Goal: the promises are those that the tests of this module hold it to.
-#[tokio::test]
-async fn it_says_what_it_promises() {
-    let says = FileLab::new().backend().promises();
-    assert_eq!((says.order, says.wake), (Order::Fifo, Wake::Pushed));
-    assert_eq!((says.token, says.ends), (TokenLife::Durable, Ends::Process));
-    assert_eq!((says.loss, says.queue), (Loss::AtRenewal, QueueView::Whole));
 }
 
 /// Goal: a holder that is stopped for longer than any TTL keeps its lock, so that no two processes hold it: it goes on
@@ -432,6 +420,51 @@ async fn a_lock_file_that_contains_something_else() {
     assert!(queue_of(&mutex).await.is_empty());
 }
 
+/// Goal: a waiter whose turn cannot come, since the lock's file contains something else, is told so.
+#[tokio::test]
+async fn a_lock_file_that_is_spoilt_under_a_holder() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    let guard = mutex.lock().await.unwrap();
+    let waiter = waiter(&lab.mutex("a").await, 2).await;
+    fs::write(lab.directory().join("a.lock"), "seven\n").unwrap();
+    guard.unlock().await.unwrap();
+    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    assert_eq!(ended, LockError::Lost);
+    queue_length(&mutex, 0).await;
+}
+
+/// Goal: a queue that cannot be looked at ends no session, and hides from no other holder that its claim is gone.
+#[tokio::test]
+async fn a_queue_that_cannot_be_looked_at() {
+    let lab = FileLab::new();
+    let session = lab.session().await;
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        let name = number.to_string();
+        guards.push(session.mutex(&name).unwrap().lock().await.unwrap());
+        let queue = lab.directory().join("queues").join(name);
+        fs::remove_dir_all(&queue).unwrap();
+        if number % 2 == 0 {
+            fs::write(&queue, "no directory").unwrap();
+        }
+    }
+    for (number, guard) in guards.iter().enumerate().filter(|(number, _)| number % 2 == 1) {
+        within(&format!("the holder of {number} is told"), guard.lost()).await;
+    }
+    assert!(!guards[0].is_lost() && !session.is_lost());
+}
+
+/// Goal: a session grants nothing in a directory whose identity has changed: its tokens would be those of another one.
+#[tokio::test]
+async fn a_directory_that_becomes_another_one() {
+    let lab = FileLab::new();
+    let mutex = lab.mutex("a").await;
+    fs::write(lab.directory().join("cluster"), "0000000000000007\n0\n").unwrap();
+    assert_refused(mutex.lock().await, "cluster is malformed");
+    drop(lab.mutex("a").await.lock().await.unwrap());
+}
+
 /// Goal: a process that is stopped in the midst of changing a queue stands in the way of that name only, and requests
 /// still end. Method: the queue's directory is locked, as it would be.
 #[tokio::test]
@@ -448,24 +481,6 @@ async fn a_queue_that_cannot_be_changed_now() {
     assert!(!waiter.is_finished());
     drop(stopped);
     drop(within("it goes on", waiter).await.unwrap().unwrap());
-}
-
-/// Goal: names that differ are different locks, whatever characters they have and however long they are.
-#[tokio::test]
-async fn names_are_told_apart() {
-    let lab = FileLab::new();
-    let session = lab.session().await;
-    let long = "x".repeat(255);
-    let names =
-        ["a", "A", "a.lock", ".", "..", "../a", "a/", "/a", "a+", "%61", "ü", "queues", &long];
-    let mut guards = Vec::new();
-    for name in names.into_iter().chain([&long[1..], &"Ü".repeat(128)]) {
-        let mutex = session.mutex(name).unwrap();
-        let guard = mutex.try_lock().await.unwrap();
-        guards.push(guard.unwrap_or_else(|| panic!("{name} is another lock")));
-        assert!(mutex.try_lock().await.unwrap().is_none());
-        assert_eq!(mutex.queue().await.unwrap().len(), 1);
-    }
 }
 
 /// Goal: when an operator deletes the holder's claim, the holder is told before the next one is served.
@@ -507,6 +522,7 @@ async fn no_session_stays_behind() {
     drop(backend);
     eventually("no session", async || count() == 0).await;
 }
+
 /// Goal: tokens grow also when a lock's file is deleted: the directory is still the same one to a store.
 #[tokio::test]
 async fn tokens_grow_though_a_locks_file_is_deleted() {

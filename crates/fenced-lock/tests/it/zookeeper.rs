@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{
@@ -32,54 +31,6 @@ use crate::contract::{basics, queueing, resilience};
 async fn open(options: ZooKeeperOptions) -> Result<Session, LockError> {
     let backend = ZooKeeperBackend::new(options)?;
     Session::open(Arc::new(backend), SessionOptions::new(LONG)).await
-}
-
-/// Goal: a waiter that dies in the middle of the queue does not wake the one behind it: to be notified is not to
-/// hold.
-#[tokio::test]
-async fn a_dying_middle_waiter_wakes_nobody() {
-    let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let name = lab.name();
-    let (holder, middle, last) =
-        (lab.mutex(&name).await, lab.session().await, lab.mutex(&name).await);
-    let guard = holder.lock().await.unwrap();
-    let dying = waiter(&middle.mutex(&name).unwrap(), 2).await;
-    let is_released = Arc::new(AtomicBool::new(false));
-    let (waiting, seen) = (last.clone(), Arc::clone(&is_released));
-    let waiting = tokio::spawn(async move {
-        let guard = waiting.lock().await.unwrap();
-        assert!(seen.load(Ordering::SeqCst), "the holder still holds");
-        guard
-    });
-    queue_length(&last, 3).await;
-    lab.revoke(middle.lease().id).await;
-    // through the last one's connection: what came before the answer has been heard
-    queue_length(&last, 2).await;
-    assert!(within("the waiter is told", dying).await.unwrap().is_err());
-    assert!(!guard.is_lost() && !waiting.is_finished());
-    is_released.store(true, Ordering::SeqCst);
-    guard.unlock().await.unwrap();
-    drop(within("the last is granted", waiting).await.unwrap());
-}
-
-/// Goal: an expired session ends each of its holds, and no other's.
-#[tokio::test]
-async fn an_expired_session_ends_all_its_holds() {
-    let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let (session, other) = (lab.session().await, lab.session().await);
-    let names = [lab.name(), lab.name()];
-    let mut guards = Vec::new();
-    for name in &names {
-        guards.push(session.mutex(name).unwrap().lock().await.unwrap());
-    }
-    let theirs = other.mutex(&lab.name()).unwrap().lock().await.unwrap();
-    lab.revoke(session.lease().id).await;
-    for (name, guard) in names.iter().zip(&guards) {
-        within("the holder is told", guard.lost()).await;
-        let next = other.mutex(name).unwrap().try_lock().await.unwrap();
-        drop(next.expect("its claim went with the session"));
-    }
-    assert!(!theirs.is_lost());
 }
 
 /// Goal: a later token is larger, also when the sequence numbers begin anew because the lock's node was deleted.
