@@ -219,7 +219,7 @@ impl Cluster {
     /// A process does not end.
     pub async fn stop(&mut self) -> io::Result<()> {
         let instances = self.stop_instances().await;
-        let servers = self.servers().map(|(_, child)| child.stop());
+        let servers = self.servers().map(Child::stop);
         let servers: Result<Vec<_>, _> = join_all(servers).await.into_iter().collect();
         instances.and(servers.map(drop))
     }
@@ -228,7 +228,7 @@ impl Cluster {
     pub async fn kill(&mut self) {
         // the guardians end the rest
         join_all(self.instances.iter_mut().map(|instance| instance.child.kill())).await;
-        join_all(self.servers().map(|(_, child)| child.kill())).await;
+        join_all(self.servers().map(Child::kill)).await;
     }
 
     /// Waits until every process and every file is gone.
@@ -242,11 +242,11 @@ impl Cluster {
         dir.remove().await.and(removed)
     }
 
-    fn servers(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
-        let etcd = self.etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
+    fn servers(&mut self) -> impl Iterator<Item = &mut Child> {
+        let etcd = self.etcd.iter_mut().map(PrivateEtcd::child);
         let sentinels = self.sentinels.iter_mut().flat_map(Sentinels::children);
-        let redis = sentinels.chain([self.redis.child()]).map(|child| ("Redis", child));
-        etcd.chain(redis).chain(self.lock.children())
+        let lock = self.lock.members.iter_mut().map(|server| server.child());
+        etcd.chain(sentinels).chain([self.redis.child()]).chain(lock)
     }
 }
 

@@ -287,7 +287,7 @@ impl Show<'_> {
 fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     let guard = lock.words();
     if !lock.is_shared() {
-        return guard.to_owned();
+        return guard;
     }
     let fence = match lock.fence(fence) {
         Fence::Lock => "the lock's fence",

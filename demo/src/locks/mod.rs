@@ -12,12 +12,10 @@ use fenced_lock::{
     Token, TokenLife, Unfenced, Wake,
 };
 use flash_sale::inventory::Inventory;
-use testkit::Proxy;
 
 pub use self::registry::{LockMode, Server};
 pub use self::servers::{LockServer, LockServers};
 use crate::baselines::Fence;
-use crate::error::DemoError;
 use crate::store_fence::StoreFence;
 
 /// A lock, with or without tokens.
@@ -111,11 +109,6 @@ pub fn in_words(promises: Promises) -> [&'static str; 5] {
             _ => "loss not told",
         },
     ]
-}
-
-/// A way to a server on which a process can be paused or cut off: it sends nothing while the proxy holds everything up.
-pub async fn proxy_to(port: u16) -> Result<Proxy, DemoError> {
-    Proxy::to(port).await.map_err(DemoError::system("a proxy has no port"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The private servers of all locks.
 
 use std::io;
-use std::path::Path;
 
 use futures_util::future::LocalBoxFuture;
 use hyper::Method;
@@ -68,8 +67,6 @@ impl Server {
 
 /// What differs between the servers of locks.
 trait LockKind: Kind + std::fmt::Debug + Send + Sync + Sized + 'static {
-    const TITLE: &str;
-
     fn address(server: &Private<Self>) -> String;
 
     async fn kill(server: &mut Private<Self>) -> io::Result<()> {
@@ -88,8 +85,8 @@ trait LockKind: Kind + std::fmt::Debug + Send + Sync + Sized + 'static {
 }
 
 impl<K: LockKind> LockServer for Private<K> {
-    fn name(&self) -> &'static str {
-        K::TITLE
+    fn name(&self) -> String {
+        format!("the lock's {}", K::NAME)
     }
 
     fn address(&self) -> String {
@@ -100,19 +97,11 @@ impl<K: LockKind> LockServer for Private<K> {
         self.child()
     }
 
-    fn dir(&self) -> &Path {
-        self.dir()
-    }
-
     fn kill(&mut self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(K::kill(self))
     }
 
-    fn restart(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>> {
-        Box::pin(self.restart())
-    }
-
-    fn restart_under<'a>(
+    fn restart<'a>(
         &'a mut self,
         launcher: &'a [String],
     ) -> LocalBoxFuture<'a, Result<(), ServerError>> {
@@ -137,8 +126,6 @@ impl<K: LockKind> LockServer for Private<K> {
 }
 
 impl LockKind for Etcd {
-    const TITLE: &str = "the lock's etcd";
-
     fn address(server: &Private<Self>) -> String {
         server.endpoint()
     }
@@ -162,8 +149,6 @@ async fn metrics(server: &PrivateEtcd) -> Option<String> {
 }
 
 impl LockKind for Redis {
-    const TITLE: &str = "the lock's Redis";
-
     fn address(server: &Private<Self>) -> String {
         server.url()
     }
@@ -179,8 +164,6 @@ impl LockKind for Redis {
 }
 
 impl LockKind for Postgres {
-    const TITLE: &str = "PostgreSQL";
-
     fn address(server: &Private<Self>) -> String {
         server.url()
     }
@@ -191,7 +174,7 @@ impl LockKind for Postgres {
     }
 
     async fn count_requests(server: &mut Private<Self>) -> Result<(), ServerError> {
-        let failed = ServerError::system(Self::TITLE);
+        let failed = ServerError::system(Self::NAME);
         let load = "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'";
         server.run(load).await.map_err(&failed)?;
         server.restart().await?;
@@ -206,8 +189,6 @@ impl LockKind for Postgres {
 }
 
 impl LockKind for ZooKeeper {
-    const TITLE: &str = "ZooKeeper";
-
     fn address(server: &Private<Self>) -> String {
         server.address()
     }

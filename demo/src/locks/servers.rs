@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::path::Path;
 
 use futures_util::future::LocalBoxFuture;
 use testkit::{Child, OwnedDir, ServerError};
@@ -15,24 +14,18 @@ use crate::error::DemoError;
 /// A private server of a lock.
 pub trait LockServer: Debug + Send + Sync {
     /// In messages.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> String;
 
     /// Where it is, as for `--lock-at`.
     fn address(&self) -> String;
 
     fn child(&mut self) -> &mut Child;
 
-    /// Where it keeps its data.
-    fn dir(&self) -> &Path;
-
     /// Kills all of its processes; the data stay.
     fn kill(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
 
-    /// Starts it again, and waits until it answers.
-    fn restart(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>>;
-
-    /// The same, under another program.
-    fn restart_under<'a>(
+    /// Starts it again, and waits until it answers. A `launcher` is a program that becomes the server, with its arguments.
+    fn restart<'a>(
         &'a mut self,
         launcher: &'a [String],
     ) -> LocalBoxFuture<'a, Result<(), ServerError>>;
@@ -84,7 +77,7 @@ impl LockServers {
     }
 
     /// Their processes, with their names.
-    pub fn children(&mut self) -> Vec<(&'static str, &mut Child)> {
+    pub fn children(&mut self) -> Vec<(String, &mut Child)> {
         self.members.iter_mut().map(|server| (server.name(), server.child())).collect()
     }
 

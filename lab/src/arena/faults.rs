@@ -321,7 +321,7 @@ async fn of_a_server(
     if fault == Fault::Leader {
         takeover = served().await;
     }
-    victim.restart().await?;
+    victim.restart(&[]).await?;
     if fault == Fault::Server {
         takeover = served().await;
     }
@@ -431,8 +431,8 @@ async fn until_served(
 async fn fake_clocks(servers: &mut Servers) -> Result<Vec<PathBuf>> {
     let mut clocks = Vec::new();
     for member in &mut servers.all.members {
-        // in the server's own directory, since it may be another user
-        let clock = member.dir().join("clock");
+        // beside the server's log, in its own directory: it may run as another user
+        let clock = member.child().log().with_file_name("clock");
         std::fs::write(&clock, "+0")?;
         let launcher = [
             "/usr/bin/env".to_owned(),
@@ -442,7 +442,7 @@ async fn fake_clocks(servers: &mut Servers) -> Result<Vec<PathBuf>> {
             // in seconds: how long it goes on with what it has read
             "FAKETIME_CACHE_DURATION=1".to_owned(),
         ];
-        member.restart_under(&launcher).await?;
+        member.restart(&launcher).await?;
         clocks.push(clock);
     }
     Ok(clocks)
