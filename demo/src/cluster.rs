@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::baselines::LockMode;
 use crate::error::DemoError;
-use crate::locks::LockServers;
+use crate::locks::{LockServer, LockServers};
 
 /// How long an instance may finish its requests when asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
@@ -245,7 +245,7 @@ impl Cluster {
     fn servers(&mut self) -> impl Iterator<Item = &mut Child> {
         let etcd = self.etcd.iter_mut().map(PrivateEtcd::child);
         let sentinels = self.sentinels.iter_mut().flat_map(Sentinels::children);
-        let lock = self.lock.members.iter_mut().map(|server| server.child());
+        let lock = self.lock.members.iter_mut().map(LockServer::child);
         etcd.chain(sentinels).chain([self.redis.child()]).chain(lock)
     }
 }

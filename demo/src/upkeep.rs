@@ -24,10 +24,10 @@ const SIGKILL: i32 = 9;
 pub(super) async fn look_after(cluster: &mut Cluster, report: impl Fn(&str)) -> Infallible {
     let Cluster { instances, redis, etcd, lock, dir, program, .. } = cluster;
     let report = &report;
-    let etcd = etcd.iter_mut().map(|etcd| ("etcd".to_owned(), etcd.child()));
-    let servers = etcd.chain([("Redis".to_owned(), redis.child())]).chain(lock.children());
+    let etcd = etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
+    let servers = etcd.chain([("Redis", redis.child())]).chain(lock.children());
     let servers =
-        servers.map(|(name, child)| async move { report(&ended(&name, child.wait().await)) });
+        servers.map(|(name, child)| async move { report(&ended(name, child.wait().await)) });
     let instances = instances.iter_mut().map(|one| keep_alive(one, program, dir, report));
     tokio::join!(join_all(servers), join_all(instances));
     std::future::pending().await

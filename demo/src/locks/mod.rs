@@ -1,7 +1,6 @@
 //! The locks of the library that a sale can run under, and private servers for them.
 
-#[cfg(feature = "other-locks")]
-mod other;
+mod lock_server;
 mod registry;
 mod servers;
 
@@ -13,8 +12,9 @@ use fenced_lock::{
 };
 use flash_sale::inventory::Inventory;
 
+pub use self::lock_server::LockServer;
 pub use self::registry::{LockMode, Server};
-pub use self::servers::{LockServer, LockServers};
+pub use self::servers::LockServers;
 use crate::baselines::Fence;
 use crate::store_fence::StoreFence;
 

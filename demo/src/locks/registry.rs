@@ -13,6 +13,7 @@ use fenced_lock::{
     ZooKeeperOptions,
 };
 use flash_sale::sale::GuardStatus;
+use testkit::PrivateZooKeeper;
 
 #[cfg(feature = "other-locks")]
 use super::AnyLock;
@@ -59,6 +60,17 @@ pub enum Server {
     Postgres,
     ZooKeeper,
     Directory,
+}
+
+impl Server {
+    /// Its name if this machine lacks it.
+    pub fn missing(self) -> Option<&'static str> {
+        match self {
+            Self::Postgres if !testkit::postgres::is_installed() => Some("PostgreSQL"),
+            Self::ZooKeeper if !PrivateZooKeeper::is_installed() => Some("ZooKeeper"),
+            _ => None,
+        }
+    }
 }
 
 /// What a guard oversells for.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use demo::locks::Server;
+use demo::locks::{LockServer, Server};
 use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
@@ -306,7 +306,7 @@ async fn of_a_server(
     if fault == Fault::Leader {
         // after a trial, an election may be under way
         until("the servers have a leader", SERVER_BOUND, async || {
-            let leads = servers.all.members.iter().map(|member| member.is_leader());
+            let leads = servers.all.members.iter().map(LockServer::is_leader);
             let leader = join_all(leads).await.into_iter().position(|leads| leads);
             victim = leader.unwrap_or_default();
             Ok(leader.is_some())
