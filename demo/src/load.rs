@@ -9,7 +9,7 @@ use testkit::server::tail;
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::timeout;
 
-use crate::cluster::{Cluster, is_setting};
+use crate::cluster::is_setting;
 use crate::error::DemoError;
 
 /// A last resort: the load test bounds each order itself.
@@ -26,13 +26,8 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 pub struct Load(Child);
 
 impl Load {
-    /// Starts it. Its standard error is ours if `is_talking`.
-    pub fn start(cluster: &Cluster, args: &[String], is_talking: bool) -> Result<Self, DemoError> {
-        Self::start_in(&cluster.program, &cluster.dir, args, is_talking)
-    }
-
-    /// The same with this program, and a log in `dir`.
-    pub fn start_in(
+    /// Starts it with this program, and a log in `dir`. Its standard error is ours if `is_talking`.
+    pub fn start(
         program: &Path,
         dir: &OwnedDir,
         args: &[String],

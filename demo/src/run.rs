@@ -23,7 +23,7 @@ use crate::control::{Control, Side};
 use crate::error::DemoError;
 use crate::load::{Load, TIMEOUT};
 use crate::locks::{LockServers, Server};
-use crate::signals::{self, ENDINGS, Signals};
+use crate::signals::{self, Signals};
 use crate::verdict::explain;
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
@@ -67,7 +67,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, D
         check_ports(ports)?;
     }
     let mut signals =
-        Signals::listen(&ENDINGS).map_err(DemoError::system("signals cannot be listened to"))?;
+        Signals::listen().map_err(DemoError::system("signals cannot be listened to"))?;
     let dir =
         OwnedDir::create().map_err(DemoError::system("no temporary directory could be made"))?;
 
@@ -93,29 +93,19 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, D
     Ok(verdict.unwrap_or(without_verdict))
 }
 
-/// Prints errors. Returns whether there were none.
+/// Stops and removes everything; at a signal, at once. Prints errors. Returns whether there were none.
 async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
-    let stop = async {
-        let stops = join_all(clusters.iter_mut().map(Cluster::stop)).await;
-        stops.into_iter().collect::<io::Result<()>>()
+    let stopped: io::Result<()> = tokio::select! {
+        stopped = join_all(clusters.iter_mut().map(Cluster::stop)) => stopped.into_iter().collect(),
+        _ = signals.next() => {
+            join_all(clusters.iter_mut().map(Cluster::kill)).await;
+            Ok(())
+        }
     };
-    let stopped = tokio::select! {
-        stopped = stop => Some(stopped),
-        _ = signals.next() => None,
-    };
-    let cleared = tokio::select! {
-        cleared = async {
-            if stopped.is_none() {
-                join_all(clusters.iter_mut().map(Cluster::kill)).await;
-            }
-            // also after an interrupted start
-            let removed = join_all(clusters.drain(..).map(Cluster::remove)).await;
-            dir.remove().await.and(removed.into_iter().collect::<io::Result<()>>())
-        } => cleared,
-        // the guardians remove the rest a little later
-        _ = signals.next() => return false,
-    };
-    let done = stopped.unwrap_or(Ok(())).and(cleared);
+    // also after an interrupted start
+    let removed = join_all(clusters.into_iter().map(Cluster::remove)).await;
+    let removed: io::Result<()> = removed.into_iter().collect();
+    let done = stopped.and(dir.remove().await).and(removed);
     if let Err(error) = &done {
         print_error(&format!("not everything is stopped: {error}"));
     }
@@ -172,7 +162,7 @@ impl Show<'_> {
         // one after the other: two at once would slow each other down
         for ((lock, _), urls) in self.sides.iter().zip(urls) {
             say(&format!("\nload test: {requests} buyers, {at_once}, for {stock} units\n"));
-            let load = Load::start_in(&program, dir, &[&flags[..], &urls].concat(), true)?;
+            let load = Load::start(&program, dir, &[&flags[..], &urls].concat(), true)?;
             let report = tokio::select! {
                 report = load.report(TIMEOUT) => report?,
                 (never, ..) = &mut upkeep => match never {},

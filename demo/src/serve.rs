@@ -32,7 +32,7 @@ pub struct ServeOptions {
     pub control: Option<Uri>,
 
     /// Run without these safeguards, to show what they prevent; a build with `--cfg fenced_lock_chaos` has more
-    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',')]
+    #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',', value_parser = Safeguard::parser())]
     pub without: Vec<Safeguard>,
 
     /// Stop, kill, pause or starve this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7

@@ -7,7 +7,6 @@ pub(crate) mod problem;
 pub(crate) mod record;
 mod routes;
 mod run;
-mod verdict;
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,8 +29,10 @@ use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES};
 use self::record::{Command, Note, Status};
 pub use self::record::{Fault, NewRun, Run, State};
 use self::run::Begun;
+#[cfg(test)]
+pub(crate) use self::run::tests::run_with;
 use crate::cluster::Cluster;
-use crate::signals::{ENDINGS, Signals};
+use crate::signals::Signals;
 use crate::writer::tenures::{Tenure, now_ms};
 
 /// The largest run.
@@ -74,7 +75,7 @@ pub struct ControlOptions {
 /// # Errors
 /// It cannot listen on its address.
 pub async fn serve(options: ControlOptions) -> io::Result<()> {
-    let mut signals = Signals::listen(&ENDINGS)?;
+    let mut signals = Signals::listen()?;
     let listener = TcpListener::bind(options.listen).await?;
     tracing::info!("the control listens on http://{}", listener.local_addr()?);
     let instances = options.instances.iter().filter_map(Uri::authority);

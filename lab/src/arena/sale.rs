@@ -130,7 +130,7 @@ async fn load(
         "--requests {requests} --concurrency {connections} --stock {stock} --timeout 5m --alone"
     );
     let args: Vec<_> = flags.split(' ').map(str::to_owned).chain(cluster.urls()).collect();
-    Ok(Load::start(cluster, &args, false)?.report(LONGEST_RUN * 5).await?)
+    Ok(Load::start(&cluster.program, &cluster.dir, &args, false)?.report(LONGEST_RUN * 5).await?)
 }
 
 /// Sales with a fault of the holder between reading and writing, without a fence or with this one. Returns also what

@@ -233,7 +233,7 @@ impl Case {
             flag("--probe-path", "/healthz".to_owned());
         }
         args.extend(cluster.urls().into_iter().take(self.instances));
-        Ok(Load::start(cluster, &args, false)?)
+        Ok(Load::start(&cluster.program, &cluster.dir, &args, false)?)
     }
 }
 
