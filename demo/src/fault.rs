@@ -79,7 +79,6 @@ pub async fn once_sent<F: Future>(request: F) -> F::Output {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 async fn act(action: Action) {
     match action {
         Action::Stop(time) => match time.map_or(Ok(()), wake_after) {
@@ -87,10 +86,7 @@ async fn act(action: Action) {
             // nothing would wake it
             Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
         },
-        Action::Kill => {
-            signal_self(Signal::KILL);
-            std::thread::sleep(Duration::MAX);
-        }
+        Action::Kill => kill_now(),
         Action::Pause(time) => tokio::time::sleep(time).await,
         Action::Starve(time) => starve(time),
     }

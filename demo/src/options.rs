@@ -94,13 +94,13 @@ impl DemoOptions {
             ));
         }
         let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
-        let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
-        let Some(ports) = (0..instances).map(port).collect::<Option<Vec<_>>>() else {
-            let highest = u16::MAX - (instances - 1) * PORT_STEP;
+        let highest = u16::MAX - (instances - 1) * PORT_STEP;
+        if self.port > highest {
             return refused(format!(
                 "{instances} instances, 10 ports apart, need a --port of {highest} or lower"
             ));
-        };
+        }
+        let ports: Vec<_> = (0..instances).map(|n| self.port + n * PORT_STEP).collect();
         let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);
         Ok(locks.into_iter().zip(ports).collect())
     }
