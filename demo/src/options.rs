@@ -123,64 +123,50 @@ mod tests {
         Cli::try_parse_from(line).map(|cli| cli.demo).map_err(|error| error.to_string())
     }
 
-    /// Goal: the defaults are as documented, and the ports follow from the first one.
+    /// Goal: the defaults are as documented, the ports follow from the first one, and the instances of a second lock
+    /// follow those of the first.
     #[test]
-    fn defaults() {
+    fn ports_follow_from_the_first() {
         let options = parse(&[]).expect("no flag is needed");
-        assert_eq!((options.requests, options.stock, options.instances), (500, 300, 2));
-        assert_eq!((options.once, options.lock), (false, LockMode::Etcd));
-        assert_eq!(options.sides().expect("they exist"), [(LockMode::Etcd, vec![8080, 8090])]);
-    }
-
-    /// Goal: a value out of its bounds is refused with the bounds.
-    #[test]
-    fn wrong_values_are_explained() {
-        for (flag, value, message) in [
-            ("--requests", "0", "1..=1000000"),
-            ("--requests", "1000001", "1..=1000000"),
-            ("--stock", "-1", "--stock"),
-            ("--stock", "1000000001", "0..=1000000000"),
-            ("--instances", "0", "1..=32"),
-            ("--instances", "33", "1..=32"),
-            ("--port", "0", "1..=65535"),
-            ("--lock", "consul", "etcd, redis, redlock"),
+        assert_eq!((options.requests, options.stock, options.once), (500, 300, false));
+        for (line, sides) in [
+            ("", vec![(LockMode::Etcd, vec![8080, 8090])]),
+            (
+                "--lock redis --beside embedded",
+                vec![(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])],
+            ),
+            ("--instances 3 --port 65515", vec![(LockMode::Etcd, vec![65515, 65525, 65535])]),
         ] {
-            let error = parse(&[flag, value]).expect_err("out of bounds");
-            assert!(error.contains(message), "{flag} {value}: {error}");
+            let options = parse(&line.split_whitespace().collect::<Vec<_>>()).expect(line);
+            assert_eq!(options.sides().expect(line), sides);
         }
     }
 
-    /// Goal: the instances of a second lock follow those of the first, and two locks that cannot stand side by side
-    /// are refused with the reason.
+    /// Goal: a value out of its bounds, ports beyond the last one, and two locks that cannot stand side by side are refused
+    /// with the reason.
     #[test]
-    fn two_locks() {
-        let sides = |lock, beside| {
-            parse(&["--lock", lock, "--beside", beside]).expect("both are locks").sides()
-        };
-        let both = sides("redis", "embedded").expect("two locks");
-        let ports = [(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])];
-        assert_eq!(both, ports);
-        for (lock, beside, message) in [
-            ("etcd", "etcd", "etcd is given twice: choose another lock with --beside"),
-            ("etcd", "no-lock", "no-lock is no lock that instances share"),
+    fn wrong_values_are_explained() {
+        for (line, message) in [
+            ("--requests 0", "1..=1000000"),
+            ("--requests 1000001", "1..=1000000"),
+            ("--stock -1", "--stock"),
+            ("--stock 1000000001", "0..=1000000000"),
+            ("--instances 0", "1..=32"),
+            ("--instances 33", "1..=32"),
+            ("--port 0", "1..=65535"),
+            ("--lock consul", "etcd, redis, redlock"),
+            ("--instances 3 --port 65516", "--port of 65515 or lower"),
+            ("--beside etcd", "etcd is given twice: choose another lock with --beside"),
+            ("--beside no-lock", "no-lock is no lock that instances share"),
             (
-                "etcd-rpc",
-                "redis",
+                "--lock etcd-rpc --beside redis",
                 "choose two of etcd, redis, redlock, postgres, postgres-advisory,",
             ),
         ] {
-            let refused = sides(lock, beside).expect_err(message).to_string();
-            assert!(refused.contains(message), "{refused}");
+            let options = parse(&line.split(' ').collect::<Vec<_>>());
+            let sides = options.and_then(|it| it.sides().map_err(|error| error.to_string()));
+            let refused = sides.expect_err(line);
+            assert!(refused.contains(message), "{line}: {refused}");
         }
-    }
-
-    /// Goal: ports beyond the last one are refused with the highest port that is possible.
-    #[test]
-    fn ports_end_at_the_last_one() {
-        let options = parse(&["--instances", "3", "--port", "65515"]).expect("in bounds");
-        assert_eq!(options.sides().expect("just so")[0].1, [65515, 65525, 65535]);
-        let options = parse(&["--instances", "3", "--port", "65516"]).expect("in bounds");
-        let message = options.sides().expect_err("too high").to_string();
-        assert!(message.contains("65515"), "{message}");
     }
 }

@@ -121,16 +121,12 @@ fn when(text: &str) -> Option<When> {
 mod tests {
     use super::*;
 
+    /// Goal: a number is one pass, and a file is used up by one pass and can be made again.
     #[test]
     fn a_rule_is_due_when_it_says() {
         let mut rule: Rule = "before-write:stop:3".parse().expect("a rule");
         let due: Vec<_> = (1..=9).filter(|_| rule.pass()).collect();
         assert_eq!(due, [3]);
-    }
-
-    /// Goal: a file is used up by one pass, and can be made again.
-    #[test]
-    fn a_file_asks_for_one_pass() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("now: or never");
         let rule = format!("after-send:pause=5ms:file={}", path.display());
@@ -145,28 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn each_point_can_be_named() {
+    fn each_point_can_be_named_and_what_is_no_rule_gets_a_sentence() {
         for point in Point::value_variants() {
             let name = point.to_possible_value().expect("no variant is skipped");
             let rule: Rule = format!("{}:stop:1", name.get_name()).parse().expect("a rule");
             assert_eq!(rule.point, *point);
             assert!(FORM.contains(name.get_name()), "{point:?}");
         }
-    }
-
-    #[test]
-    fn what_is_no_rule_gets_a_sentence() {
-        for text in [
-            "",
-            "before-write",
-            "before-write:stop",
-            "nowhere:stop:1",
-            "before-write:halt:1",
-            "before-write:stop:0",
-            "before-write:stop:file=",
-            "before-write:stop=x:1",
-            "before-write:pause:1",
-        ] {
+        for text in ["", "before-write", "before-write:stop", "nowhere:stop:1"] {
+            assert_eq!(text.parse::<Rule>().err(), Some(FORM), "{text}");
+        }
+        for rest in ["halt:1", "stop:0", "stop:file=", "stop=x:1", "pause:1", "kill=1s:1"] {
+            let text = format!("before-write:{rest}");
             assert_eq!(text.parse::<Rule>().err(), Some(FORM), "{text}");
         }
     }

@@ -1,7 +1,6 @@
 //! The demo as its users run it: verdicts, error messages, and nothing left behind.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::ports::{is_free, reserve};
@@ -229,40 +228,27 @@ async fn a_lock_without_tokens_has_no_fence_of_its_own() {
     assert!(demo.stderr.contains("choose --fence store or none"), "{demo:?}");
 }
 
-/// Goal: without etcd, the message says how to install it.
+/// Goal: without etcd, the message says how to install it. A failure half-way is reported with its cause, and all processes
+/// are gone. Method: at first no program is on the `PATH`, and then etcd, and a Redis that does not start.
 #[tokio::test]
-async fn a_missing_etcd_is_reported() {
-    let empty = tempfile::tempdir().unwrap();
-    let demo = ended_with(&["--once"], |command| {
-        command.env("PATH", empty.path());
-    });
-    let demo = demo.await;
-    assert_eq!(demo.code, Some(2), "{demo:?}");
-    for words in ["is not installed", "make setup", "apt-get install", "dnf", "brew"] {
-        assert!(demo.stderr.contains(words), "{demo:?}");
-    }
-}
-
-/// Goal: a failure half-way is reported with its cause, and all processes are gone. Method: a Redis
-/// that does not start, beside the real etcd.
-#[tokio::test]
-async fn failure_half_way_leaves_nothing() {
+async fn a_missing_etcd_and_a_redis_that_fails_are_reported() {
     let programs = tempfile::tempdir().unwrap();
+    let fails = async |all_words: &[&str]| {
+        let demo = ended_with(&["--once"], |command| {
+            command.env("PATH", programs.path());
+        });
+        let demo = demo.await;
+        assert_eq!(demo.code, Some(2), "{demo:?}");
+        for words in all_words {
+            assert!(demo.stderr.contains(words), "{words}: {demo:?}");
+        }
+    };
+    fails(&["is not installed", "make setup", "apt-get install", "dnf", "brew"]).await;
     let path = std::env::var_os("PATH").unwrap();
     let etcd = std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file());
     std::os::unix::fs::symlink(etcd.unwrap(), programs.path().join("etcd")).unwrap();
-    executable(&programs.path().join("redis-server"), "echo the disk is on fire; exit 3");
-    let demo = ended_with(&["--once"], |command| {
-        command.env("PATH", programs.path());
-    });
-    let demo = demo.await;
-    assert_eq!(demo.code, Some(2), "{demo:?}");
-    for words in ["Redis ended before it answered", "exit status: 3", "the disk is on fire"] {
-        assert!(demo.stderr.contains(words), "{demo:?}");
-    }
-}
-
-fn executable(path: &Path, script: &str) {
-    std::fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let redis = programs.path().join("redis-server");
+    std::fs::write(&redis, "#!/bin/sh\necho the disk is on fire; exit 3\n").unwrap();
+    std::fs::set_permissions(redis, std::fs::Permissions::from_mode(0o755)).unwrap();
+    fails(&["Redis ended before it answered", "exit status: 3", "the disk is on fire"]).await;
 }
