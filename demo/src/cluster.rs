@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, until_ready};
@@ -15,8 +16,10 @@ use testkit::{
 use tokio::sync::Notify;
 
 use crate::baselines::LockMode;
-use crate::error::DemoError;
 use crate::locks::{LockServer, LockServers};
+
+/// The error of a proxy.
+const NO_PROXY: &str = "a proxy has no port";
 
 /// How long an instance may finish its requests when asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
@@ -100,11 +103,9 @@ impl Cluster {
         members: usize,
         etcd: EtcdOptions,
         redis: RedisOptions,
-    ) -> Result<Self, DemoError> {
-        let program = std::env::current_exe()
-            .map_err(DemoError::system("the path of this program is not known"))?;
-        let dir = OwnedDir::create_in(parent)
-            .map_err(DemoError::system("no temporary directory could be made"))?;
+    ) -> Result<Self> {
+        let program = std::env::current_exe().context("the path of this program is not known")?;
+        let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
         let (etcd, redis) = tokio::try_join!(
             async {
                 match members {
@@ -121,18 +122,17 @@ impl Cluster {
     }
 
     /// Starts another instance on this port, without waiting for it.
-    pub async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<(), DemoError> {
-        let no_proxy = DemoError::system("a proxy has no port");
+    pub async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<()> {
         let mut etcd_proxies = Vec::new();
         for member in self.etcd.iter().filter(|_| spec.proxied.has_etcd()) {
-            etcd_proxies.push(Proxy::to(member.port()).await.map_err(&no_proxy)?);
+            etcd_proxies.push(Proxy::to(member.port()).await.context(NO_PROXY)?);
         }
         let (mut redis_proxy, mut client_proxy) = (None, None);
         if spec.proxied.has_redis() {
             let proxy = Proxy::with_marker(self.redis.port(), b"stale\r\n").await;
-            redis_proxy = Some(proxy.map_err(&no_proxy)?);
+            redis_proxy = Some(proxy.context(NO_PROXY)?);
         } else if spec.proxied == Proxied::Clients {
-            client_proxy = Some(Proxy::to(port).await.map_err(&no_proxy)?);
+            client_proxy = Some(Proxy::to(port).await.context(NO_PROXY)?);
         }
         let mut endpoints: Vec<_> = self.etcd.iter().map(PrivateEtcd::endpoint).collect();
         if spec.proxied.has_etcd() {
@@ -179,15 +179,16 @@ impl Cluster {
     }
 
     /// Starts another instance on a free port, and waits until it is ready.
-    pub async fn add(&mut self, spec: Spec<'_>) -> Result<(), DemoError> {
+    pub async fn add(&mut self, spec: Spec<'_>) -> Result<()> {
         let mut attempt = 1;
         loop {
-            let [port] = ports::free_ports().map_err(DemoError::system("no port is free"))?;
+            let [port] = ports::free_ports().context("no port is free")?;
             self.start(port, spec).await?;
             let added = self.instances.last_mut().expect("it was started just now");
             match added.until_ready().await {
-                Err(DemoError::Server(error))
-                    if error.is_port_taken() && attempt < ports::PORT_ATTEMPTS =>
+                Err(error)
+                    if error.downcast_ref().is_some_and(ServerError::is_port_taken)
+                        && attempt < ports::PORT_ATTEMPTS =>
                 {
                     attempt += 1;
                     self.instances.pop();
@@ -252,17 +253,17 @@ impl Cluster {
 
 impl Instance {
     /// Starts it again after its end, and waits until it answers; it may not be ready yet.
-    pub async fn start_again(&mut self, program: &Path, dir: &OwnedDir) -> Result<(), DemoError> {
+    pub async fn start_again(&mut self, program: &Path, dir: &OwnedDir) -> Result<()> {
         self.child = spawn(self.port, program, &self.args, dir)?;
         self.until_ok("/healthz").await
     }
 
     /// Waits until it is ready.
-    pub async fn until_ready(&mut self) -> Result<(), DemoError> {
+    pub async fn until_ready(&mut self) -> Result<()> {
         self.until_ok("/readyz").await
     }
 
-    async fn until_ok(&mut self, path: &str) -> Result<(), DemoError> {
+    async fn until_ok(&mut self, path: &str) -> Result<()> {
         let port = self.port;
         let is_ready = async || {
             let answer = probe::http(Method::GET, port, path, "").await;

@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use loadtest::Report;
 use testkit::server::tail;
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::timeout;
 
 use crate::cluster::is_setting;
-use crate::error::DemoError;
 
 /// A last resort: the load test bounds each order itself.
 pub const TIMEOUT: Duration = Duration::from_hours(1);
@@ -32,7 +32,7 @@ impl Load {
         dir: &OwnedDir,
         args: &[String],
         is_talking: bool,
-    ) -> Result<Self, DemoError> {
+    ) -> Result<Self> {
         let log = dir.path().join("loadtest.log");
         // of an earlier load
         let _ = std::fs::remove_file(&log);
@@ -40,29 +40,27 @@ impl Load {
             ["loadtest"].into_iter().chain(args.iter().map(String::as_str)).chain(["--json"]);
         let program = Program::new(program, dir, &log, STOP_GRACE);
         let program = Program { without_env: is_setting, shares_stderr: is_talking, ..program };
-        Ok(Self(
-            program.start(args).map_err(DemoError::system("the load test could not be started"))?,
-        ))
+        Ok(Self(program.start(args).context("the load test could not be started")?))
     }
 
     /// Waits for its report.
     ///
     /// # Errors
     /// When it ends without one, or not within `limit`.
-    pub async fn report(mut self, limit: Duration) -> Result<Report, DemoError> {
+    pub async fn report(mut self, limit: Duration) -> Result<Report> {
         let status = timeout(limit, self.0.wait()).await;
         let status = status
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(DemoError::system("the load test does not end"))?;
+            .context("the load test does not end")?;
         let log = self.0.log();
-        let report = read(log).map_err(DemoError::system("the load test's report is not there"))?;
+        let report = read(log).context("the load test's report is not there")?;
         // the other codes mean that there was nothing to judge; its log has the reason
         match (status.code(), report) {
             (Some(0 | 1), Some(report)) => Ok(report),
-            _ => Err(DemoError::Sentence(format!(
+            _ => bail!(
                 "the load test ended without a report ({status}); the end of its log:\n{}",
                 tail(log)
-            ))),
+            ),
         }
     }
 }

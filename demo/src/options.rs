@@ -1,9 +1,9 @@
 //! The flags of the demo.
 
+use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::baselines::{Fence, LockMode};
-use crate::error::DemoError;
 
 /// Each further instance listens this many ports higher.
 const PORT_STEP: u16 = 10;
@@ -65,40 +65,35 @@ impl DemoOptions {
     ///
     /// # Errors
     /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
-    pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>, DemoError> {
-        let refused = |why| Err(DemoError::Sentence(why));
+    pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>> {
         let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
         if let [one, other] = *locks {
             if one == other {
                 let name = one.name();
-                return refused(format!(
-                    "{name} is given twice: choose another lock with --beside"
-                ));
+                bail!("{name} is given twice: choose another lock with --beside");
             }
             if let Some(baseline) = locks.iter().find(|lock| !lock.is_shared()) {
                 let all: Vec<_> = LockMode::shared().map(LockMode::name).collect();
-                return refused(format!(
+                bail!(
                     "{} is no lock that instances share, so it cannot stand beside another: choose two of {}; the \
                      page offers no-lock and local on both sides",
                     baseline.name(),
                     all.join(", ")
-                ));
+                );
             }
         }
         let is_built =
             |lock: &LockMode| OTHER_LOCKS || *lock == LockMode::Etcd || !lock.is_shared();
         if let Some(lock) = locks.iter().find(|lock| !is_built(lock)) {
-            return refused(format!(
+            bail!(
                 "this program was built for a sale under etcd, without {0}: `make demo ARGS='--lock {0}'` builds it in",
                 lock.name()
-            ));
+            );
         }
         let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
         let highest = u16::MAX - (instances - 1) * PORT_STEP;
         if self.port > highest {
-            return refused(format!(
-                "{instances} instances, 10 ports apart, need a --port of {highest} or lower"
-            ));
+            bail!("{instances} instances, 10 ports apart, need a --port of {highest} or lower");
         }
         let ports: Vec<_> = (0..instances).map(|n| self.port + n * PORT_STEP).collect();
         let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);

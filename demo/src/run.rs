@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result, bail};
 use flash_sale::error_chain::ErrorChain;
 use futures_util::future::{join_all, select_all};
 use loadtest::Report;
@@ -20,7 +21,6 @@ use super::upkeep::look_after;
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::control::{Control, Side};
-use crate::error::DemoError;
 use crate::load::{Load, TIMEOUT};
 use crate::locks::{LockServers, Server};
 use crate::signals::{self, Signals};
@@ -54,22 +54,20 @@ pub async fn run(options: DemoOptions) -> ExitCode {
     match run_until_signal(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
-            print_error(&ErrorChain(&error).to_string());
+            print_error(&ErrorChain(error.as_ref()).to_string());
             NO_VERDICT.into()
         }
     }
 }
 
 /// Returns errors before the start; prints later ones, and then stops everything.
-async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, DemoError> {
+async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
     let sides = options.sides()?;
     for (_, ports) in &sides {
         check_ports(ports)?;
     }
-    let mut signals =
-        Signals::listen().map_err(DemoError::system("signals cannot be listened to"))?;
-    let dir =
-        OwnedDir::create().map_err(DemoError::system("no temporary directory could be made"))?;
+    let mut signals = Signals::listen().context("signals cannot be listened to")?;
+    let dir = OwnedDir::create().context("no temporary directory could be made")?;
 
     let (mut clusters, mut verdict) = (Vec::new(), None);
     let show = Show { options, screen, sides };
@@ -77,7 +75,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, D
         ending = signals.next() => Some(ending),
         result = show.run(&dir, &mut clusters, &mut verdict) => {
             if let Err(error) = result {
-                print_error(&ErrorChain(&error).to_string());
+                print_error(&ErrorChain(error.as_ref()).to_string());
             }
             None
         }
@@ -126,12 +124,12 @@ impl Show<'_> {
         dir: &OwnedDir,
         clusters: &mut Vec<Cluster>,
         verdict: &mut Option<u8>,
-    ) -> Result<(), DemoError> {
+    ) -> Result<()> {
         let Self { options, screen, .. } = *self;
         say("starting the servers and the instances");
-        let no_control = DemoError::system("the page's controls have no port");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(&no_control)?;
-        let control = cluster::url(listener.local_addr().map_err(&no_control)?.port());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.context("the page's controls have no port")?;
+        let control = cluster::url(listener.local_addr()?.port());
         for (lock, ports) in &self.sides {
             clusters.push(self.servers(*lock, dir).await?);
             let cluster = clusters.last_mut().expect("it was pushed just now");
@@ -199,7 +197,7 @@ impl Show<'_> {
         self.screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
     }
 
-    async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster, DemoError> {
+    async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster> {
         let secure = self.options.secure;
         let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
         let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
@@ -223,7 +221,7 @@ impl Show<'_> {
         lock: LockMode,
         ports: &[u16],
         control: &str,
-    ) -> Result<(), DemoError> {
+    ) -> Result<()> {
         let fence = self.options.fence;
         let mut flags = vec![format!("--control={control}")];
         if lock.is_shared() {
@@ -288,15 +286,15 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
 }
 
 /// Fails early if an instance could not listen.
-fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
+fn check_ports(ports: &[u16]) -> Result<()> {
     for &port in ports {
         if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            return Err(DemoError::Sentence(match error.kind() {
-                io::ErrorKind::AddrInUse => format!(
+            if error.kind() == io::ErrorKind::AddrInUse {
+                bail!(
                     "port {port} is taken: stop what listens there or choose another with --port"
-                ),
-                _ => format!("port {port} cannot be used ({error}): choose another with --port"),
-            }));
+                );
+            }
+            bail!("port {port} cannot be used ({error}): choose another with --port");
         }
     }
     Ok(())

@@ -2,15 +2,16 @@
 
 use std::sync::LazyLock;
 #[cfg(feature = "other-locks")]
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "other-locks")]
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 #[cfg(feature = "other-locks")]
 use fenced_lock::{
-    BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
-    PostgresBackend, PostgresOptions, RedisBackend, RedisOptions, RedlockBackend, ZooKeeperBackend,
-    ZooKeeperOptions,
+    Backend, FileBackend, FileOptions, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
+    RedisBackend, RedisOptions, RedlockBackend, Token, ZooKeeperBackend, ZooKeeperOptions,
 };
 use flash_sale::sale::GuardStatus;
 use testkit::PrivateZooKeeper;
@@ -169,26 +170,24 @@ const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
 
 /// The lock of this kind at these addresses, of which there is at least one.
 #[cfg(feature = "other-locks")]
-pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock, BackendError> {
+pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock> {
     let first = &at[0];
-    match lock {
-        LockMode::Redis => AnyLock::fenced(RedisBackend::new(RedisOptions::new(first))),
+    let lock: Arc<dyn Backend<Token = Token>> = match lock {
+        LockMode::Redis => Arc::new(RedisBackend::new(RedisOptions::new(first))?),
         LockMode::Redlock => {
             let request_timeout = REDLOCK_TIMEOUT;
             let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
-            AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
+            return Ok(AnyLock::Unfenced(Arc::new(RedlockBackend::new(at.iter().map(node))?)));
         }
-        LockMode::Postgres => AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(first))),
+        LockMode::Postgres => Arc::new(PostgresBackend::new(&PostgresOptions::new(first))?),
         LockMode::PostgresAdvisory => {
-            AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(first)))
+            Arc::new(PostgresAdvisoryBackend::new(&PostgresOptions::new(first))?)
         }
         LockMode::ZooKeeper => {
-            AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
+            Arc::new(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(",")))?)
         }
-        LockMode::File => AnyLock::fenced(FileBackend::new(FileOptions::new(first))),
-        _ => {
-            let what = "it is no lock that instances share";
-            Err(BackendError::new(BackendErrorKind::Permanent, what))
-        }
-    }
+        LockMode::File => Arc::new(FileBackend::new(FileOptions::new(first))?),
+        _ => bail!("it is no lock that instances share"),
+    };
+    Ok(AnyLock::Fenced(lock))
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use anyhow::Result;
 use testkit::{
     Child, EtcdOptions, OwnedDir, PostgresOptions, PrivateEtcd, PrivatePostgres, PrivateRedis,
     PrivateZooKeeper, RedisOptions, ZooKeeperOptions,
@@ -9,7 +10,6 @@ use testkit::{
 
 use super::lock_server::LockServer;
 use super::{LockMode, Server};
-use crate::error::DemoError;
 
 /// The private servers of a lock.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl LockServers {
     }
 
     /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`.
-    pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, DemoError> {
+    pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self> {
         match lock.server() {
             Server::Etcd => Ok(Self::default()),
             server => Self::start_members(server, 1, parent).await,
@@ -34,11 +34,7 @@ impl LockServers {
     }
 
     /// Starts this server, in a directory in `parent`. `members` counts for etcd and ZooKeeper only.
-    pub async fn start_members(
-        server: Server,
-        members: usize,
-        parent: &OwnedDir,
-    ) -> Result<Self, DemoError> {
+    pub async fn start_members(server: Server, members: usize, parent: &OwnedDir) -> Result<Self> {
         Ok(match server {
             Server::None => Self::default(),
             Server::Directory => {
