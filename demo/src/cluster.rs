@@ -24,7 +24,7 @@ const NO_PROXY: &str = "a proxy has no port";
 /// How long an instance may finish its requests when asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
 
-/// How long it may take to end in all: it gives up its claims as well.
+/// How long an instance may take to end in all: it also gives up its claims.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// A running cluster. Everything ends when it is dropped; [`stop`](Self::stop) ends it in order.
@@ -32,13 +32,13 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub struct Cluster {
     pub instances: Vec<Instance>,
     pub redis: PrivateRedis,
-    /// Through which the instances find Redis, if there are any.
+    /// If there are sentinels, the instances ask them for the address of Redis.
     pub sentinels: Option<Sentinels>,
-    /// Has the stock instead, if there is one.
+    /// If there is a Redis Cluster, the stock is there, and not in `redis`.
     pub shards: Option<PrivateRedisCluster>,
     pub etcd: Vec<PrivateEtcd>,
     pub lock: LockServers,
-    /// Has the data and logs of all.
+    /// The data and logs of all servers and instances.
     pub dir: OwnedDir,
     pub program: PathBuf,
 }
@@ -53,7 +53,7 @@ pub struct Instance {
     pub etcd_proxies: Vec<Proxy>,
     pub redis_proxy: Option<Proxy>,
     pub client_proxy: Option<Proxy>,
-    /// Wakes whoever looks after the process, to kill it.
+    /// Tells the task that watches the process to kill it.
     pub to_be_killed: Arc<Notify>,
     args: Vec<String>,
 }
@@ -198,7 +198,7 @@ impl Cluster {
         }
     }
 
-    /// Where clients reach the instances.
+    /// The addresses of the instances for clients.
     pub fn urls(&self) -> Vec<String> {
         self.instances.iter().map(Instance::url).collect()
     }
@@ -272,7 +272,7 @@ impl Instance {
         Ok(until_ready(&title(port), &mut self.child, START_TIMEOUT, is_ready).await?)
     }
 
-    /// Where clients reach it.
+    /// The address for clients.
     pub fn url(&self) -> String {
         self.client_proxy.as_ref().map_or_else(|| url(self.port), Proxy::url)
     }

@@ -18,7 +18,7 @@ pub(crate) type FaultyLock = Decorated<Token, BeforeRelease>;
 
 pub(crate) struct BeforeRelease {
     writer: Arc<Writer>,
-    /// Where each claim stands that was not released yet.
+    /// The status of each claim that was not released yet.
     claims: Mutex<HashMap<Claim, watch::Receiver<ClaimStatus>>>,
 }
 

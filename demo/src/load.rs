@@ -21,7 +21,7 @@ pub const ENDLESS_STOCK: u64 = 1_000_000_000;
 /// How long it may take to end when asked to.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// A running load test.
+/// A load test that runs in a process of its own.
 #[derive(Debug)]
 pub struct Load(Child);
 
@@ -65,7 +65,7 @@ impl Load {
     }
 }
 
-/// In the same file, its messages come before the report.
+/// Reads the report from the log, in which messages come before it.
 fn read(log: &Path) -> io::Result<Option<Report>> {
     let said = std::fs::read_to_string(log)?;
     let start = said.find("{\n").unwrap_or(said.len());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::Uri;
+use axum::http::uri::Authority;
 use clap::Args;
 use flash_sale::config::Config;
 use flash_sale::http::Extension;
@@ -29,7 +29,7 @@ pub struct ServeOptions {
 
     /// Address of the demo's control (`demo control`), which the page's calls are passed on to
     #[arg(long, env = "FLASH_SALE_CONTROL", value_name = "URL", value_parser = address)]
-    pub control: Option<Uri>,
+    pub control: Option<Authority>,
 
     /// Run without these safeguards, to show what they prevent; a build with `--cfg fenced_lock_chaos` has more
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',', value_parser = Safeguard::parser())]
@@ -51,7 +51,6 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
     }
     let writer = remove_safeguards(&mut options);
     let ServeOptions { service, guard, control, .. } = options;
-    let control = control.and_then(|control| control.into_parts().authority);
     let sale = async |config: &Config, port| {
         let (sale, switch) = baselines::sale(config, &guard, &writer, port).await?;
         let relay = Relay::new(sale.clone(), switch, control);

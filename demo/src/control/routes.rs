@@ -22,7 +22,7 @@ use super::record::{Command, Fault, NewRun};
 use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, Side, client};
 use crate::relay::{PANELS, same_site};
 
-/// Before an instance is killed that may be the one that passes the answer on.
+/// The pause before a kill: the killed instance may be the one that passes the answer on.
 const ANSWER_TIME: Duration = Duration::from_millis(50);
 
 pub(super) fn routes(control: Arc<Control>) -> Router {

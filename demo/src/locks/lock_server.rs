@@ -17,7 +17,7 @@ pub enum LockServer {
 }
 
 impl LockServer {
-    /// Where it is, as for `--lock-at`.
+    /// Its address, as for `--lock-at`.
     pub fn address(&self) -> String {
         match self {
             Self::Etcd(server) => server.endpoint(),
@@ -27,7 +27,7 @@ impl LockServer {
         }
     }
 
-    /// Its process, and the name of that in messages.
+    /// Its process, and the name of the process in messages.
     pub fn named_child(&mut self) -> (&'static str, &mut Child) {
         match self {
             Self::Etcd(server) => ("the lock's etcd", server.child()),
@@ -71,7 +71,7 @@ impl LockServer {
         }
     }
 
-    /// Makes it count requests, if it does not by itself. Ends its connections.
+    /// Makes it count requests, if it does not count them anyway. Ends its connections.
     pub async fn count_requests(&mut self) -> Result<(), ServerError> {
         let Self::Postgres(server) = self else { return Ok(()) };
         let failed = ServerError::system("PostgreSQL");
@@ -82,8 +82,9 @@ impl LockServer {
         Ok(())
     }
 
-    /// How many requests it has got so far by its own counters; `None` without such a counter. They include this
-    /// question, with the same number each time. At a Redis these commands count, which has scripts that call others.
+    /// How many requests it has got so far by its own counters; `None` without such a counter. They include the
+    /// requests of this function, the same number each time. At a Redis only these commands count, and not those that a
+    /// script calls.
     pub async fn requests(&self, redis_commands: &[&str]) -> Option<u64> {
         match self {
             // messages from its clients, also those on open streams

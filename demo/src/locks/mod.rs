@@ -1,4 +1,4 @@
-//! The locks of the library that a sale can run under, and private servers for them.
+//! The locks of the library that can guard a sale, and private servers for them.
 
 mod lock_server;
 mod registry;

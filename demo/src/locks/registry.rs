@@ -1,4 +1,4 @@
-//! All guards of a sale, in one table: another lock is a variant of [`LockMode`], a row of it, and a line of `open`.
+//! All guards of a sale. Another lock is a variant of [`LockMode`], its server, and a line of `open`.
 
 use std::sync::LazyLock;
 #[cfg(feature = "other-locks")]

@@ -15,12 +15,12 @@ use super::{LockMode, Server};
 #[derive(Debug, Default)]
 pub struct LockServers {
     pub members: Vec<LockServer>,
-    /// Of a lock without servers.
+    /// The directory of a lock without servers.
     directory: Option<String>,
 }
 
 impl LockServers {
-    /// Those that run already.
+    /// Servers of one kind that run already.
     pub fn of<S>(kind: fn(S) -> LockServer, servers: Vec<S>) -> Self {
         Self { members: servers.into_iter().map(kind).collect(), directory: None }
     }
@@ -65,7 +65,7 @@ impl LockServers {
         })
     }
 
-    /// Where they are, as for `--lock-at`.
+    /// Their addresses, as for `--lock-at`.
     pub fn addresses(&self) -> Vec<String> {
         self.members.iter().map(LockServer::address).chain(self.directory.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! An instance of a demo: it passes the calls of its page on to the control, and obeys that.
+//! An instance of a demo: it passes the calls of its page on to the control, and carries out the control's commands.
 
 pub(crate) mod same_site;
 
@@ -51,7 +51,7 @@ pub(crate) struct Relay {
     control: Option<Authority>,
     /// Lets one request for the view be under way.
     asking: Arc<Semaphore>,
-    /// What the control said last.
+    /// The last answer of the control.
     view: Mutex<Value>,
 }
 
@@ -79,7 +79,7 @@ impl Extension for Relay {
         same_site::check(&head.method, &head.headers)
     }
 
-    /// What the control said last. It is asked again meanwhile.
+    /// The last answer of the control, which is asked again meanwhile.
     fn view(self: Arc<Self>) -> Value {
         let view = self.view.lock().clone();
         if let Ok(asking) = Arc::clone(&self.asking).try_acquire_owned() {

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use demo::baselines::{self, LockMode};
 use etcd_client::{Client, GetOptions, LeaseStatus};
-use fenced_lock::{EtcdOptions, Token};
+use fenced_lock::EtcdOptions;
 use flash_sale::inventory::{Item, Outcome};
 use flash_sale::sale::{Sale, SaleContext, SaleError, SaleOptions};
-use testkit::shared::{Raw, fresh_database};
+use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
-use tokio::task::JoinSet;
 
 use crate::support::store::{connect, order};
 
@@ -75,46 +74,6 @@ impl Lab {
 }
 
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Two instances, 60 orders at once for 40 units; returns the orders in the ledger and their tokens.
-async fn sells_out(mode: LockMode) -> Vec<Option<i64>> {
-    let lab = Lab::new().await;
-    let sales = [lab.sale(mode, "a", PATIENCE).await, lab.sale(mode, "b", PATIENCE).await];
-    sales[0].start(&Item::DEFAULT, 40).await.unwrap();
-    let mut buyers = JoinSet::new();
-    for number in 0..60 {
-        let sale = sales[number % 2].clone();
-        buyers.spawn(async move { sale.reduce(order(&format!("order-{number}"), 1)).await });
-    }
-    let outcomes = within("all orders are answered", buyers.join_all()).await;
-    let mut sold = 0;
-    for outcome in outcomes {
-        match outcome.unwrap() {
-            Outcome::Reserved(_) => sold += 1,
-            Outcome::SoldOut { remaining } => assert_eq!(remaining, 0),
-            other => panic!("no two orders have the same id: {other:?}"),
-        }
-    }
-    assert_eq!(sold, 40);
-    let mut redis = Raw::connect(&lab.redis).await;
-    assert_eq!((redis.run::<i64>("GET stock").await, redis.run::<i64>("GET lucky").await), (0, 40));
-    let ledger = sales[1].ledger(&Item::DEFAULT, 0, 100).await.unwrap();
-    for sale in sales {
-        within("the sale is closed", sale.close()).await;
-    }
-    lab.assert_nothing_is_left().await;
-    ledger.into_iter().map(|accepted| accepted.token.map(Token::revision)).collect()
-}
-
-#[tokio::test]
-async fn each_sells_exactly_the_stock() {
-    let tokens = sells_out(LockMode::EtcdRecipe).await;
-    assert_eq!(tokens.len(), 40);
-    // each order under a token of its own, in the order of the queue
-    assert!(tokens.iter().all(Option::is_some) && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    assert_eq!(sells_out(LockMode::EtcdRpc).await, [None; 0], "it keeps no ledger");
-    assert_eq!(sells_out(LockMode::AtomicScript).await, [None; 40]);
-}
 
 /// An order that gives up at its time, a buyer who goes away and a sale that closes take nothing and leave nothing.
 async fn leaves_nothing(mode: LockMode) {

@@ -5,7 +5,6 @@ use serde_json::json;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::Shop;
-use crate::launch::Demo;
 
 /// Goal: the page notices that its instance is down, says so, and reconnects by itself.
 #[tokio::test]
@@ -153,18 +152,4 @@ async fn a_page_opened_without_redis_knows_of_no_sale() {
     page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
     assert_eq!(page.text("#proof-text").await, "not known");
     assert!(!page.text("#troubles").await.contains("last known"));
-}
-
-/// Goal: a page that has lost its instance links to another one.
-#[tokio::test]
-async fn a_page_without_its_instance_links_to_another() {
-    let demo = Demo::with(&[]).await;
-    let page = demo.live_page().await;
-    page.run("document.querySelector('.by-hand').open = true").await;
-    page.until_reads("#kills button", "(serves this page)").await;
-    page.click("#kills button").await;
-    let other = format!("http://127.0.0.1:{}", demo.port + 10);
-    page.until_reads("#troubles a", &other).await;
-    page.go(&other).await;
-    page.until_reads("#link-text", &format!("live from instance {}", demo.port + 10)).await;
 }

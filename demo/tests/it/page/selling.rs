@@ -204,39 +204,27 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: the page shows that an instance was killed, and the sale is correct all the same.
+/// Goal: the page shows that an instance was killed, in a run and by hand, and that it restarts and sells. If it is the one
+/// that serves the page, the page links to another one and reconnects by itself.
 #[tokio::test]
-async fn a_killed_instance_is_seen_to_go() {
-    let demo = Demo::with(&[]).await;
-    let page = demo.live_page().await;
-    page.click("#preset-kill").await;
-    page.until_reads("#verdict-run", "was killed").await;
-    page.run("document.querySelector('.by-hand').open = true").await;
-    page.until_reads("#kills", "(is down)").await;
-    page.until_reads("#notes", &(demo.port + 10).to_string()).await;
-    page.until_reads("#verdict-title", "Correct").await;
-    page.assert_no_complaints().await;
-}
-
-/// Goal: an instance that was killed by hand restarts, is shown as up, and sells. If it is the one that serves the page, the
-/// page reconnects by itself.
-#[tokio::test]
-async fn a_killed_instance_is_seen_to_come_back() {
+async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.run("document.querySelector('.by-hand').open = true").await;
     let other = demo.port + 10;
-    page.until_reads("#kills button:nth-child(2)", &format!("Kill {other}")).await;
-    page.click("#kills button:nth-child(2)").await;
-    page.until_reads("#kills button:nth-child(2)", "(is down)").await;
-    assert_eq!(
-        page.run("return document.querySelector('#kills button:nth-child(2)').ariaDisabled").await,
-        "true"
-    );
+    let button = "#kills button:nth-child(2)";
+    page.click("#preset-kill").await;
+    page.until_reads("#verdict-run", "was killed").await;
+    page.until_reads(button, "(is down)").await;
+    page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#notes", &format!("{other} answers again.")).await;
-    assert_eq!(page.text("#kills button:nth-child(2)").await, format!("Kill {other}"));
-    assert!(page.is_shown("#kills button:nth-child(2)[aria-disabled=false]").await);
 
+    page.until_shown(&format!("{button}[aria-disabled=false]")).await;
+    assert_eq!(page.text(button).await, format!("Kill {other}"));
+    page.click(button).await;
+    page.until_reads(button, "(is down)").await;
+    assert!(page.is_shown(&format!("{button}[aria-disabled=true]")).await);
+    page.until_shown(&format!("{button}[aria-disabled=false]")).await;
     page.click("#start").await;
     page.until_reads("#proof-text", "nothing sold yet").await;
     let answer = probe::http(Method::POST, other, "/stock/reduce", "").await.unwrap();
@@ -248,10 +236,14 @@ async fn a_killed_instance_is_seen_to_come_back() {
     page.until_reads("#kills button:first-child", "(serves this page)").await;
     page.click("#kills button:first-child").await;
     page.until_reads("#link-text", "does not answer").await;
+    let other = format!("http://127.0.0.1:{other}");
+    page.until_reads("#troubles a", &other).await;
     page.until_reads("#link-text", "live").await;
     page.until_reads("#kills button:first-child", "(serves this page)").await;
     page.assert_shows_the_stock().await;
     assert_eq!(page.number("#sold").await, Some(1), "the sale is unchanged");
+    page.go(&other).await;
+    page.until_reads("#link-text", &format!("live from instance {}", demo.port + 10)).await;
 }
 
 /// Goal: the page of the service alone has no controls. Method: `flash_sale::serve`, without `lab`.
