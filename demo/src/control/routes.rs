@@ -103,12 +103,7 @@ fn bad_body(form: &str) -> Problem {
 /// The choices, the instances and the run; `null` while no instance has answered.
 async fn show(call: Call) -> Response {
     let Call { control, side, from, .. } = call;
-    let mut status = side.status_at(from.as_deref());
-    if status.is_none() {
-        side.read_all().await;
-        status = side.status_at(from.as_deref());
-    }
-    let Some(status) = status else { return reply::json(&Value::Null) };
+    let Some(status) = side.status_at(from.as_deref()) else { return reply::json(&Value::Null) };
     let instances = side.instances().into_iter().map(|instance| {
         json!({
             "instance": instance.name,
