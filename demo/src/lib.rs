@@ -22,7 +22,6 @@ pub mod cluster;
 pub mod control;
 pub mod decorated;
 pub mod fault;
-mod faulty_lock;
 pub mod load;
 pub mod locks;
 mod options;

@@ -32,7 +32,7 @@ use flash_sale::serve;
 use self::order_locks::{EachOrder, Etcd, LockCall, Mutexes, Nothing, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
-use crate::faulty_lock::FaultyLock;
+use crate::decorated::Decorated;
 use crate::locks::AnyLock;
 pub use crate::locks::LockMode;
 use crate::safeguard::Safeguard;
@@ -153,7 +153,7 @@ pub async fn sale(
         promises = Some(any.promises());
         let name = &context.options.lock_name;
         let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
-        let fenced = Arc::new(FaultyLock::new(fenced, writer));
+        let fenced = Arc::new(Decorated::with(fenced, Arc::clone(writer)));
         let instance = &context.options.instance;
         let sessions = serve::lock_sessions(config, instance, Arc::clone(&fenced) as _).await?;
         match options.hold {
