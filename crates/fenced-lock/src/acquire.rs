@@ -14,7 +14,7 @@ use super::inner::{SessionInner, Withdrawal};
 use super::owner::OwnerId;
 use super::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason,
-    PutMode, Session, Ticket,
+    PutMode, Session, Ticket, observe,
 };
 
 /// How to queue.
@@ -108,7 +108,7 @@ impl<T: GrantToken> Attempt<T> {
     }
 
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
-        let inner = Arc::clone(self.inner());
+        let (inner, asked_at) = (Arc::clone(self.inner()), Instant::now());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
         // this is where a waiter waits
         let granted = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
@@ -117,7 +117,7 @@ impl<T: GrantToken> Attempt<T> {
         let reached = reached.map_or(ClaimStatus::Gone, |status| *status);
         inner.check()?;
         let ClaimStatus::Granted(token) = reached else { return Err(LockError::Lost) };
-        tracing::debug!(claim = %self.claim, ?token, "granted");
+        observe::granted(&self.claim, token, asked_at.elapsed());
         let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, enqueued_in, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, Error, LockOptions};
+#[cfg(feature = "tls")]
+use etcd_client::{Certificate, Identity, TlsOptions};
+use etcd_client::{Client, ConnectOptions, Error, LockOptions};
 use fenced_lock::{ClusterId, EtcdOptions, Guard, LockError, SessionKeeper, Token};
 use flash_sale::sale::{BoxError, SaleError};
 use parking_lot::Mutex;
@@ -24,7 +26,23 @@ pub(super) struct Etcd {
 
 impl Etcd {
     pub(super) async fn connect(options: &EtcdOptions, ttl: Duration) -> Result<Self, BoxError> {
-        Ok(Self { client: options.connect().await?, ttl, limit: options.request_timeout })
+        let limit = options.request_timeout;
+        let mut connect =
+            ConnectOptions::new().with_connect_timeout(limit).with_require_leader(true);
+        #[cfg(feature = "tls")]
+        if let Some(ca) = &options.ca {
+            let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
+            if let Some((certificate, key)) = &options.identity {
+                tls = tls.identity(Identity::from_pem(certificate, key));
+            }
+            connect = connect.with_tls(tls);
+        }
+        if let Some(user) = &options.user {
+            let (name, password) = user.credentials().await?;
+            connect = connect.with_user(name, password).with_auto_token_refresh(true);
+        }
+        let client = Client::connect(&options.endpoints, Some(connect)).await?;
+        Ok(Self { client, ttl, limit })
     }
 
     async fn ask<T>(
