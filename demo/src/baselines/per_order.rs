@@ -32,7 +32,9 @@ pub(super) trait OrderLock: Send + Sync + 'static {
 
 /// What is done under a lock, and how long the lock is waited for.
 pub(super) struct Turn {
+    /// Cancelled when the buyer goes away, or the sale stops.
     gone: CancellationToken,
+    /// How long the grant is waited for.
     waited: Duration,
     /// Without a token, the order is sold in single steps that only the lock keeps together.
     work: Box<dyn FnOnce(Option<Token>) -> BoxFuture<'static, ()> + Send>,

@@ -3,13 +3,13 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::ports::{is_free, reserve};
+use testkit::ports::reserve;
 use testkit::processes::processes;
 use testkit::wait::eventually;
 use testkit::{PrivateZooKeeper, probe};
 use tokio::process::Command;
 
-use crate::launch::{Demo, PROGRAM, SECOND};
+use crate::launch::{ALL, Demo, PROGRAM, SECOND};
 
 /// How a demo ended that left nothing behind, and what it said.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ async fn ended(args: &[&str]) -> Ended {
 
 /// The same with a change of its command.
 async fn ended_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Ended {
-    let mut demo = Demo::start_at(reserve(&[0, SECOND]), args, change);
+    let mut demo = Demo::start_at(reserve(&ALL), args, change);
     let code = demo.end().await.code();
     demo.assert_everything_is_gone();
     Ended { code, stderr: demo.stderr(), said: demo.said }
@@ -150,7 +150,7 @@ async fn dead_instance_is_reported() {
 /// Goal: a taken port is reported before anything is started.
 #[tokio::test]
 async fn a_taken_port_is_reported() {
-    let port = reserve(&[0, SECOND]);
+    let port = reserve(&ALL);
     let taken = port + SECOND;
     let listener = std::net::TcpListener::bind(("127.0.0.1", taken)).unwrap();
     let mut demo = Demo::start_at(port, &["--once"], |_| {});
@@ -206,18 +206,13 @@ fn without_etcd(command: &mut Command) {
 #[tokio::test]
 async fn two_locks_sell_one_after_the_other() {
     let args = ["--once", "--lock", "redis", "--beside", "file"];
-    let port = reserve(&[0, SECOND, 2 * SECOND, 3 * SECOND]);
-    let mut demo = Demo::start_at(port, &args, without_etcd);
-    let status = demo.end().await;
-    assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-    let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let demo = ended_with(&args, without_etcd).await;
+    assert_eq!(demo.code, Some(0), "{demo:?}");
     for lock in ["the lock in Redis", "the lock in a directory"] {
         let verdict = format!("{lock}, the lock's fence. 300 of 300 sold");
-        assert!(said.contains(&verdict), "{said}");
+        assert!(demo.words().contains(&verdict), "{demo:?}");
     }
-    assert_eq!(said.matches("PASS").count(), 2, "{said}");
-    assert!((2..4).all(|n| is_free(port + n * SECOND)));
-    demo.assert_everything_is_gone();
+    assert_eq!(demo.said.matches("PASS").count(), 2, "{demo:?}");
 }
 
 /// Goal: a fence that the lock does not have is refused, with those that can be chosen.
