@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use testkit::server::{START_TIMEOUT, until_ready};
@@ -15,13 +16,15 @@ use testkit::{
 use tokio::sync::Notify;
 
 use crate::baselines::LockMode;
-use crate::error::DemoError;
-use crate::locks::LockServers;
+use crate::locks::{LockServer, LockServers};
+
+/// The error of a proxy.
+const NO_PROXY: &str = "a proxy has no port";
 
 /// How long an instance may finish its requests when asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
 
-/// How long it may take to end in all: it gives up its claims as well.
+/// How long an instance may take to end in all: it also gives up its claims.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// A running cluster. Everything ends when it is dropped; [`stop`](Self::stop) ends it in order.
@@ -29,13 +32,13 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub struct Cluster {
     pub instances: Vec<Instance>,
     pub redis: PrivateRedis,
-    /// Through which the instances find Redis, if there are any.
+    /// If there are sentinels, the instances ask them for the address of Redis.
     pub sentinels: Option<Sentinels>,
-    /// Has the stock instead, if there is one.
+    /// If there is a Redis Cluster, the stock is there, and not in `redis`.
     pub shards: Option<PrivateRedisCluster>,
     pub etcd: Vec<PrivateEtcd>,
     pub lock: LockServers,
-    /// Has the data and logs of all.
+    /// The data and logs of all servers and instances.
     pub dir: OwnedDir,
     pub program: PathBuf,
 }
@@ -50,7 +53,7 @@ pub struct Instance {
     pub etcd_proxies: Vec<Proxy>,
     pub redis_proxy: Option<Proxy>,
     pub client_proxy: Option<Proxy>,
-    /// Wakes whoever looks after the process, to kill it.
+    /// Tells the task that watches the process to kill it.
     pub to_be_killed: Arc<Notify>,
     args: Vec<String>,
 }
@@ -100,11 +103,9 @@ impl Cluster {
         members: usize,
         etcd: EtcdOptions,
         redis: RedisOptions,
-    ) -> Result<Self, DemoError> {
-        let program = std::env::current_exe()
-            .map_err(DemoError::system("the path of this program is not known"))?;
-        let dir = OwnedDir::create_in(parent)
-            .map_err(DemoError::system("no temporary directory could be made"))?;
+    ) -> Result<Self> {
+        let program = std::env::current_exe().context("the path of this program is not known")?;
+        let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
         let (etcd, redis) = tokio::try_join!(
             async {
                 match members {
@@ -121,18 +122,17 @@ impl Cluster {
     }
 
     /// Starts another instance on this port, without waiting for it.
-    pub async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<(), DemoError> {
-        let no_proxy = DemoError::system("a proxy has no port");
+    pub async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<()> {
         let mut etcd_proxies = Vec::new();
         for member in self.etcd.iter().filter(|_| spec.proxied.has_etcd()) {
-            etcd_proxies.push(Proxy::to(member.port()).await.map_err(&no_proxy)?);
+            etcd_proxies.push(Proxy::to(member.port()).await.context(NO_PROXY)?);
         }
         let (mut redis_proxy, mut client_proxy) = (None, None);
         if spec.proxied.has_redis() {
             let proxy = Proxy::with_marker(self.redis.port(), b"stale\r\n").await;
-            redis_proxy = Some(proxy.map_err(&no_proxy)?);
+            redis_proxy = Some(proxy.context(NO_PROXY)?);
         } else if spec.proxied == Proxied::Clients {
-            client_proxy = Some(Proxy::to(port).await.map_err(&no_proxy)?);
+            client_proxy = Some(Proxy::to(port).await.context(NO_PROXY)?);
         }
         let mut endpoints: Vec<_> = self.etcd.iter().map(PrivateEtcd::endpoint).collect();
         if spec.proxied.has_etcd() {
@@ -179,15 +179,16 @@ impl Cluster {
     }
 
     /// Starts another instance on a free port, and waits until it is ready.
-    pub async fn add(&mut self, spec: Spec<'_>) -> Result<(), DemoError> {
+    pub async fn add(&mut self, spec: Spec<'_>) -> Result<()> {
         let mut attempt = 1;
         loop {
-            let [port] = ports::free_ports().map_err(DemoError::system("no port is free"))?;
+            let [port] = ports::free_ports().context("no port is free")?;
             self.start(port, spec).await?;
             let added = self.instances.last_mut().expect("it was started just now");
             match added.until_ready().await {
-                Err(DemoError::Server(error))
-                    if error.is_port_taken() && attempt < ports::PORT_ATTEMPTS =>
+                Err(error)
+                    if error.downcast_ref().is_some_and(ServerError::is_port_taken)
+                        && attempt < ports::PORT_ATTEMPTS =>
                 {
                     attempt += 1;
                     self.instances.pop();
@@ -197,7 +198,7 @@ impl Cluster {
         }
     }
 
-    /// Where clients reach the instances.
+    /// The addresses of the instances for clients.
     pub fn urls(&self) -> Vec<String> {
         self.instances.iter().map(Instance::url).collect()
     }
@@ -219,7 +220,7 @@ impl Cluster {
     /// A process does not end.
     pub async fn stop(&mut self) -> io::Result<()> {
         let instances = self.stop_instances().await;
-        let servers = self.servers().map(|(_, child)| child.stop());
+        let servers = self.servers().map(Child::stop);
         let servers: Result<Vec<_>, _> = join_all(servers).await.into_iter().collect();
         instances.and(servers.map(drop))
     }
@@ -228,7 +229,7 @@ impl Cluster {
     pub async fn kill(&mut self) {
         // the guardians end the rest
         join_all(self.instances.iter_mut().map(|instance| instance.child.kill())).await;
-        join_all(self.servers().map(|(_, child)| child.kill())).await;
+        join_all(self.servers().map(Child::kill)).await;
     }
 
     /// Waits until every process and every file is gone.
@@ -242,27 +243,27 @@ impl Cluster {
         dir.remove().await.and(removed)
     }
 
-    fn servers(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
-        let etcd = self.etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
+    fn servers(&mut self) -> impl Iterator<Item = &mut Child> {
+        let etcd = self.etcd.iter_mut().map(PrivateEtcd::child);
         let sentinels = self.sentinels.iter_mut().flat_map(Sentinels::children);
-        let redis = sentinels.chain([self.redis.child()]).map(|child| ("Redis", child));
-        etcd.chain(redis).chain(self.lock.children())
+        let lock = self.lock.members.iter_mut().map(LockServer::child);
+        etcd.chain(sentinels).chain([self.redis.child()]).chain(lock)
     }
 }
 
 impl Instance {
     /// Starts it again after its end, and waits until it answers; it may not be ready yet.
-    pub async fn start_again(&mut self, program: &Path, dir: &OwnedDir) -> Result<(), DemoError> {
+    pub async fn start_again(&mut self, program: &Path, dir: &OwnedDir) -> Result<()> {
         self.child = spawn(self.port, program, &self.args, dir)?;
         self.until_ok("/healthz").await
     }
 
     /// Waits until it is ready.
-    pub async fn until_ready(&mut self) -> Result<(), DemoError> {
+    pub async fn until_ready(&mut self) -> Result<()> {
         self.until_ok("/readyz").await
     }
 
-    async fn until_ok(&mut self, path: &str) -> Result<(), DemoError> {
+    async fn until_ok(&mut self, path: &str) -> Result<()> {
         let port = self.port;
         let is_ready = async || {
             let answer = probe::http(Method::GET, port, path, "").await;
@@ -271,7 +272,7 @@ impl Instance {
         Ok(until_ready(&title(port), &mut self.child, START_TIMEOUT, is_ready).await?)
     }
 
-    /// Where clients reach it.
+    /// The address for clients.
     pub fn url(&self) -> String {
         self.client_proxy.as_ref().map_or_else(|| url(self.port), Proxy::url)
     }

@@ -1,4 +1,4 @@
-//! A lock service that does something more at its grants and its releases.
+//! A lock service with an addition at its grants and releases: tokens that the store counts, or a fault point.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use fenced_lock::{
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
-/// What is done more.
+/// The addition to a lock service.
 pub trait Decoration<T: GrantToken>: Send + Sync + 'static {
-    /// The ticket for a claim that has this one at the lock.
+    /// The ticket of a claim, made of the one that the lock gave it.
     fn ticket(&self, claim: &Claim, ticket: Ticket<T>) -> Ticket;
 
     /// Called before a claim is released or handed over.
@@ -29,7 +29,7 @@ pub trait Decoration<T: GrantToken>: Send + Sync + 'static {
     }
 }
 
-/// A lock service with a decoration.
+/// A lock service with an addition.
 pub struct Decorated<T: GrantToken, D> {
     lock: Arc<dyn Backend<Token = T>>,
     decoration: D,
@@ -69,7 +69,7 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
         })
     }
 
-    // the rest as it is
+    // the lock's own
 
     fn runtime(&self) -> Option<Handle> {
         self.lock.runtime()

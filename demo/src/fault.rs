@@ -23,7 +23,7 @@ pub use rule::{Action, Point, Rule, When};
 /// Longer than the kernel takes to stop all threads of this process.
 const STOPPING: Duration = Duration::from_millis(50);
 
-/// How long a request that was handed to its connection takes to be on its way.
+/// How long a connection takes to send a request that it was given.
 const SENDING: Duration = Duration::from_millis(2);
 
 /// The faults that this process was asked for.
@@ -34,8 +34,7 @@ pub fn follow(rules: Vec<Rule>) {
     RULES.lock().extend(rules);
 }
 
-/// Carries out the action the next time that this process reaches the point, in place of one that was asked for
-/// before; `None` cancels that.
+/// Sets the only action that is carried out the next time that this process reaches its point; `None`: there is none.
 pub fn ask_for(fault: Option<(Point, Action)>) {
     let mut rules = RULES.lock();
     rules.retain(|rule| rule.when != When::Next);
@@ -79,7 +78,6 @@ pub async fn once_sent<F: Future>(request: F) -> F::Output {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 async fn act(action: Action) {
     match action {
         Action::Stop(time) => match time.map_or(Ok(()), wake_after) {
@@ -87,10 +85,7 @@ async fn act(action: Action) {
             // nothing would wake it
             Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
         },
-        Action::Kill => {
-            signal_self(Signal::KILL);
-            std::thread::sleep(Duration::MAX);
-        }
+        Action::Kill => kill_now(),
         Action::Pause(time) => tokio::time::sleep(time).await,
         Action::Starve(time) => starve(time),
     }

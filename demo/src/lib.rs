@@ -14,16 +14,14 @@
     missing_docs,
     clippy::missing_errors_doc,
     clippy::missing_panics_doc,
-    reason = "the laboratory is the only other user, and each failure is a `DemoError`"
+    reason = "the laboratory is the only other user, and says itself what failed"
 )]
 
 pub mod baselines;
 pub mod cluster;
 pub mod control;
 pub mod decorated;
-mod error;
 pub mod fault;
-mod faulty_lock;
 pub mod load;
 pub mod locks;
 mod options;
@@ -39,7 +37,6 @@ mod upkeep;
 mod verdict;
 pub mod writer;
 
-pub use error::DemoError;
 pub use options::DemoOptions;
 pub use program::Part;
 pub use run::run;

@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use loadtest::Report;
 use testkit::server::tail;
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::timeout;
 
-use crate::cluster::{Cluster, is_setting};
-use crate::error::DemoError;
+use crate::cluster::is_setting;
 
 /// A last resort: the load test bounds each order itself.
 pub const TIMEOUT: Duration = Duration::from_hours(1);
@@ -21,23 +21,18 @@ pub const ENDLESS_STOCK: u64 = 1_000_000_000;
 /// How long it may take to end when asked to.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// A running load test.
+/// A load test that runs in a process of its own.
 #[derive(Debug)]
 pub struct Load(Child);
 
 impl Load {
-    /// Starts it. Its standard error is ours if `is_talking`.
-    pub fn start(cluster: &Cluster, args: &[String], is_talking: bool) -> Result<Self, DemoError> {
-        Self::start_in(&cluster.program, &cluster.dir, args, is_talking)
-    }
-
-    /// The same with this program, and a log in `dir`.
-    pub fn start_in(
+    /// Starts it with this program, and a log in `dir`. Its standard error is ours if `is_talking`.
+    pub fn start(
         program: &Path,
         dir: &OwnedDir,
         args: &[String],
         is_talking: bool,
-    ) -> Result<Self, DemoError> {
+    ) -> Result<Self> {
         let log = dir.path().join("loadtest.log");
         // of an earlier load
         let _ = std::fs::remove_file(&log);
@@ -45,34 +40,32 @@ impl Load {
             ["loadtest"].into_iter().chain(args.iter().map(String::as_str)).chain(["--json"]);
         let program = Program::new(program, dir, &log, STOP_GRACE);
         let program = Program { without_env: is_setting, shares_stderr: is_talking, ..program };
-        Ok(Self(
-            program.start(args).map_err(DemoError::system("the load test could not be started"))?,
-        ))
+        Ok(Self(program.start(args).context("the load test could not be started")?))
     }
 
     /// Waits for its report.
     ///
     /// # Errors
     /// When it ends without one, or not within `limit`.
-    pub async fn report(mut self, limit: Duration) -> Result<Report, DemoError> {
+    pub async fn report(mut self, limit: Duration) -> Result<Report> {
         let status = timeout(limit, self.0.wait()).await;
         let status = status
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(DemoError::system("the load test does not end"))?;
+            .context("the load test does not end")?;
         let log = self.0.log();
-        let report = read(log).map_err(DemoError::system("the load test's report is not there"))?;
+        let report = read(log).context("the load test's report is not there")?;
         // the other codes mean that there was nothing to judge; its log has the reason
         match (status.code(), report) {
             (Some(0 | 1), Some(report)) => Ok(report),
-            _ => Err(DemoError::Sentence(format!(
+            _ => bail!(
                 "the load test ended without a report ({status}); the end of its log:\n{}",
                 tail(log)
-            ))),
+            ),
         }
     }
 }
 
-/// In the same file, its messages come before the report.
+/// Reads the report from the log, in which messages come before it.
 fn read(log: &Path) -> io::Result<Option<Report>> {
     let said = std::fs::read_to_string(log)?;
     let start = said.find("{\n").unwrap_or(said.len());

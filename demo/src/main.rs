@@ -1,6 +1,5 @@
 //! The program `demo`: parses the flags and calls the library.
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,12 +26,12 @@ struct Arguments {
 
 fn main() -> ExitCode {
     start(Arguments::parse()).unwrap_or_else(|error| {
-        eprintln!("demo: {}", ErrorChain(&*error));
+        eprintln!("demo: {}", ErrorChain(error.as_ref()));
         ExitCode::FAILURE
     })
 }
 
-fn start(Arguments { log, demo, part }: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+fn start(Arguments { log, demo, part }: Arguments) -> anyhow::Result<ExitCode> {
     let runtime = Part::runtime(part.as_ref())?;
     runtime.block_on(async {
         Part::init_log(log)?;

@@ -1,9 +1,9 @@
 //! The flags of the demo.
 
+use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::baselines::{Fence, LockMode};
-use crate::error::DemoError;
 
 /// Each further instance listens this many ports higher.
 const PORT_STEP: u16 = 10;
@@ -65,42 +65,37 @@ impl DemoOptions {
     ///
     /// # Errors
     /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
-    pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>, DemoError> {
-        let refused = |why| Err(DemoError::Sentence(why));
+    pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>> {
         let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
         if let [one, other] = *locks {
             if one == other {
                 let name = one.name();
-                return refused(format!(
-                    "{name} is given twice: choose another lock with --beside"
-                ));
+                bail!("{name} is given twice: choose another lock with --beside");
             }
             if let Some(baseline) = locks.iter().find(|lock| !lock.is_shared()) {
                 let all: Vec<_> = LockMode::shared().map(LockMode::name).collect();
-                return refused(format!(
+                bail!(
                     "{} is no lock that instances share, so it cannot stand beside another: choose two of {}; the \
                      page offers no-lock and local on both sides",
                     baseline.name(),
                     all.join(", ")
-                ));
+                );
             }
         }
         let is_built =
             |lock: &LockMode| OTHER_LOCKS || *lock == LockMode::Etcd || !lock.is_shared();
         if let Some(lock) = locks.iter().find(|lock| !is_built(lock)) {
-            return refused(format!(
+            bail!(
                 "this program was built for a sale under etcd, without {0}: `make demo ARGS='--lock {0}'` builds it in",
                 lock.name()
-            ));
+            );
         }
         let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
-        let port = |n: u16| self.port.checked_add(n.checked_mul(PORT_STEP)?);
-        let Some(ports) = (0..instances).map(port).collect::<Option<Vec<_>>>() else {
-            let highest = u16::MAX - (instances - 1) * PORT_STEP;
-            return refused(format!(
-                "{instances} instances, 10 ports apart, need a --port of {highest} or lower"
-            ));
-        };
+        let highest = u16::MAX - (instances - 1) * PORT_STEP;
+        if self.port > highest {
+            bail!("{instances} instances, 10 ports apart, need a --port of {highest} or lower");
+        }
+        let ports: Vec<_> = (0..instances).map(|n| self.port + n * PORT_STEP).collect();
         let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);
         Ok(locks.into_iter().zip(ports).collect())
     }
@@ -123,64 +118,50 @@ mod tests {
         Cli::try_parse_from(line).map(|cli| cli.demo).map_err(|error| error.to_string())
     }
 
-    /// Goal: the defaults are as documented, and the ports follow from the first one.
+    /// Goal: the defaults are as documented, the ports follow from the first one, and the instances of a second lock
+    /// follow those of the first.
     #[test]
-    fn defaults() {
+    fn ports_follow_from_the_first() {
         let options = parse(&[]).expect("no flag is needed");
-        assert_eq!((options.requests, options.stock, options.instances), (500, 300, 2));
-        assert_eq!((options.once, options.lock), (false, LockMode::Etcd));
-        assert_eq!(options.sides().expect("they exist"), [(LockMode::Etcd, vec![8080, 8090])]);
-    }
-
-    /// Goal: a value out of its bounds is refused with the bounds.
-    #[test]
-    fn wrong_values_are_explained() {
-        for (flag, value, message) in [
-            ("--requests", "0", "1..=1000000"),
-            ("--requests", "1000001", "1..=1000000"),
-            ("--stock", "-1", "--stock"),
-            ("--stock", "1000000001", "0..=1000000000"),
-            ("--instances", "0", "1..=32"),
-            ("--instances", "33", "1..=32"),
-            ("--port", "0", "1..=65535"),
-            ("--lock", "consul", "etcd, redis, redlock"),
+        assert_eq!((options.requests, options.stock, options.once), (500, 300, false));
+        for (line, sides) in [
+            ("", vec![(LockMode::Etcd, vec![8080, 8090])]),
+            (
+                "--lock redis --beside embedded",
+                vec![(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])],
+            ),
+            ("--instances 3 --port 65515", vec![(LockMode::Etcd, vec![65515, 65525, 65535])]),
         ] {
-            let error = parse(&[flag, value]).expect_err("out of bounds");
-            assert!(error.contains(message), "{flag} {value}: {error}");
+            let options = parse(&line.split_whitespace().collect::<Vec<_>>()).expect(line);
+            assert_eq!(options.sides().expect(line), sides);
         }
     }
 
-    /// Goal: the instances of a second lock follow those of the first, and two locks that cannot stand side by side
-    /// are refused with the reason.
+    /// Goal: a value out of its bounds, ports beyond the last one, and two locks that cannot stand side by side are refused
+    /// with the reason.
     #[test]
-    fn two_locks() {
-        let sides = |lock, beside| {
-            parse(&["--lock", lock, "--beside", beside]).expect("both are locks").sides()
-        };
-        let both = sides("redis", "embedded").expect("two locks");
-        let ports = [(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])];
-        assert_eq!(both, ports);
-        for (lock, beside, message) in [
-            ("etcd", "etcd", "etcd is given twice: choose another lock with --beside"),
-            ("etcd", "no-lock", "no-lock is no lock that instances share"),
+    fn wrong_values_are_explained() {
+        for (line, message) in [
+            ("--requests 0", "1..=1000000"),
+            ("--requests 1000001", "1..=1000000"),
+            ("--stock -1", "--stock"),
+            ("--stock 1000000001", "0..=1000000000"),
+            ("--instances 0", "1..=32"),
+            ("--instances 33", "1..=32"),
+            ("--port 0", "1..=65535"),
+            ("--lock consul", "etcd, redis, redlock"),
+            ("--instances 3 --port 65516", "--port of 65515 or lower"),
+            ("--beside etcd", "etcd is given twice: choose another lock with --beside"),
+            ("--beside no-lock", "no-lock is no lock that instances share"),
             (
-                "etcd-rpc",
-                "redis",
+                "--lock etcd-rpc --beside redis",
                 "choose two of etcd, redis, redlock, postgres, postgres-advisory,",
             ),
         ] {
-            let refused = sides(lock, beside).expect_err(message).to_string();
-            assert!(refused.contains(message), "{refused}");
+            let options = parse(&line.split(' ').collect::<Vec<_>>());
+            let sides = options.and_then(|it| it.sides().map_err(|error| error.to_string()));
+            let refused = sides.expect_err(line);
+            assert!(refused.contains(message), "{line}: {refused}");
         }
-    }
-
-    /// Goal: ports beyond the last one are refused with the highest port that is possible.
-    #[test]
-    fn ports_end_at_the_last_one() {
-        let options = parse(&["--instances", "3", "--port", "65515"]).expect("in bounds");
-        assert_eq!(options.sides().expect("just so")[0].1, [65515, 65525, 65535]);
-        let options = parse(&["--instances", "3", "--port", "65516"]).expect("in bounds");
-        let message = options.sides().expect_err("too high").to_string();
-        assert!(message.contains("65515"), "{message}");
     }
 }

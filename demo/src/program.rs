@@ -1,8 +1,8 @@
 //! The parts of a cluster as commands: a program that starts a cluster starts itself with them.
 
-use std::error::Error;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Subcommand;
 use flash_sale::logging::{self, LogOptions};
 use tokio::runtime::{Builder, Runtime};
@@ -42,7 +42,7 @@ impl Part {
     ///
     /// # Errors
     /// `RUST_LOG` is not a filter.
-    pub fn init_log(mut options: LogOptions) -> Result<(), Box<dyn Error>> {
+    pub fn init_log(mut options: LogOptions) -> Result<()> {
         if std::env::var_os("RUST_LOG").is_none_or(|filter| filter.is_empty()) {
             // ZooKeeper's client logs each connection, and each fault
             options.log.get_or_insert_with(|| "info,zookeeper_client=error".to_owned());
@@ -54,17 +54,14 @@ impl Part {
     ///
     /// # Errors
     /// See [`serve::serve`].
-    pub async fn run(self) -> Result<ExitCode, Box<dyn Error>> {
+    pub async fn run(self) -> Result<ExitCode> {
         match self {
-            Self::Loadtest(cli) => Ok(loadtest::run(*cli).await),
+            Self::Loadtest(cli) => return Ok(loadtest::run(*cli).await),
             Self::Serve(options) => {
-                serve::serve(*options).await.map_err(|error| -> Box<dyn Error> { error })?;
-                Ok(ExitCode::SUCCESS)
+                serve::serve(*options).await.map_err(anyhow::Error::from_boxed)?;
             }
-            Self::Control(options) => {
-                control::serve(options).await?;
-                Ok(ExitCode::SUCCESS)
-            }
+            Self::Control(options) => control::serve(options).await?,
         }
+        Ok(ExitCode::SUCCESS)
     }
 }

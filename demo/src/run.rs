@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result, bail};
 use flash_sale::error_chain::ErrorChain;
 use futures_util::future::{join_all, select_all};
 use loadtest::Report;
@@ -20,10 +21,9 @@ use super::upkeep::look_after;
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::control::{Control, Side};
-use crate::error::DemoError;
 use crate::load::{Load, TIMEOUT};
 use crate::locks::{LockServers, Server};
-use crate::signals::{self, ENDINGS, Signals};
+use crate::signals::{self, Signals};
 use crate::verdict::explain;
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
@@ -34,12 +34,6 @@ const TOKEN_SECONDS: u64 = 300;
 
 /// More connections show nothing new, and small machines refuse them.
 const CONCURRENCY_LIMIT: u64 = 2000;
-
-/// Files of a process besides the buyers' connections.
-const OTHER_FILES: u64 = 56;
-
-/// The smallest default limit of open files.
-const SMALLEST_LIMIT: u64 = 256;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -54,22 +48,22 @@ pub async fn run(options: DemoOptions) -> ExitCode {
     match run_until_signal(&options, Screen::new()).await {
         Ok(code) => code.into(),
         Err(error) => {
-            print_error(&ErrorChain(&error).to_string());
+            print_error(&ErrorChain(error.as_ref()).to_string());
             NO_VERDICT.into()
         }
     }
 }
 
 /// Returns errors before the start; prints later ones, and then stops everything.
-async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, DemoError> {
+async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
     let sides = options.sides()?;
     for (_, ports) in &sides {
         check_ports(ports)?;
     }
-    let mut signals =
-        Signals::listen(&ENDINGS).map_err(DemoError::system("signals cannot be listened to"))?;
-    let dir =
-        OwnedDir::create().map_err(DemoError::system("no temporary directory could be made"))?;
+    // the page's runs take a file for each connection; if this fails, opening too many says so
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let mut signals = Signals::listen().context("signals cannot be listened to")?;
+    let dir = OwnedDir::create().context("no temporary directory could be made")?;
 
     let (mut clusters, mut verdict) = (Vec::new(), None);
     let show = Show { options, screen, sides };
@@ -77,7 +71,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, D
         ending = signals.next() => Some(ending),
         result = show.run(&dir, &mut clusters, &mut verdict) => {
             if let Err(error) = result {
-                print_error(&ErrorChain(&error).to_string());
+                print_error(&ErrorChain(error.as_ref()).to_string());
             }
             None
         }
@@ -93,29 +87,19 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8, D
     Ok(verdict.unwrap_or(without_verdict))
 }
 
-/// Prints errors. Returns whether there were none.
+/// Stops and removes everything; at a signal, at once. Prints errors. Returns whether there were none.
 async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
-    let stop = async {
-        let stops = join_all(clusters.iter_mut().map(Cluster::stop)).await;
-        stops.into_iter().collect::<io::Result<()>>()
+    let stopped: io::Result<()> = tokio::select! {
+        stopped = join_all(clusters.iter_mut().map(Cluster::stop)) => stopped.into_iter().collect(),
+        _ = signals.next() => {
+            join_all(clusters.iter_mut().map(Cluster::kill)).await;
+            Ok(())
+        }
     };
-    let stopped = tokio::select! {
-        stopped = stop => Some(stopped),
-        _ = signals.next() => None,
-    };
-    let cleared = tokio::select! {
-        cleared = async {
-            if stopped.is_none() {
-                join_all(clusters.iter_mut().map(Cluster::kill)).await;
-            }
-            // also after an interrupted start
-            let removed = join_all(clusters.drain(..).map(Cluster::remove)).await;
-            dir.remove().await.and(removed.into_iter().collect::<io::Result<()>>())
-        } => cleared,
-        // the guardians remove the rest a little later
-        _ = signals.next() => return false,
-    };
-    let done = stopped.unwrap_or(Ok(())).and(cleared);
+    // also after an interrupted start
+    let removed = join_all(clusters.into_iter().map(Cluster::remove)).await;
+    let removed: io::Result<()> = removed.into_iter().collect();
+    let done = stopped.and(dir.remove().await).and(removed);
     if let Err(error) = &done {
         print_error(&format!("not everything is stopped: {error}"));
     }
@@ -136,12 +120,12 @@ impl Show<'_> {
         dir: &OwnedDir,
         clusters: &mut Vec<Cluster>,
         verdict: &mut Option<u8>,
-    ) -> Result<(), DemoError> {
+    ) -> Result<()> {
         let Self { options, screen, .. } = *self;
         say("starting the servers and the instances");
-        let no_control = DemoError::system("the page's controls have no port");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(&no_control)?;
-        let control = cluster::url(listener.local_addr().map_err(&no_control)?.port());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.context("the page's controls have no port")?;
+        let control = cluster::url(listener.local_addr()?.port());
         for (lock, ports) in &self.sides {
             clusters.push(self.servers(*lock, dir).await?);
             let cluster = clusters.last_mut().expect("it was pushed just now");
@@ -151,7 +135,7 @@ impl Show<'_> {
         let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
         let hints = self.hints(clusters);
         let DemoOptions { requests, stock, .. } = options;
-        let concurrency = make_room(*requests);
+        let concurrency = (*requests).min(CONCURRENCY_LIMIT);
         let at_once = if concurrency < *requests {
             format!("{concurrency} at a time")
         } else {
@@ -172,7 +156,7 @@ impl Show<'_> {
         // one after the other: two at once would slow each other down
         for ((lock, _), urls) in self.sides.iter().zip(urls) {
             say(&format!("\nload test: {requests} buyers, {at_once}, for {stock} units\n"));
-            let load = Load::start_in(&program, dir, &[&flags[..], &urls].concat(), true)?;
+            let load = Load::start(&program, dir, &[&flags[..], &urls].concat(), true)?;
             let report = tokio::select! {
                 report = load.report(TIMEOUT) => report?,
                 (never, ..) = &mut upkeep => match never {},
@@ -209,7 +193,7 @@ impl Show<'_> {
         self.screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
     }
 
-    async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster, DemoError> {
+    async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster> {
         let secure = self.options.secure;
         let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
         let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
@@ -233,7 +217,7 @@ impl Show<'_> {
         lock: LockMode,
         ports: &[u16],
         control: &str,
-    ) -> Result<(), DemoError> {
+    ) -> Result<()> {
         let fence = self.options.fence;
         let mut flags = vec![format!("--control={control}")];
         if lock.is_shared() {
@@ -287,7 +271,7 @@ impl Show<'_> {
 fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     let guard = lock.words();
     if !lock.is_shared() {
-        return guard.to_owned();
+        return guard;
     }
     let fence = match lock.fence(fence) {
         Fence::Lock => "the lock's fence",
@@ -298,25 +282,18 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
 }
 
 /// Fails early if an instance could not listen.
-fn check_ports(ports: &[u16]) -> Result<(), DemoError> {
+fn check_ports(ports: &[u16]) -> Result<()> {
     for &port in ports {
         if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            return Err(DemoError::Sentence(match error.kind() {
-                io::ErrorKind::AddrInUse => format!(
+            if error.kind() == io::ErrorKind::AddrInUse {
+                bail!(
                     "port {port} is taken: stop what listens there or choose another with --port"
-                ),
-                _ => format!("port {port} cannot be used ({error}): choose another with --port"),
-            }));
+                );
+            }
+            bail!("port {port} cannot be used ({error}): choose another with --port");
         }
     }
     Ok(())
-}
-
-/// Raises the limit of open files, for us and our children. Returns how many buyers at once it allows.
-fn make_room(buyers: u64) -> u64 {
-    let wanted = buyers.min(CONCURRENCY_LIMIT) + OTHER_FILES;
-    let files = rlimit::increase_nofile_limit(wanted).unwrap_or(SMALLEST_LIMIT).min(wanted);
-    files.saturating_sub(OTHER_FILES).max(1)
 }
 
 fn count(n: u64, noun: &str) -> String {
@@ -326,16 +303,4 @@ fn count(n: u64, noun: &str) -> String {
 /// Writes to standard error; if that fails, the exit code remains.
 fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "demo: {text}");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: the usual number of buyers fits, and a million of them share the connections.
-    #[test]
-    fn room_for_buyers() {
-        assert_eq!(make_room(1), 1);
-        assert!((1..=CONCURRENCY_LIMIT).contains(&make_room(1_000_000)));
-    }
 }

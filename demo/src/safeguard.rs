@@ -8,6 +8,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 #[cfg(fenced_lock_chaos)]
 use fenced_lock::chaos::Safeguard as Lock;
 #[cfg(fenced_lock_chaos)]
@@ -15,9 +16,9 @@ use flash_sale::config::Config;
 #[cfg(fenced_lock_chaos)]
 use flash_sale::safeguard::{LIMITS, REDIRECTS, SEE_THROUGH};
 
-use crate::signals::{ENDINGS, Signal, Signals, exit_code};
+use crate::signals::{Signal, Signals, exit_code};
 
-/// A safeguard, described by what happens without it.
+/// A safeguard, described by what happens without it. Those behind `drain` are inside the lock and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Safeguard {
     /// Under the lock an instance reads, decides and writes what it decided, and no token is compared. A
@@ -38,54 +39,39 @@ pub enum Safeguard {
     /// SIGHUP, and a second signal of any kind, end the instance at once
     Drain,
     /// A node of a Redis Cluster that names another one is not left for it, and the map of the slots stays
-    #[cfg(fenced_lock_chaos)]
     Redirects,
     /// Orders wait for ever, and what etcd has no room for is asked again until it has
-    #[cfg(fenced_lock_chaos)]
     Deadlines,
     /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the
     /// event feeds, which any name has
-    #[cfg(fenced_lock_chaos)]
     Limits,
     /// A request to etcd is dropped with the HTTP request that needs it, and any number of clients may
     /// read queues
-    #[cfg(fenced_lock_chaos)]
     SeeThrough,
     /// The claim of a waiter that went away stays in the queue while the session lives
-    #[cfg(fenced_lock_chaos)]
     ClaimCleanup,
     /// The instance believes in its lease until etcd says that it is gone
-    #[cfg(fenced_lock_chaos)]
     LocalExpiry,
     /// A watch that broke is not opened again
-    #[cfg(fenced_lock_chaos)]
     ReWatch,
     /// A watch that broke goes on where it was, or after a compaction with what is left, and the queue is
     /// not read again
-    #[cfg(fenced_lock_chaos)]
     Relist,
     /// The lease is renewed and the queue watched on the runtime that serves requests
-    #[cfg(fenced_lock_chaos)]
     OwnThread,
     /// The key of a claim is the instance's name, so that two instances of one name are one owner
-    #[cfg(fenced_lock_chaos)]
     OwnerByClaim,
     /// The queue of a lock is every key that begins with its name, those of longer names too
-    #[cfg(fenced_lock_chaos)]
     ExactPrefix,
     /// The lock authenticates again only if etcd does not know its token: not if users or roles have
     /// changed since, or a watcher is refused
-    #[cfg(fenced_lock_chaos)]
     Reauthentication,
     /// A claim that etcd denied is withdrawn as if it might exist, and a session that may not withdraw a
     /// claim is given up
-    #[cfg(fenced_lock_chaos)]
     Denials,
     /// A claim that is gone counts as lost, even if another member may have released it
-    #[cfg(fenced_lock_chaos)]
     UnknownRelease,
     /// The lock reads a queue at once, however long it is
-    #[cfg(fenced_lock_chaos)]
     Pages,
 }
 
@@ -96,10 +82,19 @@ impl fmt::Display for Safeguard {
     }
 }
 
-#[cfg(fenced_lock_chaos)]
 impl Safeguard {
+    /// Parses the safeguards that this build can remove.
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
+        let names = Self::value_variants()
+            .iter()
+            .filter(|one| cfg!(fenced_lock_chaos) || **one <= Self::Drain);
+        let names = PossibleValuesParser::new(names.filter_map(Self::to_possible_value));
+        names.try_map(|name| Self::from_str(&name, false))
+    }
+
     /// Removes it from the lock, from the server and from `config`. The writer and the guard look for
     /// theirs themselves.
+    #[cfg(fenced_lock_chaos)]
     pub(crate) fn remove_inside(self, config: &mut Config) {
         const FOR_EVER: std::time::Duration = std::time::Duration::from_hours(24 * 365);
         let of_the_lock = match self {
@@ -135,7 +130,7 @@ impl Safeguard {
 
 /// Ends the process at SIGHUP, and at the second of any signals that ask it to stop.
 pub(crate) async fn end_at_once() {
-    let mut signals = Signals::listen(&ENDINGS).expect("the runtime has signals enabled");
+    let mut signals = Signals::listen().expect("the runtime has signals enabled");
     let first = signals.next().await;
     let last = if first == Signal::HUP { first } else { signals.next().await };
     std::process::exit(exit_code(last).into());

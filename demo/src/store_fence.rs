@@ -35,17 +35,17 @@ return tonumber(opened)";
 ///
 /// A holder that was paused between its grant and its tenure opens a later one than its successor, and fences
 /// that one. Then the successor loses its turn, but no write of the two interleaves.
-pub type StoreFence<T> = Decorated<T, Tenures>;
+pub type StoreFence<T> = Decorated<T, StoreTokens>;
 
-/// Opens tenures at the store.
+/// Makes the tokens of grants: tenures that it opens at the store.
 #[derive(Clone)]
-pub struct Tenures {
+pub struct StoreTokens {
     inventory: Inventory,
     /// The name of the default item's lock, with which those of the others begin.
     lock_name: Arc<str>,
 }
 
-impl Tenures {
+impl StoreTokens {
     /// The token of a tenure that begins now. Asks until the store answers.
     async fn open(&self, claim: &Claim) -> Token {
         let item = claim.name.strip_prefix(&*self.lock_name).unwrap_or_default();
@@ -67,21 +67,21 @@ impl Tenures {
 impl<T: GrantToken> StoreFence<T> {
     /// `lock_name` is the name of the default item's lock.
     pub fn new(lock: Arc<dyn Backend<Token = T>>, inventory: Inventory, lock_name: &str) -> Self {
-        Self::with(lock, Tenures { inventory, lock_name: lock_name.into() })
+        Self::with(lock, StoreTokens { inventory, lock_name: lock_name.into() })
     }
 }
 
-impl<T: GrantToken> Decoration<T> for Tenures {
+impl<T: GrantToken> Decoration<T> for StoreTokens {
     /// The ticket of a claim whose grant, shown by `lock`, becomes one with a tenure at the store.
     fn ticket(&self, claim: &Claim, lock: Ticket<T>) -> Ticket {
         let Ticket { status: mut lock, contended, .. } = lock;
         let (publish, status) = watch::channel(ClaimStatus::Waiting);
-        let (tenures, claim) = (self.clone(), claim.clone());
+        let (tokens, claim) = (self.clone(), claim.clone());
         tokio::spawn(async move {
             let follow = async {
                 let settled = lock.wait_for(|status| *status != ClaimStatus::Waiting).await;
                 if settled.is_ok_and(|status| *status != ClaimStatus::Gone) {
-                    publish.send_replace(ClaimStatus::Granted(tenures.open(&claim).await));
+                    publish.send_replace(ClaimStatus::Granted(tokens.open(&claim).await));
                     // an error means that the lock forgot the claim
                     let _ = lock.wait_for(|status| *status == ClaimStatus::Gone).await;
                 }

@@ -13,8 +13,8 @@ use tokio::time::sleep;
 
 use crate::cluster::{self, Cluster, Instance};
 
-/// How long a killed instance stays away: longer than its lease lives, so that a viewer sees its claim expire
-/// and the next one be served.
+/// How long a killed instance stays away: longer than its lease lives, so that a viewer sees that its claim expires and
+/// the next claim is served.
 const RESTART_PAUSE: Duration = Duration::from_secs(6);
 
 const SIGKILL: i32 = 9;

@@ -1,7 +1,11 @@
 //! The load test's report in words for a first-time reader, for the demo and for the page.
 
+use clap::ValueEnum as _;
 use flash_sale::http::reply::grouped;
 use loadtest::Report;
+
+use crate::control::record::{Fault, Run, Verdict};
+use crate::locks::LockMode;
 
 /// Failures of the load test that the service need not have caused.
 const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
@@ -32,12 +36,55 @@ pub(crate) fn explain(report: &Report, stock: u64, flaw: Option<&str>) -> String
     }
 }
 
+/// The load test's report, in the terms of this run.
+pub(crate) fn judge(
+    run: &Run,
+    report: &Report,
+    stale_batches: u64,
+    takeover_ms: Option<u64>,
+) -> Verdict {
+    Verdict {
+        pass: report.pass,
+        sold: report.acknowledged,
+        sold_out: report.sold_out,
+        oversold: report.acknowledged_units.saturating_sub(run.stock),
+        lost: report.lost,
+        stale_batches,
+        takeover_ms,
+        text: text(run, report, stale_batches),
+    }
+}
+
+fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
+    let text = explain(report, run.stock, flaw(run));
+    let what = match (run.fault, stale_batches) {
+        (Some(Fault::Pause), 0) if run.fence => "was paused while it held the lock",
+        (Some(Fault::Pause), 1..) => {
+            "was paused beyond its lease; when it went on, the fence refused its batch"
+        }
+        (Some(Fault::Kill), _) => {
+            "was killed while it held the lock; the next was served when its claim had ended"
+        }
+        _ => return text,
+    };
+    format!("{text} {} {what}.", run.victim.as_deref().unwrap_or("the holder"))
+}
+
+/// Why the settings of the run make it fail.
+fn flaw(run: &Run) -> Option<&'static str> {
+    let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
+                    without a fence, nothing stops it.";
+    let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
+    let guard = LockMode::from_str(&run.guard, false).unwrap_or_default();
+    guard.flaw().or(is_unfenced.then_some(unfenced))
+}
+
 #[cfg(test)]
 mod tests {
     use loadtest::report::Failure;
 
     use super::*;
-    use crate::baselines::LockMode;
+    use crate::control::run_with;
 
     fn explained(lock: LockMode, sold: u64, sold_out: u64, reason: Option<&str>) -> String {
         let reason = reason.map(|text| Failure { kind: "a kind".into(), text: text.into() });
@@ -77,6 +124,18 @@ mod tests {
         assert_eq!(
             explained(LockMode::Etcd, 300, 200, Some("lost: 2 orders")),
             "lost: 2 orders. That must not happen: it is a fault of the service."
+        );
+    }
+
+    /// Goal: the verdict says what the fault was and how the fence met it.
+    #[test]
+    fn says_that_the_fence_refused_a_batch() {
+        let report =
+            Report { pass: true, acknowledged_units: 300, sold_out: 200, ..Report::default() };
+        let verdict = judge(&run_with(Fault::Pause), &report, 1, None);
+        assert!(
+            verdict.pass && verdict.text.ends_with("the fence refused its batch."),
+            "{verdict:?}"
         );
     }
 }

@@ -2,9 +2,8 @@
 
 use std::any::Any;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use demo::locks::proxy_to;
 use fenced_lock::{GrantToken, Guard, Mutex, Session, Token};
 use testkit::Proxy;
 
@@ -102,7 +101,7 @@ pub(crate) async fn proxies_to(servers: &[String]) -> Result<(Vec<Proxy>, Vec<St
             addresses.push(address.clone());
             continue;
         };
-        let proxy = proxy_to(port).await?;
+        let proxy = Proxy::to(port).await.context("a proxy has no port")?;
         addresses.push(address.replace(&format!(":{port}"), &format!(":{}", proxy.port())));
         proxies.push(proxy);
     }

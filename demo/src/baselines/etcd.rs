@@ -45,7 +45,7 @@ impl KeptLease {
         self.failed_renewals.load(Ordering::Relaxed)
     }
 
-    /// Ends it, and what hangs on it.
+    /// Ends the lease, and deletes the keys that are attached to it.
     pub async fn revoke(&self) -> Result<(), Error> {
         self.client.lease_client().revoke(self.id).await.map(drop)
     }
@@ -62,7 +62,7 @@ async fn renew(client: &Client, lease: i64) -> Result<(), Error> {
 pub struct Claim {
     pub key: String,
     prefix: String,
-    /// When it was made: its token.
+    /// The revision at which it was made: its token.
     pub revision: i64,
     pub cluster: u64,
     is_first: bool,
@@ -108,7 +108,7 @@ impl Claim {
         }
     }
 
-    /// Whether it is still there.
+    /// Whether its key still exists.
     pub async fn is_there(&self, client: &Client) -> Result<bool, Error> {
         Ok(!client.kv_client().get(&*self.key, None).await?.kvs().is_empty())
     }

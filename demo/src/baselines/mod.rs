@@ -23,17 +23,16 @@ mod switch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::EtcdOptions;
+use fenced_lock::{EtcdBackend, EtcdOptions};
 use flash_sale::config::{Config, FileError};
 use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve;
-use tokio::sync::Mutex;
 
-use self::order_locks::{EachOrder, InProcess, LockCall, Recipe};
+use self::order_locks::{EachOrder, Etcd, LockCall, Mutexes, Nothing, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
-use crate::faulty_lock::FaultyLock;
+use crate::decorated::Decorated;
 use crate::locks::AnyLock;
 pub use crate::locks::LockMode;
 use crate::safeguard::Safeguard;
@@ -49,26 +48,26 @@ pub async fn baseline(
     etcd: impl FnOnce() -> Result<EtcdOptions, FileError>,
     ttl: Duration,
 ) -> Result<Box<dyn SaleGuard>, BoxError> {
-    Ok(match mode {
-        LockMode::EtcdRecipe => {
-            PerOrder::guard(context, mode, Recipe::connect(etcd()?, ttl).await?)
-        }
-        LockMode::EtcdRpc => {
-            tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
-            PerOrder::guard(context, mode, LockCall::connect(etcd()?, ttl).await?)
-        }
-        _ => in_process(context, mode),
-    })
+    if !matches!(mode, LockMode::EtcdRecipe | LockMode::EtcdRpc) {
+        return Ok(in_process(context, mode));
+    }
+    let options = etcd()?;
+    let etcd = Etcd::connect(&options, ttl).await?;
+    let queue = Some(Arc::new(EtcdBackend::new(options)?) as _);
+    if mode == LockMode::EtcdRecipe {
+        return Ok(PerOrder::guard(context, mode, Recipe::new(etcd), queue));
+    }
+    tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
+    Ok(PerOrder::guard(context, mode, LockCall(etcd), queue))
 }
 
 /// `local`, `no-lock` or `atomic-script`. The last does not oversell, as the script is one atomic step: the lock is
 /// measured against it.
 fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> Box<dyn SaleGuard> {
-    let lock = match mode {
-        LockMode::Local => InProcess::Mutexes(Mutex::default()),
-        _ => InProcess::Nothing,
-    };
-    PerOrder::guard(context, mode, lock)
+    match mode {
+        LockMode::Local => PerOrder::guard(context, mode, Mutexes::default(), None),
+        _ => PerOrder::guard(context, mode, Nothing, None),
+    }
 }
 
 /// What guards a sale, and what refuses the writes of a holder that was overtaken.
@@ -154,11 +153,14 @@ pub async fn sale(
         promises = Some(any.promises());
         let name = &context.options.lock_name;
         let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
-        let fenced = Arc::new(FaultyLock::new(fenced, writer));
-        let sessions = serve::lock_sessions(config, &context.options.instance, fenced).await?;
+        let fenced = Arc::new(Decorated::with(fenced, Arc::clone(writer)));
+        let instance = &context.options.instance;
+        let sessions = serve::lock_sessions(config, instance, Arc::clone(&fenced) as _).await?;
         match options.hold {
             HoldMode::Combined => Box::new(EtcdLock::new(&context, sessions)),
-            HoldMode::Request => PerOrder::guard(&context, lock, EachOrder(sessions)),
+            HoldMode::Request => {
+                PerOrder::guard(&context, lock, EachOrder(sessions), Some(fenced as _))
+            }
         }
     } else {
         for (_, warning) in lock.status().warnings {

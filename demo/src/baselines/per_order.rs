@@ -1,40 +1,62 @@
 //! A lock taken by each order.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use fenced_lock::{QueueEntry, Token};
+use fenced_lock::{Backend, QueueEntry, Token};
 use flash_sale::inventory::{InventoryError, Item, Order, Outcome, Stock};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
+use tokio::task::JoinError;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::naive;
-use crate::locks::{LockMode, Server};
+use super::order_locks::unavailable;
+use crate::locks::LockMode;
 
 /// A lock held by one order at a time.
 pub(super) trait OrderLock: Send + Sync + 'static {
-    /// A claim on it, which may have the lock.
-    type Claim: Send + 'static;
-
-    /// Makes a claim on the lock `name`. It is not cancelled, and takes no longer than a request.
-    fn claim(&self, name: &str) -> impl Future<Output = Result<Self::Claim, SaleError>> + Send;
-
-    /// Waits until it is the claim's turn. Returns the token of the grant. Without one, the order is sold in single
-    /// steps that only the lock keeps together. It can be cancelled.
-    fn wait(
-        &self,
-        claim: &mut Self::Claim,
-    ) -> impl Future<Output = Result<Option<Token>, SaleError>> + Send;
-
-    /// Withdraws a claim, or releases the lock.
-    fn withdraw(&self, claim: Self::Claim) -> impl Future<Output = ()> + Send;
-
-    /// The claims on the lock `name`, the holder first.
-    fn queue(&self, name: &str) -> impl Future<Output = Result<Vec<QueueEntry>, SaleError>> + Send;
+    /// Takes the lock `name` for this turn, and releases it after the turn.
+    ///
+    /// # Errors
+    /// The lock was not granted. No claim on it is left, if its service answers.
+    fn hold(&self, name: &str, turn: Turn) -> impl Future<Output = Result<(), SaleError>> + Send;
 
     /// Ends its session once no order is in progress.
-    fn close(&self) -> impl Future<Output = ()> + Send;
+    fn close(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// What is done under a lock, and how long the lock is waited for.
+pub(super) struct Turn {
+    /// Cancelled when the buyer goes away, or the sale stops.
+    gone: CancellationToken,
+    /// How long the grant is waited for.
+    waited: Duration,
+    /// Without a token, the order is sold in single steps that only the lock keeps together.
+    work: Box<dyn FnOnce(Option<Token>) -> BoxFuture<'static, ()> + Send>,
+}
+
+impl Turn {
+    /// Waits until the lock is granted, and does the work. Returns what releases the lock.
+    pub(super) async fn take<T>(
+        self,
+        granted: impl Future<Output = Result<(Option<Token>, T), SaleError>>,
+    ) -> Result<T, SaleError> {
+        let Self { gone, waited, work } = self;
+        let (token, hold) = tokio::select! {
+            biased;
+            () = gone.cancelled() => return Err(SaleError::Stopping),
+            granted = timeout(waited, granted) => {
+                granted.unwrap_or(Err(SaleError::WaitTooLong { waited }))?
+            }
+        };
+        work(token).await;
+        Ok(hold)
+    }
 }
 
 /// Guards a sale by such a lock.
@@ -42,11 +64,18 @@ pub(super) struct PerOrder<L> {
     context: Arc<SaleContext>,
     mode: LockMode,
     lock: Arc<L>,
+    /// Shows the queue of the lock, if there is one.
+    queue: Option<Arc<dyn Backend<Token = Token>>>,
 }
 
 impl<L: OrderLock> PerOrder<L> {
-    pub(super) fn guard(context: &Arc<SaleContext>, mode: LockMode, lock: L) -> Box<dyn SaleGuard> {
-        Box::new(Self { context: Arc::clone(context), mode, lock: Arc::new(lock) })
+    pub(super) fn guard(
+        context: &Arc<SaleContext>,
+        mode: LockMode,
+        lock: L,
+        queue: Option<Arc<dyn Backend<Token = Token>>>,
+    ) -> Box<dyn SaleGuard> {
+        Box::new(Self { context: Arc::clone(context), mode, lock: Arc::new(lock), queue })
     }
 
     fn name_for(&self, item: &Item) -> String {
@@ -92,9 +121,8 @@ impl<L: OrderLock> PerOrder<L> {
         })
     }
 
-    /// Does `work` under the lock of `item`, in a task of its own, which withdraws the claim if the
-    /// caller goes away while it waits, and goes on to its end if it goes later. `kept` is dropped when
-    /// the lock is released.
+    /// Does `work` under the lock of `item`, in a task of its own. If the caller goes away while the task waits for the
+    /// lock, the task withdraws its claim; later, it goes on to its end. `kept` is dropped when the lock is released.
     ///
     /// # Errors
     /// The task ended without an answer.
@@ -103,37 +131,30 @@ impl<L: OrderLock> PerOrder<L> {
         item: &Item,
         kept: impl Send + 'static,
         work: impl FnOnce(Option<Token>) -> F + Send + 'static,
-    ) -> Result<Result<T, SaleError>, oneshot::error::RecvError>
+    ) -> Result<Result<T, SaleError>, JoinError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, SaleError>> + Send,
     {
         let SaleContext { options, stopping, tasks, .. } = &*self.context;
-        let (gone, waited) = (stopping.child_token(), options.wait_timeout);
+        let gone = stopping.child_token();
         let _gone = gone.clone().drop_guard();
-        let (name, lock) = (self.name_for(item), Arc::clone(&self.lock));
         let (answer, answered) = oneshot::channel();
-        tasks.spawn(async move {
-            let mut claim = match lock.claim(&name).await {
-                Ok(claim) => claim,
-                Err(error) => return drop(answer.send(Err(error))),
-            };
-            let granted = tokio::select! {
-                biased;
-                () = gone.cancelled() => Err(SaleError::Stopping),
-                granted = timeout(waited, lock.wait(&mut claim)) => {
-                    granted.unwrap_or(Err(SaleError::WaitTooLong { waited }))
-                }
-            };
-            // answered before the lock is released, as in the service; the caller may have gone
-            drop(answer.send(match granted {
-                Ok(token) => work(token).await,
-                Err(error) => Err(error),
-            }));
-            lock.withdraw(claim).await;
-            drop(kept);
+        // answered before the lock is released, as in the service; the caller may have gone
+        let work = |token| -> BoxFuture<'static, ()> {
+            Box::pin(async move { drop(answer.send(work(token).await)) })
+        };
+        let turn = Turn { gone, waited: options.wait_timeout, work: Box::new(work) };
+        let (name, lock) = (self.name_for(item), Arc::clone(&self.lock));
+        let task = tasks.spawn(async move {
+            let _kept = kept;
+            lock.hold(&name, turn).await
         });
-        answered.await
+        match answered.await {
+            Ok(answer) => Ok(answer),
+            // the lock was not granted, or the task panicked
+            Err(_) => Ok(task.await?.map(|()| unreachable!("the work is answered"))),
+        }
     }
 }
 
@@ -151,12 +172,14 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
     }
 
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
-        let name = self.name_for(item);
-        Box::pin(async move { self.lock.queue(&name).await })
+        Box::pin(async {
+            let Some(queue) = &self.queue else { return Ok(Vec::new()) };
+            queue.queue(&self.name_for(item)).await.map_err(unavailable)
+        })
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
-        (self.mode.server() != Server::None).then(|| self.name_for(item))
+        self.queue.is_some().then(|| self.name_for(item))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -29,8 +29,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Begins with the guard `main` of this mode. `lock` is what it promises and its fence, if it is a lock of the
-    /// library.
+    /// `main` is the guard of this mode, with which the sale begins. If it is a lock of the library, `lock` has its promises
+    /// and its fence.
     pub fn new(
         context: &Arc<SaleContext>,
         writer: Arc<Writer>,

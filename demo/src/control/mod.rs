@@ -7,14 +7,14 @@ pub(crate) mod problem;
 pub(crate) mod record;
 mod routes;
 mod run;
-mod verdict;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{Method, Request, StatusCode, Uri};
+use axum::http::uri::Authority;
+use axum::http::{Method, Request, StatusCode};
 use clap::Args;
 use flash_sale::config::switch;
 use flash_sale::http::problem::{Problem, ProblemType};
@@ -30,8 +30,10 @@ use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES};
 use self::record::{Command, Note, Status};
 pub use self::record::{Fault, NewRun, Run, State};
 use self::run::Begun;
+#[cfg(test)]
+pub(crate) use self::run::tests::run_with;
 use crate::cluster::Cluster;
-use crate::signals::{ENDINGS, Signals};
+use crate::signals::Signals;
 use crate::writer::tenures::{Tenure, now_ms};
 
 /// The largest run.
@@ -44,10 +46,10 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// The same for a command, which must not be lost only because the machine is busy.
+/// How long it may take for a command, which must not be lost only because the machine is busy.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same for the start of a sale, which waits for the lock.
+/// How long it may take to start a sale, which waits for the lock.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The most notes that are kept.
@@ -62,7 +64,7 @@ pub struct ControlOptions {
 
     /// Addresses of the instances, separated by commas, each with its own port
     #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', required = true, value_parser = address)]
-    pub instances: Vec<Uri>,
+    pub instances: Vec<Authority>,
 
     /// Tell the page that a killed instance is started again
     #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch)]
@@ -74,10 +76,10 @@ pub struct ControlOptions {
 /// # Errors
 /// It cannot listen on its address.
 pub async fn serve(options: ControlOptions) -> io::Result<()> {
-    let mut signals = Signals::listen(&ENDINGS)?;
+    let mut signals = Signals::listen()?;
     let listener = TcpListener::bind(options.listen).await?;
     tracing::info!("the control listens on http://{}", listener.local_addr()?);
-    let instances = options.instances.iter().filter_map(Uri::authority);
+    let instances = options.instances.iter();
     let side = Side::new(instances.map(|authority| (authority.to_string(), None)));
     let control = Arc::new(Control { sides: vec![side], restarts: options.restarted });
     tokio::select! {
@@ -86,16 +88,12 @@ pub async fn serve(options: ControlOptions) -> io::Result<()> {
     }
 }
 
-/// An address of the form `http://HOST:PORT`.
-pub(crate) fn address(text: &str) -> Result<Uri, &'static str> {
-    let uri: Option<Uri> = text.parse().ok();
-    let plain = uri.filter(|uri| {
-        uri.scheme_str() == Some("http")
-            && uri.port().is_some()
-            && matches!(uri.path(), "" | "/")
-            && uri.query().is_none()
-    });
-    plain.ok_or("an address looks like http://127.0.0.1:8080")
+/// Parses an address of the form `http://HOST:PORT`.
+pub(crate) fn address(text: &str) -> Result<Authority, &'static str> {
+    let authority = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let authority = authority.and_then(|authority| authority.parse::<Authority>().ok());
+    let has_port = |authority: &Authority| authority.port().is_some();
+    authority.filter(has_port).ok_or("an address looks like http://127.0.0.1:8080")
 }
 
 /// All sales of a demo.
@@ -142,10 +140,10 @@ struct Instance {
     name: String,
     authority: String,
     is_up: bool,
-    /// As of its last answer.
+    /// Its last answer.
     status: Option<Status>,
     tenures: Vec<Tenure>,
-    /// Has whoever started it kill it.
+    /// Tells the demo, if that started the instance, to kill its process.
     kill: Option<Arc<Notify>>,
 }
 

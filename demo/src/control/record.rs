@@ -32,9 +32,9 @@ pub enum Fault {
 pub struct NewRun {
     pub stock: u64,
     pub requests: u64,
-    /// As it is now, if it is not named.
+    /// `None`: the guard of new orders as it is now.
     pub guard: Option<String>,
-    /// The same.
+    /// `None`: as it is now.
     pub fence: Option<bool>,
     pub fault: Option<Fault>,
 }
@@ -87,11 +87,11 @@ pub struct Verdict {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) instance: String,
-    /// Of new orders.
+    /// The guard of new orders.
     pub(crate) guard: String,
-    /// Those that can be chosen; the first is the one that the demo was started with.
+    /// The guards that can be chosen; the first is the one that the demo was started with.
     pub(crate) guards: Vec<String>,
-    /// Those under which a fault can hit a holder.
+    /// The guards under which a fault can hit a holder.
     pub(crate) locks: Vec<String>,
     pub(crate) fence: bool,
     /// Which fence can be on.
@@ -118,7 +118,7 @@ pub(crate) enum Command {
     Guard(String),
     /// Whether the store compares tokens.
     Fence(bool),
-    /// Reach this fault at the next write under the lock, or none; a pause takes so many milliseconds.
+    /// The fault at the next write under the lock, or none, and the milliseconds of a pause.
     Fault(Option<Fault>, u64),
     /// Die now.
     Kill {},

@@ -1,5 +1,6 @@
 //! The calls of the page, which its instance passes on.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use axum::response::Response;
 use axum::routing::{get, post, put};
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, reply};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -22,26 +22,8 @@ use super::record::{Command, Fault, NewRun};
 use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, Side, client};
 use crate::relay::{PANELS, same_site};
 
-/// Before an instance is killed that may be the one that passes the answer on.
+/// The pause before a kill: the killed instance may be the one that passes the answer on.
 const ANSWER_TIME: Duration = Duration::from_millis(50);
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GuardBody {
-    guard: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FenceBody {
-    on: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct InstanceBody {
-    instance: String,
-}
 
 pub(super) fn routes(control: Arc<Control>) -> Router {
     Router::new()
@@ -98,8 +80,15 @@ impl Call {
         body::object(&self.body).ok_or_else(|| bad_body(form))
     }
 
+    /// The value of the only field.
+    fn field<T: DeserializeOwned>(&self, name: &str, form: &str) -> Result<T, Problem> {
+        let mut fields: HashMap<String, T> = self.parse(form)?;
+        let field = fields.remove(name).filter(|_| fields.is_empty());
+        field.ok_or_else(|| bad_body(form))
+    }
+
     async fn victim(&self) -> Result<Instance, Problem> {
-        let InstanceBody { instance } = self.parse("{\"instance\":\"8090\"}")?;
+        let instance: String = self.field("instance", "{\"instance\":\"8090\"}")?;
         self.side.read_all().await;
         let found = self.side.instances().into_iter().find(|one| one.name == instance);
         let detail = "the demo has no instance of this name";
@@ -114,12 +103,7 @@ fn bad_body(form: &str) -> Problem {
 /// The choices, the instances and the run; `null` while no instance has answered.
 async fn show(call: Call) -> Response {
     let Call { control, side, from, .. } = call;
-    let mut status = side.status_at(from.as_deref());
-    if status.is_none() {
-        side.read_all().await;
-        status = side.status_at(from.as_deref());
-    }
-    let Some(status) = status else { return reply::json(&Value::Null) };
+    let Some(status) = side.status_at(from.as_deref()) else { return reply::json(&Value::Null) };
     let instances = side.instances().into_iter().map(|instance| {
         json!({
             "instance": instance.name,
@@ -167,15 +151,15 @@ async fn stop_run(call: Call) -> Result<Response, Problem> {
 }
 
 async fn set_guard(call: Call) -> Result<Response, Problem> {
-    let GuardBody { guard } = call.parse("{\"guard\":\"no-lock\"}")?;
+    let guard: String = call.field("guard", "{\"guard\":\"no-lock\"}")?;
     call.side.read_all().await;
     call.side.check_guard(&guard)?;
     switch(call, Command::Guard(guard)).await
 }
 
 async fn set_fence(call: Call) -> Result<Response, Problem> {
-    let FenceBody { on } = call.parse("{\"on\":false}")?;
-    switch(call, Command::Fence(on)).await
+    let is_on = call.field("on", "{\"on\":false}")?;
+    switch(call, Command::Fence(is_on)).await
 }
 
 /// Has all running instances carry out the command, and shows what they are then.

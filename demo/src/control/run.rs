@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
 use super::record::{Command, Fault, NewRun, Run, State, Verdict};
-use super::verdict::judge;
 use super::{Instance, Side, lanes, nobody_answers};
+use crate::verdict::judge;
 use crate::writer::tenures::now_ms;
 
 /// How long the victim may take to reach the fault before the other buyers start.
@@ -188,11 +188,9 @@ impl Side {
         let report = report.map_err(|error| ErrorChain(&*error).to_string())?;
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
-        let mut verdict = judge(run, &report, stale);
-        if let Some(now) = self.current_run() {
-            verdict.takeover_ms = lanes::takeover_ms(&now, &self.lanes(Some(&now)));
-        }
-        Ok(verdict)
+        let now = self.current_run();
+        let takeover_ms = now.and_then(|now| lanes::takeover_ms(&now, &self.lanes(Some(&now))));
+        Ok(judge(run, &report, stale, takeover_ms))
     }
 
     /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
@@ -247,7 +245,7 @@ impl Side {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A run whose victim is 8090.

@@ -1,23 +1,22 @@
-//! The locks of the library that a sale can run under, and private servers for them.
+//! The locks of the library that can guard a sale, and private servers for them.
 
-#[cfg(feature = "other-locks")]
-mod other;
+mod lock_server;
 mod registry;
 mod servers;
 
 use std::sync::Arc;
 
+use anyhow::{Result, bail};
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, Ends, EtcdBackend, EtcdOptions, Loss, Order, Promises,
-    Token, TokenLife, Unfenced, Wake,
+    Backend, Ends, EtcdBackend, EtcdOptions, Loss, Order, Promises, Token, TokenLife, Unfenced,
+    Wake,
 };
 use flash_sale::inventory::Inventory;
-use testkit::Proxy;
 
+pub use self::lock_server::LockServer;
 pub use self::registry::{LockMode, Server};
-pub use self::servers::{LockServer, LockServers};
+pub use self::servers::LockServers;
 use crate::baselines::Fence;
-use crate::error::DemoError;
 use crate::store_fence::StoreFence;
 
 /// A lock, with or without tokens.
@@ -28,28 +27,20 @@ pub enum AnyLock {
 
 impl AnyLock {
     /// The lock at these addresses. Not for a sale under etcd, which has flags of its own.
-    pub fn at(lock: LockMode, addresses: &[String]) -> Result<Self, BackendError> {
-        let refused = |what| Err(BackendError::new(BackendErrorKind::Permanent, what));
+    pub fn at(lock: LockMode, addresses: &[String]) -> Result<Self> {
         let name = lock.name();
         if addresses.is_empty() {
-            return refused(format!("the lock {name} needs its addresses: --lock-at"));
+            bail!("the lock {name} needs its addresses: --lock-at");
         }
         match lock {
-            LockMode::Etcd => Self::fenced(EtcdBackend::new(EtcdOptions::new(addresses))),
+            LockMode::Etcd => {
+                Ok(Self::Fenced(Arc::new(EtcdBackend::new(EtcdOptions::new(addresses))?)))
+            }
             #[cfg(feature = "other-locks")]
             _ => registry::open(lock, addresses),
             #[cfg(not(feature = "other-locks"))]
-            _ => refused(format!("this program was built without a lock {name}")),
+            _ => bail!("this program was built without a lock {name}"),
         }
-    }
-
-    fn fenced<E>(lock: Result<impl Backend<Token = Token>, E>) -> Result<Self, E> {
-        Ok(Self::Fenced(Arc::new(lock?)))
-    }
-
-    #[cfg(feature = "other-locks")]
-    fn unfenced<E>(lock: Result<impl Backend<Token = Unfenced>, E>) -> Result<Self, E> {
-        Ok(Self::Unfenced(Arc::new(lock?)))
     }
 
     /// What the lock promises, without the tokens that a store adds.
@@ -66,12 +57,11 @@ impl AnyLock {
         fence: Option<Fence>,
         inventory: &Inventory,
         name: &str,
-    ) -> Result<Arc<dyn Backend<Token = Token>>, BackendError> {
+    ) -> Result<Arc<dyn Backend<Token = Token>>> {
         let inventory = inventory.clone();
         Ok(match self {
             Self::Unfenced(_) if fence == Some(Fence::Lock) => {
-                let what = "this lock has no tokens: choose --fence store or none";
-                return Err(BackendError::new(BackendErrorKind::Permanent, what));
+                bail!("this lock has no tokens: choose --fence store or none")
             }
             Self::Fenced(lock) if fence == Some(Fence::Store) => {
                 Arc::new(StoreFence::new(lock, inventory, name))
@@ -111,11 +101,6 @@ pub fn in_words(promises: Promises) -> [&'static str; 5] {
             _ => "loss not told",
         },
     ]
-}
-
-/// A way to a server on which a process can be paused or cut off: it sends nothing while the proxy holds everything up.
-pub async fn proxy_to(port: u16) -> Result<Proxy, DemoError> {
-    Proxy::to(port).await.map_err(DemoError::system("a proxy has no port"))
 }
 
 #[cfg(test)]

@@ -1,37 +1,54 @@
-//! All guards of a sale, in one table: another lock is a variant of [`LockMode`], a row of it, and a line of `open`.
+//! All guards of a sale. Another lock is a variant of [`LockMode`], its server, and a line of `open`.
+
+use std::sync::LazyLock;
+#[cfg(feature = "other-locks")]
+use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "other-locks")]
-use std::time::Duration;
-
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 #[cfg(feature = "other-locks")]
 use fenced_lock::{
-    BackendError, BackendErrorKind, FileBackend, FileOptions, PostgresAdvisoryBackend,
-    PostgresBackend, PostgresOptions, RedisBackend, RedisOptions, RedlockBackend, ZooKeeperBackend,
-    ZooKeeperOptions,
+    Backend, FileBackend, FileOptions, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
+    RedisBackend, RedisOptions, RedlockBackend, Token, ZooKeeperBackend, ZooKeeperOptions,
 };
 use flash_sale::sale::GuardStatus;
+use testkit::PrivateZooKeeper;
 
 #[cfg(feature = "other-locks")]
 use super::AnyLock;
 use crate::baselines::Fence;
 
-/// What guards the sale.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What guards the sale. The words of each guard are in `--help`, and in sentences such as "guard of the sale: ...".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LockMode {
+    /// the lock in etcd
     #[default]
     Etcd,
+    /// the lock in Redis
     Redis,
+    /// Redlock
     Redlock,
+    /// the lock in PostgreSQL
     Postgres,
+    /// PostgreSQL's advisory lock
     PostgresAdvisory,
+    /// the lock in ZooKeeper
+    #[value(name = "zookeeper")]
     ZooKeeper,
+    /// the lock in a directory
+    #[value(alias = "embedded")]
     File,
+    /// a lock in each instance
     Local,
+    /// no lock
     NoLock,
+    /// the lock recipe of Go's etcd client
     EtcdRecipe,
+    /// etcd's Lock call
     EtcdRpc,
+    /// no lock, one atomic script
     AtomicScript,
 }
 
@@ -46,102 +63,62 @@ pub enum Server {
     Directory,
 }
 
-/// All that differs between the guards.
-struct Guard {
-    /// On the command line.
-    name: &'static str,
-    /// In a sentence: "guarded by ...".
-    words: &'static str,
-    server: Server,
-    /// Whether it is a lock of the library that all instances share.
-    is_shared: bool,
-    /// What it oversells for: in a status, as its warning, and after the verdict.
-    flaw: Option<[&'static str; 3]>,
-}
-
-const ALL: [LockMode; 12] = [
-    LockMode::Etcd,
-    LockMode::Redis,
-    LockMode::Redlock,
-    LockMode::Postgres,
-    LockMode::PostgresAdvisory,
-    LockMode::ZooKeeper,
-    LockMode::File,
-    LockMode::Local,
-    LockMode::NoLock,
-    LockMode::EtcdRecipe,
-    LockMode::EtcdRpc,
-    LockMode::AtomicScript,
-];
-
-impl LockMode {
-    fn guard(self) -> Guard {
-        let lock = |name, words, server| Guard { name, words, server, is_shared: true, flaw: None };
-        let baseline =
-            |name, words, server, flaw| Guard { name, words, server, is_shared: false, flaw };
+impl Server {
+    /// Its name if this machine lacks it.
+    pub fn missing(self) -> Option<&'static str> {
         match self {
-            Self::Etcd => lock("etcd", "the lock in etcd", Server::Etcd),
-            Self::Redis => lock("redis", "the lock in Redis", Server::Redis { nodes: 1 }),
-            Self::Redlock => lock("redlock", "Redlock", Server::Redis { nodes: 3 }),
-            Self::Postgres => lock("postgres", "the lock in PostgreSQL", Server::Postgres),
-            Self::PostgresAdvisory => {
-                lock("postgres-advisory", "PostgreSQL's advisory lock", Server::Postgres)
-            }
-            Self::ZooKeeper => lock("zookeeper", "the lock in ZooKeeper", Server::ZooKeeper),
-            Self::File => lock("file", "the lock in a directory", Server::Directory),
-            Self::Local => baseline(
-                "local",
-                "a lock in each instance",
-                Server::None,
-                Some([
-                    "a lock in each instance",
-                    "Each instance guards the stock against itself alone: two of them sell units twice.",
-                    "That is what happens without a lock between the instances: each one guards the stock only against itself.",
-                ]),
-            ),
-            Self::NoLock => baseline(
-                "no-lock",
-                "no lock",
-                Server::None,
-                Some([
-                    "nothing",
-                    "Nothing guards the stock: units are sold twice.",
-                    "That is what happens without a lock.",
-                ]),
-            ),
-            Self::EtcdRecipe => {
-                baseline("etcd-recipe", "the lock recipe of Go's etcd client", Server::Etcd, None)
-            }
-            Self::EtcdRpc => baseline("etcd-rpc", "etcd's Lock call", Server::Etcd, None),
-            Self::AtomicScript => {
-                baseline("atomic-script", "no lock, one atomic script", Server::None, None)
-            }
+            Self::Postgres if !testkit::postgres::is_installed() => Some("PostgreSQL"),
+            Self::ZooKeeper if !PrivateZooKeeper::is_installed() => Some("ZooKeeper"),
+            _ => None,
         }
     }
+}
 
+/// What a guard oversells for.
+struct Flaw {
+    description: &'static str,
+    warning: &'static str,
+    /// Behind a verdict.
+    explanation: &'static str,
+}
+
+/// The names and the words of the guards.
+static VALUES: LazyLock<Vec<PossibleValue>> = LazyLock::new(|| {
+    LockMode::value_variants().iter().filter_map(LockMode::to_possible_value).collect()
+});
+
+impl LockMode {
     /// The locks of the library that all instances share.
     pub fn shared() -> impl Iterator<Item = Self> + Clone {
-        ALL.into_iter().filter(|lock| lock.is_shared())
+        Self::value_variants().iter().copied().filter(|lock| lock.is_shared())
     }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        self.guard().name
+        VALUES[self as usize].get_name()
     }
 
     /// What it is, in a sentence: "guarded by ...".
-    pub fn words(self) -> &'static str {
-        self.guard().words
+    pub fn words(self) -> String {
+        VALUES[self as usize].get_help().map(ToString::to_string).unwrap_or_default()
     }
 
     /// What it needs besides the stock.
     pub fn server(self) -> Server {
-        self.guard().server
+        match self {
+            Self::Etcd | Self::EtcdRecipe | Self::EtcdRpc => Server::Etcd,
+            Self::Redis => Server::Redis { nodes: 1 },
+            Self::Redlock => Server::Redis { nodes: 3 },
+            Self::Postgres | Self::PostgresAdvisory => Server::Postgres,
+            Self::ZooKeeper => Server::ZooKeeper,
+            Self::File => Server::Directory,
+            Self::Local | Self::NoLock | Self::AtomicScript => Server::None,
+        }
     }
 
     /// Whether it is a lock of the library that all instances share.
     pub fn is_shared(self) -> bool {
-        self.guard().is_shared
+        !matches!(self, Self::EtcdRecipe | Self::EtcdRpc) && self.server() != Server::None
     }
 
     /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
@@ -156,30 +133,34 @@ impl LockMode {
 
     /// Why this guard oversells, if it does.
     pub fn flaw(self) -> Option<&'static str> {
-        self.guard().flaw.map(|[_, _, explanation]| explanation)
+        self.oversells_for().map(|flaw| flaw.explanation)
+    }
+
+    fn oversells_for(self) -> Option<Flaw> {
+        match self {
+            Self::Local => Some(Flaw {
+                description: "a lock in each instance",
+                warning: "Each instance guards the stock against itself alone: two of them sell units twice.",
+                explanation: "That is what happens without a lock between the instances: each one guards the stock only against itself.",
+            }),
+            Self::NoLock => Some(Flaw {
+                description: "nothing",
+                warning: "Nothing guards the stock: units are sold twice.",
+                explanation: "That is what happens without a lock.",
+            }),
+            _ => None,
+        }
     }
 
     /// The status of a sale under this guard, for the page.
     pub(crate) fn status(self) -> GuardStatus {
-        let flaw = self.guard().flaw;
+        let flaw = self.oversells_for();
         GuardStatus {
             name: self.name(),
-            description: flaw.map_or("the lock", |[description, ..]| description),
+            description: flaw.as_ref().map_or("the lock", |flaw| flaw.description),
             without: Vec::new(),
-            warnings: flaw.map(|[_, warning, _]| ("no-lock", warning)).into_iter().collect(),
+            warnings: flaw.map(|flaw| ("no-lock", flaw.warning)).into_iter().collect(),
         }
-    }
-}
-
-impl ValueEnum for LockMode {
-    fn value_variants<'a>() -> &'a [Self] {
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let oversells = if self.flaw().is_some() { "; oversells" } else { "" };
-        let value = PossibleValue::new(self.name()).help(format!("{}{oversells}", self.words()));
-        Some(if *self == Self::File { value.alias("embedded") } else { value })
     }
 }
 
@@ -189,26 +170,24 @@ const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
 
 /// The lock of this kind at these addresses, of which there is at least one.
 #[cfg(feature = "other-locks")]
-pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock, BackendError> {
+pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock> {
     let first = &at[0];
-    match lock {
-        LockMode::Redis => AnyLock::fenced(RedisBackend::new(RedisOptions::new(first))),
+    let lock: Arc<dyn Backend<Token = Token>> = match lock {
+        LockMode::Redis => Arc::new(RedisBackend::new(RedisOptions::new(first))?),
         LockMode::Redlock => {
             let request_timeout = REDLOCK_TIMEOUT;
             let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
-            AnyLock::unfenced(RedlockBackend::new(at.iter().map(node)))
+            return Ok(AnyLock::Unfenced(Arc::new(RedlockBackend::new(at.iter().map(node))?)));
         }
-        LockMode::Postgres => AnyLock::fenced(PostgresBackend::new(&PostgresOptions::new(first))),
+        LockMode::Postgres => Arc::new(PostgresBackend::new(&PostgresOptions::new(first))?),
         LockMode::PostgresAdvisory => {
-            AnyLock::fenced(PostgresAdvisoryBackend::new(&PostgresOptions::new(first)))
+            Arc::new(PostgresAdvisoryBackend::new(&PostgresOptions::new(first))?)
         }
         LockMode::ZooKeeper => {
-            AnyLock::fenced(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(","))))
+            Arc::new(ZooKeeperBackend::new(ZooKeeperOptions::new(at.join(",")))?)
         }
-        LockMode::File => AnyLock::fenced(FileBackend::new(FileOptions::new(first))),
-        _ => {
-            let what = "it is no lock that instances share";
-            Err(BackendError::new(BackendErrorKind::Permanent, what))
-        }
-    }
+        LockMode::File => Arc::new(FileBackend::new(FileOptions::new(first))?),
+        _ => bail!("it is no lock that instances share"),
+    };
+    Ok(AnyLock::Fenced(lock))
 }

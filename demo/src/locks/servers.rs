@@ -1,91 +1,78 @@
-//! Private servers of a lock.
+//! The private servers of a lock.
 
-use std::fmt::Debug;
 use std::io;
-use std::path::Path;
 
-use futures_util::future::LocalBoxFuture;
-use testkit::{Child, OwnedDir, ServerError};
+use anyhow::Result;
+use testkit::{
+    Child, EtcdOptions, OwnedDir, PostgresOptions, PrivateEtcd, PrivatePostgres, PrivateRedis,
+    PrivateZooKeeper, RedisOptions, ZooKeeperOptions,
+};
 
-use super::LockMode;
-#[cfg(feature = "other-locks")]
-use super::Server;
-use crate::error::DemoError;
-
-/// A private server of a lock.
-pub trait LockServer: Debug + Send + Sync {
-    /// In messages.
-    fn name(&self) -> &'static str;
-
-    /// Where it is, as for `--lock-at`.
-    fn address(&self) -> String;
-
-    fn child(&mut self) -> &mut Child;
-
-    /// Where it keeps its data.
-    fn dir(&self) -> &Path;
-
-    /// Kills all of its processes; the data stay.
-    fn kill(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
-
-    /// Starts it again, and waits until it answers.
-    fn restart(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>>;
-
-    /// The same, under another program.
-    fn restart_under<'a>(
-        &'a mut self,
-        launcher: &'a [String],
-    ) -> LocalBoxFuture<'a, Result<(), ServerError>>;
-
-    /// Whether it is the leader of several.
-    fn is_leader(&self) -> LocalBoxFuture<'_, bool>;
-
-    /// Makes it count requests, if it does not by itself. Ends its connections.
-    fn count_requests(&mut self) -> LocalBoxFuture<'_, Result<(), ServerError>>;
-
-    /// How many requests it has got so far by its own counters; `None` without such a counter. They include this
-    /// question, with the same number each time. At a Redis these commands count, which has scripts that call others.
-    fn requests<'a>(&'a self, redis_commands: &'a [&'a str]) -> LocalBoxFuture<'a, Option<u64>>;
-
-    /// Stops it, and removes its files.
-    fn remove(self: Box<Self>) -> LocalBoxFuture<'static, io::Result<()>>;
-}
+use super::lock_server::LockServer;
+use super::{LockMode, Server};
 
 /// The private servers of a lock.
 #[derive(Debug, Default)]
 pub struct LockServers {
-    pub members: Vec<Box<dyn LockServer>>,
-    /// Of a lock without servers.
-    pub(super) directory: Option<String>,
+    pub members: Vec<LockServer>,
+    /// The directory of a lock without servers.
+    directory: Option<String>,
 }
 
 impl LockServers {
-    /// Those that run already.
-    pub fn of<S: LockServer + 'static>(servers: impl IntoIterator<Item = S>) -> Self {
-        let members = servers.into_iter().map(|server| Box::new(server) as _).collect();
-        Self { members, directory: None }
+    /// Servers of one kind that run already.
+    pub fn of<S>(kind: fn(S) -> LockServer, servers: Vec<S>) -> Self {
+        Self { members: servers.into_iter().map(kind).collect(), directory: None }
     }
 
-    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`. The flags of the demo
-    /// refuse what is not built in.
-    #[cfg_attr(not(feature = "other-locks"), allow(unused_variables, clippy::unused_async))]
-    pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self, DemoError> {
+    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`.
+    pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self> {
         match lock.server() {
-            #[cfg(feature = "other-locks")]
-            server if server != Server::Etcd => Self::start_members(server, 1, parent).await,
-            _ => Ok(Self::default()),
+            Server::Etcd => Ok(Self::default()),
+            server => Self::start_members(server, 1, parent).await,
         }
     }
 
-    /// Where they are, as for `--lock-at`.
+    /// Starts this server, in a directory in `parent`. `members` counts for etcd and ZooKeeper only.
+    pub async fn start_members(server: Server, members: usize, parent: &OwnedDir) -> Result<Self> {
+        Ok(match server {
+            Server::None => Self::default(),
+            Server::Directory => {
+                let directory = parent.path().join("locks").display().to_string();
+                Self { directory: Some(directory), ..Self::default() }
+            }
+            Server::Etcd => {
+                let options = EtcdOptions::default();
+                let all = PrivateEtcd::start_cluster_in(parent, members, options).await?;
+                Self::of(LockServer::Etcd, all)
+            }
+            Server::Redis { nodes } => {
+                let mut all = Vec::new();
+                for _ in 0..nodes {
+                    all.push(PrivateRedis::start_in(parent, RedisOptions::default()).await?);
+                }
+                Self::of(LockServer::Redis, all)
+            }
+            Server::Postgres => {
+                let options = PostgresOptions { own_data: true, ..PostgresOptions::default() };
+                Self::of(LockServer::Postgres, vec![PrivatePostgres::start(options).await?])
+            }
+            Server::ZooKeeper => {
+                let options = ZooKeeperOptions::default();
+                let all = PrivateZooKeeper::start_ensemble_in(parent, members, options).await?;
+                Self::of(LockServer::ZooKeeper, all)
+            }
+        })
+    }
+
+    /// Their addresses, as for `--lock-at`.
     pub fn addresses(&self) -> Vec<String> {
-        let servers = self.members.iter().map(|server| server.address());
-        servers.chain(self.directory.clone()).collect()
+        self.members.iter().map(LockServer::address).chain(self.directory.clone()).collect()
     }
 
     /// Their processes, with their names.
-    pub fn children(&mut self) -> Vec<(&'static str, &mut Child)> {
-        self.members.iter_mut().map(|server| (server.name(), server.child())).collect()
+    pub fn children(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
+        self.members.iter_mut().map(LockServer::named_child)
     }
 
     /// Waits until their processes and files are gone.

@@ -1,9 +1,8 @@
-//! An instance of a demo: it passes the calls of its page on to the control, and obeys that.
+//! An instance of a demo: it passes the calls of its page on to the control, and carries out the control's commands.
 
 pub(crate) mod same_site;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -21,6 +20,7 @@ use flash_sale::http::{Extension, body, reply};
 use flash_sale::sale::Sale;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::baselines::{LockMode, Switch};
 use crate::control::client;
@@ -49,8 +49,9 @@ pub(crate) struct Relay {
     sale: Sale,
     switch: Arc<Switch>,
     control: Option<Authority>,
-    is_asking: AtomicBool,
-    /// What the control said last.
+    /// Lets one request for the view be under way.
+    asking: Arc<Semaphore>,
+    /// The last answer of the control.
     view: Mutex<Value>,
 }
 
@@ -78,18 +79,18 @@ impl Extension for Relay {
         same_site::check(&head.method, &head.headers)
     }
 
-    /// What the control said last. It is asked again meanwhile.
+    /// The last answer of the control, which is asked again meanwhile.
     fn view(self: Arc<Self>) -> Value {
         let view = self.view.lock().clone();
-        if !self.is_asking.swap(true, Ordering::Relaxed) {
+        if let Ok(asking) = Arc::clone(&self.asking).try_acquire_owned() {
             tokio::spawn(async move {
+                let _asking = asking;
                 let answer = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
                 let view = answer.ok().and_then(|(_, view)| serde_json::from_slice(&view).ok());
                 // until the control answers again, the last view stays
                 if let Some(view) = view {
                     *self.view.lock() = view;
                 }
-                self.is_asking.store(false, Ordering::Relaxed);
             });
         }
         view
@@ -98,8 +99,7 @@ impl Extension for Relay {
 
 impl Relay {
     pub(crate) fn new(sale: Sale, switch: Arc<Switch>, control: Option<Authority>) -> Self {
-        let (is_asking, view) = (AtomicBool::new(false), Mutex::default());
-        Self { sale, switch, control, is_asking, view }
+        Self { sale, switch, control, asking: Arc::new(Semaphore::new(1)), view: Mutex::default() }
     }
 
     async fn ask_control(

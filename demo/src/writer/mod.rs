@@ -1,19 +1,22 @@
 //! Other ways to write a batch: without some [safeguards](Safeguard), and with faults at points around the
-//! write. Plugged into the inventory as its [`BatchWriter`].
+//! write. Plugged into the inventory as its [`BatchWriter`], and into the lock, to learn of releases.
 
 mod by_flags;
 pub(crate) mod tenures;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
+use fenced_lock::{Claim, ClaimStatus, Ticket, Token};
 use flash_sale::inventory::{
     Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
 use self::tenures::Tenures;
+use crate::decorated::Decoration;
 use crate::fault::{self, Point};
 use crate::safeguard::Safeguard;
 
@@ -28,6 +31,8 @@ pub struct Writer {
     digest: OnceCell<String>,
     /// The tenures in which this instance sold.
     pub(crate) tenures: Tenures,
+    /// The status of each claim that was not released yet.
+    claims: Mutex<HashMap<Claim, watch::Receiver<ClaimStatus>>>,
 }
 
 impl Writer {
@@ -118,6 +123,27 @@ impl BatchWriter for Writer {
                 self.tenures.until_now(token, refused);
             }
             written
+        })
+    }
+}
+
+/// A lock service with [`Point::BeforeRelease`] before a claim is released or handed over. Only claims count under
+/// which this writer wrote: not those of waiters, nor that of a sale's start.
+impl Decoration<Token> for Arc<Writer> {
+    fn ticket(&self, claim: &Claim, ticket: Ticket) -> Ticket {
+        self.claims.lock().insert(claim.clone(), ticket.status.clone());
+        ticket
+    }
+
+    fn before_release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let status = self.claims.lock().remove(claim);
+            let status = status.map(|status| *status.borrow());
+            if let Some(ClaimStatus::Granted(token)) = status
+                && self.tenures.until_now(token, false)
+            {
+                fault::at(Point::BeforeRelease).await;
+            }
         })
     }
 }

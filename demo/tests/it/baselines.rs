@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use demo::baselines::{self, LockMode};
 use etcd_client::{Client, GetOptions, LeaseStatus};
-use fenced_lock::{EtcdOptions, Token};
+use fenced_lock::EtcdOptions;
 use flash_sale::inventory::{Item, Outcome};
 use flash_sale::sale::{Sale, SaleContext, SaleError, SaleOptions};
-use testkit::shared::{Raw, fresh_database};
+use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd};
-use tokio::task::JoinSet;
 
 use crate::support::store::{connect, order};
 
@@ -76,115 +75,47 @@ impl Lab {
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Two instances, 60 orders at once for 40 units; returns the orders in the ledger and their tokens.
-async fn sells_out(mode: LockMode) -> Vec<Option<i64>> {
+/// An order that gives up at its time, a buyer who goes away and a sale that closes take nothing and leave nothing.
+async fn leaves_nothing(mode: LockMode) {
     let lab = Lab::new().await;
-    let sales = [lab.sale(mode, "a", PATIENCE).await, lab.sale(mode, "b", PATIENCE).await];
-    sales[0].start(&Item::DEFAULT, 40).await.unwrap();
-    let mut buyers = JoinSet::new();
-    for number in 0..60 {
-        let sale = sales[number % 2].clone();
-        buyers.spawn(async move { sale.reduce(order(&format!("order-{number}"), 1)).await });
-    }
-    let outcomes = within("all orders are answered", buyers.join_all()).await;
-    let mut sold = 0;
-    for outcome in outcomes {
-        match outcome.unwrap() {
-            Outcome::Reserved(_) => sold += 1,
-            Outcome::SoldOut { remaining } => assert_eq!(remaining, 0),
-            other => panic!("no two orders have the same id: {other:?}"),
-        }
-    }
-    assert_eq!(sold, 40);
-    let mut redis = Raw::connect(&lab.redis).await;
-    assert_eq!((redis.run::<i64>("GET stock").await, redis.run::<i64>("GET lucky").await), (0, 40));
-    let ledger = sales[1].ledger(&Item::DEFAULT, 0, 100).await.unwrap();
-    for sale in sales {
-        within("the sale is closed", sale.close()).await;
-    }
-    lab.assert_nothing_is_left().await;
-    ledger.into_iter().map(|accepted| accepted.token.map(Token::revision)).collect()
-}
-
-/// Each order under a token of its own, in the order of the queue.
-#[tokio::test]
-async fn recipe_sells_exactly_the_stock() {
-    let tokens = sells_out(LockMode::EtcdRecipe).await;
-    assert_eq!(tokens.len(), 40);
-    assert!(tokens.iter().all(Option::is_some) && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-}
-
-/// `etcd-rpc` keeps no ledger.
-#[tokio::test]
-async fn others_sell_exactly_the_stock() {
-    assert_eq!(sells_out(LockMode::EtcdRpc).await, [None; 0]);
-    assert_eq!(sells_out(LockMode::AtomicScript).await, [None; 40]);
-}
-
-/// An order gives up at its time, takes nothing and leaves nothing; the next one is served.
-async fn gives_up(mode: LockMode) {
-    let lab = Lab::new().await;
-    let sale = lab.sale(mode, "a", Duration::from_secs(1)).await;
-    sale.start(&Item::DEFAULT, 5).await.unwrap();
+    let hasty = lab.sale(mode, "a", Duration::from_secs(1)).await;
+    let patient = lab.sale(mode, "b", PATIENCE).await;
+    hasty.start(&Item::DEFAULT, 5).await.unwrap();
     lab.hold().await;
-    let refused = within("it gives up", sale.reduce(order("late", 1))).await;
-    assert!(matches!(refused, Err(SaleError::WaitTooLong { .. })), "{refused:?}");
-    eventually("its claim is gone", async || sale.queue(&Item::DEFAULT).await.unwrap().len() == 1)
-        .await;
-    assert_eq!(sale.stock(&Item::DEFAULT).await.unwrap().stock, 5);
-    lab.give_back().await;
-    let served = sale.reduce(order("late", 1)).await;
-    assert!(matches!(served, Ok(Outcome::Reserved(_))), "{served:?}");
-    sale.close().await;
-    lab.assert_nothing_is_left().await;
-}
-
-#[tokio::test]
-async fn orders_give_up_in_time() {
-    for mode in [LockMode::EtcdRecipe, LockMode::EtcdRpc] {
-        gives_up(mode).await;
-    }
-}
-
-/// A waiter that goes away takes its claim with it, and `close` answers one that stays.
-async fn waiters_leave(mode: LockMode) {
-    let lab = Lab::new().await;
-    let sale = lab.sale(mode, "a", PATIENCE).await;
-    sale.start(&Item::DEFAULT, 5).await.unwrap();
-    lab.hold().await;
-    let waits = |claims| {
-        let sale = sale.clone();
-        async move {
-            let what = format!("{claims} claims");
-            eventually(&what, async || sale.queue(&Item::DEFAULT).await.unwrap().len() == claims)
-                .await;
-        }
+    let claims = async |claims| {
+        let are = async || hasty.queue(&Item::DEFAULT).await.unwrap().len() == claims;
+        eventually(&format!("{claims} claims"), are).await;
     };
-    let buyer = tokio::spawn({
-        let sale = sale.clone();
-        async move { sale.reduce(order("gone", 1)).await }
-    });
-    waits(2).await;
-    buyer.abort();
-    waits(1).await;
+    let refused = within("it gives up", hasty.reduce(order("late", 1))).await;
+    assert!(matches!(refused, Err(SaleError::WaitTooLong { .. })), "{refused:?}");
+    claims(1).await;
 
-    let buyer = tokio::spawn({
-        let sale = sale.clone();
-        async move { sale.reduce(order("patient", 1)).await }
-    });
-    waits(2).await;
-    within("the sale is closed", sale.close()).await;
+    let buy = |id: &str| {
+        let (sale, order) = (patient.clone(), order(id, 1));
+        tokio::spawn(async move { sale.reduce(order).await })
+    };
+    let buyer = buy("gone");
+    claims(2).await;
+    buyer.abort();
+    claims(1).await;
+    let buyer = buy("patient");
+    claims(2).await;
+    within("the sale is closed", patient.close()).await;
     assert!(matches!(buyer.await.unwrap(), Err(SaleError::Stopping)));
-    assert_eq!(lab.leases().await, [0; 0]);
+    claims(1).await;
+
+    assert_eq!(hasty.stock(&Item::DEFAULT).await.unwrap().stock, 5);
     lab.give_back().await;
+    let served = hasty.reduce(order("late", 1)).await;
+    assert!(matches!(served, Ok(Outcome::Reserved(_))), "{served:?}");
+    hasty.close().await;
     lab.assert_nothing_is_left().await;
-    assert_eq!(sale.stock(&Item::DEFAULT).await.unwrap().stock, 5);
 }
 
 #[tokio::test]
-async fn waiters_leave_nothing() {
+async fn who_goes_leaves_nothing() {
     for mode in [LockMode::EtcdRecipe, LockMode::EtcdRpc] {
-        waiters_leave(mode).await;
+        leaves_nothing(mode).await;
     }
 }
 

@@ -59,6 +59,9 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
 /// Where the second instance listens, beyond the first one.
 pub(crate) const SECOND: u16 = 10;
 
+/// Where the instances of two locks listen, beyond the first one.
+pub(crate) const ALL: [u16; 4] = [0, SECOND, 2 * SECOND, 3 * SECOND];
+
 /// A demo of two instances, whose temporary files are all in one directory. It ends with this value.
 pub(crate) struct Demo {
     process: Child,
@@ -70,7 +73,7 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn start(args: &[&str]) -> Self {
-        Self::start_at(reserve(&[0, SECOND]), args, |_| {})
+        Self::start_at(reserve(&ALL), args, |_| {})
     }
 
     /// The same once its first sale is over.
@@ -131,7 +134,7 @@ impl Demo {
             let (_, rest) = line.split_once(" answers on 127.0.0.1:")?;
             rest.split(' ').next()?.parse().ok()
         });
-        let mut ports = [self.port, self.port + SECOND].into_iter().chain(server_ports);
+        let mut ports = ALL.into_iter().map(|offset| self.port + offset).chain(server_ports);
         files == 0
             && ports.all(is_free)
             && processes(&self.temp.path().to_string_lossy()).is_empty()

@@ -1,16 +1,15 @@
 //! The demo as its users run it: verdicts, error messages, and nothing left behind.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::ports::{is_free, reserve};
+use testkit::ports::reserve;
 use testkit::processes::processes;
 use testkit::wait::eventually;
 use testkit::{PrivateZooKeeper, probe};
 use tokio::process::Command;
 
-use crate::launch::{Demo, PROGRAM, SECOND};
+use crate::launch::{ALL, Demo, PROGRAM, SECOND};
 
 /// How a demo ended that left nothing behind, and what it said.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ async fn ended(args: &[&str]) -> Ended {
 
 /// The same with a change of its command.
 async fn ended_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Ended {
-    let mut demo = Demo::start_at(reserve(&[0, SECOND]), args, change);
+    let mut demo = Demo::start_at(reserve(&ALL), args, change);
     let code = demo.end().await.code();
     demo.assert_everything_is_gone();
     Ended { code, stderr: demo.stderr(), said: demo.said }
@@ -151,7 +150,7 @@ async fn dead_instance_is_reported() {
 /// Goal: a taken port is reported before anything is started.
 #[tokio::test]
 async fn a_taken_port_is_reported() {
-    let port = reserve(&[0, SECOND]);
+    let port = reserve(&ALL);
     let taken = port + SECOND;
     let listener = std::net::TcpListener::bind(("127.0.0.1", taken)).unwrap();
     let mut demo = Demo::start_at(port, &["--once"], |_| {});
@@ -207,18 +206,13 @@ fn without_etcd(command: &mut Command) {
 #[tokio::test]
 async fn two_locks_sell_one_after_the_other() {
     let args = ["--once", "--lock", "redis", "--beside", "file"];
-    let port = reserve(&[0, SECOND, 2 * SECOND, 3 * SECOND]);
-    let mut demo = Demo::start_at(port, &args, without_etcd);
-    let status = demo.end().await;
-    assert_eq!(status.code(), Some(0), "{}{}", demo.said, demo.stderr());
-    let said = demo.said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let demo = ended_with(&args, without_etcd).await;
+    assert_eq!(demo.code, Some(0), "{demo:?}");
     for lock in ["the lock in Redis", "the lock in a directory"] {
         let verdict = format!("{lock}, the lock's fence. 300 of 300 sold");
-        assert!(said.contains(&verdict), "{said}");
+        assert!(demo.words().contains(&verdict), "{demo:?}");
     }
-    assert_eq!(said.matches("PASS").count(), 2, "{said}");
-    assert!((2..4).all(|n| is_free(port + n * SECOND)));
-    demo.assert_everything_is_gone();
+    assert_eq!(demo.said.matches("PASS").count(), 2, "{demo:?}");
 }
 
 /// Goal: a fence that the lock does not have is refused, with those that can be chosen.
@@ -229,40 +223,27 @@ async fn a_lock_without_tokens_has_no_fence_of_its_own() {
     assert!(demo.stderr.contains("choose --fence store or none"), "{demo:?}");
 }
 
-/// Goal: without etcd, the message says how to install it.
+/// Goal: without etcd, the message says how to install it. A failure half-way is reported with its cause, and all processes
+/// are gone. Method: at first no program is on the `PATH`, and then etcd, and a Redis that does not start.
 #[tokio::test]
-async fn a_missing_etcd_is_reported() {
-    let empty = tempfile::tempdir().unwrap();
-    let demo = ended_with(&["--once"], |command| {
-        command.env("PATH", empty.path());
-    });
-    let demo = demo.await;
-    assert_eq!(demo.code, Some(2), "{demo:?}");
-    for words in ["is not installed", "make setup", "apt-get install", "dnf", "brew"] {
-        assert!(demo.stderr.contains(words), "{demo:?}");
-    }
-}
-
-/// Goal: a failure half-way is reported with its cause, and all processes are gone. Method: a Redis
-/// that does not start, beside the real etcd.
-#[tokio::test]
-async fn failure_half_way_leaves_nothing() {
+async fn a_missing_etcd_and_a_redis_that_fails_are_reported() {
     let programs = tempfile::tempdir().unwrap();
+    let fails = async |all_words: &[&str]| {
+        let demo = ended_with(&["--once"], |command| {
+            command.env("PATH", programs.path());
+        });
+        let demo = demo.await;
+        assert_eq!(demo.code, Some(2), "{demo:?}");
+        for words in all_words {
+            assert!(demo.stderr.contains(words), "{words}: {demo:?}");
+        }
+    };
+    fails(&["is not installed", "make setup", "apt-get install", "dnf", "brew"]).await;
     let path = std::env::var_os("PATH").unwrap();
     let etcd = std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file());
     std::os::unix::fs::symlink(etcd.unwrap(), programs.path().join("etcd")).unwrap();
-    executable(&programs.path().join("redis-server"), "echo the disk is on fire; exit 3");
-    let demo = ended_with(&["--once"], |command| {
-        command.env("PATH", programs.path());
-    });
-    let demo = demo.await;
-    assert_eq!(demo.code, Some(2), "{demo:?}");
-    for words in ["Redis ended before it answered", "exit status: 3", "the disk is on fire"] {
-        assert!(demo.stderr.contains(words), "{demo:?}");
-    }
-}
-
-fn executable(path: &Path, script: &str) {
-    std::fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let redis = programs.path().join("redis-server");
+    std::fs::write(&redis, "#!/bin/sh\necho the disk is on fire; exit 3\n").unwrap();
+    std::fs::set_permissions(redis, std::fs::Permissions::from_mode(0o755)).unwrap();
+    fails(&["Redis ended before it answered", "exit status: 3", "the disk is on fire"]).await;
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use demo::locks::Server;
+use demo::locks::{LockServer, Server};
 use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
@@ -306,7 +306,7 @@ async fn of_a_server(
     if fault == Fault::Leader {
         // after a trial, an election may be under way
         until("the servers have a leader", SERVER_BOUND, async || {
-            let leads = servers.all.members.iter().map(|member| member.is_leader());
+            let leads = servers.all.members.iter().map(LockServer::is_leader);
             let leader = join_all(leads).await.into_iter().position(|leads| leads);
             victim = leader.unwrap_or_default();
             Ok(leader.is_some())
@@ -321,7 +321,7 @@ async fn of_a_server(
     if fault == Fault::Leader {
         takeover = served().await;
     }
-    victim.restart().await?;
+    victim.restart(&[]).await?;
     if fault == Fault::Server {
         takeover = served().await;
     }
@@ -431,8 +431,8 @@ async fn until_served(
 async fn fake_clocks(servers: &mut Servers) -> Result<Vec<PathBuf>> {
     let mut clocks = Vec::new();
     for member in &mut servers.all.members {
-        // in the server's own directory, since it may be another user
-        let clock = member.dir().join("clock");
+        // beside the server's log, in its own directory: it may run as another user
+        let clock = member.child().log().with_file_name("clock");
         std::fs::write(&clock, "+0")?;
         let launcher = [
             "/usr/bin/env".to_owned(),
@@ -442,7 +442,7 @@ async fn fake_clocks(servers: &mut Servers) -> Result<Vec<PathBuf>> {
             // in seconds: how long it goes on with what it has read
             "FAKETIME_CACHE_DURATION=1".to_owned(),
         ];
-        member.restart_under(&launcher).await?;
+        member.restart(&launcher).await?;
         clocks.push(clock);
     }
     Ok(clocks)

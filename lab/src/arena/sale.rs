@@ -130,7 +130,7 @@ async fn load(
         "--requests {requests} --concurrency {connections} --stock {stock} --timeout 5m --alone"
     );
     let args: Vec<_> = flags.split(' ').map(str::to_owned).chain(cluster.urls()).collect();
-    Ok(Load::start(cluster, &args, false)?.report(LONGEST_RUN * 5).await?)
+    Load::start(&cluster.program, &cluster.dir, &args, false)?.report(LONGEST_RUN * 5).await
 }
 
 /// Sales with a fault of the holder between reading and writing, without a fence or with this one. Returns also what
@@ -211,5 +211,5 @@ async fn revive(cluster: &mut Cluster) -> Result<()> {
     let ended = async { Ok(instances[1].child.wait().await?) };
     within("the killed instance ends", ENDING, ended).await?;
     instances[1].start_again(program, dir).await?;
-    Ok(instances[1].until_ready().await?)
+    instances[1].until_ready().await
 }

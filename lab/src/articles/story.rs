@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use demo::locks::{AnyLock, LockMode, LockServers, Server};
+use demo::locks::{AnyLock, LockMode, LockServer, LockServers, Server};
 use fenced_lock::{Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;
@@ -133,7 +133,7 @@ impl Servers {
                 for _ in 0..nodes {
                     servers.push(PrivateRedis::start_in(&dir, in_memory()).await?);
                 }
-                LockServers::of(servers)
+                LockServers::of(LockServer::Redis, servers)
             }
             server => LockServers::start_members(server, 1, &dir).await?,
         };
@@ -273,7 +273,7 @@ impl Story<'_> {
                 let mut expire = redis::cmd("PEXPIREAT");
                 expire.arg(&self.shop.lock).arg(1).query_async::<()>(&mut redis).await?;
             }
-            Accident::Restart => self.servers.lock.members[1].restart().await?,
+            Accident::Restart => self.servers.lock.members[1].restart(&[]).await?,
             _ => {}
         }
         Ok(())

@@ -203,7 +203,7 @@ impl Case {
     /// queue, and a load pays for earlier ones. Sends the orders and waits for the report.
     async fn run(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Report> {
         compact(&cluster.etcd[0]).await?;
-        Ok(self.start(cluster, rate)?.report(TIMEOUT).await?)
+        self.start(cluster, rate)?.report(TIMEOUT).await
     }
 
     /// Starts to send the orders; at so many a second in an open loop.
@@ -233,7 +233,7 @@ impl Case {
             flag("--probe-path", "/healthz".to_owned());
         }
         args.extend(cluster.urls().into_iter().take(self.instances));
-        Ok(Load::start(cluster, &args, false)?)
+        Load::start(&cluster.program, &cluster.dir, &args, false)
     }
 }
 

@@ -151,7 +151,7 @@ impl Run<'_> {
         args.extend((!others_order).then(|| "--alone".to_owned()));
         args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
-        Ok(Load::start(&scene.cluster, &args, false)?)
+        Load::start(&scene.cluster.program, &scene.cluster.dir, &args, false)
     }
 }
 
@@ -177,7 +177,8 @@ async fn check(
 ) -> Result<(Report, Vec<Violation>)> {
     let pause = format!("{}ms", longest_pause.as_millis());
     let args = ["check", &history.to_string_lossy(), "--longest-pause", &pause];
-    let checker = Load::start(&scene.cluster, &args.map(str::to_owned), false)?;
+    let checker =
+        Load::start(&scene.cluster.program, &scene.cluster.dir, &args.map(str::to_owned), false)?;
     let report = checker.report(CHECK_TIMEOUT).await?;
     let mut found = report.violations.clone();
     let is_found = |text: &str| report.violations.iter().any(|it| text.ends_with(&it.sentence));

@@ -116,7 +116,7 @@ impl Scene {
             proxied: self.case.proxied,
             one_endpoint: self.case.one_endpoint,
         };
-        Ok(self.cluster.add(spec).await?)
+        self.cluster.add(spec).await
     }
 
     /// Ends all processes and removes their files.
@@ -237,7 +237,7 @@ impl Scene {
     /// Restarts an instance that has ended, on its port. It need not be able to sell.
     pub(super) async fn start_again(&mut self, index: usize) -> Result<()> {
         let Cluster { instances, program, dir, .. } = &mut self.cluster;
-        Ok(instances[index].start_again(program, dir).await?)
+        instances[index].start_again(program, dir).await
     }
 
     /// Waits until an instance has ended by itself.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use demo::signals::{self, ENDINGS, Signals};
+use demo::signals::{self, Signals};
 use etcd_client::{CompactionOptions, ResponseHeader};
 use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions};
 use hyper::Method;
@@ -61,7 +61,7 @@ async fn ended(
     experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
 ) -> Result<ExitCode> {
     // whoever handles a signal does not pass "ignore" on, which `nohup` sets for SIGHUP: instances have its default
-    let mut signals = Signals::listen(&ENDINGS).context("signals cannot be listened to")?;
+    let mut signals = Signals::listen().context("signals cannot be listened to")?;
     let dir = OwnedDir::create().context("no temporary directory could be made")?;
     let result = tokio::select! {
         result = experiment(&dir) => result,

@@ -43,14 +43,12 @@ async fn two_locks_meet_the_same_fault() {
     page.until_reads("#left-promises", "in order · waiters told at once · volatile tokens").await;
     page.until_reads("#right-promises", "ends with its process").await;
     page.until_reads("#scoreboard", "No run yet.").await;
-    page.screenshot("two-locks-empty").await;
 
     // without a fence: the lock with a lease oversells, and the one that ends with its process does not
     run_both(&page, "pause", false).await;
     // the victim is found to be stopped
     page.until_reads("#left-lanes", "paused from").await;
     page.until_reads("#right-lanes", "paused from").await;
-    page.screenshot("two-locks-busy").await;
     until_both_end(&page).await;
     page.until_reads("#left-title", "FAIL").await;
     page.until_reads("#left-text", "200 too many").await;
@@ -72,7 +70,6 @@ async fn two_locks_meet_the_same_fault() {
             one.left + 3 < other.right && other.left + 3 < one.right));
         return [both('left'), both('right')]";
     assert_eq!(page.run(overlap).await, json!([true, false]));
-    page.screenshot("two-locks-paused").await;
 
     // with the fence
     run_both(&page, "pause", true).await;
@@ -121,7 +118,6 @@ async fn two_locks_meet_the_same_fault() {
     for device in [Device { dark: true, ..PHONE }, PHONE, Device { width: 320, ..PHONE }] {
         page.become_device(device).await;
         assert_fits(&page).await;
-        page.screenshot(&format!("two-locks-{}-{}", device.width, device.dark)).await;
     }
     assert_eq!(page.complaints().await, Vec::<String>::new());
 }
@@ -148,7 +144,6 @@ async fn a_sale_that_is_away_is_said_to_be() {
         page.until_reads(&format!("#right-lanes li:{lane}-child"), "does not answer").await;
     }
     assert_eq!(page.text("#right-name").await, "Redis lock");
-    page.screenshot("two-locks-one-away").await;
     start_both(&page).await;
     page.until_reads("#left-title", "PASS").await;
     page.until_reads("#scoreboard", "file lock").await;
@@ -188,7 +183,6 @@ async fn what_was_tried_stays() {
     page.click("#preset-no-lock").await;
     page.until_reads("#scoreboard tbody tr:first-child", "no lock – none").await;
     page.until_reads("#scoreboard tbody tr:first-child", "FAIL").await;
-    page.screenshot("scoreboard").await;
     page.assert_is_accessible().await;
     page.become_device(DESKTOP).await;
 

@@ -152,23 +152,10 @@ impl Tab {
         entries.filter(|entry| entry.level == "SEVERE").map(|entry| entry.message).collect()
     }
 
-    /// Saves the whole page as `target/screenshots/NAME.png`.
-    pub(super) async fn screenshot(&self, name: &str) {
-        self.capture(json!({ "captureBeyondViewport": true }), name).await;
-    }
-
-    /// The same for the part in view.
-    pub(super) async fn view(&self, name: &str) {
-        self.capture(json!({}), name).await;
-    }
-
-    /// The same for a rectangle at the top left of the page.
+    /// Saves a rectangle at the top left of the page as `target/screenshots/NAME.png`.
     pub(super) async fn picture(&self, name: &str, width: u32, height: u32) {
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
-        self.capture(json!({ "captureBeyondViewport": true, "clip": clip }), name).await;
-    }
-
-    async fn capture(&self, params: Value, name: &str) {
+        let params = json!({ "captureBeyondViewport": true, "clip": clip });
         let image = self.devtools("Page.captureScreenshot", params).await;
         let image = base64::prelude::BASE64_STANDARD.decode(image["data"].as_str().unwrap());
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/screenshots");

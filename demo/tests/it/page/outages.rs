@@ -5,7 +5,6 @@ use serde_json::json;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::Shop;
-use crate::launch::Demo;
 
 /// Goal: the page notices that its instance is down, says so, and reconnects by itself.
 #[tokio::test]
@@ -23,7 +22,6 @@ async fn the_instance_goes_away_and_comes_back() {
     assert_eq!(page.number("#stock").await, Some(40));
     page.click("#preset-lock").await;
     page.until_reads("#form-error", "does not answer").await;
-    page.screenshot("connection-lost").await;
     // alerts do not cover the focused element, not even at the end of the page
     for width in [390, 1440] {
         page.become_device(Device { width, ..DESKTOP }).await;
@@ -37,7 +35,6 @@ async fn the_instance_goes_away_and_comes_back() {
             let is_free = async || page.run(&focused).await == json!([true, true]);
             testkit::wait::eventually(&format!("{selector} at {width}"), is_free).await;
         }
-        page.view(&format!("troubles-{width}")).await;
     }
     page.become_device(DESKTOP).await;
 
@@ -76,10 +73,6 @@ async fn an_instance_that_stands_still_is_noticed() {
     assert_eq!(page.run("return window.closesWhenLost").await, 0);
     page.until_reads("#troubles", "has lost its instance").await;
     assert_eq!(page.text("#rate").await, "–");
-    page.screenshot("stands-still").await;
-    page.become_device(PHONE).await;
-    page.screenshot("stands-still-phone").await;
-    page.become_device(DESKTOP).await;
     shop.signal_instance(Signal::CONT);
     page.until_reads("#link-text", "live").await;
     assert_eq!(page.text("#link-age").await, "");
@@ -96,9 +89,6 @@ async fn a_page_without_any_news_is_not_blank() {
     page.until_reads("#link-text", "no answer yet").await;
     page.until_reads("#words-title", "Why a lock").await;
     assert_eq!(page.text("#proof-text").await, "not known yet");
-    page.screenshot("no-news-phone").await;
-    page.become_device(DESKTOP).await;
-    page.screenshot("no-news-wide").await;
 
     // the state before any script has run
     page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link").await;
@@ -123,7 +113,6 @@ async fn etcd_goes_away_and_comes_back() {
     // because etcd does not answer, or because the session has ended by now
     page.until_reads("#holder-name", "not known: ").await;
     page.until_reads("#queue-none", "not known").await;
-    page.screenshot("etcd-away").await;
     // etcd stays the stated reason after the lease has expired
     page.until_reads("#notes", "did not renew its lease").await;
     assert!(
@@ -146,7 +135,6 @@ async fn redis_goes_away_and_comes_back() {
     shop.redis.kill().await.unwrap();
     page.until_reads("#troubles [data-kind=redis-away]", "the last known ones").await;
     assert_eq!(page.number("#stock").await, Some(40));
-    page.screenshot("redis-away").await;
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "could not begin").await;
 
@@ -164,18 +152,4 @@ async fn a_page_opened_without_redis_knows_of_no_sale() {
     page.until_reads("#troubles [data-kind=redis-away]", "Redis").await;
     assert_eq!(page.text("#proof-text").await, "not known");
     assert!(!page.text("#troubles").await.contains("last known"));
-}
-
-/// Goal: a page that has lost its instance links to another one.
-#[tokio::test]
-async fn a_page_without_its_instance_links_to_another() {
-    let demo = Demo::with(&[]).await;
-    let page = demo.live_page().await;
-    page.run("document.querySelector('.by-hand').open = true").await;
-    page.until_reads("#kills button", "(serves this page)").await;
-    page.click("#kills button").await;
-    let other = format!("http://127.0.0.1:{}", demo.port + 10);
-    page.until_reads("#troubles a", &other).await;
-    page.go(&other).await;
-    page.until_reads("#link-text", &format!("live from instance {}", demo.port + 10)).await;
 }

@@ -5,12 +5,12 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions, ports};
 use tokio::process::Child;
 
 use super::browser::{DESKTOP, Tab};
-use crate::launch::{self, Demo};
+use crate::launch::{self, ALL, Demo};
 
 impl Demo {
     /// Starts a demo that may have two locks, with these flags, and waits until its first sale is over.
     pub(super) async fn with(flags: &[&str]) -> Self {
-        Self::on_port(ports::reserve(&[0, 10, 20, 30]), flags).await
+        Self::on_port(ports::reserve(&ALL), flags).await
     }
 
     /// The same with its first instance on this port.

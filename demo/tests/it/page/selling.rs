@@ -59,7 +59,6 @@ async fn with_the_lock_the_sale_is_right() {
 
     page.run("document.querySelector('#tenures-details').open = true").await;
     page.until_reads("#tenures", &demo.port.to_string()).await;
-    page.screenshot("with-the-lock").await;
     page.assert_no_complaints().await;
 }
 
@@ -89,7 +88,6 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
         page.until_reads("#rate-all", "all instances").await;
         assert!(!page.is_shown("#rate-key").await);
     }
-    page.screenshot("without-a-lock").await;
 
     // and back to the lock on the same page
     page.click("#preset-lock").await;
@@ -100,44 +98,43 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     page.assert_no_complaints().await;
 }
 
-/// A page that shows a sale under this lock and its first order.
-async fn one_sold_under(lock: &str) -> (Shop, Tab) {
-    let shop = Shop::empty(&["--lock", lock]).await;
-    shop.sell(5).await;
-    let page = Tab::open(&shop.url(), DESKTOP).await;
-    page.until_reads("#stock", "5").await;
-    page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
-    page.until_reads("#lucky", "1").await;
-    (shop, page)
-}
-
-/// Goal: under a lock without visible claims and without a ledger, the page says so, and not that etcd is down.
+/// Goal: under a lock without a ledger, or whose queue is not watched, the page says so, and neither that etcd is down nor
+/// that the lock is free.
 #[tokio::test]
 async fn what_a_sale_keeps_no_record_of_is_said() {
-    let (_shop, page) = one_sold_under("etcd-rpc").await;
-    page.until_reads("#orders-none", "no ledger").await;
-    page.until_reads("#rate-all", "all instances").await;
-    page.until_reads("#holder-name", "etcd's own lock").await;
-    page.until_reads("#timeline-note", "no tenures").await;
-    // a run that needs the lock is refused
-    page.click("#preset-pause").await;
-    page.until_reads("#form-error", "another guard").await;
-    page.screenshot("without-a-ledger").await;
-    page.assert_no_complaints().await;
-}
-
-/// Goal: under a lock whose queue is not watched, the page says so, and neither that etcd is down nor that the lock is free.
-#[tokio::test]
-async fn a_queue_that_is_not_watched_is_not_taken_for_an_outage() {
-    let (_shop, page) = one_sold_under("etcd-recipe").await;
-    page.until_reads("#holder-name", "queues in etcd for itself").await;
-    page.until_reads("#lock-words", "not watched here").await;
-    page.until_reads("#timeline-note", "no tenures").await;
-    let shown = page.text("main").await;
-    for untrue in ["does not answer", "No instance has held", "No instance queues"] {
-        assert!(!shown.contains(untrue), "{untrue}: {shown}");
+    for (lock, said) in [
+        (
+            "etcd-rpc",
+            &[
+                ("#holder-name", "etcd's own lock"),
+                ("#orders-none", "no ledger"),
+                ("#rate-all", "all instances"),
+            ][..],
+        ),
+        (
+            "etcd-recipe",
+            &[("#holder-name", "queues in etcd for itself"), ("#lock-words", "not watched here")],
+        ),
+    ] {
+        let shop = Shop::empty(&["--lock", lock]).await;
+        shop.sell(5).await;
+        let page = Tab::open(&shop.url(), DESKTOP).await;
+        page.until_reads("#stock", "5").await;
+        page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
+        page.until_reads("#lucky", "1").await;
+        page.until_reads("#timeline-note", "no tenures").await;
+        for (selector, words) in said {
+            page.until_reads(selector, words).await;
+        }
+        let shown = page.text("main").await;
+        for untrue in ["does not answer", "No instance has held", "No instance queues"] {
+            assert!(!shown.contains(untrue), "{lock}: {untrue}: {shown}");
+        }
+        // a run that needs the lock is refused
+        page.click("#preset-pause").await;
+        page.until_reads("#form-error", "another guard").await;
+        page.assert_no_complaints().await;
     }
-    page.assert_no_complaints().await;
 }
 
 /// Goal: a visitor chooses the size of a sale; an invalid size gets a message and sends nothing.
@@ -199,50 +196,35 @@ async fn a_paused_holder_meets_the_fence_or_does_not() {
     let seen: Vec<_> = seen.as_array().unwrap().iter().filter_map(|note| note.as_str()).collect();
     assert!(!seen.is_empty(), "no instance waited");
     assert!(!seen.iter().any(|note| note.contains("Nothing changes")), "{seen:?}");
-    page.screenshot("paused-with-the-fence").await;
 
     page.click("#preset-pause-no-fence").await;
     page.until_reads("#verdict-run", "without the fence").await;
     page.until_reads("#verdict-title", "Wrong").await;
     page.until_reads("#fence-token", "off").await;
-    page.screenshot("paused-without-the-fence").await;
     page.assert_no_complaints().await;
 }
 
-/// Goal: the page shows that an instance was killed, and the sale is correct all the same.
+/// Goal: the page shows that an instance was killed, in a run and by hand, and that it restarts and sells. If it is the one
+/// that serves the page, the page links to another one and reconnects by itself.
 #[tokio::test]
-async fn a_killed_instance_is_seen_to_go() {
-    let demo = Demo::with(&[]).await;
-    let page = demo.live_page().await;
-    page.click("#preset-kill").await;
-    page.until_reads("#verdict-run", "was killed").await;
-    page.run("document.querySelector('.by-hand').open = true").await;
-    page.until_reads("#kills", "(is down)").await;
-    page.until_reads("#notes", &(demo.port + 10).to_string()).await;
-    page.until_reads("#verdict-title", "Correct").await;
-    page.screenshot("an-instance-killed").await;
-    page.assert_no_complaints().await;
-}
-
-/// Goal: an instance that was killed by hand restarts, is shown as up, and sells. If it is the one that serves the page, the
-/// page reconnects by itself.
-#[tokio::test]
-async fn a_killed_instance_is_seen_to_come_back() {
+async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     page.run("document.querySelector('.by-hand').open = true").await;
     let other = demo.port + 10;
-    page.until_reads("#kills button:nth-child(2)", &format!("Kill {other}")).await;
-    page.click("#kills button:nth-child(2)").await;
-    page.until_reads("#kills button:nth-child(2)", "(is down)").await;
-    assert_eq!(
-        page.run("return document.querySelector('#kills button:nth-child(2)').ariaDisabled").await,
-        "true"
-    );
+    let button = "#kills button:nth-child(2)";
+    page.click("#preset-kill").await;
+    page.until_reads("#verdict-run", "was killed").await;
+    page.until_reads(button, "(is down)").await;
+    page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#notes", &format!("{other} answers again.")).await;
-    assert_eq!(page.text("#kills button:nth-child(2)").await, format!("Kill {other}"));
-    assert!(page.is_shown("#kills button:nth-child(2)[aria-disabled=false]").await);
 
+    page.until_shown(&format!("{button}[aria-disabled=false]")).await;
+    assert_eq!(page.text(button).await, format!("Kill {other}"));
+    page.click(button).await;
+    page.until_reads(button, "(is down)").await;
+    assert!(page.is_shown(&format!("{button}[aria-disabled=true]")).await);
+    page.until_shown(&format!("{button}[aria-disabled=false]")).await;
     page.click("#start").await;
     page.until_reads("#proof-text", "nothing sold yet").await;
     let answer = probe::http(Method::POST, other, "/stock/reduce", "").await.unwrap();
@@ -254,10 +236,14 @@ async fn a_killed_instance_is_seen_to_come_back() {
     page.until_reads("#kills button:first-child", "(serves this page)").await;
     page.click("#kills button:first-child").await;
     page.until_reads("#link-text", "does not answer").await;
+    let other = format!("http://127.0.0.1:{other}");
+    page.until_reads("#troubles a", &other).await;
     page.until_reads("#link-text", "live").await;
     page.until_reads("#kills button:first-child", "(serves this page)").await;
     page.assert_shows_the_stock().await;
     assert_eq!(page.number("#sold").await, Some(1), "the sale is unchanged");
+    page.go(&other).await;
+    page.until_reads("#link-text", &format!("live from instance {}", demo.port + 10)).await;
 }
 
 /// Goal: the page of the service alone has no controls. Method: `flash_sale::serve`, without `lab`.
@@ -270,6 +256,5 @@ async fn without_the_laboratory_there_are_no_controls() {
     assert!(!page.is_shown("#try").await);
     assert!(!page.is_shown("#verdict").await);
     assert!(page.is_shown("#equation").await);
-    page.screenshot("empty-without-controls").await;
     page.assert_no_complaints().await;
 }

@@ -1,0 +1,140 @@
+//! A private server of a lock.
+
+use std::io;
+
+use hyper::Method;
+use testkit::{
+    Child, PrivateEtcd, PrivatePostgres, PrivateRedis, PrivateZooKeeper, ServerError, probe,
+};
+
+/// A private server of a lock.
+#[derive(Debug)]
+pub enum LockServer {
+    Etcd(PrivateEtcd),
+    Redis(PrivateRedis),
+    Postgres(PrivatePostgres),
+    ZooKeeper(PrivateZooKeeper),
+}
+
+impl LockServer {
+    /// Its address, as for `--lock-at`.
+    pub fn address(&self) -> String {
+        match self {
+            Self::Etcd(server) => server.endpoint(),
+            Self::Redis(server) => server.url(),
+            Self::Postgres(server) => server.url(),
+            Self::ZooKeeper(server) => server.address(),
+        }
+    }
+
+    /// Its process, and the name of the process in messages.
+    pub fn named_child(&mut self) -> (&'static str, &mut Child) {
+        match self {
+            Self::Etcd(server) => ("the lock's etcd", server.child()),
+            Self::Redis(server) => ("the lock's Redis", server.child()),
+            Self::Postgres(server) => ("PostgreSQL", server.child()),
+            Self::ZooKeeper(server) => ("ZooKeeper", server.child()),
+        }
+    }
+
+    pub fn child(&mut self) -> &mut Child {
+        self.named_child().1
+    }
+
+    /// Kills all of its processes; the data stay.
+    pub async fn kill(&mut self) -> io::Result<()> {
+        match self {
+            Self::Postgres(server) => server.crash().await,
+            other => other.child().kill().await.map(drop),
+        }
+    }
+
+    /// Starts it again, and waits until it answers. A `launcher` is a program that becomes the server, with its arguments.
+    pub async fn restart(&mut self, launcher: &[String]) -> Result<(), ServerError> {
+        match self {
+            Self::Etcd(server) => server.restart_under(launcher).await,
+            Self::Redis(server) => server.restart_under(launcher).await,
+            Self::Postgres(server) => server.restart_under(launcher).await,
+            Self::ZooKeeper(server) => server.restart_under(launcher).await,
+        }
+    }
+
+    /// Whether it is the leader of several.
+    pub async fn is_leader(&self) -> bool {
+        match self {
+            Self::Etcd(server) => {
+                let metrics = metrics(server).await.unwrap_or_default();
+                metrics.lines().any(|line| line == "etcd_server_is_leader 1")
+            }
+            Self::ZooKeeper(server) => server.is_leader().await,
+            _ => false,
+        }
+    }
+
+    /// Makes it count requests, if it does not count them anyway. Ends its connections.
+    pub async fn count_requests(&mut self) -> Result<(), ServerError> {
+        let Self::Postgres(server) = self else { return Ok(()) };
+        let failed = ServerError::system("PostgreSQL");
+        let load = "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'";
+        server.run(load).await.map_err(&failed)?;
+        server.restart().await?;
+        server.run("CREATE EXTENSION pg_stat_statements").await.map_err(&failed)?;
+        Ok(())
+    }
+
+    /// How many requests it has got so far by its own counters; `None` without such a counter. They include the
+    /// requests of this function, the same number each time. At a Redis only these commands count, and not those that a
+    /// script calls.
+    pub async fn requests(&self, redis_commands: &[&str]) -> Option<u64> {
+        match self {
+            // messages from its clients, also those on open streams
+            Self::Etcd(server) => {
+                let metrics = metrics(server).await?;
+                let lines = metrics.lines();
+                let counts = lines.filter(|line| line.starts_with("grpc_server_msg_received"));
+                Some(counts.filter_map(|line| number(line.rsplit(' ').next()?)).sum())
+            }
+            Self::Redis(server) => {
+                let info = probe::redis(server.port(), "INFO commandstats").await.ok()?;
+                let calls = |command: &&str| {
+                    let calls = info.split(&format!("cmdstat_{command}:calls=")).nth(1);
+                    number(calls.unwrap_or("0").split([',', '\r', '\n']).next()?)
+                };
+                redis_commands.iter().map(calls).sum()
+            }
+            // statements
+            Self::Postgres(server) => {
+                number(&server.run("SELECT sum(calls) FROM pg_stat_statements").await.ok()?)
+            }
+            // packets
+            Self::ZooKeeper(server) => {
+                let state = probe::zookeeper(server.port(), "mntr").await.ok()?;
+                number(state.lines().find_map(|line| line.strip_prefix("zk_packets_received"))?)
+            }
+        }
+    }
+
+    /// Stops it, and removes its files.
+    pub async fn remove(self) -> io::Result<()> {
+        match self {
+            Self::Etcd(server) => server.stop().await,
+            Self::Redis(server) => server.stop().await,
+            Self::Postgres(server) => server.stop().await,
+            Self::ZooKeeper(server) => server.stop().await,
+        }
+    }
+}
+
+async fn metrics(server: &PrivateEtcd) -> Option<String> {
+    Some(probe::http(Method::GET, server.port(), "/metrics", "").await.ok()?.1)
+}
+
+/// A count, which Prometheus may write as 1.5e+06.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count is no fraction"
+)]
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse::<f64>().ok().map(|count| count as u64)
+}
