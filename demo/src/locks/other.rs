@@ -144,21 +144,15 @@ impl LockKind for Etcd {
     }
 
     async fn is_leader(server: &Private<Self>) -> bool {
-        metrics(server)
-            .await
-            .is_some_and(|metrics| metrics.lines().any(|line| line == "etcd_server_is_leader 1"))
+        server.is_leader().await
     }
 
     /// Messages from its clients, also those on open streams.
     async fn requests(server: &Private<Self>, _: &[&str]) -> Option<u64> {
-        let metrics = metrics(server).await?;
+        let (_, metrics) = probe::http(Method::GET, server.port(), "/metrics", "").await.ok()?;
         let lines = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received"));
         Some(lines.filter_map(|line| number(line.rsplit(' ').next()?)).sum())
     }
-}
-
-async fn metrics(server: &PrivateEtcd) -> Option<String> {
-    Some(probe::http(Method::GET, server.port(), "/metrics", "").await.ok()?.1)
 }
 
 impl LockKind for Redis {

@@ -8,9 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
 use fenced_lock::Token;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisError, Script, cmd};
+use redis::{RedisError, RedisResult, Script, cmd};
 use rslock::{LockGuard, LockManager};
-use testkit::server::START_TIMEOUT;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -321,17 +320,13 @@ impl Client for Redlock {
 
 impl Part {
     async fn redis(&self) -> Result<MultiplexedConnection> {
-        connect(&self.at[0]).await
+        Ok(connect(&self.at[0]).await?)
     }
 }
 
 /// A connection of one client.
-pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
-    let patient = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(START_TIMEOUT))
-        .set_response_timeout(Some(START_TIMEOUT));
-    let client = redis::Client::open(url)?;
-    Ok(client.get_multiplexed_async_connection_with_config(&patient).await?)
+pub(crate) async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    testkit::redis::connect(&redis::Client::open(url)?).await
 }
 
 async fn delete(redis: &mut MultiplexedConnection, key: &str) -> Result<()> {

@@ -7,12 +7,12 @@ use etcd_client::Client;
 use loadtest::Report;
 use serde::Serialize;
 use testkit::LOCK_NAME;
+use testkit::wait::until;
 use tokio::time::Instant;
 
 use super::case::Case;
 use super::options::{BenchOptions, Contender, Measure};
 use crate::experiment::{Spread, counter, etcd_session, fault, float, in_proc, note};
-use crate::wait::until;
 use demo::cluster::Cluster;
 use demo::load::TIMEOUT;
 
@@ -64,7 +64,7 @@ pub(super) async fn memory(
     let load = waiting.start(cluster, None)?;
     until("all orders wait", PATIENCE, async || {
         let waiting = counter(port, "flash_sale_orders_waiting").await;
-        Ok(usize::try_from(waiting).is_ok_and(|waiting| waiting >= orders))
+        anyhow::Ok(usize::try_from(waiting).is_ok_and(|waiting| waiting >= orders))
     })
     .await?;
     let waiting = resident_bytes(pid).unwrap_or(idle);

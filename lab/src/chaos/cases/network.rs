@@ -51,7 +51,7 @@ async fn hold_write(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let late = |scene: &Scene| {
         let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
-        proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
+        proxy.map_or((0, 0), |proxy| (proxy.has_held_data().into(), proxy.marked_answers()))
     };
     let before = late(scene);
     scene.trigger(index, ABOUT_TO_WRITE, "").await?;
