@@ -85,7 +85,7 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
         notes: notes(history, &tally, &audit, no_ledger),
         message,
         tally,
-        lost: if no_ledger { 0 } else { audit.lost.0 },
+        lost: if no_ledger { 0 } else { audit.lost },
         longest_pause,
         slowest,
     }
