@@ -8,7 +8,6 @@ use loadtest::Report;
 use serde::Serialize;
 use testkit::Proxy;
 
-use super::costs::{EtcdCost, etcd_cost};
 use super::options::{BenchOptions, Contender, Measure};
 use crate::experiment::{Spread, compact, fault, note, rounds};
 use demo::cluster::{Cluster, Proxied, Spec};
@@ -254,20 +253,13 @@ impl Measured {
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
 impl Experiment {
-    /// Runs all rounds. Where handovers are measured, each round begins with what they cost etcd.
+    /// Runs all rounds.
     pub(super) async fn run(
         &mut self,
         cluster: &mut Cluster,
         options: &BenchOptions,
-        etcd: &mut Vec<EtcdCost>,
     ) -> Result<()> {
-        let commits = options.full_or_short(500, 10);
-        let mut cases = self.stages.iter().flatten();
-        let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
         for (round, place) in rounds(self.rounds, self.stages.len()) {
-            if hands_over && etcd.len() == round {
-                etcd.push(etcd_cost(&cluster.etcd[0].endpoint(), commits).await?);
-            }
             let stage = &self.stages[place];
             note(&format!("round {} of {}: {}", round + 1, self.rounds, stage[0].case.in_words()));
             let rates: Vec<_> = stage.iter().map(|one| self.rate(&one.case)).collect();

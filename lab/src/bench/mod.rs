@@ -21,7 +21,7 @@ use serde::Serialize;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
 use self::case::Measured;
-use self::costs::{EtcdCost, Memory};
+use self::costs::Memory;
 pub use self::options::{BenchOptions, Contender, Measure};
 use self::ratios::Finding;
 use crate::experiment::{self, FAULTS, Machine, machine, publish};
@@ -37,8 +37,6 @@ struct Results {
     /// What this machine cannot measure.
     left_out: Vec<String>,
     cases: Vec<Measured>,
-    /// In each round.
-    etcd: Vec<EtcdCost>,
     memory: Option<Memory>,
 }
 
@@ -66,7 +64,7 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut cluster =
         Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
     for mut experiment in case::experiments(options) {
-        experiment.run(&mut cluster, options, &mut results.etcd).await?;
+        experiment.run(&mut cluster, options).await?;
         results.cases.extend(experiment.stages.into_iter().flatten());
     }
     if options.measures(Measure::Memory) {
