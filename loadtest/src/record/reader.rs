@@ -121,17 +121,9 @@ impl Recorded {
         let attempts = orders().map(|order| u64::from(order.attempts)).sum();
         let ledger = self.histories.iter().map(|history| u64_from(history.ledger.len())).sum();
         let Some(end) = end else {
-            let missing = if ledger == 0 {
-                "the ledger, the state and the end of the run are missing"
-            } else {
-                "the end of the run is missing"
-            };
-            let until = orders().map(|order| order.ended).max().unwrap_or_default();
             return Err(format!(
-                "it is cut off: {attempts} attempts were recorded, until {}.{:03} s, but {missing}; the run \
-                 was killed, or could not read the end of the sale, so there is nothing to judge",
-                until / 1_000_000,
-                until / 1000 % 1000
+                "it is cut off: {attempts} attempts and {ledger} orders of the ledger were recorded, and no \
+                 end; the run was killed, or could not read the end of the sale, so there is nothing to judge"
             ));
         };
         let is_missing = |what: &str, found: u64, written: u64| {
