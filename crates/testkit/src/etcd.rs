@@ -177,7 +177,7 @@ impl PrivateEtcd {
         let mut all = Self::start_all(async |_| prepare(parent, members, &options)).await?;
         if options.secured.is_some() {
             all[0].add_users().await.map_err(ServerError::system("etcd"))?;
-            for keys in all.iter_mut().filter_map(|member| member.kind.keys.as_mut()) {
+            for keys in all.iter_mut().filter_map(|member| member.launch.kind.keys.as_mut()) {
                 keys.has_users = true;
             }
         }
@@ -186,7 +186,7 @@ impl PrivateEtcd {
 
     /// Adds `root` and [`USER`].
     async fn add_users(&self) -> Result<(), etcd_client::Error> {
-        let Some(keys) = &self.kind.keys else { return Ok(()) };
+        let Some(keys) = &self.launch.kind.keys else { return Ok(()) };
         let mut client = self.root().await?;
         let password = std::fs::read_to_string(&keys.password_file)?;
         for (user, password) in [("root", &keys.root_password), (USER, &password)] {
@@ -207,12 +207,12 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd does not answer.
     pub async fn root(&self) -> Result<Client, etcd_client::Error> {
-        self.kind.root(self.port()).await
+        self.launch.kind.root(self.port()).await
     }
 
     /// The flags of an instance for a secured etcd, besides the address.
     pub fn flags(&self) -> Vec<String> {
-        let Some(keys) = &self.kind.keys else { return Vec::new() };
+        let Some(keys) = &self.launch.kind.keys else { return Vec::new() };
         let user = ["--etcd-user", USER, "--etcd-password-file"].map(str::to_owned);
         let flags = keys.certificates.flags("etcd").chain(user);
         flags.chain([text(&keys.password_file)]).collect()
@@ -221,7 +221,7 @@ impl PrivateEtcd {
     /// The flags of `etcdctl`.
     pub fn tool_flags(&self) -> String {
         let endpoint = format!("--endpoints {}", self.endpoint());
-        let Some(Keys { certificates, password_file, .. }) = &self.kind.keys else {
+        let Some(Keys { certificates, password_file, .. }) = &self.launch.kind.keys else {
             return endpoint;
         };
         let password = password_file.display();
@@ -233,7 +233,7 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd does not answer.
     pub async fn rotate_password(&self) -> Result<(), etcd_client::Error> {
-        let Some(keys) = &self.kind.keys else { return Ok(()) };
+        let Some(keys) = &self.launch.kind.keys else { return Ok(()) };
         let password = password();
         write_secret(&keys.password_file, &password)?;
         self.root().await?.user_change_password(USER, password).await.map(drop)
@@ -241,7 +241,7 @@ impl PrivateEtcd {
 
     /// The certificates of a secured etcd.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.kind.keys.as_ref().map(|keys| &keys.certificates)
+        self.launch.kind.keys.as_ref().map(|keys| &keys.certificates)
     }
 
     /// Whether it leads its cluster, by its own word.
@@ -254,7 +254,7 @@ impl PrivateEtcd {
 
     /// The address for clients.
     pub fn endpoint(&self) -> String {
-        self.kind.endpoint(self.port())
+        self.launch.kind.endpoint(self.port())
     }
 }
 
@@ -277,7 +277,7 @@ fn prepare(
     let token = places[0].0.clone();
     let mut all: Vec<Launch<Etcd>> = Vec::with_capacity(members);
     for (name, port, peer_url) in places {
-        let dir = OwnedDir::create_under(parent)?;
+        let dir = OwnedDir::create_in(parent)?;
         // all members have those of the first one
         let keys = match (all.first(), options.secured) {
             (Some(first), _) => first.kind.keys.clone(),

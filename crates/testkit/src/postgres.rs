@@ -135,7 +135,7 @@ impl PrivatePostgres {
 
     /// The address for another user, and through another port.
     pub fn url_of(&self, user: &str, port: u16) -> String {
-        let mode = if self.kind.certificates.is_some() { "?sslmode=require" } else { "" };
+        let mode = if self.launch.kind.certificates.is_some() { "?sslmode=require" } else { "" };
         format!("postgres://{user}@127.0.0.1:{port}/postgres{mode}")
     }
 
@@ -149,7 +149,7 @@ impl PrivatePostgres {
 
     /// The certificates of a secured server.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.kind.certificates.as_ref()
+        self.launch.kind.certificates.as_ref()
     }
 
     /// Ends all its processes at once, as a crash of the machine does; the data stay for

@@ -164,19 +164,21 @@ impl PrivateRedis {
 
     /// The address, without user and password.
     pub fn url(&self) -> String {
-        self.kind.url(self.port())
+        self.launch.kind.url(self.port())
     }
 
     /// The flags of an instance.
     pub fn flags(&self) -> Vec<String> {
-        let Some(keys) = &self.kind.keys else { return vec!["--redis".to_owned(), self.url()] };
+        let Some(keys) = &self.launch.kind.keys else {
+            return vec!["--redis".to_owned(), self.url()];
+        };
         let file = ["--redis-file".to_owned(), text(&keys.address_file)];
         file.into_iter().chain(keys.certificates.flags("redis")).collect()
     }
 
     /// The flags of `redis-cli`.
     pub fn tool_flags(&self) -> String {
-        match &self.kind.keys {
+        match &self.launch.kind.keys {
             None => format!("-p {}", self.port()),
             Some(Keys { certificates, address_file, .. }) => {
                 format!("-u \"$(cat {})\" {certificates}", address_file.display())
@@ -189,7 +191,7 @@ impl PrivateRedis {
     /// # Errors
     /// When there is no answer, or Redis refuses.
     pub async fn run<T: FromRedisValue>(&self, line: &str) -> RedisResult<T> {
-        self.kind.run(self.port(), line).await
+        self.launch.kind.run(self.port(), line).await
     }
 
     /// Changes the password of [`USER`]. Both are valid until the file has the new one.
@@ -197,7 +199,7 @@ impl PrivateRedis {
     /// # Errors
     /// When Redis refuses.
     pub async fn rotate_password(&self) -> RedisResult<()> {
-        let Some(keys) = &self.kind.keys else { return Ok(()) };
+        let Some(keys) = &self.launch.kind.keys else { return Ok(()) };
         let new = password();
         self.run::<()>(&format!("ACL SETUSER {USER} >{new}")).await?;
         keys.write_address(self.port(), &new)?;
@@ -206,7 +208,7 @@ impl PrivateRedis {
 
     /// The certificates of a secured Redis.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.kind.keys.as_ref().map(|keys| &keys.certificates)
+        self.launch.kind.keys.as_ref().map(|keys| &keys.certificates)
     }
 }
 
@@ -262,7 +264,7 @@ pub(crate) fn command(line: &str) -> Cmd {
 }
 
 fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Launch<Redis>> {
-    let dir = OwnedDir::create_under(parent)?;
+    let dir = OwnedDir::create_in(parent)?;
     // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
     let [port, cluster_port] = free_ports()?;
     let mut args = flags([

@@ -180,7 +180,7 @@ impl PrivateRedis {
             ];
             // the sentinel keeps its state in the same file
             fs::write(&file, settings.join("\n"))?;
-            let kind = self.kind.for_sentinel_in(dir.path())?;
+            let kind = self.launch.kind.for_sentinel_in(dir.path())?;
             let mut args = vec![text(&file), "--sentinel".to_owned()];
             args.extend(kind.flags(port));
             Ok(Launch { args, dir, port, kind })

@@ -46,6 +46,7 @@ pub trait Kind: Sized {
 }
 
 /// A server that is ready to be started.
+#[derive(Debug)]
 pub(crate) struct Launch<K> {
     pub(crate) args: Vec<String>,
     pub(crate) dir: OwnedDir,
@@ -60,11 +61,8 @@ pub(crate) struct Launch<K> {
 pub struct Private<K> {
     // before the directory: it must end first
     child: Child,
-    dir: OwnedDir,
     program: PathBuf,
-    args: Vec<String>,
-    port: u16,
-    pub(crate) kind: K,
+    pub(crate) launch: Launch<K>,
 }
 
 impl<K: Kind> Private<K> {
@@ -76,8 +74,11 @@ impl<K: Kind> Private<K> {
         let program = K::program().ok_or_else(ServerError::not_installed::<K>)?;
         let start = async || {
             let prepared = prepare(&program).await.map_err(ServerError::system(K::NAME))?;
-            let spawned = prepared.into_iter().map(|launch| Self::spawn(&program, launch));
-            let mut all = spawned.collect::<Result<Vec<_>, _>>()?;
+            let mut all = Vec::with_capacity(prepared.len());
+            for launch in prepared {
+                let child = Self::child_of(&program, &launch)?;
+                all.push(Self { child, program: program.clone(), launch });
+            }
             // no member of a cluster answers before most of them run
             for server in &mut all {
                 server.until_ready().await?;
@@ -102,17 +103,9 @@ impl<K: Kind> Private<K> {
         Ok(all.remove(0))
     }
 
-    fn spawn(program: &Path, launch: Launch<K>) -> Result<Self, ServerError> {
-        let Launch { args, dir, port, kind } = launch;
-        let child = Self::child_of(program, &args, &dir, &kind)?;
-        Ok(Self { child, dir, program: program.to_owned(), args, port, kind })
-    }
-
     fn child_of(
         path: &Path,
-        args: &[String],
-        dir: &OwnedDir,
-        kind: &K,
+        Launch { args, dir, kind, .. }: &Launch<K>,
     ) -> Result<Child, ServerError> {
         let log = dir.path().join(format!("{}.log", K::NAME.to_lowercase()));
         let (end_signal, without_env, user) =
@@ -124,7 +117,7 @@ impl<K: Kind> Private<K> {
 
     /// Its port, on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.launch.port
     }
 
     /// The process: its id, its log, pause and resume.
@@ -139,7 +132,7 @@ impl<K: Kind> Private<K> {
 
     /// Where it keeps its data and its log.
     pub fn dir(&self) -> &Path {
-        self.dir.path()
+        self.launch.dir.path()
     }
 
     /// Ends it with SIGKILL; the data stay for [`restart`](Self::restart).
@@ -156,7 +149,7 @@ impl<K: Kind> Private<K> {
     /// When it does not end, ends again, or does not answer within [`START_TIMEOUT`].
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.child.stop().await.map_err(ServerError::system(K::NAME))?;
-        self.child = Self::child_of(&self.program, &self.args, &self.dir, &self.kind)?;
+        self.child = Self::child_of(&self.program, &self.launch)?;
         self.until_ready().await
     }
 
@@ -168,9 +161,9 @@ impl<K: Kind> Private<K> {
     pub async fn restart_under(&mut self, launcher: &[String]) -> Result<(), ServerError> {
         let mut words = launcher.to_vec();
         words.push(self.program.to_string_lossy().into_owned());
-        words.append(&mut self.args);
+        words.append(&mut self.launch.args);
         self.program = words.remove(0).into();
-        self.args = words;
+        self.launch.args = words;
         self.restart().await
     }
 
@@ -180,12 +173,12 @@ impl<K: Kind> Private<K> {
     /// When it does not end, or its directory cannot be removed.
     pub async fn stop(mut self) -> io::Result<()> {
         self.child.stop().await?;
-        self.dir.remove().await
+        self.launch.dir.remove().await
     }
 
     async fn until_ready(&mut self) -> Result<(), ServerError> {
-        let (kind, port, pid) = (&self.kind, self.port, self.child.pid());
-        let is_ready = async || kind.is_ready(port, pid).await;
+        let (Launch { kind, port, .. }, pid) = (&self.launch, self.child.pid());
+        let is_ready = async || kind.is_ready(*port, pid).await;
         until_ready(K::NAME, &mut self.child, START_TIMEOUT, is_ready).await
     }
 }

@@ -114,7 +114,7 @@ impl PrivateZooKeeper {
 
     /// The port with TLS and the certificates of a secured server.
     pub fn secured(&self) -> Option<(u16, &Certificates)> {
-        self.kind.secured.as_ref().map(|(port, certificates)| (*port, certificates))
+        self.launch.kind.secured.as_ref().map(|(port, certificates)| (*port, certificates))
     }
 }
 
@@ -139,7 +139,7 @@ fn prepare(
     }
     let mut all = Vec::with_capacity(members);
     for (number, port) in (1..).zip(ports) {
-        let dir = OwnedDir::create_under(parent)?;
+        let dir = OwnedDir::create_in(parent)?;
         let (file, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
         std::fs::create_dir(&data)?;
         std::fs::write(data.join("myid"), format!("{number}"))?;
