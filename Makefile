@@ -51,7 +51,7 @@ TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null ||
 TEST := $(CARGO) test --no-fail-fast
 
 # One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock.
-ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/postgres-tls,fenced-lock/redis-tls,fenced-lock/zookeeper-tls
+ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,fenced-lock/postgres-tls,fenced-lock/redis-tls,fenced-lock/zookeeper-tls
 
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 CHAOS := --cfg fenced_lock_chaos

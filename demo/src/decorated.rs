@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, GrantToken, Lease, Promises, QueueEntry, Released, Ticket, Token,
+    Backend, BackendFuture, Claim, GrantToken, Lease, Promises, PutMode, QueueEntry, Released,
+    Ticket, Token,
 };
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
@@ -51,13 +52,12 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
         Box::pin(async move { Ok(self.decoration.lease(self.lock.open(ttl).await?)) })
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(async move { Ok(self.decoration.ticket(claim, self.lock.enqueue(claim).await?)) })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
+    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
-            let ticket = self.lock.try_enqueue(claim).await?;
+            if let PutMode::After(held) = mode {
+                self.decoration.before_release(held).await;
+            }
+            let ticket = self.lock.put(claim, mode).await?;
             Ok(ticket.map(|ticket| self.decoration.ticket(claim, ticket)))
         })
     }
@@ -66,18 +66,6 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
         Box::pin(async move {
             self.decoration.before_release(claim).await;
             self.lock.release(claim).await
-        })
-    }
-
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            self.decoration.before_release(held).await;
-            let ticket = self.lock.hand_over(held, next).await?;
-            Ok(ticket.map(|ticket| self.decoration.ticket(next, ticket)))
         })
     }
 

@@ -13,7 +13,8 @@ use super::hold::Hold;
 use super::inner::{SessionInner, Withdrawal};
 use super::owner::OwnerId;
 use super::{
-    BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason, Session, Ticket,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason,
+    PutMode, Session, Ticket, observe,
 };
 
 /// How to queue.
@@ -82,7 +83,7 @@ struct Attempt<T: GrantToken> {
 impl<T: GrantToken> Attempt<T> {
     async fn run(mut self) {
         let inner = Arc::clone(self.inner());
-        // nothing but the loss of the lease may drop a request: see `Backend::enqueue`
+        // nothing but the loss of the lease may drop a request: see `Backend`
         let granted = tokio::select! {
             biased;
             granted = self.granted() => granted,
@@ -107,7 +108,7 @@ impl<T: GrantToken> Attempt<T> {
     }
 
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
-        let inner = Arc::clone(self.inner());
+        let (inner, asked_at) = (Arc::clone(self.inner()), Instant::now());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
         // this is where a waiter waits
         let granted = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
@@ -116,7 +117,7 @@ impl<T: GrantToken> Attempt<T> {
         let reached = reached.map_or(ClaimStatus::Gone, |status| *status);
         inner.check()?;
         let ClaimStatus::Granted(token) = reached else { return Err(LockError::Lost) };
-        tracing::debug!(claim = %self.claim, ?token, "granted");
+        observe::granted(&self.claim, token, asked_at.elapsed());
         let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, enqueued_in, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
@@ -137,13 +138,17 @@ impl<T: GrantToken> Attempt<T> {
             let asked_at = Instant::now();
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
             let request = inner.ask(async {
-                match &self.turn {
-                    Turn::Wait => inner.backend.enqueue(&self.claim).await.map(Some),
-                    Turn::Try => inner.backend.try_enqueue(&self.claim).await,
-                    Turn::After(held) => inner.backend.hand_over(held, &self.claim).await,
-                }
+                let mode = match &self.turn {
+                    Turn::Wait => PutMode::AtEnd,
+                    Turn::Try => PutMode::IfEmpty,
+                    Turn::After(held) => PutMode::After(held),
+                };
+                inner.backend.put(&self.claim, mode).await
             });
             let error = match request.await {
+                Ok(None) if matches!(self.turn, Turn::Wait) => {
+                    BackendError::new(BackendErrorKind::Transient, "the claim is gone")
+                }
                 // an earlier request, which was not answered, may have released it
                 Ok(None) if may_have_existed && matches!(self.turn, Turn::After(_)) => {
                     self.turn = Turn::Wait;

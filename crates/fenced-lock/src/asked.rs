@@ -14,19 +14,8 @@ use super::random::random_id;
 use super::waiters::{Answer, Waiters};
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, ClusterId,
-    GrantToken, Lease, Promises, QueueEntry, Released, Ticket,
+    GrantToken, Lease, Promises, PutMode, QueueEntry, Released, Ticket,
 };
-
-/// How to put a claim into its queue.
-#[derive(Clone, Copy, Debug)]
-pub enum How<'a> {
-    /// At the end.
-    Wait,
-    /// Only if the queue is empty.
-    Try,
-    /// At the end, after taking out this claim.
-    After(&'a Claim),
-}
 
 /// The requests of a service that is asked where a claim stands. It notes in its [`Waiters`] what it hears by itself, and
 /// whether others wait behind a claim that holds.
@@ -57,7 +46,7 @@ pub trait Asked: Send + Sync + 'static {
     fn put(
         &self,
         claim: &Claim,
-        how: How<'_>,
+        mode: PutMode<'_>,
     ) -> impl Future<Output = Answered<Option<Answer<Self::Token>>>> + Send;
 
     /// Where a claim stands.
@@ -128,12 +117,12 @@ impl<A: Asked> Driver<A> {
     async fn put(
         &self,
         claim: &Claim,
-        how: How<'_>,
+        mode: PutMode<'_>,
     ) -> Result<Option<Ticket<A::Token>>, BackendError> {
         let waiters = self.service.waiters();
         let ticket = waiters.expect(claim);
-        let answer = self.service.put(claim, how).await;
-        if let (Ok(_), How::After(held)) = (&answer, how) {
+        let answer = self.service.put(claim, mode).await;
+        if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
             waiters.note(held, ClaimStatus::Gone);
         }
         match answer {
@@ -159,11 +148,6 @@ impl<A: Asked> Driver<A> {
                 Err(error)
             }
         }
-    }
-
-    async fn enqueue(&self, claim: &Claim) -> Result<Ticket<A::Token>, BackendError> {
-        let gone = || BackendError::new(BackendErrorKind::Transient, "the claim is gone");
-        self.put(claim, How::Wait).await?.ok_or_else(gone)
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
@@ -205,27 +189,16 @@ impl<B: AskedBackend> Backend for B {
         Box::pin(self.driver().close(lease))
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket<Self::Token>> {
-        Box::pin(self.driver().enqueue(claim))
-    }
-
-    fn try_enqueue<'a>(
+    fn put<'a>(
         &'a self,
         claim: &'a Claim,
+        mode: PutMode<'a>,
     ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
-        Box::pin(self.driver().put(claim, How::Try))
+        Box::pin(self.driver().put(claim, mode))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(self.driver().release(claim))
-    }
-
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
-        Box::pin(self.driver().put(next, How::After(held)))
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
@@ -331,10 +304,10 @@ mod tests {
         async fn put(
             &self,
             claim: &Claim,
-            how: How<'_>,
+            mode: PutMode<'_>,
         ) -> Result<Option<Answer<Token>>, BackendError> {
             let is_put = self.standing(claim).status != ClaimStatus::Gone;
-            if let How::After(held) = how
+            if let PutMode::After(held) = mode
                 && !is_put
                 && !self.remove(held)
             {

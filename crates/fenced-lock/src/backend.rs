@@ -6,14 +6,24 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Lease, Promises, QueueEntry,
-    Ticket,
-};
+use super::{BackendError, Claim, GrantToken, Lease, Promises, QueueEntry, Ticket};
 
 /// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
 /// its type.
 pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send + 'a>>;
+
+/// How to put a claim into its queue.
+#[derive(Clone, Copy, Debug)]
+pub enum PutMode<'a> {
+    /// At the end.
+    AtEnd,
+    /// Only if the queue is empty.
+    IfEmpty,
+    /// At the end, after taking out this claim of the same name; nothing is done if that is not there. In one step if the
+    /// service can. After an error of the kind `Transient`, the session takes `None` for a removal that was done, and
+    /// puts the claim at the end.
+    After(&'a Claim),
+}
 
 /// What became of a claim that was to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +41,11 @@ pub enum Released {
 ///
 /// The trait is narrow on purpose: the [`Session`](super::Session) handles owners, re-entry, guards,
 /// cancellation, retries and the local deadline, for every backend. Taking a lock has two steps,
-/// [`enqueue`](Self::enqueue) and the wait for [`Ticket::status`], because they differ when the caller goes
-/// away. The wait can be dropped at any time. An enqueue that was sent must come to its end, or a key could
+/// [`put`](Self::put) and the wait for [`Ticket::status`], because they differ when the caller goes
+/// away. The wait can be dropped at any time. A put that was sent must come to its end, or a claim could
 /// appear after it was withdrawn.
+///
+/// [`MemoryBackend`](super::MemoryBackend) is the example to follow.
 ///
 /// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did.
 /// Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
@@ -59,41 +71,17 @@ pub trait Backend: Send + Sync + 'static {
     /// Revokes the lease; its claims end.
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()>;
 
-    /// Puts the claim at the end of its name's queue. An error of the kind `Transient` leaves open
-    /// whether it is there; after any other this request has not put it there.
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket<Self::Token>>;
-
-    /// Puts the claim into its name's queue only if that is empty; `None` if it is not. Errors mean the same as
-    /// those of [`enqueue`](Self::enqueue).
-    fn try_enqueue<'a>(
+    /// Puts the claim into its name's queue, as `mode` says. `None` if `mode` forbids it, or if the claim is not there any
+    /// more: nothing is left of it. An error of the kind `Transient` leaves open whether it is there; after any other this
+    /// request has not put it there.
+    fn put<'a>(
         &'a self,
         claim: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
-        Box::pin(async move {
-            let ticket = self.enqueue(claim).await?;
-            if *ticket.status.borrow() == ClaimStatus::Waiting {
-                // after any error the claim may still be there
-                let left = |error| BackendError::new(BackendErrorKind::Transient, error);
-                self.release(claim).await.map_err(left)?;
-                return Ok(None);
-            }
-            Ok(Some(ticket))
-        })
-    }
+        mode: PutMode<'a>,
+    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>>;
 
     /// Takes the claim out of its queue, wherever it stands.
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released>;
-
-    /// Takes `held` out of the queue and puts `next` at its end, in one step if the backend can. `None`, and
-    /// nothing is put, if `held` is not there. Errors mean the same as those of [`enqueue`](Self::enqueue); after
-    /// one that is `Transient`, the session takes `None` for a release that was done, and enqueues `next`.
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
-        Box::pin(release_then_enqueue(self, held, next))
-    }
 
     /// The queue of `name` as it stands now, the holder first.
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>>;
@@ -102,17 +90,5 @@ pub trait Backend: Send + Sync + 'static {
     /// that out without a claim.
     fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
         Box::pin(async move { Ok(self.queue(name).await?.into_iter().next()) })
-    }
-}
-
-/// A hand-over in two steps.
-pub(crate) async fn release_then_enqueue<B: Backend + ?Sized>(
-    backend: &B,
-    held: &Claim,
-    next: &Claim,
-) -> Result<Option<Ticket<B::Token>>, BackendError> {
-    match backend.release(held).await? {
-        Released::Done | Released::Unknown => backend.enqueue(next).await.map(Some),
-        Released::Gone => Ok(None),
     }
 }

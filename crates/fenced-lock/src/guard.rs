@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::acquire::{Turn, acquire};
 use super::hold::Hold;
@@ -51,7 +52,23 @@ impl<T: GrantToken> Guard<T> {
     }
 
     /// The claim's key in the lock service. In etcd it exists, with the [token](Self::token)'s number as its
-    /// `create_revision`, exactly as long as the lock is held: see `EtcdOptions::connect`.
+    /// `create_revision`, exactly as long as the lock is held. So a transaction of yours that compares it changes data in
+    /// etcd only while the lock is held:
+    ///
+    /// ```no_run
+    /// use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+    ///
+    /// # async fn example(guard: fenced_lock::Guard) -> Result<(), etcd_client::Error> {
+    /// let mut client = Client::connect(["http://127.0.0.1:2379"], None).await?;
+    /// let revision = guard.token().revision();
+    /// let is_held = Compare::create_revision(guard.key(), CompareOp::Equal, revision);
+    /// let txn = Txn::new().when([is_held]).and_then([TxnOp::put("leader", "app-1", None)]);
+    /// if !client.txn(txn).await?.succeeded() {
+    ///     println!("the lock is lost, and nothing was written");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> String {
         self.hold.claim.key()
     }
@@ -109,10 +126,11 @@ impl<T: GrantToken> Guard<T> {
         if self.is_lost() {
             return Err(LockError::Lost);
         }
+        let hold = tracing::debug_span!("hold", name = self.name(), token = ?self.token());
         tokio::select! {
             biased;
             () = self.lost() => Err(LockError::Lost),
-            output = future => Ok(output),
+            output = future.instrument(hold) => Ok(output),
         }
     }
 

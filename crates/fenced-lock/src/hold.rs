@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::inner::SessionInner;
 use super::owner::OwnerId;
-use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket};
+use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket, observe};
 
 /// A granted claim. Guards count on it; the last one to go releases it.
 pub(super) struct Hold<T: GrantToken> {
@@ -20,6 +20,7 @@ pub(super) struct Hold<T: GrantToken> {
     pub(super) owner: OwnerId,
     /// How long the request took that queued the claim.
     pub(super) enqueued_in: Duration,
+    began_at: Instant,
     entries: AtomicU32,
     status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
@@ -45,6 +46,7 @@ impl<T: GrantToken> Hold<T> {
             token,
             owner,
             enqueued_in,
+            began_at: Instant::now(),
             entries: AtomicU32::new(1),
             status,
             contended,
@@ -68,7 +70,7 @@ impl<T: GrantToken> Hold<T> {
             && hold.entries.swap(0, Ordering::AcqRel) > 0
         {
             tracing::warn!(claim = %hold.claim, "the longest hold is over: the claim is released");
-            hold.inner.remove_hold(&hold);
+            hold.ended();
             hold.inner.spawn_release(hold.claim.clone(), ());
         }
     }
@@ -97,7 +99,7 @@ impl<T: GrantToken> Hold<T> {
         let was_last =
             self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less) == Ok(1);
         if was_last {
-            self.inner.remove_hold(self);
+            self.ended();
         }
         was_last
     }
@@ -110,9 +112,15 @@ impl<T: GrantToken> Hold<T> {
         }
         let left = self.entries.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire);
         if left.is_ok() {
-            self.inner.remove_hold(self);
+            self.ended();
         }
         Ok(left.is_ok())
+    }
+
+    /// Notes that there is no entry any more.
+    fn ended(self: &Arc<Self>) {
+        self.inner.remove_hold(self);
+        observe::ended(&self.claim, self.token, self.began_at.elapsed(), self.is_lost());
     }
 
     pub(super) fn is_lost(&self) -> bool {

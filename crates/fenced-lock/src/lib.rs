@@ -66,24 +66,36 @@
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
+//! - `metrics`: figures, see below.
 //!
 //! `RUSTFLAGS="--cfg fenced_lock_chaos"` is for fault suites: it lets a program switch off each safeguard of the lock.
+//!
+//! # Logs and figures
+//!
+//! Events of `tracing` at the level debug tell of each grant, each release and each loss, with the claim (its name first) and
+//! its token; waiting and [`Guard::run`] have a span each, `lock` and `hold`. What an operator should see is a warning.
+//!
+//! With the feature `metrics`, the crate of that name is told: `fenced_lock_wait_seconds` and `fenced_lock_hold_seconds`
+//! (histograms), `fenced_lock_lost_holds_total` and `fenced_lock_lost_sessions_total` (counters).
+//!
+//! # Where what is, for those who read the source
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `mutex`, `guard`, `session`, `keeper` | the handles |
+//! | `acquire` | from a call to a grant. A waiter waits in `Attempt::granted`; a put whose answer got lost is repeated in `Attempt::enqueue` |
+//! | `inner` | what a session's handles share. A release whose answer got lost is repeated in `SessionInner::release` |
+//! | `hold` | one tenure with its entries |
+//! | `renewal`, `validity` | what keeps the lease alive, and the local deadline |
+//! | `backend`, `promises`, `claim` | what a lock service must do, what it says of itself, and what passes between |
+//! | `watched` | the engine for a service that shows each change: its queue, without I/O |
+//! | `asked`, `waiters` | the engine for a service that is asked: its driver, and its state without I/O |
+//! | `etcd`, `file`, `postgres`, `redis`, `zookeeper`, `memory` | the backends |
+//! | `token` | the fencing token, and how a store checks it |
+//! | `observe` | events and metrics |
+//! | `chaos` | switches for fault suites: each safeguard can be left out |
 
-// Layout:
-// - `mutex`, `guard`, `session`: the handles. `keeper` opens another session when one was lost.
-// - `acquire`: from a call to a grant. A waiter waits in `Attempt::granted`, for a status that the
-//   backend's watch sets; an enqueue whose answer got lost is repeated in `Attempt::enqueue`.
-// - `inner`: what a session's handles share. A release whose answer got lost is repeated in
-//   `SessionInner::release`. `hold` is one tenure with its entries.
-// - `renewal` keeps the lease alive, and `validity` is the local deadline.
-// - `backend`: what a lock service must do, and `promises` what it says of itself. `etcd`, `file`, `postgres`,
-//   `redis` and `zookeeper` do it, and `memory` in tests with paused time.
-// - `asked`: what drives the backends that are asked where a claim stands; `waiters` is its state.
-// - `watched`: the queue of a backend that shows each change, without I/O.
-// - `random`: the ids of leases and processes.
-// - `tls`: certificates, for the clients that have no options of their own for them.
-// - `token`: the fencing token. The store checks it, not this library: see `examples/fenced_redis.rs`.
-// - `chaos`: switches for tests that show what each safeguard is there for.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -108,6 +120,7 @@ mod inner;
 mod keeper;
 mod memory;
 mod mutex;
+mod observe;
 #[allow(dead_code, reason = "the backend in memory does not use it")]
 mod own_thread;
 mod owner;
@@ -132,14 +145,11 @@ mod watched;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-pub use backend::{Backend, BackendFuture, Released};
+pub use backend::{Backend, BackendFuture, PutMode, Released};
 pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, ObservedTenure, QueueSnapshot};
-/// The client that [`EtcdOptions::connect`] returns.
-#[cfg(feature = "etcd")]
-pub use etcd_client;
 #[cfg(feature = "file")]
 pub use file::{FileBackend, FileOptions};
 pub use guard::Guard;

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
-    Ends, Lease, Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife,
-    Wake,
+    Ends, Lease, Loss, Order, Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token,
+    TokenLife, Wake,
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's
@@ -204,10 +204,16 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
+    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
             self.answering().await;
-            self.state().put(claim)
+            let mut state = self.state();
+            let is_possible = match mode {
+                PutMode::AtEnd => true,
+                PutMode::IfEmpty => !state.queues.contains_key(&claim.name),
+                PutMode::After(held) => state.remove_where(|member| member.claim == *held),
+            };
+            if is_possible { state.put(claim).map(Some) } else { Ok(None) }
         })
     }
 

@@ -7,8 +7,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::LostReason;
 use super::chaos::Safeguard;
+use super::{LostReason, observe};
 
 /// The deadline where no clock ends a lease, or the local one is ignored.
 pub(super) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -50,7 +50,7 @@ impl Validity {
         self.lost.send_if_modified(|lost| {
             let first = lost.is_none();
             if first {
-                tracing::debug!(%reason, "the session ends, and with it what is held in it");
+                observe::session_ended(reason);
             }
             lost.get_or_insert(reason);
             first

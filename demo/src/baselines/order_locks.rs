@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, Error, LockOptions};
+use etcd_client::{Client, ConnectOptions, Error, LockOptions};
 use fenced_lock::{
     Backend as _, ClusterId, EtcdBackend, EtcdOptions, Guard, LockError, QueueEntry, SessionKeeper,
     Token,
@@ -30,7 +30,14 @@ struct Etcd {
 
 impl Etcd {
     async fn connect(options: EtcdOptions, ttl: Duration) -> Result<Self, BoxError> {
-        let (client, limit) = (options.connect().await?, options.request_timeout);
+        let limit = options.request_timeout;
+        let mut connect =
+            ConnectOptions::new().with_connect_timeout(limit).with_require_leader(true);
+        if let Some(user) = &options.user {
+            let (name, password) = user.credentials().await?;
+            connect = connect.with_user(name, password).with_auto_token_refresh(true);
+        }
+        let client = Client::connect(&options.endpoints, Some(connect)).await?;
         Ok(Self { client, library: EtcdBackend::new(options)?, ttl, limit })
     }
 

@@ -44,12 +44,11 @@ use self::endpoints::Endpoints;
 use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
-use super::backend::release_then_enqueue;
 use super::chaos::Safeguard;
 use super::own_thread::OwnThread;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    Backend, BackendError, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order, Promises,
+    PutMode, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
 };
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
@@ -96,7 +95,7 @@ impl EtcdBackend {
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if an endpoint is no URL, or the thread cannot be started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an endpoint is no URL, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
         Self::with_linger(options, LINGER)
     }
@@ -155,32 +154,23 @@ impl Backend for EtcdBackend {
         Box::pin(self.revoke_lease(lease))
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        let gone = "the claim is gone";
+    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
-            let ticket = self.put_claim(claim, None).await?;
-            ticket.ok_or_else(|| BackendError::new(BackendErrorKind::Transient, gone))
+            match mode {
+                PutMode::AtEnd => self.put_claim(claim, None).await,
+                PutMode::IfEmpty => self.put_claim_if_free(claim).await,
+                PutMode::After(held) if !Safeguard::OwnerByClaim.is_on() => {
+                    // the two claims share a key
+                    self.delete_claim(held).await?;
+                    self.put_claim(claim, None).await
+                }
+                PutMode::After(held) => self.put_claim(claim, Some(held)).await,
+            }
         })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(self.put_claim_if_free(claim))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(self.delete_claim(claim))
-    }
-
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
-        if !Safeguard::OwnerByClaim.is_on() {
-            // the two claims share a key
-            return Box::pin(release_then_enqueue(self, held, next));
-        }
-        Box::pin(self.put_claim(next, Some(held)))
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
@@ -221,9 +211,10 @@ mod tests {
         let lease = Lease { id: 1, ttl: Duration::from_secs(2), cluster: ClusterId(0) };
         let claims =
             [1, 2, 3].map(|number| Claim { name: "a".into(), lease: 1, number, label: "".into() });
-        assert!(backend.enqueue(&claims[0]).await.is_err());
-        assert!(backend.try_enqueue(&claims[1]).await.is_err());
-        assert!(backend.hand_over(&claims[0], &claims[2]).await.is_err());
+        let modes = [PutMode::AtEnd, PutMode::IfEmpty, PutMode::After(&claims[0])];
+        for (claim, mode) in claims.iter().zip(modes) {
+            assert!(backend.put(claim, mode).await.is_err());
+        }
         assert!(backend.release(&claims[0]).await.is_err());
         let is_used = || backend.queues.with("a", |queue| queue.is_used());
         assert_eq!(is_used(), Some(true), "each may have been carried out");

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::ConnectOptions;
 #[cfg(feature = "etcd-tls")]
 use etcd_client::{Certificate, Identity, TlsOptions};
-use etcd_client::{Client, ConnectOptions};
 use tokio::task::spawn_blocking;
 
 use crate::{BackendError, BackendErrorKind};
@@ -43,7 +43,10 @@ impl EtcdUser {
     }
 
     /// The name, and the password as it is now.
-    pub(crate) async fn credentials(&self) -> Result<(String, String), BackendError> {
+    ///
+    /// # Errors
+    /// [`Permanent`](BackendErrorKind::Permanent) if the password cannot be read.
+    pub async fn credentials(&self) -> Result<(String, String), BackendError> {
         let read = Arc::clone(&self.password);
         let password =
             spawn_blocking(move || read()).await.unwrap_or_else(|error| Err(error.into()));
@@ -95,38 +98,6 @@ impl EtcdOptions {
             identity: None,
             request_timeout: Duration::from_secs(2),
         }
-    }
-
-    /// A client of its own with these options, for transactions of yours beside the lock's. One that
-    /// compares the claim's key changes data in etcd only while the lock is held:
-    ///
-    /// ```no_run
-    /// use fenced_lock::etcd_client::{self, Compare, CompareOp, Txn, TxnOp};
-    /// use fenced_lock::{EtcdOptions, Guard};
-    ///
-    /// # async fn example(guard: Guard, options: EtcdOptions) -> Result<(), etcd_client::Error> {
-    /// let mut client = options.connect().await?;
-    /// let revision = guard.token().revision();
-    /// let is_held = Compare::create_revision(guard.key(), CompareOp::Equal, revision);
-    /// let txn = Txn::new().when([is_held]).and_then([TxnOp::put("leader", "app-1", None)]);
-    /// if !client.txn(txn).await?.succeeded() {
-    ///     println!("the lock is lost, and nothing was written");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// An endpoint is no URL, the password cannot be read, or with a user: etcd does not let it in.
-    pub async fn connect(&self) -> Result<Client, etcd_client::Error> {
-        let unusable = |error| etcd_client::Error::InvalidArgs(format!("{error:?}"));
-        self.check().map_err(unusable)?;
-        let mut options = self.connect_options();
-        if let Some(user) = &self.user {
-            let (name, password) = user.credentials().await.map_err(unusable)?;
-            options = options.with_user(name, password).with_auto_token_refresh(true);
-        }
-        Client::connect(&self.endpoints, Some(options)).await
     }
 
     pub(crate) fn check(&self) -> Result<(), BackendError> {

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 use self::files::Files;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
 };
 
 /// Where the locks are.
@@ -221,16 +221,17 @@ impl Backend for FileBackend {
         self.ask(move |files| files.close(lease.id))
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        let claim = claim.clone();
+    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
+        let (claim, is_try) = (claim.clone(), matches!(mode, PutMode::IfEmpty));
+        let held = if let PutMode::After(held) = mode { Some(held.clone()) } else { None };
         self.ask(move |files| {
-            files.put(&claim, false)?.ok_or_else(|| io::Error::other("the claim was deleted"))
+            if let Some(held) = held
+                && files.release(&held)? == Released::Gone
+            {
+                return Ok(None);
+            }
+            files.put(&claim, is_try)
         })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        let claim = claim.clone();
-        self.ask(move |files| files.put(&claim, true))
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {

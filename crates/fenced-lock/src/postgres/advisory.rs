@@ -33,11 +33,11 @@ use tokio_postgres::{Error, Row};
 use super::PostgresOptions;
 use super::failure::failure;
 use super::link::{Access, Link, Wire};
-use crate::asked::{Asked, AskedBackend, Driver, How};
+use crate::asked::{Asked, AskedBackend, Driver};
 use crate::waiters::{Answer, Waiters};
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
+    Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
 const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended($1, 0))";
@@ -384,9 +384,9 @@ impl Asked for Advisory {
     async fn put(
         &self,
         claim: &Claim,
-        how: How<'_>,
+        mode: PutMode<'_>,
     ) -> Result<Option<Answer<Token>>, BackendError> {
-        let wire = if let How::After(held) = how {
+        let wire = if let PutMode::After(held) = mode {
             let Some(wire) = self.connection(held).filter(|wire| !wire.ended.is_cancelled()) else {
                 // the server may not know yet
                 self.release(held).await?;
@@ -405,7 +405,7 @@ impl Asked for Advisory {
             try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?.1
         };
         self.connections().insert(claim.clone(), Arc::clone(&wire));
-        if matches!(how, How::Try) {
+        if matches!(mode, PutMode::IfEmpty) {
             let tried = self.lock_if_free(claim, &wire).await;
             match &tried {
                 Ok(Some(_)) => {}
@@ -423,7 +423,7 @@ impl Asked for Advisory {
             );
         }
         let (released, is_released) = oneshot::channel();
-        let released = matches!(how, How::After(_)).then_some(released);
+        let released = matches!(mode, PutMode::After(_)).then_some(released);
         if let Some(this) = self.this.upgrade() {
             self.access.runtime.spawn(this.wait(claim.clone(), wire, released));
         }

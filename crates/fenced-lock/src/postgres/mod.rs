@@ -44,11 +44,11 @@ pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
 
 use self::link::{Access, Link, Wire, listen};
-use super::asked::{Asked, AskedBackend, Driver, How};
+use super::asked::{Asked, AskedBackend, Driver};
 use super::waiters::{Answer, Waiters};
 use super::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
+    Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
 /// Puts a claim at the end of its queue, once, if the query in it gives a row.
@@ -323,13 +323,13 @@ impl Asked for Postgres {
     async fn put(
         &self,
         claim: &Claim,
-        how: How<'_>,
+        mode: PutMode<'_>,
     ) -> Result<Option<Answer<Token>>, BackendError> {
         let wire = self.wire(&claim.name).await?;
-        let (sql, held) = match how {
-            How::Wait => (PUT, None),
-            How::Try => (PUT_IF_FREE, None),
-            How::After(held) => (PUT_AFTER, Some(held.number.cast_signed())),
+        let (sql, held) = match mode {
+            PutMode::AtEnd => (PUT, None),
+            PutMode::IfEmpty => (PUT_IF_FREE, None),
+            PutMode::After(held) => (PUT_AFTER, Some(held.number.cast_signed())),
         };
         // what the server cannot keep is shown as with advisory locks
         let label = claim.label.replace('\0', "_");
@@ -345,7 +345,7 @@ impl Asked for Postgres {
         let names = [name];
         let nudge: &Params<'_> =
             &[(&&names[..], Type::TEXT_ARRAY), (&lease, Type::INT8), (&number, Type::INT8)];
-        let is_try = matches!(how, How::Try);
+        let is_try = matches!(mode, PutMode::IfEmpty);
         let reap = async { if is_try { self.reap(&wire).await } else { Ok(Vec::new()) } };
         let tell_next = async {
             if held.is_some() { wire.client.execute_typed(NUDGE, nudge).await } else { Ok(0) }

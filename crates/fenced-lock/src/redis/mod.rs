@@ -25,12 +25,12 @@ pub use options::RedisOptions;
 pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
-use super::asked::{Asked, AskedBackend, Driver, How};
+use super::asked::{Asked, AskedBackend, Driver};
 use super::random::random;
 use super::waiters::{Answer, Waiters};
 use super::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
+    Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
 /// How soon a waiter asks again at the earliest.
@@ -237,15 +237,15 @@ impl Asked for Redis {
     async fn put(
         &self,
         claim: &Claim,
-        how: How<'_>,
+        mode: PutMode<'_>,
     ) -> Result<Option<Answer<Token>>, BackendError> {
-        let (how, held) = match how {
-            How::Wait => ("wait", String::new()),
-            How::Try => ("try", String::new()),
-            How::After(held) => ("after", id_of(held)),
+        let (mode, held) = match mode {
+            PutMode::AtEnd => ("wait", String::new()),
+            PutMode::IfEmpty => ("try", String::new()),
+            PutMode::After(held) => ("after", id_of(held)),
         };
         let mut put = on_queue("put", &claim.name, &id_of(claim));
-        put.arg(how).arg(&*claim.label).arg(held);
+        put.arg(mode).arg(&*claim.label).arg(held);
         let standing = self.connection.run::<Option<Standing>>(&put).await?;
         standing.map(|standing| self.answer(claim, standing)).transpose()
     }

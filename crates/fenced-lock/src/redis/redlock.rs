@@ -22,12 +22,12 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 use super::{id_of, millis, parse_id};
-use crate::asked::{Asked, AskedBackend, Driver, How};
+use crate::asked::{Asked, AskedBackend, Driver};
 use crate::random::random;
 use crate::waiters::{Answer, Waiters};
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, QueueEntry, QueueView, RedisOptions, Released, TokenLife, Unfenced, Wake,
+    Promises, PutMode, QueueEntry, QueueView, RedisOptions, Released, TokenLife, Unfenced, Wake,
 };
 
 static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlock.lua")));
@@ -352,15 +352,15 @@ impl Asked for Redlock {
     async fn put(
         &self,
         claim: &Claim,
-        how: How<'_>,
+        mode: PutMode<'_>,
     ) -> Result<Option<Answer<Unfenced>>, BackendError> {
-        if let How::After(held) = how
+        if let PutMode::After(held) = mode
             && self.release(held).await? == Released::Gone
         {
             return Ok(None);
         }
         let answer = self.ask(claim).await?;
-        let is_in_vain = matches!(how, How::Try) && answer.status == ClaimStatus::Waiting;
+        let is_in_vain = matches!(mode, PutMode::IfEmpty) && answer.status == ClaimStatus::Waiting;
         Ok((!is_in_vain).then_some(answer))
     }
 

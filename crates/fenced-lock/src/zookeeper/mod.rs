@@ -52,7 +52,8 @@ use super::own_thread::OwnThread;
 use super::random::random;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, ClusterId, Ends, Lease,
-    Loss, Order, Promises, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    Loss, Order, Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token, TokenLife,
+    Wake,
 };
 
 /// ZooKeeper as a lock service. It may serve several leases, each a ZooKeeper session with a connection of its own.
@@ -224,15 +225,15 @@ impl Backend for ZooKeeperBackend {
         Box::pin(self.disconnect(lease.id))
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
+    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
         Box::pin(async move {
-            let ticket = self.session(claim.lease)?.put(claim, None).await?;
-            ticket.ok_or_else(|| transient("the claim is gone"))
+            let session = self.session(claim.lease)?;
+            match mode {
+                PutMode::AtEnd => session.put(claim, None).await,
+                PutMode::IfEmpty => session.put_if_free(claim).await,
+                PutMode::After(held) => session.put(claim, Some(held)).await,
+            }
         })
-    }
-
-    fn try_enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move { self.session(claim.lease)?.put_if_free(claim).await })
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
@@ -243,14 +244,6 @@ impl Backend for ZooKeeperBackend {
                 Err(_) => Ok(Released::Gone),
             }
         })
-    }
-
-    fn hand_over<'a>(
-        &'a self,
-        held: &'a Claim,
-        next: &'a Claim,
-    ) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move { self.session(held.lease)?.put(next, Some(held)).await })
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {

@@ -166,7 +166,7 @@ async fn impatient_callers_fill_no_queue() {
         let session = session(&backend).await;
         let (mutex, other) = (session.mutex("a").unwrap(), session.mutex("b").unwrap());
         let guard = mutex.lock().await.unwrap();
-        let slow = if slow_enqueues { &backend.enqueue } else { &backend.release };
+        let slow = if slow_enqueues { &backend.put } else { &backend.release };
         slow.always(Fault::Slow(SECOND * 5));
         for _ in 0..8 {
             timeout(SECOND / 1000, mutex.lock()).await.unwrap_err();
@@ -192,7 +192,7 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
     let backend = FaultyBackend::new();
     let mutex = session(&backend).await.mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap();
-    backend.enqueue.always(Fault::Slow(SECOND * 5));
+    backend.put.always(Fault::Slow(SECOND * 5));
     join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await;
     let waiting = mutex.clone();
     let callers = tokio::spawn(async move {
@@ -200,11 +200,11 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
         join_all((0..100).map(caller)).await
     });
     for _ in 0..3 {
-        let before = backend.enqueue.count();
-        eventually("callers go on", async || backend.enqueue.count() > before).await;
-        assert!(backend.enqueue.under_way() <= 8);
+        let before = backend.put.count();
+        eventually("callers go on", async || backend.put.count() > before).await;
+        assert!(backend.put.under_way() <= 8);
     }
-    backend.enqueue.clear();
+    backend.put.clear();
     eventually("all are in the queue", async || queue_of(&mutex).await.len() == 101).await;
     guard.unlock().await.unwrap();
     within("all are served", callers).await.unwrap();
@@ -215,7 +215,7 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
 async fn an_enqueue_whose_answer_got_lost_is_repeated() {
     let backend = FaultyBackend::new();
     let mutex = session(&backend).await.mutex("a").unwrap();
-    backend.enqueue.next(Some(Fault::AnswerLost));
+    backend.put.next(Some(Fault::AnswerLost));
     let guard = mutex.lock().await.unwrap();
     assert_eq!(queue_of(&mutex).await.len(), 1);
     guard.unlock().await.unwrap();
@@ -227,7 +227,7 @@ async fn a_grant_after_the_loss_is_none() {
     let backend = FaultyBackend::new();
     let session = session(&backend).await;
     backend.renew.always(Fault::Hangs);
-    backend.enqueue.next(Some(Fault::Late(2 * TTL)));
+    backend.put.next(Some(Fault::Late(2 * TTL)));
     let error = session.mutex("a").unwrap().lock().await.unwrap_err();
     assert!(matches!(error, LockError::SessionLost { reason: LostReason::Expired }), "{error}");
 }
@@ -238,9 +238,9 @@ async fn a_grant_while_closing_is_none() {
     let backend = FaultyBackend::new();
     let session = session(&backend).await;
     let mutex = session.mutex("a").unwrap();
-    backend.enqueue.next(Some(Fault::Late(SECOND)));
+    backend.put.next(Some(Fault::Late(SECOND)));
     let waiter = tokio::spawn(async move { mutex.lock().await });
-    eventually("the claim is being queued", async || backend.enqueue.under_way() == 1).await;
+    eventually("the claim is being queued", async || backend.put.under_way() == 1).await;
     session.close().await.unwrap();
     let error = waiter.await.unwrap().unwrap_err();
     assert!(matches!(error, LockError::SessionLost { reason: LostReason::Closed }), "{error}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fenced_lock::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Promises,
-    QueueEntry, Released, Session, SessionOptions, Ticket, Token,
+    PutMode, QueueEntry, Released, Session, SessionOptions, Ticket, Token,
 };
 use tokio::time::sleep;
 
@@ -126,7 +126,7 @@ pub(crate) struct FaultyBackend {
     pub(crate) open: Faults,
     pub(crate) renew: Faults,
     pub(crate) close: Faults,
-    pub(crate) enqueue: Faults,
+    pub(crate) put: Faults,
     pub(crate) release: Faults,
     /// What is granted instead of the TTL that was asked for.
     pub(crate) grants_ttl: Option<Duration>,
@@ -164,8 +164,18 @@ impl Backend for FaultyBackend {
         Box::pin(self.close.apply(self.service.close(lease)))
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket> {
-        Box::pin(self.enqueue.apply(self.service.enqueue(claim)))
+    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
+        Box::pin(async move {
+            let mode = match mode {
+                // in two steps, each with its faults
+                PutMode::After(held) => match self.release(held).await? {
+                    Released::Gone => return Ok(None),
+                    _ => PutMode::AtEnd,
+                },
+                mode => mode,
+            };
+            self.put.apply(self.service.put(claim, mode)).await
+        })
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {

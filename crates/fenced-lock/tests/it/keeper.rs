@@ -77,12 +77,12 @@ async fn a_keeper_tries_for_a_ttl() {
     let (guard, ()) = tokio::join!(keeper.lock("a"), back);
     guard.unwrap().unlock().await.unwrap();
 
-    backend.enqueue.always(Fault::Fails(BackendErrorKind::Refused));
+    backend.put.always(Fault::Fails(BackendErrorKind::Refused));
     let began_at = Instant::now();
     let error = keeper.lock("a").await.unwrap_err();
     assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Refused);
     assert!(began_at.elapsed() > TTL / 2 && began_at.elapsed() <= TTL);
-    let asked = backend.enqueue.count();
+    let asked = backend.put.count();
     assert!(asked < 30, "{asked} requests");
 }
 

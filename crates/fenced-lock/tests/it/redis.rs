@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fenced_lock::{
-    Backend as _, BackendErrorKind, Claim, Clock, Ends, LockError, RedisBackend, RedisOptions,
-    Session, SessionOptions, TokenLife,
+    Backend as _, BackendErrorKind, Claim, Clock, Ends, LockError, PutMode, RedisBackend,
+    RedisOptions, Session, SessionOptions, TokenLife,
 };
 use testkit::wait::{eventually, within};
 use testkit::{
@@ -230,7 +230,7 @@ async fn rights_and_certificates() {
                 label: "".into(),
             };
             let backend = backend();
-            backend.enqueue(&claim).await?;
+            backend.put(&claim, PutMode::AtEnd).await?;
             backend.release(&claim).await?;
             backend.renew(one.lease()).await?;
             other.queue().await?;

@@ -63,7 +63,7 @@ async fn a_refused_claim_is_not_withdrawn() {
     let backend = FaultyBackend::new();
     let session = session(&backend).await;
     for kind in [BackendErrorKind::Permanent, BackendErrorKind::Refused] {
-        backend.enqueue.next(Some(Fault::Fails(kind))).next(Some(Fault::Fails(kind)));
+        backend.put.next(Some(Fault::Fails(kind))).next(Some(Fault::Fails(kind)));
         let error = session.mutex("a").unwrap().lock().await.unwrap_err();
         assert!(matches!(&error, LockError::Backend(e) if e.kind == kind), "{error:?}");
         let error = session.mutex("a").unwrap().try_lock().await.unwrap_err();
@@ -80,7 +80,7 @@ async fn a_claim_that_may_exist_is_withdrawn() {
     let backend = FaultyBackend::new();
     let session = session(&backend).await;
     let refusal = Fault::Fails(BackendErrorKind::Permanent);
-    backend.enqueue.next(Some(Fault::AnswerLost)).next(Some(refusal));
+    backend.put.next(Some(Fault::AnswerLost)).next(Some(refusal));
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap_err();
     eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
@@ -142,7 +142,7 @@ async fn a_backend_that_panics_leaves_no_claim() {
     let backend = FaultyBackend::new();
     let session = session(&backend).await;
     let mutex = session.mutex("a").unwrap();
-    backend.enqueue.next(Some(Fault::Panics)).next(Some(Fault::Panics));
+    backend.put.next(Some(Fault::Panics)).next(Some(Fault::Panics));
     backend.release.next(Some(Fault::Panics));
     backend.renew.next(Some(Fault::Panics));
     assert!(mutex.try_lock().await.is_err());

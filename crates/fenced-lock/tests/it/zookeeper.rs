@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Claim, Guard, LockError, Session, SessionOptions, ZooKeeperBackend,
+    BackendErrorKind, Claim, Guard, LockError, PutMode, Session, SessionOptions, ZooKeeperBackend,
     ZooKeeperOptions, ZooKeeperTls,
 };
 use futures_util::FutureExt as _;
@@ -513,7 +513,7 @@ async fn a_close_that_nobody_waits_for_ends_the_session() {
         let opening = async move {
             let lease = backend.open(LONG).await.unwrap();
             let claim = Claim { name, lease: lease.id, number: 1, label: "".into() };
-            backend.enqueue(&claim).await.unwrap();
+            backend.put(&claim, PutMode::AtEnd).await.unwrap();
             (backend, lease)
         };
         let (backend, lease) = runtime.spawn(opening).await.unwrap();

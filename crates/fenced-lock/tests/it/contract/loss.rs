@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use fenced_lock::{
     Backend, BackendFuture, Claim, Clock, Ends, GrantToken, Guard, Lease, LockError, LostReason,
-    Owner, Promises, QueueEntry, Released, Session, SessionKeeper, SessionOptions, Ticket, Token,
+    Owner, Promises, PutMode, QueueEntry, Released, Session, SessionKeeper, SessionOptions, Ticket,
+    Token,
 };
 use testkit::wait::within;
 use tokio::runtime::Handle;
@@ -212,8 +213,12 @@ impl<T: GrantToken> Backend for Silent<T> {
         self.0.close(lease)
     }
 
-    fn enqueue<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Ticket<T>> {
-        self.0.enqueue(claim)
+    fn put<'a>(
+        &'a self,
+        claim: &'a Claim,
+        mode: PutMode<'a>,
+    ) -> BackendFuture<'a, Option<Ticket<T>>> {
+        self.0.put(claim, mode)
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {

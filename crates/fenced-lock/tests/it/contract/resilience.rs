@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, Released, Session, SessionOptions,
-    Token, TokenLife,
+    BackendErrorKind, Claim, Ends, Guard, LockError, LostReason, PutMode, Released, Session,
+    SessionOptions, Token, TokenLife,
 };
 use fork::{Fork, fork, waitpid};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -448,7 +448,7 @@ pub(crate) async fn a_claim_of_another_process_is_withdrawn(lab: &impl Lab<Token
     let session = lab.session_for(LONG).await;
     let (lease, label) = (session.lease().id, Arc::from(""));
     let claim = Claim { name: lab.name().into(), lease, number: 99, label };
-    lab.backend().enqueue(&claim).await.unwrap();
+    lab.backend().put(&claim, PutMode::AtEnd).await.unwrap();
     let another = lab.backend();
     assert_eq!(another.release(&claim).await.unwrap(), Released::Done);
     assert_eq!(another.release(&claim).await.unwrap(), Released::Gone);
