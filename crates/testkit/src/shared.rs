@@ -1,9 +1,4 @@
 //! An etcd and a Redis for many tests, with a lock name and a database for each.
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "a test that cannot go on has failed"
-)]
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
