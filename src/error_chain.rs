@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use fenced_lock::{BackendError, LockError};
+
 /// Displays an error and its sources, outermost first: for the log and the terminal, never for a client. A source
 /// that an error repeats in its own text is shown once.
 #[derive(Clone, Copy, Debug)]
@@ -10,14 +12,17 @@ pub struct ErrorChain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = self.0.to_string();
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            let text = error.to_string();
+        let mut shown = String::new();
+        for error in std::iter::successors(Some(self.0), |error| (*error).source()) {
+            let text = format!("{error:#}");
             if !shown.contains(&text) {
-                shown = format!("{shown}: {text}");
+                let colon = if shown.is_empty() { "" } else { ": " };
+                shown = format!("{shown}{colon}{text}");
             }
-            source = error.source();
+            // it has told its sources, in better words than theirs
+            if error.is::<LockError>() || error.is::<BackendError>() {
+                break;
+            }
         }
         f.write_str(&shown)
     }

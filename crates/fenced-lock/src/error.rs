@@ -113,18 +113,20 @@ pub enum BackendErrorKind {
 }
 
 /// A failure of a [`Backend`](super::Backend). Its text says what it means; its [`source`](Error::source) is the client's
-/// error, and `{:#}` writes the texts of all. Two are equal if kind and these texts are.
+/// error, and `{:#}` says that as well. Two are equal if kind and these texts are.
 #[derive(Clone, Debug)]
 pub struct BackendError {
     /// What it means.
     pub kind: BackendErrorKind,
     cause: Arc<dyn Error + Send + Sync>,
+    /// What to write of the causes, where their own texts are not for people.
+    words: Option<Arc<str>>,
 }
 
 impl BackendError {
     /// A failure of this kind with its cause.
     pub fn new(kind: BackendErrorKind, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind, cause: Arc::from(cause.into()) }
+        Self { kind, cause: Arc::from(cause.into()), words: None }
     }
 
     /// The same, where `what` is to be said of the cause.
@@ -135,6 +137,12 @@ impl BackendError {
         cause: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
         Self::new(kind, Because { what: what.into(), cause: cause.into() })
+    }
+
+    /// The same, with these words for its causes.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn in_words(self, words: String) -> Self {
+        Self { words: Some(words.into()), ..self }
     }
 
     /// The cause, if it is of this type.
@@ -160,6 +168,9 @@ impl fmt::Display for BackendError {
         })?;
         if !f.alternate() {
             return Ok(());
+        }
+        if let Some(words) = &self.words {
+            return write!(f, ": {words}");
         }
         // clients repeat in their texts what their sources say
         let mut shown = String::new();

@@ -38,7 +38,24 @@ pub(super) fn backend_error(error: Error) -> BackendError {
         | Error::InvalidMetadataValue(_) => BackendErrorKind::Permanent,
         _ => BackendErrorKind::Transient,
     };
-    BackendError::new(kind, Plain(error))
+    let words = words_of(&error);
+    BackendError::new(kind, error).in_words(words)
+}
+
+/// What the client's error says, said once: in its own text each cause repeats the next.
+fn words_of(error: &Error) -> String {
+    let first: &dyn std::error::Error = match error {
+        Error::GRpcStatus(status) => match status.source() {
+            Some(cause) => cause,
+            None => return status.message().to_owned(),
+        },
+        Error::TransportError(error) => error,
+        error => return error.to_string(),
+    };
+    match std::iter::successors(first.source(), |cause| (*cause).source()).last() {
+        Some(last) => format!("{first}: {last}"),
+        None => first.to_string(),
+    }
 }
 
 /// Whether etcd made this error: a status that the client made, for want of an answer, has a source.
@@ -73,7 +90,7 @@ fn is_distrust(_: &Error) -> bool {
 
 /// Whether the client does not trust the member that it asked last.
 pub(super) fn distrusts(error: &BackendError) -> bool {
-    error.cause().is_some_and(|Plain(cause)| is_distrust(cause))
+    error.cause().is_some_and(is_distrust)
 }
 
 /// Whether the request was refused for the token that it came with, or for want of one: the token has
@@ -96,7 +113,7 @@ pub(super) fn asks_to_authenticate(error: &Error) -> bool {
 
 /// Whether etcd refused for want of a user.
 pub(super) fn names_no_user(error: &BackendError) -> bool {
-    error.cause().is_some_and(|Plain(cause)| cause.to_string().contains(NO_USER))
+    error.cause().is_some_and(|cause: &Error| cause.to_string().contains(NO_USER))
 }
 
 /// Whether the answer to an authentication says that authentication is switched off.
@@ -134,7 +151,7 @@ pub(super) fn lease_gone() -> BackendError {
 
 /// Whether etcd answered with this gRPC status.
 pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
-    matches!(error.cause(), Some(Plain(Error::GRpcStatus(status))) if status.code() as i32 == code)
+    matches!(error.cause(), Some(Error::GRpcStatus(status)) if status.code() as i32 == code)
 }
 
 /// An answer that etcd does not give; a proxy in between, perhaps.
@@ -144,34 +161,4 @@ pub(super) fn malformed(what: &'static str) -> BackendError {
 
 pub(super) fn header_of(header: Option<&ResponseHeader>) -> Result<&ResponseHeader, BackendError> {
     header.ok_or_else(|| malformed("an answer without a header"))
-}
-
-/// An error of the client, with what it says said once: the client's own error repeats its causes in its text, and each
-/// of them repeats the next.
-#[derive(Debug)]
-struct Plain(Error);
-
-impl std::fmt::Display for Plain {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
-            Error::GRpcStatus(status) => match status.source() {
-                Some(cause) => write!(f, "{cause}"),
-                None => f.write_str(status.message()),
-            },
-            Error::TransportError(error) => error.fmt(f),
-            error => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Plain {
-    /// The innermost cause.
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        let first = match &self.0 {
-            Error::GRpcStatus(status) => status.source()?.source(),
-            Error::TransportError(error) => error.source(),
-            error => error.source(),
-        };
-        std::iter::successors(first, |cause| (*cause).source()).last()
-    }
 }

@@ -193,6 +193,8 @@ impl std::fmt::Debug for EtcdBackend {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error;
+
     use testkit::shared::shared_endpoint;
     use testkit::wait::eventually;
 
@@ -215,7 +217,8 @@ mod tests {
         for (claim, mode) in claims.iter().zip(modes) {
             assert!(backend.put(claim, mode).await.is_err());
         }
-        assert!(backend.release(&claims[0]).await.is_err());
+        let error = backend.release(&claims[0]).await.expect_err("nobody listens");
+        assert!(error.source().is_some_and(<dyn Error>::is::<etcd_client::Error>));
         let is_used = || backend.queues.with("a", |queue| queue.is_used());
         assert_eq!(is_used(), Some(true), "each may have been carried out");
         assert!(backend.close(lease).await.is_err());
