@@ -6,7 +6,7 @@
 //! # Layout
 //! - [`BenchOptions`], [`Contender`], [`run()`]: the flags, the contenders, and the whole run
 //! - `case`, `costs`: the loads, and what is no load
-//! - `ratios`, `table`: what the results say, as text and pictures
+//! - `ratios`, `table`: what the results say, as text
 
 mod case;
 mod costs;
@@ -52,7 +52,7 @@ impl Results {
     }
 }
 
-/// Takes the measures, prints the results, and writes results.json, tables.md and plots.
+/// Takes the measures, prints the results, and writes results.json and tables.md.
 ///
 /// The exit code is 0 if every load was answered and accounted for, 1 if not, 2 without results.
 pub async fn run(options: BenchOptions) -> ExitCode {
@@ -83,6 +83,6 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     if options.short {
         text.push_str("A short run: the figures mean nothing.\n");
     }
-    publish(&options.out, &results, &text, &table::plots(&results))?;
+    publish(&options.out, &results, &text)?;
     Ok(if results.faults.is_empty() { ExitCode::SUCCESS } else { FAULTS.into() })
 }

@@ -1,15 +1,15 @@
-//! The results as Markdown and as plots.
+//! The results as Markdown.
 
 use std::fmt::Write as _;
 
 use loadtest::Report;
 
 use super::Results;
-use super::case::{Case, Figure, Measured};
+use super::case::{Case, Figure};
 use super::costs::Memory;
 use super::options::{Contender, Measure};
 use super::ratios::{Finding, p50, p99, rate, ratios};
-use crate::experiment::{Bar, Spread, bars, figure, float, handovers, rows, section};
+use crate::experiment::{Spread, figure, float, handovers, rows, section};
 
 /// All results.
 pub(super) fn text(results: &Results) -> String {
@@ -124,33 +124,6 @@ fn memory(memory: &Memory) -> String {
             ["each of them, connection included".to_owned(), of_an_order],
         ],
     )
-}
-
-/// File name and content of every plot with something to show.
-pub(super) fn plots(results: &Results) -> Vec<(String, String)> {
-    let of = |measure: Measure, of: Figure| -> Vec<Bar> {
-        let bar = |one: &Measured| {
-            let ours = one.case.contender == Contender::Combined;
-            Some(Bar { label: one.case.title(), spread: one.spread(of)?, ours })
-        };
-        results.of(measure).filter_map(bar).collect()
-    };
-    let throughput = of(Measure::Throughput, rate);
-    let burst = of(Measure::Burst, millis);
-    let handed_over = of(Measure::Handovers, handovers);
-    let in_burst = "More buyers than units, all at once: time to the last answer";
-    let between = "Handovers between two instances, one client each";
-    let mut all = vec![
-        ("throughput", bars("Orders answered", "requests/s", &throughput)),
-        ("burst", bars(in_burst, "milliseconds", &burst)),
-        ("handovers", bars(between, "handovers/s", &handed_over)),
-    ];
-    all.extend(SWEPT.map(|(measure, what)| {
-        let title = format!("Guarded sale: throughput by {what}");
-        (what, bars(&title, "orders/s", &of(measure, rate)))
-    }));
-    let drawn = all.into_iter().filter_map(|(name, plot)| Some((format!("{name}.svg"), plot?)));
-    drawn.collect()
 }
 
 /// Milliseconds from the first request to the last answer.

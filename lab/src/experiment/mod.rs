@@ -5,10 +5,9 @@
 //! - [`machine()`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
 //! - [`counter`], [`fault`]: what an instance counts, and why a load does not count
 //! - [`etcd_session`], [`compact`]: etcd beside the instances
-//! - [`rows`], [`figure`], [`bars`], [`publish`]: the results as tables, pictures and files
+//! - [`rows`], [`figure`], [`publish`]: the results as tables and files
 
 mod machine;
-mod plot;
 mod stats;
 mod table;
 mod trials;
@@ -29,7 +28,6 @@ use serde::Serialize;
 use testkit::{OwnedDir, PrivateEtcd, probe};
 
 pub(crate) use self::machine::{Machine, in_proc, machine};
-pub(crate) use self::plot::{Bar, bars};
 pub(crate) use self::stats::{Spread, float, quantile};
 pub(crate) use self::table::{figure, rows, section};
 pub(crate) use self::trials::{Trials, random, rounds};
@@ -84,31 +82,20 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Prints the text, and writes it to tables.md in `out`, beside results.json and the plots.
-pub(crate) fn publish(
-    out: &Path,
-    results: &impl Serialize,
-    text: &str,
-    plots: &[(String, String)],
-) -> Result<()> {
+/// Prints the text, and writes it to tables.md in `out`, beside results.json.
+pub(crate) fn publish(out: &Path, results: &impl Serialize, text: &str) -> Result<()> {
     // standard output may be closed: the files remain
     let _ = write!(io::stdout(), "{text}");
-    write(out, results, text, plots).context("the results could not be written")?;
+    write(out, results, text).context("the results could not be written")?;
     note(&format!("the results are in {}", out.display()));
     Ok(())
 }
 
 /// The same, without printing: what a run that is interrupted later leaves behind.
-pub(crate) fn write(
-    out: &Path,
-    results: &impl Serialize,
-    text: &str,
-    plots: &[(String, String)],
-) -> io::Result<()> {
+pub(crate) fn write(out: &Path, results: &impl Serialize, text: &str) -> io::Result<()> {
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
-    std::fs::write(out.join("tables.md"), text)?;
-    plots.iter().try_for_each(|(name, plot)| std::fs::write(out.join(name), plot))
+    std::fs::write(out.join("tables.md"), text)
 }
 
 /// A session of the experiment's own.
