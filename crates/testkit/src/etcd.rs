@@ -15,8 +15,6 @@ use crate::LOCK_NAME;
 /// Options of a private etcd.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
-    /// The size in bytes beyond which it refuses to write; etcd's own default if `None`.
-    pub quota_backend_bytes: Option<u64>,
     /// More flags.
     pub flags: Vec<String>,
     /// Mutual TLS, and users with tokens of this kind: `root`, and [`USER`] for an instance's locks.
@@ -300,7 +298,6 @@ fn prepare(
             ("--logger", "zap"),
             ("--log-level", "warn"),
         ]);
-        args.extend(options.quota_backend_bytes.map(|n| format!("--quota-backend-bytes={n}")));
         args.extend_from_slice(&options.flags);
         if let (Some(keys), Some(tokens)) = (&kind.keys, options.secured) {
             args.extend(keys.member_flags(tokens));

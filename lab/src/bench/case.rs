@@ -19,9 +19,6 @@ pub(super) const INSTANCES: usize = 2;
 /// Connections of a load over all instances, where their number is not what changes.
 pub(super) const CONNECTIONS: usize = 500;
 
-/// A burst that took longer is not repeated in later rounds.
-const REPEATED_BURST_SECONDS: f64 = 30.0;
-
 /// The time limit of an order: the slowest contenders serve hundreds of them one by one.
 const ORDER_TIMEOUT: &str = "10m";
 
@@ -265,10 +262,7 @@ impl Experiment {
             let rates: Vec<_> = stage.iter().map(|one| self.rate(&one.case)).collect();
             start(cluster, stage, options).await?;
             for (one, rate) in self.stages[place].iter_mut().zip(rates) {
-                let is_slow = |load: &Report| load.duration_seconds > REPEATED_BURST_SECONDS;
-                if one.case.measure != Measure::Burst || !one.loads.iter().any(is_slow) {
-                    one.loads.push(one.case.run(cluster, rate).await?);
-                }
+                one.loads.push(one.case.run(cluster, rate).await?);
             }
             cluster.stop_instances().await?;
         }

@@ -51,11 +51,9 @@ pub(super) struct Scene {
 impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
     pub(super) async fn open(dir: &OwnedDir, case: &Case, random: SplitMix64) -> Result<Self> {
-        let etcd_options = EtcdOptions {
-            quota_backend_bytes: case.etcd_quota_bytes,
-            secured: case.secured,
-            ..EtcdOptions::default()
-        };
+        let quota = case.etcd_quota_bytes.map(|bytes| format!("--quota-backend-bytes={bytes}"));
+        let etcd_options =
+            EtcdOptions { flags: quota.into_iter().collect(), secured: case.secured };
         let redis_options = RedisOptions {
             volatile: case.redis_volatile,
             secured: case.secured.is_some(),
