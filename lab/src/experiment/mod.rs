@@ -48,33 +48,29 @@ pub(crate) async fn run(
     name: &str,
     experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
 ) -> ExitCode {
-    ended(name, experiment).await.unwrap_or_else(|error| {
+    let ended = async {
+        // whoever handles a signal does not pass "ignore" on, which `nohup` sets for SIGHUP: instances have its default
+        let mut signals = Signals::listen(&ENDINGS).context("signals cannot be listened to")?;
+        let dir = OwnedDir::create().context("no temporary directory could be made")?;
+        let result = tokio::select! {
+            result = experiment(&dir) => result,
+            signal = signals.next() => {
+                note(&format!("lab {name}: stopped; nothing is left of it"));
+                Ok(signals::exit_code(signal).into())
+            }
+        };
+        // what was dropped ends its processes; the directory can go when they are gone
+        tokio::select! {
+            removed = dir.remove() => removed.context("not everything is stopped")?,
+            // the user does not want to wait: the rest ends by itself a little later
+            _ = signals.next() => {}
+        }
+        result
+    };
+    ended.await.unwrap_or_else(|error| {
         note(&format!("lab {name}: {error:#}"));
         NO_RESULTS.into()
     })
-}
-
-async fn ended(
-    name: &str,
-    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
-) -> Result<ExitCode> {
-    // whoever handles a signal does not pass "ignore" on, which `nohup` sets for SIGHUP: instances have its default
-    let mut signals = Signals::listen(&ENDINGS).context("signals cannot be listened to")?;
-    let dir = OwnedDir::create().context("no temporary directory could be made")?;
-    let result = tokio::select! {
-        result = experiment(&dir) => result,
-        signal = signals.next() => {
-            note(&format!("lab {name}: stopped; nothing is left of it"));
-            Ok(signals::exit_code(signal).into())
-        }
-    };
-    // what was dropped ends its processes; the directory can go when they are gone
-    tokio::select! {
-        removed = dir.remove() => removed.context("not everything is stopped")?,
-        // the user does not want to wait: the rest ends by itself a little later
-        _ = signals.next() => {}
-    }
-    result
 }
 
 /// Progress, on standard error: standard output has the results.
