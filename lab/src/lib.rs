@@ -13,4 +13,3 @@ pub mod bench;
 pub mod chaos;
 mod clients;
 mod experiment;
-mod wait;

@@ -3,14 +3,13 @@
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{RangedU64ValueParser, Resettable};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use hyper::header::HeaderValue;
 
-use crate::cpu::Process;
+use crate::cpu::{Process, process};
 use crate::endpoint::BaseUrl;
 
 /// Sends a burst of orders to the instances of a flash sale and judges the outcome.
@@ -149,7 +148,7 @@ pub struct Args {
     /// Report the CPU time of this process during the load, such as etcd=1234. Repeatable;
     /// processes of one name are added up. Linux only.
     #[arg(long = "process", env = "FLASH_SALE_LOADTEST_PROCESSES", value_name = "NAME=PID",
-          value_delimiter = ',', value_parser = Process::from_str)]
+          value_delimiter = ',', value_parser = process)]
     pub(crate) processes: Vec<Process>,
 
     /// Units of each order, 1 to 1000000.

@@ -12,7 +12,6 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::BoxError;
 use crate::endpoint::Endpoint;
 
 /// No answer of the service is larger: a page of the ledger has at most 1,000 short orders.
@@ -20,6 +19,8 @@ const BODY_LIMIT_BYTES: usize = 4 << 20;
 
 /// How often a request is polled until it is certainly written.
 const POLLS_TO_WRITE: usize = 3;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Moves the bytes of a connection.
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;

@@ -1,33 +1,25 @@
 //! The CPU time that processes of this machine spend during the load.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
-/// A process of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
-    pub(crate) name: String,
-    pub(crate) pid: u32,
-}
+/// A process of this machine: a name for it, and its id.
+pub(crate) type Process = (String, u32);
 
-impl FromStr for Process {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse = || {
-            let (name, pid) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
-            Some(Self { name: name.to_owned(), pid: pid.parse().ok().filter(|pid| *pid > 0)? })
-        };
-        parse().ok_or("a process is written as a name and its id, such as etcd=1234")
-    }
+/// Reads a process as `etcd=1234`.
+pub(crate) fn process(text: &str) -> Result<Process, &'static str> {
+    let parse = || {
+        let (name, pid) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
+        Some((name.to_owned(), pid.parse().ok().filter(|pid| *pid > 0)?))
+    };
+    parse().ok_or("a process is written as a name and its id, such as etcd=1234")
 }
 
 /// CPU seconds of user and kernel until now by name, ours as `loadtest`; processes of one name are added up.
 /// Unreadable processes are left out: all of them without `/proc`.
 pub(crate) fn cpu_seconds(processes: &[Process]) -> BTreeMap<String, f64> {
     let mut spent = BTreeMap::new();
-    let ours = Process { name: "loadtest".to_owned(), pid: std::process::id() };
-    for Process { name, pid } in processes.iter().chain([&ours]) {
+    let ours = ("loadtest".to_owned(), std::process::id());
+    for (name, pid) in processes.iter().chain([&ours]) {
         if let Some(seconds) = seconds(*pid) {
             *spent.entry(name.clone()).or_default() += seconds;
         }
@@ -76,10 +68,9 @@ mod tests {
     /// Goal: a wrong process is refused with an example of a right one.
     #[test]
     fn parses_processes() {
-        let etcd = Process { name: "etcd".to_owned(), pid: 12 };
-        assert_eq!("etcd=12".parse(), Ok(etcd));
+        assert_eq!(process("etcd=12"), Ok(("etcd".to_owned(), 12)));
         for wrong in ["etcd", "=12", "etcd=0", "etcd=x"] {
-            assert!(wrong.parse::<Process>().is_err(), "{wrong}");
+            assert!(process(wrong).is_err(), "{wrong}");
         }
     }
 }

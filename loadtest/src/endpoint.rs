@@ -68,10 +68,7 @@ impl Endpoint {
         let host = HeaderValue::from_str(url.authority.as_str()).map_err(io::Error::other)?;
         let name = url.authority.host().trim_matches(['[', ']']);
         let port = url.authority.port_u16().unwrap_or(80);
-        let addresses: Vec<_> = tokio::net::lookup_host((name, port)).await?.collect();
-        if addresses.is_empty() {
-            return Err(io::Error::other("the host has no address"));
-        }
+        let addresses = tokio::net::lookup_host((name, port)).await?.collect();
         Ok(Self { url, addresses, host })
     }
 

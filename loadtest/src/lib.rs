@@ -36,11 +36,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
 
 pub use crate::cli::{Args, Cli};
 use crate::cli::{CheckArgs, Command};
@@ -48,9 +49,6 @@ pub use crate::load::Live;
 use crate::load::Load;
 use crate::record::Recorded;
 pub use crate::report::Report;
-use crate::run::{RunError, because};
-
-type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Sends the orders and judges the outcome, for a caller in the same process. Prints nothing, does not check
 /// that the instances are ready, and counts in `live`.
@@ -60,9 +58,9 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// # Cancel safety
 /// Once the future is dropped, no further order is sent.
-pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<Report, BoxError> {
+pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<Report> {
     let endpoints = run::resolve(args).await?;
-    Ok(run::run(args, endpoints, live).await?)
+    run::run(args, endpoints, live).await
 }
 
 /// Runs the command, prints the report, and returns the exit code.
@@ -77,11 +75,11 @@ pub async fn run(cli: Cli) -> ExitCode {
 }
 
 /// The text goes to stdout, or with `json` to stderr.
-fn print_report(report: Result<Report, RunError>, json: bool) -> ExitCode {
+fn print_report(report: Result<Report>, json: bool) -> ExitCode {
     let report = match report {
         Ok(report) => report,
         Err(error) => {
-            eprintln!("loadtest: {}", in_full(&error));
+            eprintln!("loadtest: {error:#}");
             return ExitCode::from(2);
         }
     };
@@ -104,21 +102,11 @@ pub fn any_seed() -> u64 {
 ///
 /// # Errors
 /// The file cannot be read, or is no whole run.
-fn check(args: &CheckArgs) -> Result<Report, RunError> {
-    let file = File::open(&args.file).map_err(BoxError::from);
-    let recorded = file.and_then(|file| record::read(BufReader::new(file)));
-    let what = format!("{} cannot be judged", args.file.display());
-    let Recorded { setup, histories, unsettled } = recorded.map_err(because(what))?;
+fn check(args: &CheckArgs) -> Result<Report> {
+    let what = || format!("{} cannot be judged", args.file.display());
+    let file = File::open(&args.file).with_context(what)?;
+    let recorded = record::read(BufReader::new(file)).with_context(what)?;
+    let Recorded { setup, histories, unsettled } = recorded;
     let load = Load { unsettled, ..Load::default() };
     Ok(Report::new(&setup, &histories, args.limits, load))
-}
-
-/// An error and all its sources, in one line.
-fn in_full(mut error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    while let Some(source) = error.source() {
-        text = format!("{text}: {source}");
-        error = source;
-    }
-    text
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use anyhow::Result;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -14,7 +15,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::BoxError;
 use crate::buyer::{Buyer, pause};
 use crate::checker::{FinalOutcome, Order, Outcome};
 use crate::cli::Args;
@@ -127,7 +127,7 @@ pub(crate) async fn run(
     plan: &Arc<Plan>,
     recorder: Option<Recorder>,
     live: &Arc<Live>,
-) -> Result<Load, BoxError> {
+) -> Result<Load> {
     let connections = plan.setup.connections;
     let places = (0..connections).map(|number| number % plan.endpoints.len());
     let buyers: Vec<_> = stream::iter(places)

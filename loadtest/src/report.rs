@@ -258,25 +258,13 @@ impl Report {
         }
         self.ledger_orders += history.ledger.len();
         for answer in history.answers() {
-            // the name is looked up before it is copied: this is done for every order
-            if let Some(share) = self.instances.get_mut(&answer.instance) {
-                share.acknowledged += 1;
-            } else {
-                let share = Share { acknowledged: 1, share: 0.0 };
-                self.instances.insert(answer.instance.clone(), share);
-            }
+            self.instances.entry(answer.instance.clone()).or_default().acknowledged += 1;
         }
-        for order in &history.orders {
-            let status = match &order.outcome {
-                FinalOutcome::Acknowledged(_) => 200,
-                FinalOutcome::SoldOut => 409,
-                FinalOutcome::Failed { status, kind } => {
-                    *self.failures.entry(kind.clone()).or_default() += 1;
-                    *status
-                }
-                FinalOutcome::Unknown => continue,
-            };
-            *self.answers_by_status.entry(status).or_default() += 1;
+        for (kind, orders) in &tally.failures {
+            *self.failures.entry(kind.clone()).or_default() += orders;
+        }
+        for (status, orders) in &tally.by_status {
+            *self.answers_by_status.entry(*status).or_default() += orders;
         }
     }
 

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context as _, Error, Result};
 use hyper::header::HeaderValue;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::BoxError;
 use crate::api::{Api, ApiError};
 use crate::checker::{History, StockState, u64_from};
 use crate::cli::{Args, bearer};
@@ -30,27 +30,14 @@ const NO_LOAD: &str = "no order was sent";
 /// How often progress is shown. A shorter run shows none.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why there was nothing to judge.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub(crate) struct RunError {
-    what: String,
-    source: BoxError,
-}
-
-/// An error with this text before its cause.
-pub(crate) fn because<E: Into<BoxError>>(what: impl Into<String>) -> impl FnOnce(E) -> RunError {
-    |source| RunError { what: what.into(), source: source.into() }
-}
-
 /// Checks that all instances are ready, and does what [`run()`] does, or sends probes, with the progress on stderr.
 ///
 /// # Errors
-/// There is nothing to judge: see [`RunError`].
-pub(crate) async fn run_shown(args: &Args) -> Result<Report, RunError> {
+/// There is nothing to judge.
+pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
     let endpoints = resolve(args).await?;
     for endpoint in &endpoints {
-        Api::new(endpoint, None).ready().await.map_err(because("an instance is not ready"))?;
+        Api::new(endpoint, None).ready().await.context("an instance is not ready")?;
     }
     let live = Arc::default();
     let run = async {
@@ -68,31 +55,27 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report, RunError> {
 /// Sends the orders and judges what became of them.
 ///
 /// # Errors
-/// There is nothing to judge: see [`RunError`].
-pub(crate) async fn run(
-    args: &Args,
-    endpoints: Vec<Endpoint>,
-    live: &Arc<Live>,
-) -> Result<Report, RunError> {
+/// There is nothing to judge.
+pub(crate) async fn run(args: &Args, endpoints: Vec<Endpoint>, live: &Arc<Live>) -> Result<Report> {
     let token = admin_token(args)?;
-    let history_error = |error: io::Error| {
+    let no_history = || {
         let path = args.history.as_deref().unwrap_or(Path::new(""));
-        because(format!("the run cannot be recorded in {}", path.display()))(error)
+        format!("the run cannot be recorded in {}", path.display())
     };
-    let file = args.history.as_deref().map(File::create).transpose().map_err(history_error)?;
+    let file = args.history.as_deref().map(File::create).transpose().with_context(no_history)?;
     let mut setup = set_up(args, &endpoints);
     for item in &mut setup.items {
         let api = Api::new(&endpoints[0], item.name.as_deref());
         item.before = prepare(api, args.stock, token.as_ref()).await?;
     }
     let recording = file.map(|file| Writer::start(file, &setup)).transpose();
-    let (writer, recorder) = recording.map_err(history_error)?.unzip();
+    let (writer, recorder) = recording.with_context(no_history)?.unzip();
     let plan = Arc::new(Plan::new(args, setup, endpoints));
     let ran = sell(&plan, recorder, live).await;
     // also after a failure: the record helps to find its cause
     if let Some(writer) = writer {
         let histories = ran.as_ref().ok().map(|(_, histories)| &histories[..]);
-        writer.finish(histories).map_err(history_error)?;
+        writer.finish(histories).with_context(no_history)?;
     }
     let (load, histories) = ran?;
     Ok(Report::new(&plan.setup, &histories, args.limits, load))
@@ -104,10 +87,10 @@ async fn probe(
     path: &str,
     endpoints: Vec<Endpoint>,
     live: &Arc<Live>,
-) -> Result<Report, RunError> {
+) -> Result<Report> {
     let setup = set_up(args, &endpoints);
     let plan = Arc::new(Plan::new(args, setup, endpoints));
-    let load = load::run(&plan, None, live).await.map_err(because(NO_LOAD))?;
+    let load = load::run(&plan, None, live).await.context(NO_LOAD)?;
     Ok(Report::of_probes(path, &plan.setup, load))
 }
 
@@ -132,15 +115,15 @@ async fn sell(
     plan: &Arc<Plan>,
     recorder: Option<Recorder>,
     live: &Arc<Live>,
-) -> Result<(Load, Vec<History>), RunError> {
-    let mut load = load::run(plan, recorder, live).await.map_err(because(NO_LOAD))?;
+) -> Result<(Load, Vec<History>)> {
+    let mut load = load::run(plan, recorder, live).await.context(NO_LOAD)?;
     let mut histories = plan.setup.histories();
     for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
         histories[plan.place(number).0].orders.push(order);
     }
     for (item, history) in plan.setup.items.iter().zip(&mut histories) {
         let read = read_end(plan, item, history).await;
-        read.map_err(because("the run is over, but it cannot be judged"))?;
+        read.context("the run is over, but it cannot be judged")?;
     }
     Ok((load, histories))
 }
@@ -222,22 +205,20 @@ fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
 ///
 /// # Errors
 /// One is not known.
-pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>, RunError> {
+pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>> {
     let mut endpoints = Vec::new();
     for url in &args.urls {
-        let resolved = Endpoint::resolve(url.clone()).await;
-        let unknown = because(format!("the host of {url} cannot be looked up"));
-        endpoints.push(resolved.map_err(unknown)?);
+        let unknown = || format!("the host of {url} cannot be looked up");
+        endpoints.push(Endpoint::resolve(url.clone()).await.with_context(unknown)?);
     }
     Ok(endpoints)
 }
 
-fn admin_token(args: &Args) -> Result<Option<HeaderValue>, RunError> {
+fn admin_token(args: &Args) -> Result<Option<HeaderValue>> {
     let Some(path) = &args.admin_token_file else { return Ok(args.admin_token.clone()) };
-    let text = std::fs::read_to_string(path).map_err(BoxError::from);
-    let token = text.and_then(|text| Ok(bearer(&text)?));
-    let what = format!("the admin token in {} cannot be read", path.display());
-    token.map(Some).map_err(because(what))
+    let what = || format!("the admin token in {} cannot be read", path.display());
+    let text = std::fs::read_to_string(path).with_context(what)?;
+    bearer(&text).map(Some).map_err(Error::msg).with_context(what)
 }
 
 /// Starts the sale of an item if asked to, and reads its state.
@@ -245,22 +226,11 @@ async fn prepare(
     mut api: Api<'_>,
     stock: Option<u64>,
     token: Option<&HeaderValue>,
-) -> Result<StockState, RunError> {
+) -> Result<StockState> {
     if let Some(units) = stock {
         let started = api.start_sale(units, token).await;
-        started.map_err(because("the sale cannot be started; is --admin-token-file missing?"))?;
+        started.context("the sale cannot be started; is --admin-token-file missing?")?;
     }
-    let before = api.stock().await.map_err(because("the sale's state cannot be read"))?;
-    let before = before
-        .ok_or("it is not on sale")
-        .map_err(because("the sale's state cannot be read; start a sale with --stock"))?;
-    match stock {
-        Some(asked) if i64::try_from(asked) != Ok(before.stock) => {
-            let found = before.stock;
-            let what =
-                format!("the stock reads {found} right after the sale was started with {asked}");
-            Err(because(what)("another client buys; run again without it"))
-        }
-        _ => Ok(before),
-    }
+    let before = api.stock().await.context("the sale's state cannot be read")?;
+    before.context("it is not on sale; start a sale with --stock")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::checker::{count, u64_from};
-use crate::report::{Percentiles, Report};
+use crate::report::{Percentiles, Report, StockState};
 
 /// Shorter pauses are normal.
 const PAUSE_WORTH_TELLING_SECONDS: f64 = 0.5;
@@ -99,15 +99,10 @@ fn latencies(latency: &Percentiles) -> [String; 2] {
 }
 
 fn stock(report: &Report) -> Vec<String> {
-    let mut rows = vec![format!("before: {} to sell", report.before.stock)];
-    // the instances share one store: normally they have one state
-    let mut states: Vec<_> = report.after.iter().collect();
-    states.dedup_by_key(|(_, state)| *state);
-    let is_one = states.len() == 1;
-    rows.extend(states.into_iter().map(|(url, state)| {
-        let at = if is_one { String::new() } else { format!(" at {url}") };
-        let orders = count(state.orders, "order");
-        format!("after{at}: stock {}, lucky {}, {orders} in the ledger", state.stock, state.lucky)
-    }));
-    rows
+    let before = format!("before: {} to sell", report.before.stock);
+    // the instances share one store: where they differ, the verdict says so
+    let after = report.after.values().next().map(|StockState { stock, lucky, orders, .. }| {
+        format!("after: stock {stock}, lucky {lucky}, {} in the ledger", count(*orders, "order"))
+    });
+    [before].into_iter().chain(after).collect()
 }

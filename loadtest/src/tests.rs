@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Args;
 use crate::load::Live;
 use crate::report::Report;
-use crate::run::{RunError, run_shown};
+use crate::run::run_shown;
 use shop::{Fault, Shop};
 
 /// The arguments with flags, separated by spaces, for the instances of `shop`.
@@ -21,7 +21,7 @@ fn args(shop: &Shop, flags: &str) -> Args {
     Args::from_flags(line).expect("the flags of the test are right")
 }
 
-async fn load(shop: &Shop, flags: &str) -> Result<Report, RunError> {
+async fn load(shop: &Shop, flags: &str) -> anyhow::Result<Report> {
     run_shown(&args(shop, flags)).await
 }
 
@@ -163,7 +163,7 @@ async fn admin_token_is_sent() {
 async fn no_run_without_a_service() {
     let shop = Shop::open(Fault::NotReady).await;
     let error = load(&shop, "--stock 2").await.expect_err("the shop is not ready");
-    assert!(crate::in_full(&error).contains("503 Service Unavailable: no lock"), "{error}");
+    assert!(format!("{error:#}").contains("503 Service Unavailable: no lock"), "{error}");
 
     let shop = Shop::open(Fault::None).await;
     let error = load(&shop, "--item unheard-of").await.expect_err("there is no such sale");
@@ -175,5 +175,5 @@ async fn no_run_without_a_service() {
     let url = format!("http://{}", closed.local_addr().expect("it is bound"));
     let args = Args::from_flags([&url]).expect("a URL");
     let error = run_shown(&args).await.expect_err("nothing listens");
-    assert!(crate::in_full(&error).contains(&format!("cannot connect to {url}")), "{error}");
+    assert!(format!("{error:#}").contains(&format!("cannot connect to {url}")), "{error}");
 }

@@ -63,6 +63,9 @@ pub struct Child {
     grace: Duration,
 }
 
+/// The ids of a user and of its group, to run a program as; ours if `None`.
+pub type User = Option<(u32, u32)>;
+
 /// How a program is started.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
@@ -80,13 +83,15 @@ pub struct Program<'a> {
     pub without_env: fn(&str) -> bool,
     /// Its standard error is ours, instead of the log.
     pub shares_stderr: bool,
+    /// Whom it runs as.
+    pub user: User,
 }
 
 impl<'a> Program<'a> {
     /// With our whole environment.
     pub fn new(path: &'a Path, dir: &'a OwnedDir, log: &'a Path, grace: Duration) -> Self {
         let (end_signal, without_env, shares_stderr) = ("TERM", |_: &str| false, false);
-        Self { path, dir, log, grace, end_signal, without_env, shares_stderr }
+        Self { path, dir, log, grace, end_signal, without_env, shares_stderr, user: None }
     }
 
     /// Starts it. Must be called in a Tokio runtime.
@@ -95,7 +100,7 @@ impl<'a> Program<'a> {
     /// When the pipe or the process cannot be made. A program that cannot be executed ends at once
     /// with status 126 or 127, and the reason in the log.
     pub fn start<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> io::Result<Child> {
-        let Self { path, dir, log, grace, end_signal, without_env, shares_stderr } = self;
+        let Self { path, dir, log, grace, end_signal, without_env, shares_stderr, user } = self;
         let (held, lifeline) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command
@@ -111,6 +116,9 @@ impl<'a> Program<'a> {
             .stdin(held)
             .stdout(dir.hold()?)
             .stderr(if shares_stderr { Stdio::inherit() } else { Stdio::null() });
+        if let Some((user, group)) = user {
+            command.uid(user).gid(group);
+        }
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(without_env) {
                 command.env_remove(name);

@@ -1,9 +1,4 @@
 //! An HTTP client that sends exactly the given bytes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "a test that cannot go on has failed"
-)]
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,9 +1,4 @@
 //! Copies of a Redis' data, to restart it with older data.
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "a test that cannot go on has failed"
-)]
 
 use std::path::{Path, PathBuf};
 

@@ -43,22 +43,18 @@ impl OwnedDir {
     /// # Errors
     /// When the directory, the pipe or the process cannot be made.
     pub fn create() -> io::Result<Self> {
-        Self::create_under(None)
+        Self::create_in(None)
     }
 
-    /// Creates it in another one, which stays as long as this one.
+    /// Creates it in another one, if there is one, which stays as long as this one.
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn create_in(parent: &Self) -> io::Result<Self> {
-        Self::create_under(Some(parent))
-    }
-
-    pub(crate) fn create_under(parent: Option<&Self>) -> io::Result<Self> {
+    pub fn create_in<'a>(parent: impl Into<Option<&'a Self>>) -> io::Result<Self> {
         let mut builder = tempfile::Builder::new();
         // only this user may read its data and logs
         builder.prefix("flash-sale-").permissions(Permissions::from_mode(0o700));
-        let (dir, hold_on_parent) = match parent {
+        let (dir, hold_on_parent) = match parent.into() {
             None => (builder.tempdir()?, Stdio::null()),
             Some(parent) => (builder.tempdir_in(&parent.path)?, parent.hold()?.into()),
         };

@@ -4,21 +4,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Permission};
-use hyper::Method;
+use etcd_client::{Client, ConnectOptions, Permission, ResponseHeader};
 
 use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
-use super::probe;
 use super::server::{Kind, Launch, Private, ServerError, find_program, flags};
 use crate::LOCK_NAME;
 
 /// Options of a private etcd.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
-    /// The size in bytes beyond which it refuses to write; etcd's own default if `None`.
-    pub quota_backend_bytes: Option<u64>,
     /// More flags.
     pub flags: Vec<String>,
     /// Mutual TLS, and users with tokens of this kind: `root`, and [`USER`] for an instance's locks.
@@ -115,27 +111,18 @@ impl Kind for Etcd {
         find_program("FLASH_SALE_ETCD", &["etcd"])
     }
 
-    /// etcd reads each flag from the environment as well; but on some machines it does not run without
-    /// `ETCD_UNSUPPORTED_ARCH`.
-    fn is_setting(variable: &str) -> bool {
-        variable.starts_with("ETCD_") && variable != "ETCD_UNSUPPORTED_ARCH"
-    }
-
     async fn is_ready(&self, port: u16, _: u32) -> bool {
-        if self.keys.is_some() {
-            // no other server has a certificate of this authority
-            return match self.root(port).await {
-                Ok(mut root) => Box::pin(root.get("ready", None)).await.is_ok(),
-                Err(_) => false,
-            };
-        }
-        let health = probe::http(Method::GET, port, "/health", "").await;
-        let members = probe::http(Method::POST, port, "/v3/cluster/member/list", "{}").await;
-        // etcd with users lists its members only to users
-        let is_ours =
-            |answer: &str| answer.contains(&self.name) || answer.contains("user name is empty");
-        health.is_ok_and(|(status, _)| status.is_success())
-            && members.is_ok_and(|(_, members)| is_ours(&members))
+        let Ok(mut root) = self.root(port).await else { return false };
+        // where a test has added users, an etcd says so
+        let has_users =
+            |error: &etcd_client::Error| error.to_string().contains("user name is empty");
+        let is_ours = match root.member_list().await {
+            Ok(answer) => answer.members().iter().any(|member| member.name() == self.name),
+            Err(error) => has_users(&error),
+        };
+        // it reads only while there is a leader
+        let read = Box::pin(root.get("ready", None)).await;
+        is_ours && read.map_or_else(|error| has_users(&error), |_| true)
     }
 }
 
@@ -171,31 +158,24 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd is not installed, ends, or does not answer within [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: EtcdOptions) -> Result<Self, ServerError> {
-        Ok(Self::start_members(None, 1, &options).await?.remove(0))
+        Ok(Self::start_cluster_in(None, 1, options).await?.remove(0))
     }
 
-    /// Starts a cluster of `members` in `parent`, and waits until all of them answer.
+    /// Starts a cluster of `members`, with their directories in `parent` if there is one, and waits until all of them
+    /// answer.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn start_cluster_in(
-        parent: &OwnedDir,
+        parent: impl Into<Option<&OwnedDir>>,
         members: usize,
         options: EtcdOptions,
     ) -> Result<Vec<Self>, ServerError> {
-        Self::start_members(Some(parent), members, &options).await
-    }
-
-    async fn start_members(
-        parent: Option<&OwnedDir>,
-        members: usize,
-        options: &EtcdOptions,
-    ) -> Result<Vec<Self>, ServerError> {
-        let prepare = async |program: &Path| prepare(program, parent, members, options);
-        let mut all = Self::start_all(prepare).await?;
+        let parent = parent.into();
+        let mut all = Self::start_all(async |_| prepare(parent, members, &options)).await?;
         if options.secured.is_some() {
             all[0].add_users().await.map_err(ServerError::system("etcd"))?;
-            for keys in all.iter_mut().filter_map(|member| member.kind.keys.as_mut()) {
+            for keys in all.iter_mut().filter_map(|member| member.launch.kind.keys.as_mut()) {
                 keys.has_users = true;
             }
         }
@@ -204,7 +184,7 @@ impl PrivateEtcd {
 
     /// Adds `root` and [`USER`].
     async fn add_users(&self) -> Result<(), etcd_client::Error> {
-        let Some(keys) = &self.kind.keys else { return Ok(()) };
+        let Some(keys) = &self.launch.kind.keys else { return Ok(()) };
         let mut client = self.root().await?;
         let password = std::fs::read_to_string(&keys.password_file)?;
         for (user, password) in [("root", &keys.root_password), (USER, &password)] {
@@ -225,12 +205,12 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd does not answer.
     pub async fn root(&self) -> Result<Client, etcd_client::Error> {
-        self.kind.root(self.port()).await
+        self.launch.kind.root(self.port()).await
     }
 
     /// The flags of an instance for a secured etcd, besides the address.
     pub fn flags(&self) -> Vec<String> {
-        let Some(keys) = &self.kind.keys else { return Vec::new() };
+        let Some(keys) = &self.launch.kind.keys else { return Vec::new() };
         let user = ["--etcd-user", USER, "--etcd-password-file"].map(str::to_owned);
         let flags = keys.certificates.flags("etcd").chain(user);
         flags.chain([text(&keys.password_file)]).collect()
@@ -239,7 +219,7 @@ impl PrivateEtcd {
     /// The flags of `etcdctl`.
     pub fn tool_flags(&self) -> String {
         let endpoint = format!("--endpoints {}", self.endpoint());
-        let Some(Keys { certificates, password_file, .. }) = &self.kind.keys else {
+        let Some(Keys { certificates, password_file, .. }) = &self.launch.kind.keys else {
             return endpoint;
         };
         let password = password_file.display();
@@ -251,7 +231,7 @@ impl PrivateEtcd {
     /// # Errors
     /// When etcd does not answer.
     pub async fn rotate_password(&self) -> Result<(), etcd_client::Error> {
-        let Some(keys) = &self.kind.keys else { return Ok(()) };
+        let Some(keys) = &self.launch.kind.keys else { return Ok(()) };
         let password = password();
         write_secret(&keys.password_file, &password)?;
         self.root().await?.user_change_password(USER, password).await.map(drop)
@@ -259,18 +239,25 @@ impl PrivateEtcd {
 
     /// The certificates of a secured etcd.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.kind.keys.as_ref().map(|keys| &keys.certificates)
+        self.launch.kind.keys.as_ref().map(|keys| &keys.certificates)
+    }
+
+    /// Whether it leads its cluster, by its own word.
+    pub async fn is_leader(&self) -> bool {
+        let Ok(mut root) = self.root().await else { return false };
+        let member = |header: &ResponseHeader| header.member_id();
+        let status = root.status().await;
+        status.is_ok_and(|status| status.header().map(member) == Some(status.leader()))
     }
 
     /// The address for clients.
     pub fn endpoint(&self) -> String {
-        self.kind.endpoint(self.port())
+        self.launch.kind.endpoint(self.port())
     }
 }
 
 /// Makes the members of a cluster ready.
 fn prepare(
-    program: &Path,
     parent: Option<&OwnedDir>,
     members: usize,
     options: &EtcdOptions,
@@ -288,7 +275,7 @@ fn prepare(
     let token = places[0].0.clone();
     let mut all: Vec<Launch<Etcd>> = Vec::with_capacity(members);
     for (name, port, peer_url) in places {
-        let dir = OwnedDir::create_under(parent)?;
+        let dir = OwnedDir::create_in(parent)?;
         // all members have those of the first one
         let keys = match (all.first(), options.secured) {
             (Some(first), _) => first.kind.keys.clone(),
@@ -311,12 +298,11 @@ fn prepare(
             ("--logger", "zap"),
             ("--log-level", "warn"),
         ]);
-        args.extend(options.quota_backend_bytes.map(|n| format!("--quota-backend-bytes={n}")));
         args.extend_from_slice(&options.flags);
         if let (Some(keys), Some(tokens)) = (&kind.keys, options.secured) {
             args.extend(keys.member_flags(tokens));
         }
-        all.push(Launch { program: program.to_owned(), args, dir, port, kind });
+        all.push(Launch { args, dir, port, kind });
     }
     Ok(all)
 }

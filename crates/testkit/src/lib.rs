@@ -21,6 +21,11 @@
 //! - [`run`]: a program that a test talks to
 //! - [`wait`], [`processes`]: waiting for a condition, finding processes
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on has failed; servers and processes return their errors"
+)]
 #![cfg_attr(
     not(all(feature = "etcd", feature = "redis")),
     allow(dead_code, reason = "no server needs all that the servers have in common")

@@ -1,9 +1,4 @@
 //! Ports on the loopback interface.
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "a test that cannot go on has failed"
-)]
 
 use std::collections::BTreeSet;
 use std::io;

@@ -9,10 +9,12 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use super::certificates::{Certificates, text, write_secret};
+use super::child::User;
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::replication::{Follow, Replicated};
-use super::server::{Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, until};
+use super::server::{Kind, Launch, Private, START_TIMEOUT, ServerError, find_program};
+use super::wait::until;
 
 /// Options of a private PostgreSQL.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +39,7 @@ pub type PrivatePostgres = Private<Postgres>;
 #[derive(Debug)]
 pub struct Postgres {
     data: PathBuf,
+    user: User,
     certificates: Option<Certificates>,
 }
 
@@ -52,8 +55,8 @@ impl Kind for Postgres {
         Some(programs()?.join("postgres"))
     }
 
-    fn is_setting(variable: &str) -> bool {
-        variable.starts_with("PG")
+    fn user(&self) -> User {
+        self.user
     }
 
     /// The server writes its process id and its state into this file.
@@ -93,9 +96,7 @@ pub fn psql() -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from("psql"))
 }
 
-/// The ids of the user to run as and of its group, if we are `root`.
-type User = Option<[String; 2]>;
-
+/// The user to run as, if we are `root`.
 fn unprivileged_user() -> io::Result<User> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -103,27 +104,18 @@ fn unprivileged_user() -> io::Result<User> {
     let users = std::fs::read_to_string("/etc/passwd")?;
     let ids = |name: &str| {
         let user = users.lines().find_map(|user| user.strip_prefix(&format!("{name}:x:")))?;
-        let mut ids = user.split(':').map(str::to_owned);
-        Some([ids.next()?, ids.next()?])
+        let (user, rest) = user.split_once(':')?;
+        Some((user.parse().ok()?, rest.split(':').next()?.parse().ok()?))
     };
     let user = ids("postgres").or_else(|| ids("nobody"));
     let nobody = "PostgreSQL does not run as root, and there is no `nobody`";
     user.map(Some).ok_or_else(|| io::Error::other(nobody))
 }
 
-/// The program that becomes another one as this user, and its arguments.
-fn as_user(user: &User, program: PathBuf, args: Vec<String>) -> (PathBuf, Vec<String>) {
-    let Some([user, group]) = user else { return (program, args) };
-    let ids = [format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()];
-    let args = ids.into_iter().chain([text(&program)]).chain(args).collect();
-    ("/usr/bin/setpriv".into(), args)
-}
-
 /// Gives a directory and what is in it to this user.
-async fn give(user: &User, dir: &Path) -> io::Result<()> {
-    let Some([user, group]) = user else { return Ok(()) };
-    let args = vec!["-R".to_owned(), format!("{user}:{group}"), text(dir)];
-    run(&None, "chown".into(), args).await.map(drop)
+async fn give(user: User, dir: &Path) -> io::Result<()> {
+    let Some((user, group)) = user else { return Ok(()) };
+    run(None, "chown".into(), ["-R", &format!("{user}:{group}"), &text(dir)]).await.map(drop)
 }
 
 impl PrivatePostgres {
@@ -143,7 +135,7 @@ impl PrivatePostgres {
 
     /// The address for another user, and through another port.
     pub fn url_of(&self, user: &str, port: u16) -> String {
-        let mode = if self.kind.certificates.is_some() { "?sslmode=require" } else { "" };
+        let mode = if self.launch.kind.certificates.is_some() { "?sslmode=require" } else { "" };
         format!("postgres://{user}@127.0.0.1:{port}/postgres{mode}")
     }
 
@@ -152,13 +144,12 @@ impl PrivatePostgres {
     /// # Errors
     /// When there is no answer, or PostgreSQL refuses.
     pub async fn run(&self, statement: &str) -> io::Result<String> {
-        let args = [self.url(), "-XAtc".to_owned(), statement.to_owned()];
-        run(&None, psql(), args.into()).await
+        run(None, psql(), [&self.url(), "-XAtc", statement]).await
     }
 
     /// The certificates of a secured server.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.kind.certificates.as_ref()
+        self.launch.kind.certificates.as_ref()
     }
 
     /// Ends all its processes at once, as a crash of the machine does; the data stay for
@@ -206,7 +197,7 @@ impl Follow for Postgres {
         let written = primary.run("SELECT pg_current_wal_lsn()").await?;
         let has_it = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
         let follows = async || Ok(standby.run(&has_it).await? == "t");
-        until("the standby does not follow", START_TIMEOUT, follows).await
+        until("the standby follows", START_TIMEOUT, follows).await
     }
 
     async fn promote(standby: &PrivatePostgres) -> io::Result<()> {
@@ -250,29 +241,28 @@ async fn prepare(
         ]);
     }
     settings.extend_from_slice(&options.settings);
-    give(&user, dir.path()).await?;
+    give(user, dir.path()).await?;
     match primary {
-        None if options.own_data => init(&user, server, &data).await?,
+        None if options.own_data => init(user, server, &data).await?,
         // `-a` keeps the owner, without whom the server does not start
         None => {
-            let template = template(&user, server).await?;
-            run(&None, "cp".into(), vec!["-a".to_owned(), text(&template), text(&data)]).await?;
+            let template = template(user, server).await?;
+            run(None, "cp".into(), ["-a", &text(&template), &text(&data)]).await?;
         }
         Some(port) => {
             let port = format!("--port={port}");
             let flags = ["--host=127.0.0.1", &port, "--write-recovery-conf", "--checkpoint=fast"];
-            make_data(&user, server.with_file_name("pg_basebackup"), &flags, &data).await?;
+            make_data(user, server.with_file_name("pg_basebackup"), &flags, &data).await?;
         }
     }
     let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
     let args = ["-D".to_owned(), text(&data)].into_iter().chain(settings).collect();
-    let (program, args) = as_user(&user, server.to_owned(), args);
-    Ok(Launch { program, args, dir, port, kind: Postgres { data, certificates } })
+    Ok(Launch { args, dir, port, kind: Postgres { data, user, certificates } })
 }
 
 /// The data directory of a new server, made once in a process and removed with it. To copy it takes a fraction of the
 /// time that making it takes.
-async fn template(user: &User, server: &Path) -> io::Result<PathBuf> {
+async fn template(user: User, server: &Path) -> io::Result<PathBuf> {
     static TEMPLATE: OnceCell<OwnedDir> = OnceCell::const_new();
     let make = async || -> io::Result<OwnedDir> {
         let dir = OwnedDir::create()?;
@@ -284,27 +274,33 @@ async fn template(user: &User, server: &Path) -> io::Result<PathBuf> {
 }
 
 /// Makes the data directory of a new server.
-async fn init(user: &User, server: &Path, data: &Path) -> io::Result<()> {
+async fn init(user: User, server: &Path, data: &Path) -> io::Result<()> {
     // small files for the log: they are most of what is copied
     let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
     make_data(user, server.with_file_name("initdb"), &flags, data).await
 }
 
 /// Makes a data directory by a program of PostgreSQL.
-async fn make_data(user: &User, program: PathBuf, flags: &[&str], data: &Path) -> io::Result<()> {
+async fn make_data(user: User, program: PathBuf, flags: &[&str], data: &Path) -> io::Result<()> {
     let data = format!("--pgdata={}", text(data));
     let flags = [flags, &["--username=postgres", "--no-sync", &data]].concat();
-    run(user, program, flags.into_iter().map(str::to_owned).collect()).await.map(drop)
+    run(user, program, flags).await.map(drop)
 }
 
-/// Runs a program to its end. Returns what it printed.
-async fn run(user: &User, program: PathBuf, args: Vec<String>) -> io::Result<String> {
-    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (program, args) = as_user(user, program, args);
-    let mut command = Command::new(program);
+/// Runs a program to its end as this user. Returns what it printed.
+async fn run(
+    user: User,
+    program: PathBuf,
+    args: impl IntoIterator<Item = &str>,
+) -> io::Result<String> {
+    let mut command = Command::new(&program);
     command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    if let Some((user, group)) = user {
+        command.uid(user).gid(group);
+    }
     let output = command.output().await?;
     if !output.status.success() {
+        let name = program.file_name().unwrap_or_default().display();
         let errors = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(format!("{name}: {}", errors.trim())));
     }

@@ -1,9 +1,4 @@
 //! The processes of this machine.
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "a test that cannot go on has failed"
-)]
 
 use std::path::Path;
 

@@ -1,15 +1,14 @@
 //! A TCP proxy that can hold, delay and lose what it forwards, and cut connections.
 
-use std::collections::VecDeque;
 use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
@@ -225,7 +224,7 @@ struct Line {
     alarms: Alarms,
 }
 
-type Alarms = mpsc::Sender<(Instant, oneshot::Sender<()>)>;
+type Alarms = std::sync::mpsc::Sender<(Instant, oneshot::Sender<()>)>;
 
 impl Line {
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -271,20 +270,35 @@ impl Line {
         mut to: WriteHalf<TcpStream>,
         mut states: watch::Receiver<State>,
     ) -> io::Result<()> {
-        let mut buffer = vec![0; CHUNK_BYTES];
-        // the delayed chunks, each with the end of its delay
-        let mut line: VecDeque<(Option<oneshot::Receiver<()>>, Vec<u8>)> = VecDeque::new();
-        let mut is_open = true;
-        let silences = states.borrow().silences;
-        while is_open || !line.is_empty() {
-            let (is_idle, may_read) = (line.is_empty(), is_open && line.len() < MAX_CHUNKS);
-            let arrival = line.front_mut().and_then(|(arrival, _)| arrival.as_mut());
-            let read = tokio::select! {
-                biased;
-                () = reached(arrival), if !is_idle => None,
-                length = from.read(&mut buffer), if may_read => Some(&buffer[..length?]),
-            };
-            let Some(chunk) = read else {
+        // the chunks, each with the end of its delay, if there is one
+        let (sender, mut line) = mpsc::channel(MAX_CHUNKS);
+        let current = states.clone();
+        let reading = async move {
+            let mut buffer = vec![0; CHUNK_BYTES];
+            let silences = current.borrow().silences;
+            loop {
+                let length = from.read(&mut buffer).await?;
+                if current.borrow().silences != silences {
+                    // nor is the end of one side told to the other
+                    pending::<()>().await;
+                }
+                if length == 0 {
+                    return Ok(());
+                }
+                let chunk = &buffer[..length];
+                self.counts().arrived(direction, chunk, self.marker)?;
+                let delay = current.borrow().delay;
+                let arrival = (!delay.is_zero()).then(|| self.alarm(Instant::now() + delay));
+                // an error: nothing is written any more
+                let _ = sender.send((arrival, chunk.to_vec())).await;
+            }
+        };
+        let writing = async {
+            while let Some((arrival, chunk)) = line.recv().await {
+                if let Some(arrival) = arrival {
+                    // an error: the thread has gone, with the process
+                    let _ = arrival.await;
+                }
                 if states.borrow().holds[direction as usize] {
                     self.counts().holds = true;
                     if states.wait_for(|state| !state.holds[direction as usize]).await.is_err() {
@@ -292,25 +306,11 @@ impl Line {
                     }
                     self.counts().late += 1;
                 }
-                if let Some((_, chunk)) = line.pop_front() {
-                    to.write_all(&chunk).await?;
-                }
-                continue;
-            };
-            if states.borrow().silences != silences {
-                // nor is the end of one side told to the other
-                pending::<()>().await;
+                to.write_all(&chunk).await?;
             }
-            if chunk.is_empty() {
-                is_open = false;
-                continue;
-            }
-            self.counts().arrived(direction, chunk, self.marker)?;
-            let delay = states.borrow().delay;
-            let arrival = (!delay.is_zero()).then(|| self.alarm(Instant::now() + delay));
-            line.push_back((arrival, chunk.into()));
-        }
-        to.shutdown().await
+            to.shutdown().await
+        };
+        tokio::try_join!(reading, writing).map(drop)
     }
 }
 
@@ -339,17 +339,10 @@ impl Counts {
     }
 }
 
-async fn reached(arrival: Option<&mut oneshot::Receiver<()>>) {
-    if let Some(arrival) = arrival {
-        // an error: the thread has gone, with the process
-        let _ = arrival.await;
-    }
-}
-
 /// Makes a thread that sends messages at their times, in their order. Tokio's timer would add up to two milliseconds,
 /// which is the whole distance of a near server.
 fn alarms() -> Alarms {
-    let (alarms, set) = mpsc::channel::<(Instant, oneshot::Sender<()>)>();
+    let (alarms, set) = std::sync::mpsc::channel::<(Instant, oneshot::Sender<()>)>();
     #[allow(clippy::disallowed_methods, reason = "the thread is for waiting")]
     thread::spawn(move || {
         for (at, fire) in set {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, RedisResult};
 use tokio::time::timeout;
 
@@ -11,9 +12,8 @@ use super::certificates::{Certificates, password, text, write_secret};
 use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::replication::{Follow, Replicated};
-use super::server::{
-    Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, flags, until,
-};
+use super::server::{Kind, Launch, Private, START_TIMEOUT, ServerError, find_program, flags};
+use super::wait::until;
 
 /// Options of a private Redis.
 #[derive(Clone, Debug, Default)]
@@ -147,39 +147,38 @@ impl PrivateRedis {
     /// # Errors
     /// When Redis is not installed, ends, or does not answer within [`START_TIMEOUT`].
     pub async fn start(options: RedisOptions) -> Result<Self, ServerError> {
-        Self::start_under(None, &options).await
+        Self::start_in(None, options).await
     }
 
-    /// As [`start`](Self::start), with its directory in `parent`, which then stays until it is gone.
+    /// As [`start`](Self::start), with its directory in `parent`, if there is one, which then stays until it is gone.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub async fn start_in(parent: &OwnedDir, options: RedisOptions) -> Result<Self, ServerError> {
-        Self::start_under(Some(parent), &options).await
-    }
-
-    pub(crate) async fn start_under(
-        parent: Option<&OwnedDir>,
-        options: &RedisOptions,
+    pub async fn start_in(
+        parent: impl Into<Option<&OwnedDir>>,
+        options: RedisOptions,
     ) -> Result<Self, ServerError> {
-        Self::start_one(async |program| prepare(program, parent, options)).await
+        let parent = parent.into();
+        Self::start_one(async |_| prepare(parent, &options)).await
     }
 
     /// The address, without user and password.
     pub fn url(&self) -> String {
-        self.kind.url(self.port())
+        self.launch.kind.url(self.port())
     }
 
     /// The flags of an instance.
     pub fn flags(&self) -> Vec<String> {
-        let Some(keys) = &self.kind.keys else { return vec!["--redis".to_owned(), self.url()] };
+        let Some(keys) = &self.launch.kind.keys else {
+            return vec!["--redis".to_owned(), self.url()];
+        };
         let file = ["--redis-file".to_owned(), text(&keys.address_file)];
         file.into_iter().chain(keys.certificates.flags("redis")).collect()
     }
 
     /// The flags of `redis-cli`.
     pub fn tool_flags(&self) -> String {
-        match &self.kind.keys {
+        match &self.launch.kind.keys {
             None => format!("-p {}", self.port()),
             Some(Keys { certificates, address_file, .. }) => {
                 format!("-u \"$(cat {})\" {certificates}", address_file.display())
@@ -192,7 +191,7 @@ impl PrivateRedis {
     /// # Errors
     /// When there is no answer, or Redis refuses.
     pub async fn run<T: FromRedisValue>(&self, line: &str) -> RedisResult<T> {
-        self.kind.run(self.port(), line).await
+        self.launch.kind.run(self.port(), line).await
     }
 
     /// Changes the password of [`USER`]. Both are valid until the file has the new one.
@@ -200,7 +199,7 @@ impl PrivateRedis {
     /// # Errors
     /// When Redis refuses.
     pub async fn rotate_password(&self) -> RedisResult<()> {
-        let Some(keys) = &self.kind.keys else { return Ok(()) };
+        let Some(keys) = &self.launch.kind.keys else { return Ok(()) };
         let new = password();
         self.run::<()>(&format!("ACL SETUSER {USER} >{new}")).await?;
         keys.write_address(self.port(), &new)?;
@@ -209,7 +208,7 @@ impl PrivateRedis {
 
     /// The certificates of a secured Redis.
     pub fn certificates(&self) -> Option<&Certificates> {
-        self.kind.keys.as_ref().map(|keys| &keys.certificates)
+        self.launch.kind.keys.as_ref().map(|keys| &keys.certificates)
     }
 }
 
@@ -242,24 +241,30 @@ impl Redis {
 
     /// Runs a command, split at spaces, with all rights.
     async fn run<T: FromRedisValue>(&self, port: u16, line: &str) -> RedisResult<T> {
-        // the default of half a second is too short for a busy disk
-        let patient = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(START_TIMEOUT))
-            .set_response_timeout(Some(START_TIMEOUT));
-        let mut connection =
-            self.client(port)?.get_multiplexed_async_connection_with_config(&patient).await?;
-        let mut command = Cmd::new();
-        command.arg(line.split(' ').collect::<Vec<_>>());
-        command.query_async(&mut connection).await
+        command(line).query_async(&mut connect(&self.client(port)?).await?).await
     }
 }
 
-fn prepare(
-    program: &Path,
-    parent: Option<&OwnedDir>,
-    options: &RedisOptions,
-) -> io::Result<Launch<Redis>> {
-    let dir = OwnedDir::create_under(parent)?;
+/// A connection that is as patient as a busy disk needs: the default is half a second.
+///
+/// # Errors
+/// When Redis does not accept it.
+pub async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(START_TIMEOUT))
+        .set_response_timeout(Some(START_TIMEOUT));
+    client.get_multiplexed_async_connection_with_config(&patient).await
+}
+
+/// A command, split at spaces.
+pub(crate) fn command(line: &str) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg(line.split(' ').collect::<Vec<_>>());
+    command
+}
+
+fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Launch<Redis>> {
+    let dir = OwnedDir::create_in(parent)?;
     // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
     let [port, cluster_port] = free_ports()?;
     let mut args = flags([
@@ -289,7 +294,7 @@ fn prepare(
     let kind =
         Redis { keys: options.secured.then(|| Keys::create_in(dir.path(), port)).transpose()? };
     args.extend(kind.flags(port));
-    Ok(Launch { program: program.to_owned(), args, dir, port, kind })
+    Ok(Launch { args, dir, port, kind })
 }
 
 /// A Redis with a replica.
@@ -321,7 +326,7 @@ impl Follow for Redis {
     async fn until_caught_up(replica: &PrivateRedis, primary: &PrivateRedis) -> RedisResult<()> {
         let written =
             offset(&primary.run::<String>("INFO replication").await?, "master_repl_offset:");
-        until("the replica does not follow", START_TIMEOUT, async || {
+        until("the replica follows", START_TIMEOUT, async || {
             let known: String = replica.run("INFO replication").await?;
             let is_up = known.contains("master_link_status:up");
             Ok(is_up && offset(&known, "slave_repl_offset:") >= written)

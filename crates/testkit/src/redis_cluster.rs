@@ -7,7 +7,8 @@ use redis::{RedisResult, Value};
 
 use super::dir::OwnedDir;
 use super::redis::{PrivateRedis, RedisOptions};
-use super::server::{START_TIMEOUT, ServerError, until};
+use super::server::{START_TIMEOUT, ServerError};
+use super::wait::until;
 
 /// How many primaries it has: a majority of them is needed for a failover.
 pub const PRIMARIES: usize = 3;
@@ -43,28 +44,22 @@ impl PrivateRedisCluster {
     /// # Errors
     /// As [`PrivateRedis::start`], or when the nodes do not agree within [`START_TIMEOUT`].
     pub async fn start(options: RedisClusterOptions) -> Result<Self, ServerError> {
-        Self::start_under(None, options).await
+        Self::start_in(None, options).await
     }
 
-    /// As [`start`](Self::start), with its directories in `parent`, which then stays until they are gone.
+    /// As [`start`](Self::start), with its directories in `parent`, if there is one, which then stays until they are gone.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn start_in(
-        parent: &OwnedDir,
-        options: RedisClusterOptions,
-    ) -> Result<Self, ServerError> {
-        Self::start_under(Some(parent), options).await
-    }
-
-    async fn start_under(
-        parent: Option<&OwnedDir>,
+        parent: impl Into<Option<&OwnedDir>>,
         RedisClusterOptions { replicas, node_timeout }: RedisClusterOptions,
     ) -> Result<Self, ServerError> {
+        let parent = parent.into();
         let options = RedisOptions { node_timeout: Some(node_timeout), ..RedisOptions::default() };
         let mut nodes = Vec::new();
         for _ in 0..PRIMARIES * (1 + replicas) {
-            nodes.push(PrivateRedis::start_under(parent, &options).await?);
+            nodes.push(PrivateRedis::start_in(parent, options.clone()).await?);
         }
         let cluster = Self { nodes };
         cluster.form(replicas).await.map_err(ServerError::system("Redis Cluster"))?;
@@ -88,7 +83,7 @@ impl PrivateRedisCluster {
             }
         }
         let all_known = format!("cluster_known_nodes:{}\r\n", self.nodes.len());
-        self.until("a node does not know all", async |node| {
+        self.until("each node knows all", async |node| {
             node.text("CLUSTER INFO").await.contains(&all_known)
         })
         .await?;
@@ -98,7 +93,7 @@ impl PrivateRedisCluster {
         }
         let assigned = format!("cluster_slots_assigned:{SLOTS}\r\n");
         let connected = format!("connected_slaves:{replicas}\r\n");
-        self.until("a primary lacks slots or replicas", async |node| {
+        self.until("each primary has its slots and replicas", async |node| {
             let state = node.text("CLUSTER INFO").await;
             let info = node.text("INFO replication").await;
             let is_complete = info.contains("role:slave") && info.contains("link_status:up")
@@ -111,11 +106,11 @@ impl PrivateRedisCluster {
     /// Waits until the condition is true for every node.
     async fn until(
         &self,
-        late: &str,
+        what: &str,
         is_so: impl AsyncFn(&PrivateRedis) -> bool,
     ) -> RedisResult<()> {
         for node in &self.nodes {
-            until(late, START_TIMEOUT, async || RedisResult::Ok(is_so(node).await)).await?;
+            until(what, START_TIMEOUT, async || RedisResult::Ok(is_so(node).await)).await?;
         }
         Ok(())
     }
@@ -191,7 +186,7 @@ impl PrivateRedisCluster {
         self.nodes[replica].run::<Value>(no_login).await?;
         let primary = &self.nodes[primary];
         primary.run::<Value>("CLIENT KILL TYPE replica").await?;
-        until("the replica is not gone", START_TIMEOUT, async || {
+        until("the replica is gone", START_TIMEOUT, async || {
             Ok(primary.text("INFO replication").await.contains("connected_slaves:0"))
         })
         .await

@@ -1,9 +1,4 @@
 //! A program that a test talks to, line by line.
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "a test that cannot go on has failed"
-)]
 
 use std::ffi::OsStr;
 use std::process::{ExitStatus, Stdio};

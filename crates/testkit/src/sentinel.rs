@@ -12,7 +12,8 @@ use super::dir::OwnedDir;
 use super::ports::free_ports;
 use super::redis::{PrivateRedis, Redis, RedisOptions, follow};
 use super::replication::Follow as _;
-use super::server::{Launch, START_TIMEOUT, ServerError, until};
+use super::server::{Launch, START_TIMEOUT, ServerError};
+use super::wait::until;
 
 /// What the sentinels call the primary.
 pub const PRIMARY_NAME: &str = "sale";
@@ -79,7 +80,7 @@ impl Sentinels {
     /// When a server does not answer, or that takes longer than [`START_TIMEOUT`].
     async fn until_whole(&self, primary: &PrivateRedis) -> RedisResult<()> {
         let port = primary.port().to_string();
-        until("the sentinels do not agree", START_TIMEOUT, async || {
+        until("the sentinels agree", START_TIMEOUT, async || {
             for sentinel in &self.sentinels {
                 let ask = |what| format!("SENTINEL {what} {PRIMARY_NAME}");
                 // an error: too few
@@ -114,7 +115,7 @@ impl Sentinels {
         primary: &mut PrivateRedis,
     ) -> RedisResult<&mut PrivateRedis> {
         let former = Some(primary.port());
-        until("the sentinels promote no replica", FAILOVER_LIMIT, async || {
+        until("the sentinels promote a replica", FAILOVER_LIMIT, async || {
             for sentinel in &self.sentinels {
                 if self.named_by(sentinel).await? == former {
                     return Ok(false);
@@ -166,7 +167,7 @@ impl PrivateRedis {
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn start_sentinel_in(&self, parent: &OwnedDir) -> Result<Self, ServerError> {
-        Self::start_one(async |program| {
+        Self::start_one(async |_| {
             let dir = OwnedDir::create_in(parent)?;
             let [port] = free_ports()?;
             let file = dir.path().join("sentinel.conf");
@@ -179,10 +180,10 @@ impl PrivateRedis {
             ];
             // the sentinel keeps its state in the same file
             fs::write(&file, settings.join("\n"))?;
-            let kind = self.kind.for_sentinel_in(dir.path())?;
+            let kind = self.launch.kind.for_sentinel_in(dir.path())?;
             let mut args = vec![text(&file), "--sentinel".to_owned()];
             args.extend(kind.flags(port));
-            Ok(Launch { program: program.to_owned(), args, dir, port, kind })
+            Ok(Launch { args, dir, port, kind })
         })
         .await
     }

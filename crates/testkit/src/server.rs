@@ -5,20 +5,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
-
-use super::child::{Child, Program};
+use super::child::{Child, Program, User};
 use super::dir::OwnedDir;
 use super::ports::PORT_ATTEMPTS;
+use super::wait::until;
 
 /// How long a server may take from its start to its first answer.
 pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a server may take to end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-
-/// How often a starting server is probed.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How many lines of the end of a log are shown.
 const TAIL_LINES: usize = 10;
@@ -40,9 +36,9 @@ pub trait Kind: Sized {
     /// Where its program is, if it is installed.
     fn program() -> Option<PathBuf>;
 
-    /// Whether the server would read this variable of our environment as a setting.
-    fn is_setting(_variable: &str) -> bool {
-        false
+    /// Whom it runs as.
+    fn user(&self) -> User {
+        None
     }
 
     /// Whether the server on this port answers, and is the process `pid`.
@@ -50,8 +46,8 @@ pub trait Kind: Sized {
 }
 
 /// A server that is ready to be started.
+#[derive(Debug)]
 pub(crate) struct Launch<K> {
-    pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) dir: OwnedDir,
     pub(crate) port: u16,
@@ -65,11 +61,8 @@ pub(crate) struct Launch<K> {
 pub struct Private<K> {
     // before the directory: it must end first
     child: Child,
-    dir: OwnedDir,
     program: PathBuf,
-    args: Vec<String>,
-    port: u16,
-    pub(crate) kind: K,
+    pub(crate) launch: Launch<K>,
 }
 
 impl<K: Kind> Private<K> {
@@ -81,7 +74,11 @@ impl<K: Kind> Private<K> {
         let program = K::program().ok_or_else(ServerError::not_installed::<K>)?;
         let start = async || {
             let prepared = prepare(&program).await.map_err(ServerError::system(K::NAME))?;
-            let mut all = prepared.into_iter().map(Self::spawn).collect::<Result<Vec<_>, _>>()?;
+            let mut all = Vec::with_capacity(prepared.len());
+            for launch in prepared {
+                let child = Self::child_of(&program, &launch)?;
+                all.push(Self { child, program: program.clone(), launch });
+            }
             // no member of a cluster answers before most of them run
             for server in &mut all {
                 server.until_ready().await?;
@@ -106,22 +103,21 @@ impl<K: Kind> Private<K> {
         Ok(all.remove(0))
     }
 
-    fn spawn(launch: Launch<K>) -> Result<Self, ServerError> {
-        let Launch { program, args, dir, port, kind } = launch;
-        let child = Self::child_of(&program, &args, &dir)?;
-        Ok(Self { child, dir, program, args, port, kind })
-    }
-
-    fn child_of(path: &Path, args: &[String], dir: &OwnedDir) -> Result<Child, ServerError> {
+    fn child_of(
+        path: &Path,
+        Launch { args, dir, kind, .. }: &Launch<K>,
+    ) -> Result<Child, ServerError> {
         let log = dir.path().join(format!("{}.log", K::NAME.to_lowercase()));
+        let (end_signal, without_env, user) =
+            (K::END_SIGNAL, is_setting as fn(&str) -> _, kind.user());
         let program = Program::new(path, dir, &log, STOP_GRACE);
-        let program = Program { end_signal: K::END_SIGNAL, without_env: K::is_setting, ..program };
+        let program = Program { end_signal, without_env, user, ..program };
         program.start(args).map_err(ServerError::system(K::NAME))
     }
 
     /// Its port, on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.launch.port
     }
 
     /// The process: its id, its log, pause and resume.
@@ -136,7 +132,7 @@ impl<K: Kind> Private<K> {
 
     /// Where it keeps its data and its log.
     pub fn dir(&self) -> &Path {
-        self.dir.path()
+        self.launch.dir.path()
     }
 
     /// Ends it with SIGKILL; the data stay for [`restart`](Self::restart).
@@ -153,7 +149,7 @@ impl<K: Kind> Private<K> {
     /// When it does not end, ends again, or does not answer within [`START_TIMEOUT`].
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.child.stop().await.map_err(ServerError::system(K::NAME))?;
-        self.child = Self::child_of(&self.program, &self.args, &self.dir)?;
+        self.child = Self::child_of(&self.program, &self.launch)?;
         self.until_ready().await
     }
 
@@ -163,16 +159,11 @@ impl<K: Kind> Private<K> {
     /// # Errors
     /// As [`restart`](Self::restart).
     pub async fn restart_under(&mut self, launcher: &[String]) -> Result<(), ServerError> {
-        let mut words = vec![self.program.to_string_lossy().into_owned()];
-        words.append(&mut self.args);
-        // one that changes the user stays the first
-        let is_flag = |word: &&String| word.starts_with("--");
-        let changes_user = self.program.ends_with("setpriv");
-        let flags = words[1..].iter().take_while(is_flag).count();
-        let place = if changes_user { 1 + flags } else { 0 };
-        words.splice(place..place, launcher.iter().cloned());
+        let mut words = launcher.to_vec();
+        words.push(self.program.to_string_lossy().into_owned());
+        words.append(&mut self.launch.args);
         self.program = words.remove(0).into();
-        self.args = words;
+        self.launch.args = words;
         self.restart().await
     }
 
@@ -182,38 +173,30 @@ impl<K: Kind> Private<K> {
     /// When it does not end, or its directory cannot be removed.
     pub async fn stop(mut self) -> io::Result<()> {
         self.child.stop().await?;
-        self.dir.remove().await
+        self.launch.dir.remove().await
     }
 
     async fn until_ready(&mut self) -> Result<(), ServerError> {
-        let (kind, port, pid) = (&self.kind, self.port, self.child.pid());
-        let is_ready = async || kind.is_ready(port, pid).await;
+        let (Launch { kind, port, .. }, pid) = (&self.launch, self.child.pid());
+        let is_ready = async || kind.is_ready(*port, pid).await;
         until_ready(K::NAME, &mut self.child, START_TIMEOUT, is_ready).await
     }
+}
+
+/// Whether a server would read this variable of our environment as a setting. (On some machines etcd does not run without
+/// `ETCD_UNSUPPORTED_ARCH`.)
+fn is_setting(variable: &str) -> bool {
+    let is_of = |prefix| variable.starts_with(prefix);
+    (is_of("ETCD_") && variable != "ETCD_UNSUPPORTED_ARCH")
+        || is_of("PG")
+        || variable == "CLASSPATH"
+        || variable.ends_with("JAVA_OPTIONS")
+        || variable == "JAVA_TOOL_OPTIONS"
 }
 
 /// Flags and their values, as arguments.
 pub(crate) fn flags<const N: usize>(flags: [(&str, &str); N]) -> Vec<String> {
     flags.iter().flat_map(|(flag, value)| [*flag, *value]).map(str::to_owned).collect()
-}
-
-/// Waits until the condition is true.
-///
-/// # Errors
-/// When the condition fails, or is not true in time; then `late` is the message.
-pub(crate) async fn until<E: From<io::Error>>(
-    late: &str,
-    limit: Duration,
-    mut is_so: impl AsyncFnMut() -> Result<bool, E>,
-) -> Result<(), E> {
-    let wait = async {
-        while !is_so().await? {
-            sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
-    };
-    let timed_out = |_| Err(io::Error::new(io::ErrorKind::TimedOut, late).into());
-    timeout(limit, wait).await.unwrap_or_else(timed_out)
 }
 
 /// Why a server did not start, in words.
@@ -266,20 +249,16 @@ pub async fn until_ready(
     within: Duration,
     is_ready: impl AsyncFn() -> bool,
 ) -> Result<(), ServerError> {
-    let deadline = Instant::now() + within;
-    let what = loop {
-        if let Some(status) = child.exited().map_err(ServerError::system(name))? {
-            break format!("ended before it answered ({status})");
+    let what = format!("{name} answers");
+    let answered = until(&what, within, async || match child.exited()? {
+        Some(status) => {
+            Err(io::Error::other(format!("{name} ended before it answered ({status})")))
         }
-        if is_ready().await {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            break format!("did not answer within {within:?}");
-        }
-        sleep(POLL_INTERVAL).await;
-    };
-    Err(ServerError(format!("{name} {what}; the end of its log:\n{}", tail(child.log()))))
+        None => Ok(is_ready().await),
+    });
+    let answered = answered.await;
+    let at_the_end = |error| format!("{error}; the end of its log:\n{}", tail(child.log()));
+    answered.map_err(|error| ServerError(at_the_end(error)))
 }
 
 /// The last lines of a log, indented; best effort.

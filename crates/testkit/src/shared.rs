@@ -1,9 +1,4 @@
 //! An etcd and a Redis for many tests, with a lock name and a database for each.
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "a test that cannot go on has failed"
-)]
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +7,7 @@ use ::redis::FromRedisValue;
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use tokio::sync::OnceCell;
 
+use crate::redis::command;
 use crate::server::find_program;
 use crate::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
@@ -69,16 +65,12 @@ impl Raw {
 
     /// Runs `line`, split at spaces.
     pub async fn run<T: FromRedisValue>(&mut self, line: &str) -> T {
-        let mut command = ::redis::Cmd::new();
-        command.arg(line.split(' ').collect::<Vec<_>>());
-        command.query_async(&mut self.0).await.unwrap()
+        command(line).query_async(&mut self.0).await.unwrap()
     }
 
     /// [`run`](Self::run), with a last argument that may have spaces.
     pub async fn run_with<T: FromRedisValue>(&mut self, line: &str, last: &str) -> T {
-        let mut command = ::redis::Cmd::new();
-        command.arg(line.split(' ').collect::<Vec<_>>()).arg(last);
-        command.query_async(&mut self.0).await.unwrap()
+        command(line).arg(last).query_async(&mut self.0).await.unwrap()
     }
 
     /// The serialized content of the database: equal dumps mean that nothing was written.

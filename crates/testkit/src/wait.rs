@@ -1,13 +1,48 @@
 //! Waiting with a bound.
 
+use std::io;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+
+/// How often a condition is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a condition may take to come true: generous, for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Checks the condition every 20 ms until it is true.
+/// Waits for a step.
+///
+/// # Errors
+/// Those of the step; [`TimedOut`](io::ErrorKind::TimedOut) with `what` after `limit`.
+pub async fn in_time<T, E: From<io::Error>>(
+    what: &str,
+    limit: Duration,
+    step: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("not within {limit:?}: {what}"));
+    timeout(limit, step).await.unwrap_or_else(|_| Err(late().into()))
+}
+
+/// Checks the condition again and again until it is true.
+///
+/// # Errors
+/// Those of the condition; [`TimedOut`](io::ErrorKind::TimedOut) with `what` after `limit`.
+pub async fn until<E: From<io::Error>>(
+    what: &str,
+    limit: Duration,
+    mut is_so: impl AsyncFnMut() -> Result<bool, E>,
+) -> Result<(), E> {
+    let wait = async {
+        while !is_so().await? {
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    };
+    in_time(what, limit, wait).await
+}
+
+/// Checks the condition again and again until it is true.
 ///
 /// # Panics
 /// With `what`, after [`DEADLINE`].
@@ -15,7 +50,7 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !condition().await {
         assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
-        sleep(Duration::from_millis(20)).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -24,6 +59,6 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 /// # Panics
 /// With `what`, after [`DEADLINE`].
 pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    let ended = tokio::time::timeout(DEADLINE, future).await;
+    let ended = timeout(DEADLINE, future).await;
     ended.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
 }

@@ -53,12 +53,6 @@ impl Kind for ZooKeeper {
         Some(java(&[])?.0)
     }
 
-    fn is_setting(variable: &str) -> bool {
-        variable == "CLASSPATH"
-            || variable.ends_with("JAVA_OPTIONS")
-            || variable == "JAVA_TOOL_OPTIONS"
-    }
-
     async fn is_ready(&self, port: u16, _pid: u32) -> bool {
         let settings = probe::zookeeper(port, "conf").await;
         let state = probe::zookeeper(port, "srvr").await;
@@ -90,21 +84,21 @@ impl PrivateZooKeeper {
     /// When ZooKeeper is not installed, ends, or does not answer within
     /// [`START_TIMEOUT`](super::server::START_TIMEOUT).
     pub async fn start(options: ZooKeeperOptions) -> Result<Self, ServerError> {
-        let all = Self::start_all(async |java| prepare(java, None, 1, &options)).await;
-        Ok(all?.remove(0))
+        Ok(Self::start_ensemble_in(None, 1, options).await?.remove(0))
     }
 
-    /// Starts an ensemble of `members` in `parent`, which then stays until they are gone, and waits until all of them
-    /// answer.
+    /// Starts an ensemble of `members`, with their directories in `parent`, if there is one, which then stays until they
+    /// are gone, and waits until all of them answer.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn start_ensemble_in(
-        parent: &OwnedDir,
+        parent: impl Into<Option<&OwnedDir>>,
         members: usize,
         options: ZooKeeperOptions,
     ) -> Result<Vec<Self>, ServerError> {
-        Self::start_all(async |java| prepare(java, Some(parent), members, &options)).await
+        let parent = parent.into();
+        Self::start_all(async |_| prepare(parent, members, &options)).await
     }
 
     /// Whether it leads its ensemble.
@@ -120,13 +114,12 @@ impl PrivateZooKeeper {
 
     /// The port with TLS and the certificates of a secured server.
     pub fn secured(&self) -> Option<(u16, &Certificates)> {
-        self.kind.secured.as_ref().map(|(port, certificates)| (*port, certificates))
+        self.launch.kind.secured.as_ref().map(|(port, certificates)| (*port, certificates))
     }
 }
 
 /// Makes the members of an ensemble ready.
 fn prepare(
-    java: &Path,
     parent: Option<&OwnedDir>,
     members: usize,
     options: &ZooKeeperOptions,
@@ -134,7 +127,7 @@ fn prepare(
     // ZooKeeper's jar names the others that encryption takes
     let for_tls: &[_] =
         if options.secured { &["netty-codec.jar", "netty-resolver.jar"] } else { &[] };
-    let (_, class_path) = self::java(for_tls).ok_or_else(|| io::Error::other("no jars for TLS"))?;
+    let (_, class_path) = java(for_tls).ok_or_else(|| io::Error::other("no jars for TLS"))?;
     let (mut ports, mut ensemble) = (Vec::with_capacity(members), Vec::new());
     for number in 1..=members {
         let [port, to_leader, election] = free_ports()?;
@@ -146,7 +139,7 @@ fn prepare(
     }
     let mut all = Vec::with_capacity(members);
     for (number, port) in (1..).zip(ports) {
-        let dir = OwnedDir::create_under(parent)?;
+        let dir = OwnedDir::create_in(parent)?;
         let (file, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
         std::fs::create_dir(&data)?;
         std::fs::write(data.join("myid"), format!("{number}"))?;
@@ -200,7 +193,7 @@ fn prepare(
         ];
         let args = args.map(ToOwned::to_owned).to_vec();
         let kind = ZooKeeper { data, secured };
-        all.push(Launch { program: java.to_owned(), args, dir, port, kind });
+        all.push(Launch { args, dir, port, kind });
     }
     Ok(all)
 }

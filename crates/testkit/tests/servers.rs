@@ -28,27 +28,9 @@ async fn etcd_client(etcd: &PrivateEtcd) -> etcd_client::Client {
     etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap()
 }
 
-/// Goal: an etcd answers, is a cluster of its own, and leaves nothing when stopped.
+/// Goal: a Redis is set up to lose nothing.
 #[tokio::test]
-async fn etcd_answers_and_stop_leaves_nothing() {
-    let (one, other) = (etcd().await, etcd().await);
-    let mut clusters = Vec::new();
-    for etcd in [&one, &other] {
-        let answer = etcd_client(etcd).await.put("k", "v", None).await.unwrap();
-        clusters.push(answer.header().unwrap().cluster_id());
-    }
-    assert_ne!(clusters[0], clusters[1]);
-    for etcd in [one, other] {
-        let (pid, dir) = (etcd.pid(), etcd.dir().to_owned());
-        etcd.stop().await.unwrap();
-        assert!(!process_exists(pid));
-        assert!(!dir.exists());
-    }
-}
-
-/// Goal: a Redis answers, is set up to lose nothing, and leaves nothing when stopped.
-#[tokio::test]
-async fn redis_answers_and_stop_leaves_nothing() {
+async fn redis_loses_nothing() {
     let options = RedisOptions { databases: Some(3), ..RedisOptions::default() };
     let redis = PrivateRedis::start(options).await.unwrap();
     let wanted = [
@@ -63,29 +45,20 @@ async fn redis_answers_and_stop_leaves_nothing() {
         let answer = probe::redis(redis.port(), &format!("CONFIG GET {name}")).await.unwrap();
         assert!(answer.contains(&format!("\r\n{value}\r\n")), "{name}: {answer}");
     }
-    let (pid, dir) = (redis.pid(), redis.dir().to_owned());
-    redis.stop().await.unwrap();
-    assert!(!process_exists(pid));
-    assert!(!dir.exists());
 }
 
-/// Goal: dropping is enough.
-#[tokio::test]
-async fn drop_leaves_nothing() {
-    let (etcd, redis) = (etcd().await, redis().await);
-    let left = [(etcd.pid(), etcd.dir().to_owned()), (redis.pid(), redis.dir().to_owned())];
-    drop((etcd, redis));
-    for (pid, dir) in left {
-        nothing_left(pid, &dir).await;
-    }
-}
-
-/// Goal: what was written before a SIGKILL is there after the restart, on the same port.
+/// Goal: what was written before a SIGKILL is there after the restart, on the same port. An etcd is a cluster of its own.
+/// Servers that are stopped leave nothing, and dropping them is enough.
 #[tokio::test]
 async fn killed_servers_come_back_with_their_data() {
-    let (mut etcd, mut redis) = (etcd().await, redis().await);
+    let (mut etcd, mut redis, other) = (etcd().await, redis().await, self::etcd().await);
     let first_pids = [etcd.pid(), redis.pid()];
-    etcd_client(&etcd).await.put("k", "v", None).await.unwrap();
+    let mut clusters = Vec::new();
+    for etcd in [&etcd, &other] {
+        let answer = etcd_client(etcd).await.put("k", "v", None).await.unwrap();
+        clusters.push(answer.header().unwrap().cluster_id());
+    }
+    assert_ne!(clusters[0], clusters[1]);
     assert!(probe::redis(redis.port(), "SET k v").await.unwrap().starts_with("+OK"));
 
     etcd.kill().await.unwrap();
@@ -105,6 +78,9 @@ async fn killed_servers_come_back_with_their_data() {
     for (pid, dir) in left {
         assert!(!process_exists(pid) && !dir.exists());
     }
+    let (pid, dir) = (other.pid(), other.dir().to_owned());
+    drop(other);
+    nothing_left(pid, &dir).await;
 }
 
 /// Goal: a paused server is silent, a resumed one answers, and a paused one can be stopped.
@@ -130,7 +106,8 @@ async fn directories_are_private() {
     }
 }
 
-/// Goal: a child that ends by itself is reported with its own status, and its output is in the log.
+/// Goal: a child that ends by itself is reported with its own status, and its output is in the log; a program that cannot
+/// be executed leaves its last words there.
 #[tokio::test]
 async fn child_reports_how_it_ended() {
     let dir = OwnedDir::create().unwrap();
@@ -142,6 +119,11 @@ async fn child_reports_how_it_ended() {
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "out\nerr\n");
     assert!(child.pause().is_err());
     assert_eq!(child.stop().await.unwrap().code(), Some(7));
+
+    let program = dir.path().join("nobody-is-here");
+    let mut child = Program::new(&program, &dir, &log, grace).start([""; 0]).unwrap();
+    assert_eq!(child.wait().await.unwrap().code(), Some(127));
+    assert!(std::fs::read_to_string(&log).unwrap().contains("nobody-is-here"));
     dir.remove().await.unwrap();
 }
 
@@ -158,20 +140,6 @@ async fn stubborn_child_is_killed_after_the_grace() {
     let mut child = Program::new(Path::new("/bin/sh"), &dir, &log, grace).start(args).unwrap();
     eventually("the child ignores the signal", async || ready.exists()).await;
     assert_eq!(child.stop().await.unwrap().signal(), Some(9));
-    dir.remove().await.unwrap();
-}
-
-/// Goal: a program that cannot be executed is an error that shows its last words.
-#[tokio::test]
-async fn child_that_cannot_start_says_so_in_its_log() {
-    let dir = OwnedDir::create().unwrap();
-    let log = dir.path().join("log");
-    let program = dir.path().join("nobody-is-here");
-    let none: [&str; 0] = [];
-    let grace = Duration::from_secs(5);
-    let mut child = Program::new(&program, &dir, &log, grace).start(none).unwrap();
-    assert_eq!(child.wait().await.unwrap().code(), Some(127));
-    assert!(std::fs::read_to_string(&log).unwrap().contains("nobody-is-here"));
     dir.remove().await.unwrap();
 }
 

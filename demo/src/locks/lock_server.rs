@@ -62,10 +62,7 @@ impl LockServer {
     /// Whether it is the leader of several.
     pub async fn is_leader(&self) -> bool {
         match self {
-            Self::Etcd(server) => {
-                let metrics = metrics(server).await.unwrap_or_default();
-                metrics.lines().any(|line| line == "etcd_server_is_leader 1")
-            }
+            Self::Etcd(server) => server.is_leader().await,
             Self::ZooKeeper(server) => server.is_leader().await,
             _ => false,
         }
@@ -89,7 +86,8 @@ impl LockServer {
         match self {
             // messages from its clients, also those on open streams
             Self::Etcd(server) => {
-                let metrics = metrics(server).await?;
+                let metrics = probe::http(Method::GET, server.port(), "/metrics", "").await;
+                let (_, metrics) = metrics.ok()?;
                 let lines = metrics.lines();
                 let counts = lines.filter(|line| line.starts_with("grpc_server_msg_received"));
                 Some(counts.filter_map(|line| number(line.rsplit(' ').next()?)).sum())
@@ -123,10 +121,6 @@ impl LockServer {
             Self::ZooKeeper(server) => server.stop().await,
         }
     }
-}
-
-async fn metrics(server: &PrivateEtcd) -> Option<String> {
-    Some(probe::http(Method::GET, server.port(), "/metrics", "").await.ok()?.1)
 }
 
 /// A count, which Prometheus may write as 1.5e+06.

@@ -8,6 +8,7 @@ use demo::locks::{LockServer, Server};
 use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
+use testkit::wait::until;
 use testkit::{OwnedDir, Proxy, RedisOptions, ReplicatedPostgres, ReplicatedRedis};
 use tokio::time::sleep;
 
@@ -17,7 +18,6 @@ use super::options::Fault;
 use super::speed::millis_below;
 use crate::clients::proxies_to;
 use crate::experiment::{Trials, quantile};
-use crate::wait::until;
 
 /// The TTL: short, since a takeover waits for it, and the shortest that etcd grants with its defaults.
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -212,7 +212,7 @@ impl Pair {
         let start =
             |n: usize| Contender::start(&servers.dir, servers.lock, at[n], &name, [TTL, hold[n]]);
         let pair = Self { one: start(0)?, other: start(1)?, is_kept: hold[0] > TTL };
-        let both = async || Ok(pair.one.has_opened() && pair.other.has_opened());
+        let both = async || anyhow::Ok(pair.one.has_opened() && pair.other.has_opened());
         until("two contenders have sessions", GETTING_GOING, both).await?;
         Ok(pair)
     }
@@ -221,7 +221,7 @@ impl Pair {
     async fn begin(&self) -> Result<()> {
         self.one.begin()?;
         if self.is_kept {
-            let granted = async || Ok(!self.one.tenures().1.is_empty());
+            let granted = async || anyhow::Ok(!self.one.tenures().1.is_empty());
             until("a contender has the lock", GETTING_GOING, granted).await?;
         }
         self.other.begin()?;
@@ -287,7 +287,7 @@ async fn of_a_process(servers: &Servers, fault: Fault, random: &mut SplitMix64) 
         }
         proxies.iter().for_each(Proxy::release);
         // the process ends its step, and asks for the lock again
-        let goes_on = async || Ok(pair.one.tenures() != before);
+        let goes_on = async || anyhow::Ok(pair.one.tenures() != before);
         let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
         victim_until = now();
     }
@@ -309,7 +309,7 @@ async fn of_a_server(
             let leads = servers.all.members.iter().map(LockServer::is_leader);
             let leader = join_all(leads).await.into_iter().position(|leads| leads);
             victim = leader.unwrap_or_default();
-            Ok(leader.is_some())
+            anyhow::Ok(leader.is_some())
         })
         .await?;
     }
@@ -394,9 +394,12 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
         let [one, other] = pair.tenures();
         one.get(1).into_iter().chain(other.first()).map(|tenure| tenure.granted).min()
     };
-    let _ = until("there is another grant", LONG_HOLD + BOUND, async || Ok(next().is_some())).await;
+    let _ =
+        until("there is another grant", LONG_HOLD + BOUND, async || anyhow::Ok(next().is_some()))
+            .await;
     let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
-    let _ = until("the first one has ended", FINDING_OUT, async || Ok(ended().is_some())).await;
+    let _ =
+        until("the first one has ended", FINDING_OUT, async || anyhow::Ok(ended().is_some())).await;
     // a holder without a fault releases the lock at the end of its time
     let first = pair.one.tenures().1.first().copied();
     let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
@@ -420,7 +423,7 @@ async fn until_served(
         grants.truncate(GRANTS);
         grants
     };
-    let works = async || Ok(grants().len() == GRANTS);
+    let works = async || anyhow::Ok(grants().len() == GRANTS);
     until("the lock works again", bound, works).await.ok()?;
     let grants: Vec<_> = std::iter::once(began).chain(grants()).collect();
     grants.windows(2).map(|pair| millis(pair[1] - pair[0])).max_by(f64::total_cmp)

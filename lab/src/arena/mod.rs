@@ -105,7 +105,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
         let arena = Arena { options, lock, dir, seed: results.seed, figures };
         results.locks.push(arena.measure().await?);
         // after each lock, so that an interrupted run leaves what it has
-        write(out, &results, &table::text(&results), &[])?;
+        write(out, &results, &table::text(&results))?;
     }
     if options.measures(Measure::Flaws) {
         let trials = options.trials.unwrap_or(options.full_or_short(3, 1));
@@ -114,7 +114,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
         };
         results.flaws = articles::shown(is_wanted, trials).await?;
     }
-    publish(out, &results, &table::text(&results), &[])?;
+    publish(out, &results, &table::text(&results))?;
     Ok(ExitCode::SUCCESS)
 }
 

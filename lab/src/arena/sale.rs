@@ -10,12 +10,12 @@ use demo::load::{ENDLESS_STOCK, Load};
 use demo::locks::{LockMode, LockServers};
 use loadtest::Report;
 use serde::Serialize;
+use testkit::wait::in_time;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions, probe};
 use tokio::time::sleep;
 
 use super::options::Fault;
 use crate::experiment::{Trials, fault, handovers};
-use crate::wait::within;
 
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
@@ -193,7 +193,7 @@ pub(super) async fn oversold(
 /// Carries out a run.
 async fn run(cluster: &Cluster, wanted: &NewRun) -> Result<Run> {
     let side = Side::of(cluster);
-    within("a run is over", LONGEST_RUN, async {
+    in_time("a run is over", LONGEST_RUN, async {
         let begun = side.begin(wanted.clone(), None).await;
         let mut run = begun.map_err(|problem| anyhow!("{}", problem.detail()))?;
         while !run.is_over() {
@@ -208,8 +208,8 @@ async fn run(cluster: &Cluster, wanted: &NewRun) -> Result<Run> {
 /// Restarts the second instance, which was killed.
 async fn revive(cluster: &mut Cluster) -> Result<()> {
     let Cluster { instances, program, dir, .. } = cluster;
-    let ended = async { Ok(instances[1].child.wait().await?) };
-    within("the killed instance ends", ENDING, ended).await?;
+    let ended = instances[1].child.wait();
+    in_time("the killed instance ends", ENDING, ended).await?;
     instances[1].start_again(program, dir).await?;
     instances[1].until_ready().await
 }

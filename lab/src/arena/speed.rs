@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
+use testkit::wait::{in_time, until};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::contestants::Servers;
 use crate::clients::{Client, LockSession, proxies_to};
 use crate::experiment::{float, quantile};
-use crate::wait::{until, within};
 
 /// The TTL: no client is to lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
@@ -175,7 +175,7 @@ async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) 
 
 /// Waits for a step of a lock that works.
 async fn bounded<T>(what: &'static str, step: impl Future<Output = Result<T>>) -> Result<T> {
-    within(what, LONGEST_STEP, step).await
+    in_time(what, LONGEST_STEP, step).await
 }
 
 /// How many of these waiters, which come one after the other, are served after one that came later.
@@ -202,9 +202,9 @@ pub(super) async fn overtaken(servers: &Servers, waiters: usize) -> Result<usize
         while let Some(ended) = tasks.join_next().await {
             ended??;
         }
-        Ok(())
+        anyhow::Ok(())
     };
-    within("all waiters are served", LONGEST_CONTEST, all).await?;
+    in_time("all waiters are served", LONGEST_CONTEST, all).await?;
     close(sessions).await?;
     let served = served.lock();
     let is_late =

@@ -22,13 +22,13 @@ use anyhow::{Context as _, Result};
 use demo::locks::LockMode;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
+use testkit::wait::in_time;
 
 pub(crate) use self::redis::{SetNx, connect};
 pub use self::shop::Ending;
 use self::story::{Accident, Servers, Side};
 use crate::clients::Client;
 use crate::experiment::{note, rows};
-use crate::wait::within;
 
 /// How long one story may take: each takes seconds.
 const LONGEST_STORY: Duration = Duration::from_mins(1);
@@ -229,7 +229,7 @@ pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Sho
                 note(&format!("{}: {what}", article.lock));
                 let mut tell = async |side| {
                     let story = Box::pin(servers.run(accident, side));
-                    within("a story ends", LONGEST_STORY, story).await
+                    in_time("a story ends", LONGEST_STORY, story).await
                 };
                 let mut endings = Vec::new();
                 for _ in 0..trials {

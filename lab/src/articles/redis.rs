@@ -8,9 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
 use fenced_lock::Token;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisError, Script, cmd};
+use redis::{FromRedisValue, RedisError, RedisResult, Script, ToRedisArgs, cmd};
 use rslock::{LockGuard, LockManager};
-use testkit::server::START_TIMEOUT;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -25,6 +24,9 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// How often a lock is asked for that an article polls.
 pub(super) const POLL: Duration = Duration::from_millis(10);
+
+/// For a command that has a key and no more.
+const ALONE: Option<&str> = None;
 
 /// Deletes the key if it has this value.
 const COMPARE_AND_DELETE: &str = "
@@ -63,7 +65,7 @@ impl SetNx {
 
 pub(super) async fn set_nx(part: &Part) -> Result<Box<dyn Client>> {
     let ttl = if part.accident == Accident::FailOver { LONG } else { SHORT };
-    Ok(Box::new(SetNx::new(part.redis().await?, &part.lock, ttl, POLL)))
+    Ok(Box::new(SetNx::new(connect(&part.at[0]).await?, &part.lock, ttl, POLL)))
 }
 
 #[async_trait]
@@ -91,36 +93,33 @@ impl Client for SetNx {
 /// `SETNX`, then `EXPIRE`: "482.基于 Redis 分布式锁" and other collections for interviews, and the step that "Why Redis
 /// Distributed Locks Fail and How to Fix Leak and Mis-Release Issues" corrects. The value is the user, the time 30 s.
 struct SetNxExpire {
-    redis: MultiplexedConnection,
-    key: String,
+    key: Key,
     dies_in_between: bool,
 }
 
 pub(super) async fn setnx_expire(part: &Part) -> Result<Box<dyn Client>> {
-    let (redis, key) = (part.redis().await?, part.lock.clone());
-    Ok(Box::new(SetNxExpire { redis, key, dies_in_between: part.role == Role::First }))
+    let dies_in_between = part.role == Role::First;
+    Ok(Box::new(SetNxExpire { key: Key::of(part).await?, dies_in_between }))
 }
 
 #[async_trait]
 impl Client for SetNxExpire {
     async fn lock(&mut self) -> Result<Option<Token>> {
-        let mut setnx = cmd("SETNX");
-        setnx.arg(&self.key).arg("user");
-        while !setnx.query_async(&mut self.redis).await? {
+        while !self.key.ask("SETNX", "user").await? {
             sleep(POLL).await;
         }
         if !self.dies_in_between {
-            cmd("EXPIRE").arg(&self.key).arg(30).query_async::<()>(&mut self.redis).await?;
+            self.key.ask::<()>("EXPIRE", 30).await?;
         }
         Ok(None)
     }
 
     async fn unlock(&mut self) -> Result<()> {
-        delete(&mut self.redis, &self.key).await
+        self.key.delete().await
     }
 
     async fn why_locked(&mut self) -> Result<&'static str> {
-        let left: i64 = cmd("PTTL").arg(&self.key).query_async(&mut self.redis).await?;
+        let left: i64 = self.key.ask("PTTL", ALONE).await?;
         // that is the answer for a key without a TTL
         ensure!(left == -1, "the key has a TTL");
         Ok("locked for ever")
@@ -129,34 +128,28 @@ impl Client for SetNxExpire {
 
 /// `SETEX`, which sets the value and the time in one step: an answer to "如何使用Redis实现分布式锁?" (how to lock with Redis) on
 /// nowcoder.com. It always succeeds, since it overwrites.
-struct SetEx {
-    redis: MultiplexedConnection,
-    key: String,
-}
+struct SetEx(Key);
 
 pub(super) async fn setex(part: &Part) -> Result<Box<dyn Client>> {
-    Ok(Box::new(SetEx { redis: part.redis().await?, key: part.lock.clone() }))
+    Ok(Box::new(SetEx(Key::of(part).await?)))
 }
 
 #[async_trait]
 impl Client for SetEx {
     async fn lock(&mut self) -> Result<Option<Token>> {
-        let mut setex = cmd("SETEX");
-        setex.arg(&self.key).arg(30).arg("user");
-        setex.query_async::<()>(&mut self.redis).await?;
+        self.0.ask::<()>("SETEX", (30, "user")).await?;
         Ok(None)
     }
 
     async fn unlock(&mut self) -> Result<()> {
-        delete(&mut self.redis, &self.key).await
+        self.0.delete().await
     }
 }
 
 /// `SET key value NX EX`, and a release by the holder's own clock: what has not expired must be one's own, so it is
 /// deleted. Check and deletion are two steps besides.
 struct OwnClock {
-    redis: MultiplexedConnection,
-    key: String,
+    key: Key,
     ttl: Duration,
     /// By how much the clock is set back while it has the lock.
     set_back: Duration,
@@ -166,16 +159,13 @@ struct OwnClock {
 pub(super) async fn own_clock(part: &Part) -> Result<Box<dyn Client>> {
     let (ttl, set_back) =
         if part.role == Role::Early { (SHORT, HOUR) } else { (LONG, Duration::ZERO) };
-    let (redis, key) = (part.redis().await?, part.lock.clone());
-    Ok(Box::new(OwnClock { redis, key, ttl, set_back, expires_at: 0 }))
+    Ok(Box::new(OwnClock { key: Key::of(part).await?, ttl, set_back, expires_at: 0 }))
 }
 
 #[async_trait]
 impl Client for OwnClock {
     async fn lock(&mut self) -> Result<Option<Token>> {
-        let mut set = cmd("SET");
-        set.arg(&self.key).arg("locked").arg("NX").arg("PX").arg(millis(self.ttl));
-        while !set.query_async(&mut self.redis).await? {
+        while !self.key.ask("SET", ("locked", "NX", "PX", millis(self.ttl))).await? {
             sleep(POLL).await;
         }
         self.expires_at = now() + millis(self.ttl);
@@ -184,7 +174,7 @@ impl Client for OwnClock {
 
     async fn unlock(&mut self) -> Result<()> {
         if now() - millis(self.set_back) < self.expires_at {
-            delete(&mut self.redis, &self.key).await?;
+            self.key.delete().await?;
         }
         Ok(())
     }
@@ -195,8 +185,7 @@ impl Client for OwnClock {
 /// `GETSET` wins if the old value is still the one that it saw.
 #[derive(Clone)]
 struct GetSet {
-    redis: MultiplexedConnection,
-    key: String,
+    key: Key,
     ttl: Duration,
     /// How fast its clock is.
     ahead: Duration,
@@ -209,15 +198,14 @@ impl GetSet {
 
     /// The lock's expiry, if it is over.
     async fn seen_expired(&mut self) -> Result<Option<i64>> {
-        let seen: Option<i64> = cmd("GET").arg(&self.key).query_async(&mut self.redis).await?;
+        let seen: Option<i64> = self.key.ask("GET", ALONE).await?;
         Ok(seen.filter(|expiry| *expiry < self.now()))
     }
 
     /// Tries to be the successor of the holder with this expiry.
     async fn getset(&mut self, seen: i64) -> Result<bool> {
-        let mut getset = cmd("GETSET");
-        getset.arg(&self.key).arg(self.now() + millis(self.ttl));
-        Ok(getset.query_async::<Option<i64>>(&mut self.redis).await? == Some(seen))
+        let expiry = self.now() + millis(self.ttl);
+        Ok(self.key.ask::<Option<i64>>("GETSET", expiry).await? == Some(seen))
     }
 }
 
@@ -227,7 +215,7 @@ pub(super) async fn getset(part: &Part) -> Result<Box<dyn Client>> {
         (_, Role::First) => (LONG, Duration::ZERO),
         _ => (LONG, HOUR),
     };
-    let client = GetSet { redis: part.redis().await?, key: part.lock.clone(), ttl, ahead };
+    let client = GetSet { key: Key::of(part).await?, ttl, ahead };
     Ok(match (part.accident, part.role) {
         (Accident::HolderDies, Role::First) => Box::new(Race(client)),
         _ => Box::new(client),
@@ -238,9 +226,7 @@ pub(super) async fn getset(part: &Part) -> Result<Box<dyn Client>> {
 impl Client for GetSet {
     async fn lock(&mut self) -> Result<Option<Token>> {
         loop {
-            let mut setnx = cmd("SETNX");
-            setnx.arg(&self.key).arg(self.now() + millis(self.ttl));
-            if setnx.query_async(&mut self.redis).await? {
+            if self.key.ask("SETNX", self.now() + millis(self.ttl)).await? {
                 return Ok(None);
             }
             if let Some(seen) = self.seen_expired().await?
@@ -253,11 +239,11 @@ impl Client for GetSet {
     }
 
     async fn unlock(&mut self) -> Result<()> {
-        delete(&mut self.redis, &self.key).await
+        self.key.delete().await
     }
 
     async fn why_locked(&mut self) -> Result<&'static str> {
-        let expiry: i64 = cmd("GET").arg(&self.key).query_async(&mut self.redis).await?;
+        let expiry: i64 = self.key.ask("GET", ALONE).await?;
         let minutes_left = (expiry - self.now()) / 60_000;
         ensure!(minutes_left >= 59, "{minutes_left} minutes are left, not 59");
         Ok("locked for an hour")
@@ -319,23 +305,31 @@ impl Client for Redlock {
     }
 }
 
-impl Part {
-    async fn redis(&self) -> Result<MultiplexedConnection> {
-        connect(&self.at[0]).await
+/// The key of a lock, over a connection of one client.
+#[derive(Clone)]
+struct Key {
+    redis: MultiplexedConnection,
+    name: String,
+}
+
+impl Key {
+    async fn of(part: &Part) -> Result<Self> {
+        Ok(Self { redis: connect(&part.at[0]).await?, name: part.lock.clone() })
+    }
+
+    /// Sends a command about the key.
+    async fn ask<T: FromRedisValue>(&mut self, command: &str, args: impl ToRedisArgs) -> Result<T> {
+        Ok(cmd(command).arg(&self.name).arg(args).query_async(&mut self.redis).await?)
+    }
+
+    async fn delete(&mut self) -> Result<()> {
+        self.ask("DEL", ALONE).await
     }
 }
 
 /// A connection of one client.
-pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
-    let patient = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(START_TIMEOUT))
-        .set_response_timeout(Some(START_TIMEOUT));
-    let client = redis::Client::open(url)?;
-    Ok(client.get_multiplexed_async_connection_with_config(&patient).await?)
-}
-
-async fn delete(redis: &mut MultiplexedConnection, key: &str) -> Result<()> {
-    Ok(cmd("DEL").arg(key).query_async(redis).await?)
+pub(crate) async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    testkit::redis::connect(&redis::Client::open(url)?).await
 }
 
 /// Milliseconds since 1970.

@@ -10,6 +10,7 @@ use demo::locks::{AnyLock, LockMode, LockServer, LockServers, Server};
 use fenced_lock::{Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;
+use testkit::wait::until;
 use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedRedis};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -19,7 +20,6 @@ use super::redis::connect;
 use super::shop::{Ending, LOCK, Shop};
 use super::{Article, Part, Role, database};
 use crate::clients::{Client, LockSession as _, proxies_to};
-use crate::wait::until;
 
 /// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -249,7 +249,7 @@ impl Story<'_> {
                 sleep(OUTAGE_AFTER).await;
                 first.proxies.iter().for_each(Proxy::refuse);
                 sleep(OUTAGE).await;
-                let fails = async || Ok(first.client.lock().await.has_noticed_outage());
+                let fails = async || anyhow::Ok(first.client.lock().await.has_noticed_outage());
                 until("a renewal fails", START_TIMEOUT, fails).await?;
                 first.proxies.iter().for_each(Proxy::accept);
             }

@@ -8,7 +8,6 @@ use loadtest::Report;
 use serde::Serialize;
 use testkit::Proxy;
 
-use super::costs::{EtcdCost, etcd_cost};
 use super::options::{BenchOptions, Contender, Measure};
 use crate::experiment::{Spread, compact, fault, note, rounds};
 use demo::cluster::{Cluster, Proxied, Spec};
@@ -19,9 +18,6 @@ pub(super) const INSTANCES: usize = 2;
 
 /// Connections of a load over all instances, where their number is not what changes.
 pub(super) const CONNECTIONS: usize = 500;
-
-/// A burst that took longer is not repeated in later rounds.
-const REPEATED_BURST_SECONDS: f64 = 30.0;
 
 /// The time limit of an order: the slowest contenders serve hundreds of them one by one.
 const ORDER_TIMEOUT: &str = "10m";
@@ -254,29 +250,19 @@ impl Measured {
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
 impl Experiment {
-    /// Runs all rounds. Where handovers are measured, each round begins with what they cost etcd.
+    /// Runs all rounds.
     pub(super) async fn run(
         &mut self,
         cluster: &mut Cluster,
         options: &BenchOptions,
-        etcd: &mut Vec<EtcdCost>,
     ) -> Result<()> {
-        let commits = options.full_or_short(500, 10);
-        let mut cases = self.stages.iter().flatten();
-        let hands_over = cases.any(|one| one.case.measure == Measure::Handovers);
         for (round, place) in rounds(self.rounds, self.stages.len()) {
-            if hands_over && etcd.len() == round {
-                etcd.push(etcd_cost(&cluster.etcd[0].endpoint(), commits).await?);
-            }
             let stage = &self.stages[place];
             note(&format!("round {} of {}: {}", round + 1, self.rounds, stage[0].case.in_words()));
             let rates: Vec<_> = stage.iter().map(|one| self.rate(&one.case)).collect();
             start(cluster, stage, options).await?;
             for (one, rate) in self.stages[place].iter_mut().zip(rates) {
-                let is_slow = |load: &Report| load.duration_seconds > REPEATED_BURST_SECONDS;
-                if one.case.measure != Measure::Burst || !one.loads.iter().any(is_slow) {
-                    one.loads.push(one.case.run(cluster, rate).await?);
-                }
+                one.loads.push(one.case.run(cluster, rate).await?);
             }
             cluster.stop_instances().await?;
         }

@@ -1,18 +1,16 @@
-//! What is no load: the memory of an instance, and the least that a handover costs.
+//! What is no load: the memory of an instance.
 
 use std::time::Duration;
 
 use anyhow::Result;
-use etcd_client::Client;
 use loadtest::Report;
 use serde::Serialize;
 use testkit::LOCK_NAME;
-use tokio::time::Instant;
+use testkit::wait::until;
 
 use super::case::Case;
 use super::options::{BenchOptions, Contender, Measure};
-use crate::experiment::{Spread, counter, etcd_session, fault, float, in_proc, note};
-use crate::wait::until;
+use crate::experiment::{counter, etcd_session, fault, float, in_proc, note};
 use demo::cluster::Cluster;
 use demo::load::TIMEOUT;
 
@@ -64,7 +62,7 @@ pub(super) async fn memory(
     let load = waiting.start(cluster, None)?;
     until("all orders wait", PATIENCE, async || {
         let waiting = counter(port, "flash_sale_orders_waiting").await;
-        Ok(usize::try_from(waiting).is_ok_and(|waiting| waiting >= orders))
+        anyhow::Ok(usize::try_from(waiting).is_ok_and(|waiting| waiting >= orders))
     })
     .await?;
     let waiting = resident_bytes(pid).unwrap_or(idle);
@@ -79,39 +77,4 @@ pub(super) async fn memory(
 fn resident_bytes(pid: u32) -> Option<u64> {
     let resident = in_proc(&format!("{pid}/status"), "VmRSS")?;
     Some(resident.strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
-}
-
-/// Times in microseconds, one client, nothing else going on.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct EtcdCost {
-    /// From sending a put to its answer.
-    pub(super) commit: Spread,
-    /// From sending a put until another client's watch reports it.
-    pub(super) commit_and_notification: Spread,
-}
-
-/// Measures so many commits.
-pub(super) async fn etcd_cost(endpoint: &str, commits: usize) -> Result<EtcdCost> {
-    const KEY: &str = "bench/commit";
-    let mut writer = Client::connect([endpoint], None).await?;
-    let mut watcher = Client::connect([endpoint], None).await?;
-    let mut watch = watcher.watch(KEY, None).await?;
-    let (mut commit, mut notified) = (Vec::new(), Vec::new());
-    for _ in 0..commits {
-        let sent = Instant::now();
-        let put = async {
-            writer.put(KEY, "", None).await?;
-            Ok::<_, etcd_client::Error>(sent.elapsed())
-        };
-        let event = async {
-            // the answer that the watcher was created has no events
-            while watch.message().await?.is_some_and(|message| message.events().is_empty()) {}
-            Ok(sent.elapsed())
-        };
-        let (put, event) = tokio::try_join!(put, event)?;
-        commit.push(put.as_secs_f64() * 1e6);
-        notified.push(event.as_secs_f64() * 1e6);
-    }
-    let of = |micros| Spread::of(micros).unwrap_or_default();
-    Ok(EtcdCost { commit: of(commit), commit_and_notification: of(notified) })
 }

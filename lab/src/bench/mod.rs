@@ -6,7 +6,7 @@
 //! # Layout
 //! - [`BenchOptions`], [`Contender`], [`run()`]: the flags, the contenders, and the whole run
 //! - `case`, `costs`: the loads, and what is no load
-//! - `ratios`, `table`: what the results say, as text and pictures
+//! - `ratios`, `table`: what the results say, as text
 
 mod case;
 mod costs;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
 use self::case::Measured;
-use self::costs::{EtcdCost, Memory};
+use self::costs::Memory;
 pub use self::options::{BenchOptions, Contender, Measure};
 use self::ratios::Finding;
 use crate::experiment::{self, FAULTS, Machine, machine, publish};
@@ -37,8 +37,6 @@ struct Results {
     /// What this machine cannot measure.
     left_out: Vec<String>,
     cases: Vec<Measured>,
-    /// In each round.
-    etcd: Vec<EtcdCost>,
     memory: Option<Memory>,
 }
 
@@ -54,7 +52,7 @@ impl Results {
     }
 }
 
-/// Takes the measures, prints the results, and writes results.json, tables.md and plots.
+/// Takes the measures, prints the results, and writes results.json and tables.md.
 ///
 /// The exit code is 0 if every load was answered and accounted for, 1 if not, 2 without results.
 pub async fn run(options: BenchOptions) -> ExitCode {
@@ -66,7 +64,7 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut cluster =
         Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
     for mut experiment in case::experiments(options) {
-        experiment.run(&mut cluster, options, &mut results.etcd).await?;
+        experiment.run(&mut cluster, options).await?;
         results.cases.extend(experiment.stages.into_iter().flatten());
     }
     if options.measures(Measure::Memory) {
@@ -85,6 +83,6 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     if options.short {
         text.push_str("A short run: the figures mean nothing.\n");
     }
-    publish(&options.out, &results, &text, &table::plots(&results))?;
+    publish(&options.out, &results, &text)?;
     Ok(if results.faults.is_empty() { ExitCode::SUCCESS } else { FAULTS.into() })
 }

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 /// Compares the guarded sale with other guards and with no guard, on this machine.
 ///
-/// Starts private servers and instances, prints tables, and writes results.json and plots. Leaves
-/// nothing behind.
+/// Starts private servers and instances, prints tables, and writes results.json and tables.md.
+/// Leaves nothing behind.
 ///
 /// Exit status: 0 every load was answered and accounted for, 1 some were not, 2 could not run.
 #[derive(Clone, Debug, Args)]
@@ -19,7 +19,7 @@ pub struct BenchOptions {
     #[arg(long)]
     pub short: bool,
 
-    /// Directory for results.json and the plots; created if missing.
+    /// Directory for results.json and tables.md; created if missing.
     #[arg(long, default_value = "target/bench", value_name = "DIR")]
     pub out: PathBuf,
 

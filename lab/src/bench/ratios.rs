@@ -66,11 +66,6 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         let below = results.of(measure).find(|one| value(one) == below);
         ratios(rate, most.filter(|most| below.is_none_or(|one| value(one) < value(most))), below)
     };
-    let of_etcd = results.case(Measure::Handovers, Combined).into_iter();
-    let of_etcd =
-        of_etcd.flat_map(|one| one.loads.iter().zip(&results.etcd)).filter_map(|(load, etcd)| {
-            Some(handovers(load)? * etcd.commit_and_notification.median / 1e6)
-        });
     let mut all: Vec<(&'static str, Vec<f64>, Option<Goal>)> = Vec::new();
     let mut add = |name, values, goal| all.push((name, values, goal));
     add("throughput, guarded : atomic script", steady(AtomicScript), Some(AtLeast(1.0)));
@@ -82,8 +77,6 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
     add("burst, time of etcd recipe : guarded", burst, Some(AtLeast(40.0)));
     let turns = against(EtcdRecipe, Measure::Handovers, handovers);
     add("handovers/s, guarded : etcd recipe", turns, Some(AtLeast(10.0)));
-    let one_at_a_time = "handovers/s, guarded : one commit and one notification at a time";
-    add(one_at_a_time, of_etcd.collect(), None);
     let values = between(Measure::Connections, |one| one.case.connections, CONNECTIONS);
     add("throughput, most connections : the usual number", values, Some(AtLeast(0.9)));
     let values = between(Measure::Instances, |one| one.case.instances, INSTANCES);

@@ -1,15 +1,15 @@
-//! The results as Markdown and as plots.
+//! The results as Markdown.
 
 use std::fmt::Write as _;
 
 use loadtest::Report;
 
 use super::Results;
-use super::case::{Case, Figure, Measured};
+use super::case::{Case, Figure};
 use super::costs::Memory;
 use super::options::{Contender, Measure};
 use super::ratios::{Finding, p50, p99, rate, ratios};
-use crate::experiment::{Bar, Spread, bars, figure, float, handovers, rows, section};
+use crate::experiment::{Spread, figure, float, handovers, rows, section};
 
 /// All results.
 pub(super) fn text(results: &Results) -> String {
@@ -21,7 +21,7 @@ pub(super) fn text(results: &Results) -> String {
     add("Throughput", loads(results, Measure::Throughput, " | requests/s", rate));
     add("Sold out", loads(results, Measure::SoldOut, " | requests/s", rate));
     add("Burst", loads(results, Measure::Burst, " | last answer ms", millis));
-    add("Handovers", passed(results));
+    add("Handovers", loads(results, Measure::Handovers, " | handovers/s", handovers));
     add("CPU time for each request", cpu(results, Measure::Throughput));
     add("CPU time for each request, sold out", cpu(results, Measure::SoldOut));
     for (measure, what) in SWEPT {
@@ -66,26 +66,6 @@ fn loads(results: &Results, measure: Measure, head: &str, of: Figure) -> String 
         Some([one.case.title(), figure(found.median), range(found), latency(p50), latency(p99)])
     });
     rows(&format!("{head} | min to max | p50 ms | p99 ms"), table)
-}
-
-fn passed(results: &Results) -> String {
-    let of_cases = results.of(Measure::Handovers);
-    let of_cases = of_cases.map(|one| (one.case.title(), one.spread(handovers)));
-    let table = of_cases
-        .chain(of_etcd(results))
-        .filter_map(|(name, found)| Some([name, figure(found?.median), range(found?)]));
-    rows(" | handovers/s | min to max", table)
-}
-
-/// How often etcd could do the least of a handover in a second.
-fn of_etcd(results: &Results) -> [(String, Option<Spread>); 2] {
-    let rate = |micros: f64| 1e6 / micros.max(1.0);
-    let commits = results.etcd.iter().map(|etcd| rate(etcd.commit.median));
-    let notified = results.etcd.iter().map(|etcd| rate(etcd.commit_and_notification.median));
-    [
-        ("one commit at a time".to_owned(), Spread::of(commits)),
-        ("one commit and one notification at a time".to_owned(), Spread::of(notified)),
-    ]
 }
 
 fn cpu(results: &Results, measure: Measure) -> String {
@@ -144,35 +124,6 @@ fn memory(memory: &Memory) -> String {
             ["each of them, connection included".to_owned(), of_an_order],
         ],
     )
-}
-
-/// File name and content of every plot with something to show.
-pub(super) fn plots(results: &Results) -> Vec<(String, String)> {
-    let of = |measure: Measure, of: Figure| -> Vec<Bar> {
-        let bar = |one: &Measured| {
-            let ours = one.case.contender == Contender::Combined;
-            Some(Bar { label: one.case.title(), spread: one.spread(of)?, ours })
-        };
-        results.of(measure).filter_map(bar).collect()
-    };
-    let mut handed_over = of(Measure::Handovers, handovers);
-    let [_, (label, bound)] = of_etcd(results);
-    handed_over.extend(bound.map(|spread| Bar { label, spread, ours: false }));
-    let throughput = of(Measure::Throughput, rate);
-    let burst = of(Measure::Burst, millis);
-    let in_burst = "More buyers than units, all at once: time to the last answer";
-    let between = "Handovers between two instances, one client each";
-    let mut all = vec![
-        ("throughput", bars("Orders answered", "requests/s", &throughput)),
-        ("burst", bars(in_burst, "milliseconds", &burst)),
-        ("handovers", bars(between, "handovers/s", &handed_over)),
-    ];
-    all.extend(SWEPT.map(|(measure, what)| {
-        let title = format!("Guarded sale: throughput by {what}");
-        (what, bars(&title, "orders/s", &of(measure, rate)))
-    }));
-    let drawn = all.into_iter().filter_map(|(name, plot)| Some((format!("{name}.svg"), plot?)));
-    drawn.collect()
 }
 
 /// Milliseconds from the first request to the last answer.

@@ -50,6 +50,13 @@ impl fmt::Debug for dyn Fault {
     }
 }
 
+impl Default for &dyn Fault {
+    /// Nothing happens.
+    fn default() -> Self {
+        &async |_: &mut Scene| Ok(())
+    }
+}
+
 impl<F: AsyncFn(&mut Scene) -> Result<()> + Sync + 'static> Fault for F {
     fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move { self(scene).await })
@@ -57,7 +64,7 @@ impl<F: AsyncFn(&mut Scene) -> Result<()> + Sync + 'static> Fault for F {
 }
 
 /// A kind of fault, and what must hold under it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct Case {
     /// The name for `--only`; a control has that of its scenario.
@@ -133,7 +140,7 @@ impl Serialize for Case {
 impl Case {
     /// A scenario of three rounds of 5 s, beside others, after which the sale goes on within 2 s. It has two instances, one
     /// etcd, one Redis.
-    pub(super) const fn new(
+    pub(super) fn new(
         name: &'static str,
         fault: &'static str,
         inject: &'static dyn Fault,
@@ -147,28 +154,12 @@ impl Case {
             rounds: 3,
             goes_on_within: Duration::from_secs(2),
             proof,
-            alone: false,
-            control: None,
             instances: 2,
-            one_name: false,
             etcd_members: 1,
-            etcd_quota_bytes: None,
-            secured: None,
-            crowded: false,
-            one_endpoint: false,
-            redis_volatile: false,
-            redis_replicas: 0,
-            redis_cluster: None,
-            proxied: Proxied::Nothing,
-            fault_points: &[],
-            flags: &[],
-            without: None,
             rate: 2000,
             connections: 100,
             stock: ENDLESS_STOCK,
-            others_order: false,
-            load_flags: &[],
-            tolerates: &[],
+            ..Self::default()
         }
     }
 

@@ -9,18 +9,13 @@ use etcd_client::{
 };
 use fenced_lock::{Guard, Session};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use testkit::wait::until;
 use testkit::{LOCK_NAME, PrivateEtcd};
-use tokio::time::{sleep, timeout};
 
 use crate::experiment::etcd_session;
-use crate::wait::NotInTime;
 
-/// How long a request may take: a member that is away must not hold up the suite.
-const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How often to end an alarm that comes back, and how long to wait in between.
-const ALARM_ATTEMPTS: u32 = 50;
-const ALARM_PAUSE: Duration = Duration::from_millis(20);
+/// How long an alarm may come back.
+const SPACE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The first claims on the lock `name`, the holder's at the front, as this member sees it: the name of the instance, and
 /// the lease.
@@ -43,16 +38,6 @@ pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<(String,
 /// Whether this lease has expired or was revoked.
 pub(super) async fn is_lease_gone(etcd: &PrivateEtcd, lease: i64) -> Result<bool> {
     Ok(etcd.root().await?.lease_time_to_live(lease, None).await?.ttl() < 0)
-}
-
-/// Whether this member leads, by its own word.
-pub(super) async fn leads(etcd: &PrivateEtcd) -> bool {
-    let ask = async {
-        let status = etcd.root().await?.status().await?;
-        let member = status.header().map_or(0, ResponseHeader::member_id);
-        anyhow::Ok(member == status.leader())
-    };
-    matches!(timeout(TIMEOUT, ask).await, Ok(Ok(true)))
 }
 
 /// Writes until etcd is out of space.
@@ -86,18 +71,17 @@ pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<()> {
     }
     client.defragment().await?;
     // a request that was just refused may raise the alarm again
-    for _ in 0..ALARM_ATTEMPTS {
+    until("etcd has space again", SPACE_WITHIN, async || {
         let mut options = AlarmOptions::new();
         options.with_member(status.header().map_or(0, ResponseHeader::member_id));
         client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options)).await?;
         match client.put("chaos/room", "", None).await {
-            Ok(_) => return Ok(()),
-            Err(error) if is_space(&error) => sleep(ALARM_PAUSE).await,
-            Err(error) => return Err(error.into()),
+            Ok(_) => Ok(true),
+            Err(error) if is_space(&error) => Ok(false),
+            Err(error) => Err(error.into()),
         }
-    }
-    let bound = ALARM_PAUSE * ALARM_ATTEMPTS;
-    Err(NotInTime { what: "etcd has space again", bound }.into())
+    })
+    .await
 }
 
 /// What others keep in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with

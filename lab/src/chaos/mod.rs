@@ -175,7 +175,7 @@ async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode> {
     note(&format!("seed {seed}: {} cases of {load_seconds} s and more", cases.len()));
     results.cases = run_all(options, &cases, dir, &results).await;
     results.seconds = began.elapsed().as_secs_f64();
-    publish(&options.out, &results, &table::text(&results), &[])?;
+    publish(&options.out, &results, &table::text(&results))?;
     Ok(match results.verdict() {
         Verdict::Good => ExitCode::SUCCESS,
         Verdict::Bad => FAULTS.into(),

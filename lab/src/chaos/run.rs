@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::case::Case;
 use super::scene::Scene;
 use crate::experiment::random;
-use crate::wait::NotInTime;
 use demo::load::Load;
 
 /// How long an order may take with its retries; an attempt may take half of it, unless the case says otherwise.
@@ -116,7 +115,7 @@ impl Run<'_> {
         };
         match injected.await {
             // the checker finds that the sale hangs
-            Err(error) if self.case.may_hang() && error.is::<NotInTime>() => {}
+            Err(error) if self.case.may_hang() && is_late(&error) => {}
             done => done?,
         }
         if self.case.may_hang() {
@@ -153,6 +152,11 @@ impl Run<'_> {
         args.extend(scene.cluster.urls());
         Load::start(&scene.cluster.program, &scene.cluster.dir, &args, false)
     }
+}
+
+/// Whether something did not happen in time.
+fn is_late(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::TimedOut)
 }
 
 /// Copies the logs of all processes, as far as possible.

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
+use testkit::wait::in_time;
 use testkit::{
     EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedisCluster, Proxy, RedisOptions,
     Sentinels, probe,
@@ -19,7 +20,6 @@ use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, TTL_FLAG};
 use super::etcd::{self, OtherLocks};
 use super::run::Outcome;
 use crate::experiment::counter;
-use crate::wait::{NotInTime, within};
 use demo::baselines::LockMode;
 use demo::cluster::{Cluster, Spec};
 
@@ -51,11 +51,9 @@ pub(super) struct Scene {
 impl Scene {
     /// Starts the servers and the instances, and waits until all can sell.
     pub(super) async fn open(dir: &OwnedDir, case: &Case, random: SplitMix64) -> Result<Self> {
-        let etcd_options = EtcdOptions {
-            quota_backend_bytes: case.etcd_quota_bytes,
-            secured: case.secured,
-            ..EtcdOptions::default()
-        };
+        let quota = case.etcd_quota_bytes.map(|bytes| format!("--quota-backend-bytes={bytes}"));
+        let etcd_options =
+            EtcdOptions { flags: quota.into_iter().collect(), secured: case.secured };
         let redis_options = RedisOptions {
             volatile: case.redis_volatile,
             secured: case.secured.is_some(),
@@ -243,7 +241,7 @@ impl Scene {
     /// Waits until an instance has ended by itself.
     pub(super) async fn has_ended(&mut self, index: usize) -> Result<ExitStatus> {
         let ended = async { Ok(self.cluster.instances[index].child.wait().await?) };
-        within("the instance has ended", PATIENCE, ended).await
+        in_time("the instance has ended", PATIENCE, ended).await
     }
 
     /// Waits until `ask` returns an answer.
@@ -256,17 +254,19 @@ impl Scene {
         if self.may_hang {
             deadline = deadline.min(self.ends_at - LAST_CALM);
         }
-        loop {
-            // a failure may pass: a member that has just started
-            match ask().await {
-                Ok(Some(answer)) => return Ok(answer),
-                Err(error) if Instant::now() >= deadline => return Err(error),
-                Ok(None) if Instant::now() >= deadline => {
-                    return Err(NotInTime { what, bound: PATIENCE }.into());
+        let mut failure = None;
+        let asked = async {
+            loop {
+                // a failure may pass: a member that has just started; boxed, as it is large
+                match Box::pin(ask()).await {
+                    Ok(Some(answer)) => return Ok(answer),
+                    not_yet => failure = not_yet.err(),
                 }
-                Ok(None) | Err(_) => sleep(POLL_INTERVAL).await,
+                sleep(POLL_INTERVAL).await;
             }
-        }
+        };
+        let limit = deadline.saturating_duration_since(Instant::now());
+        in_time(what, limit, asked).await.map_err(|late| failure.unwrap_or(late))
     }
 
     /// The first member of etcd that is not away.
@@ -279,7 +279,7 @@ impl Scene {
     pub(super) async fn leader(&self) -> Result<usize> {
         self.until("etcd has a leader", async || {
             for (n, member) in self.cluster.etcd.iter().enumerate() {
-                if Some(n) != self.member_away && etcd::leads(member).await {
+                if Some(n) != self.member_away && member.is_leader().await {
                     return Ok(Some(n));
                 }
             }

@@ -5,10 +5,9 @@
 //! - [`machine()`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
 //! - [`counter`], [`fault`]: what an instance counts, and why a load does not count
 //! - [`etcd_session`], [`compact`]: etcd beside the instances
-//! - [`rows`], [`figure`], [`bars`], [`publish`]: the results as tables, pictures and files
+//! - [`rows`], [`figure`], [`publish`]: the results as tables and files
 
 mod machine;
-mod plot;
 mod stats;
 mod table;
 mod trials;
@@ -29,7 +28,6 @@ use serde::Serialize;
 use testkit::{OwnedDir, PrivateEtcd, probe};
 
 pub(crate) use self::machine::{Machine, in_proc, machine};
-pub(crate) use self::plot::{Bar, bars};
 pub(crate) use self::stats::{Spread, float, quantile};
 pub(crate) use self::table::{figure, rows, section};
 pub(crate) use self::trials::{Trials, random, rounds};
@@ -50,33 +48,29 @@ pub(crate) async fn run(
     name: &str,
     experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
 ) -> ExitCode {
-    ended(name, experiment).await.unwrap_or_else(|error| {
+    let ended = async {
+        // whoever handles a signal does not pass "ignore" on, which `nohup` sets for SIGHUP: instances have its default
+        let mut signals = Signals::listen().context("signals cannot be listened to")?;
+        let dir = OwnedDir::create().context("no temporary directory could be made")?;
+        let result = tokio::select! {
+            result = experiment(&dir) => result,
+            signal = signals.next() => {
+                note(&format!("lab {name}: stopped; nothing is left of it"));
+                Ok(signals::exit_code(signal).into())
+            }
+        };
+        // what was dropped ends its processes; the directory can go when they are gone
+        tokio::select! {
+            removed = dir.remove() => removed.context("not everything is stopped")?,
+            // the user does not want to wait: the rest ends by itself a little later
+            _ = signals.next() => {}
+        }
+        result
+    };
+    ended.await.unwrap_or_else(|error| {
         note(&format!("lab {name}: {error:#}"));
         NO_RESULTS.into()
     })
-}
-
-async fn ended(
-    name: &str,
-    experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
-) -> Result<ExitCode> {
-    // whoever handles a signal does not pass "ignore" on, which `nohup` sets for SIGHUP: instances have its default
-    let mut signals = Signals::listen().context("signals cannot be listened to")?;
-    let dir = OwnedDir::create().context("no temporary directory could be made")?;
-    let result = tokio::select! {
-        result = experiment(&dir) => result,
-        signal = signals.next() => {
-            note(&format!("lab {name}: stopped; nothing is left of it"));
-            Ok(signals::exit_code(signal).into())
-        }
-    };
-    // what was dropped ends its processes; the directory can go when they are gone
-    tokio::select! {
-        removed = dir.remove() => removed.context("not everything is stopped")?,
-        // the user does not want to wait: the rest ends by itself a little later
-        _ = signals.next() => {}
-    }
-    result
 }
 
 /// Progress, on standard error: standard output has the results.
@@ -84,31 +78,20 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Prints the text, and writes it to tables.md in `out`, beside results.json and the plots.
-pub(crate) fn publish(
-    out: &Path,
-    results: &impl Serialize,
-    text: &str,
-    plots: &[(String, String)],
-) -> Result<()> {
+/// Prints the text, and writes it to tables.md in `out`, beside results.json.
+pub(crate) fn publish(out: &Path, results: &impl Serialize, text: &str) -> Result<()> {
     // standard output may be closed: the files remain
     let _ = write!(io::stdout(), "{text}");
-    write(out, results, text, plots).context("the results could not be written")?;
+    write(out, results, text).context("the results could not be written")?;
     note(&format!("the results are in {}", out.display()));
     Ok(())
 }
 
 /// The same, without printing: what a run that is interrupted later leaves behind.
-pub(crate) fn write(
-    out: &Path,
-    results: &impl Serialize,
-    text: &str,
-    plots: &[(String, String)],
-) -> io::Result<()> {
+pub(crate) fn write(out: &Path, results: &impl Serialize, text: &str) -> io::Result<()> {
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;
-    std::fs::write(out.join("tables.md"), text)?;
-    plots.iter().try_for_each(|(name, plot)| std::fs::write(out.join(name), plot))
+    std::fs::write(out.join("tables.md"), text)
 }
 
 /// A session of the experiment's own.

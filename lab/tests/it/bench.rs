@@ -29,7 +29,7 @@ fn only_load<'a>(results: &'a Value, measure: &str, contender: &str) -> Option<&
 }
 
 /// Goal: every measure is taken, every request is answered and accounted for, the results are
-/// written as data, tables and plots, and nothing that was started is left behind.
+/// written as data and tables, and nothing that was started is left behind.
 #[tokio::test]
 async fn short_run_measures_everything() {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -40,8 +40,6 @@ async fn short_run_measures_everything() {
     let results = std::fs::read(out.join("results.json")).unwrap();
     let results: Value = serde_json::from_slice(&results).unwrap();
     assert_eq!(results["faults"], Value::Array(Vec::new()), "{said}");
-    let etcd = results["etcd"].as_array().unwrap();
-    assert!(etcd.len() == 1 && etcd[0]["commit_and_notification"]["median"].is_f64());
     for contender in CONTENDERS {
         let load = only_load(&results, "throughput", contender).unwrap();
         let settled = if contender == "no-store" { "answered" } else { "acknowledged" };
@@ -92,18 +90,12 @@ async fn short_run_measures_everything() {
 
     let tables = std::fs::read_to_string(out.join("tables.md")).unwrap();
     assert!(said.contains(&tables), "the tables are printed as well");
-    for name in
-        ["throughput", "burst", "handovers", "requests", "connections", "instances", "items"]
-    {
-        let plot = std::fs::read_to_string(out.join(format!("{name}.svg"))).unwrap();
-        assert!(plot.starts_with("<svg ") && plot.ends_with("</svg>\n"), "{name}: {plot}");
-    }
     let left: Vec<_> = std::fs::read_dir(temp.path()).unwrap().collect();
     let alive = processes(&temp.path().to_string_lossy());
     assert!(left.is_empty() && alive.is_empty(), "{left:?} {alive:?}");
 }
 
-/// Goal: one measure of one contender alone, and no plot without figures.
+/// Goal: one measure of one contender alone.
 #[tokio::test]
 async fn one_measure_alone() {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -115,7 +107,7 @@ async fn one_measure_alone() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     files.sort_unstable();
-    assert_eq!(files, ["burst.svg", "results.json", "tables.md"]);
+    assert_eq!(files, ["results.json", "tables.md"]);
     let results = std::fs::read(out.path().join("results.json")).unwrap();
     let results: Value = serde_json::from_slice(&results).unwrap();
     let cases = results["cases"].as_array().unwrap();

@@ -15,8 +15,8 @@ pub(crate) struct Audit {
     pub(crate) foreign: (u64, u64),
     /// Unanswered orders that are in the ledger, and their units.
     pub(crate) standing: (u64, u64),
-    /// Accepted orders that are not in the ledger, and how many of them had no token.
-    pub(crate) lost: (u64, u64),
+    /// Accepted orders that are not in the ledger.
+    pub(crate) lost: u64,
     /// How often each failure was found, and the first example.
     found: BTreeMap<Kind, (u64, String)>,
 }
@@ -63,9 +63,8 @@ impl Audit {
             }
         }
         for (number, order) in history.orders.iter().enumerate() {
-            if let (FinalOutcome::Acknowledged(answer), 0) = (&order.outcome, own[number]) {
-                audit.lost.0 += 1;
-                audit.lost.1 += u64::from(answer.token.is_none());
+            if let (FinalOutcome::Acknowledged(_), 0) = (&order.outcome, own[number]) {
+                audit.lost += 1;
                 audit.note(Kind::Lost, &order_id(&history.run, number));
             }
         }
@@ -151,11 +150,7 @@ impl Audit {
                 }
                 Kind::Lost => {
                     let lost = are(orders, "acknowledged order");
-                    let without_lock = match self.lost.1 {
-                        0 => String::new(),
-                        n => format!(" ({n} of them sold without the distributed lock)"),
-                    };
-                    format!("{lost} not in the ledger, such as {example}{without_lock}")
+                    format!("{lost} not in the ledger, such as {example}")
                 }
                 Kind::Unacknowledged => format!(
                     "{} in the ledger without an answer to a buyer, such as {example}",

@@ -1,5 +1,6 @@
 //! The record of a run: the checker's input.
 
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
@@ -67,7 +68,7 @@ pub(crate) struct History {
 }
 
 /// The number of orders by outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) acknowledged: u64,
     pub(crate) acknowledged_units: u64,
@@ -79,6 +80,10 @@ pub(crate) struct Tally {
     /// Orders with an attempt of unknown effect that were decided by a retry.
     pub(crate) resolved: u64,
     pub(crate) attempts: u64,
+    /// Settled orders by HTTP status.
+    pub(crate) by_status: BTreeMap<u16, u64>,
+    /// Failed orders by status and problem type.
+    pub(crate) failures: BTreeMap<String, u64>,
 }
 
 /// How often the holder changed.
@@ -139,16 +144,22 @@ impl History {
         let mut tally = Tally::default();
         for order in &self.orders {
             tally.attempts += u64::from(order.attempts);
-            match &order.outcome {
-                FinalOutcome::Acknowledged(_) => tally.acknowledged += 1,
-                FinalOutcome::SoldOut => tally.sold_out += 1,
+            tally.resolved += u64::from(order.in_doubt && order.is_decided());
+            let (count, status) = match &order.outcome {
+                FinalOutcome::Acknowledged(_) => (&mut tally.acknowledged, 200),
+                FinalOutcome::SoldOut => (&mut tally.sold_out, 409),
+                FinalOutcome::Failed { status, kind } => {
+                    *tally.failures.entry(kind.clone()).or_default() += 1;
+                    (&mut tally.failed, *status)
+                }
                 FinalOutcome::Unknown => {
                     tally.unknown += 1;
                     tally.abandoned += u64::from(order.abandoned);
+                    continue;
                 }
-                FinalOutcome::Failed { .. } => tally.failed += 1,
-            }
-            tally.resolved += u64::from(order.in_doubt && order.is_decided());
+            };
+            *count += 1;
+            *tally.by_status.entry(status).or_default() += 1;
         }
         tally.acknowledged_units = tally.acknowledged.saturating_mul(self.quantity);
         tally

@@ -1,11 +1,10 @@
 //! Judges a recorded run.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::audit::{Audit, without_token};
 use super::history::{History, StockState, Tally, order_id, u64_from};
-use super::order::{FinalOutcome, Order};
+use super::order::Order;
 use super::pause::{self, Pause};
 use super::real_time;
 use super::reason::{Kind, Reason, at, count, were};
@@ -85,7 +84,7 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
         notes: notes(history, &tally, &audit, no_ledger),
         message,
         tally,
-        lost: if no_ledger { 0 } else { audit.lost.0 },
+        lost: if no_ledger { 0 } else { audit.lost },
         longest_pause,
         slowest,
     }
@@ -145,13 +144,8 @@ const UNANSWERED_SHARE: u64 = 100;
 fn unsettled(history: &History, tally: &Tally) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if tally.failed > 0 {
-        let mut kinds = BTreeMap::<&str, u64>::new();
-        for order in &history.orders {
-            if let FinalOutcome::Failed { kind, .. } = &order.outcome {
-                *kinds.entry(kind).or_default() += 1;
-            }
-        }
-        let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} x {kind}")).collect();
+        let kinds = tally.failures.iter().map(|(kind, n)| format!("{n} x {kind}"));
+        let kinds: Vec<_> = kinds.collect();
         let (orders, kinds) = (were(tally.failed, "order"), kinds.join(", "));
         reasons.push(Kind::Failed.because(format!("{orders} answered with an error ({kinds})")));
     }

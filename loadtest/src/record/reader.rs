@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
+use anyhow::{Context as _, Error, anyhow, bail};
 use serde_json::Deserializer;
 
 use super::{Attempt, EndLine, LedgerLine, Line, Setup, StateLine, VERSION};
-use crate::BoxError;
 use crate::checker::{History, Order, u64_from};
 use crate::cli::{MOST_REQUESTS, RATES};
 
@@ -24,7 +24,7 @@ pub(crate) struct Recorded {
 ///
 /// # Errors
 /// It cannot be read, a line is none, or it is not whole.
-pub(crate) fn read(input: impl Read) -> Result<Recorded, BoxError> {
+pub(crate) fn read(input: impl Read) -> anyhow::Result<Recorded> {
     let mut recorded: Option<Recorded> = None;
     let mut end = None;
     for (number, line) in (1..).zip(Deserializer::from_reader(input).into_iter()) {
@@ -33,7 +33,7 @@ pub(crate) fn read(input: impl Read) -> Result<Recorded, BoxError> {
             // the last thing that a killed run wrote
             Err(error) if error.is_eof() && end.is_none() => break,
             Err(error) if error.is_io() => return Err(io::Error::from(error).into()),
-            Err(error) => return Err(format!("not a line of a recorded run: {error}").into()),
+            Err(error) => bail!("not a line of a recorded run: {error}"),
         };
         let read = match (&mut recorded, line) {
             (None, Line::Run(setup)) => Recorded::new(setup).map(|run| recorded = Some(run)),
@@ -50,9 +50,10 @@ pub(crate) fn read(input: impl Read) -> Result<Recorded, BoxError> {
             }
             (Some(recorded), Line::State(state)) => recorded.state(state),
         };
-        read.map_err(|what: String| format!("line {number}: {what}"))?;
+        read.map_err(|what: String| anyhow!("line {number}: {what}"))?;
     }
-    Ok(recorded.ok_or("it is empty: no run was recorded")?.whole(end)?)
+    let recorded = recorded.context("it is empty: no run was recorded")?;
+    recorded.whole(end).map_err(Error::msg)
 }
 
 impl Recorded {
@@ -121,17 +122,9 @@ impl Recorded {
         let attempts = orders().map(|order| u64::from(order.attempts)).sum();
         let ledger = self.histories.iter().map(|history| u64_from(history.ledger.len())).sum();
         let Some(end) = end else {
-            let missing = if ledger == 0 {
-                "the ledger, the state and the end of the run are missing"
-            } else {
-                "the end of the run is missing"
-            };
-            let until = orders().map(|order| order.ended).max().unwrap_or_default();
             return Err(format!(
-                "it is cut off: {attempts} attempts were recorded, until {}.{:03} s, but {missing}; the run \
-                 was killed, or could not read the end of the sale, so there is nothing to judge",
-                until / 1_000_000,
-                until / 1000 % 1000
+                "it is cut off: {attempts} attempts and {ledger} orders of the ledger were recorded, and no \
+                 end; the run was killed, or could not read the end of the sale, so there is nothing to judge"
             ));
         };
         let is_missing = |what: &str, found: u64, written: u64| {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::wait::eventually;
 
 /// Answers each byte with the same one, and tells how many it got.
 async fn echo() -> (u16, Arc<AtomicU64>) {
@@ -26,13 +27,8 @@ async fn echo() -> (u16, Arc<AtomicU64>) {
     (port, got)
 }
 
-async fn until(condition: impl Fn() -> bool) {
-    let waiting = async {
-        while !condition() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+async fn connect(proxy: &Proxy) -> TcpStream {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap()
 }
 
 /// Goal: what was held up arrives, also when its client has given up meanwhile: a late packet.
@@ -40,15 +36,17 @@ async fn until(condition: impl Fn() -> bool) {
 async fn what_was_held_arrives_late() {
     let (port, got) = echo().await;
     let proxy = Proxy::with_marker(port, b"x").await.unwrap();
-    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+    let mut client = connect(&proxy).await;
     proxy.hold(Direction::ToServer);
     client.write_u8(b'x').await.unwrap();
-    until(|| proxy.has_held_data()).await;
+    eventually("the chunk is held", async || proxy.has_held_data()).await;
     drop(client);
-    assert_eq!((got.load(Ordering::Relaxed), proxy.late_chunks()), (0, 0));
+    assert_eq!(got.load(Ordering::Relaxed), 0);
     proxy.release();
-    until(|| got.load(Ordering::Relaxed) == 1 && proxy.marked_answers() == 1).await;
-    assert_eq!(proxy.late_chunks(), 1);
+    eventually("it arrives", async || {
+        got.load(Ordering::Relaxed) == 1 && proxy.marked_answers() == 1
+    })
+    .await;
 }
 
 /// Goal: the server gets the request whose answer is lost, and the client sees the end of the connection.
@@ -57,12 +55,11 @@ async fn swallows_the_answer_alone() {
     let (port, got) = echo().await;
     let proxy = Proxy::to(port).await.unwrap();
     proxy.lose_answers(1);
-    let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
-    let mut client = connect().await.unwrap();
+    let mut client = connect(&proxy).await;
     client.write_u8(b'x').await.unwrap();
     assert!(client.read_u8().await.is_err());
     assert_eq!((got.load(Ordering::Relaxed), proxy.lost_answers()), (1, 1));
-    let mut client = connect().await.unwrap();
+    let mut client = connect(&proxy).await;
     client.write_u8(b'y').await.unwrap();
     assert_eq!(client.read_u8().await.unwrap(), b'y', "only one was to be swallowed");
 }
@@ -73,9 +70,8 @@ async fn loses_one_chunk() {
     for (direction, arrived) in [(Direction::ToServer, 1), (Direction::ToClient, 2)] {
         let (port, got) = echo().await;
         let proxy = Proxy::to(port).await.unwrap();
-        let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
         proxy.lose_after(direction, 1);
-        let mut client = connect().await.unwrap();
+        let mut client = connect(&proxy).await;
         client.write_u8(b'x').await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'x');
         assert!(!proxy.has_lost());
@@ -83,7 +79,7 @@ async fn loses_one_chunk() {
         assert!(client.read_u8().await.is_err());
         assert!(proxy.has_lost());
         assert_eq!(got.load(Ordering::Relaxed), arrived);
-        let mut client = connect().await.unwrap();
+        let mut client = connect(&proxy).await;
         client.write_u8(b'z').await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'z');
     }
@@ -96,7 +92,7 @@ async fn delays() {
     let proxy = Proxy::to(port).await.unwrap();
     let delay = Duration::from_millis(60);
     proxy.delay(delay);
-    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+    let mut client = connect(&proxy).await;
     let sent = tokio::time::Instant::now();
     client.write_u8(b'x').await.unwrap();
     assert_eq!(client.read_u8().await.unwrap(), b'x');
@@ -110,9 +106,10 @@ async fn delays_do_not_add_up() {
     let (port, got) = echo().await;
     let proxy = Proxy::to(port).await.unwrap();
     proxy.delay(Duration::from_secs(3));
-    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap();
+    let mut client = connect(&proxy).await;
     client.write_all(&vec![b'x'; 10 * CHUNK_BYTES]).await.unwrap();
-    until(|| got.load(Ordering::Relaxed) == 10 * CHUNK_BYTES as u64).await;
+    let all = async || got.load(Ordering::Relaxed) == 10 * CHUNK_BYTES as u64;
+    eventually("all chunks arrive", all).await;
 }
 
 /// Goal: a refusing proxy ends open and new connections, until it accepts again.
@@ -120,15 +117,14 @@ async fn delays_do_not_add_up() {
 async fn refuses_and_admits() {
     let (port, _) = echo().await;
     let proxy = Proxy::to(port).await.unwrap();
-    let connect = async || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await;
-    let mut open = connect().await.unwrap();
+    let mut open = connect(&proxy).await;
     open.write_u8(b'x').await.unwrap();
     open.read_u8().await.unwrap();
     proxy.refuse();
     assert!(open.read_u8().await.is_err());
-    assert!(connect().await.unwrap().read_u8().await.is_err());
+    assert!(connect(&proxy).await.read_u8().await.is_err());
     proxy.accept();
-    let mut client = connect().await.unwrap();
+    let mut client = connect(&proxy).await;
     client.write_u8(b'y').await.unwrap();
     assert_eq!(client.read_u8().await.unwrap(), b'y');
 }

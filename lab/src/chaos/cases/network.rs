@@ -49,11 +49,10 @@ pub(super) fn cases() -> Vec<Case> {
 /// Holds up what the holder sends to Redis until another instance has sold.
 async fn hold_write(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
-    let late = |scene: &Scene| {
-        let proxy = scene.cluster.instances[index].redis_proxy.as_ref();
-        proxy.map_or((0, 0), |proxy| (proxy.late_chunks(), proxy.marked_answers()))
+    let of_proxy = |scene: &Scene, of: fn(&Proxy) -> u64| {
+        scene.cluster.instances[index].redis_proxy.as_ref().map_or(0, of)
     };
-    let before = late(scene);
+    let refused = of_proxy(scene, Proxy::marked_answers);
     scene.trigger(index, ABOUT_TO_WRITE, "").await?;
     scene.cluster.instances[index]
         .redis_proxy
@@ -64,9 +63,10 @@ async fn hold_write(scene: &mut Scene) -> Result<()> {
     scene.cluster.instances[index].redis_proxy.iter().for_each(Proxy::release);
     taken_over?;
     sleep(Duration::from_millis(500)).await;
-    let after = late(scene);
-    scene.evidence.add("late arrivals", after.0 - before.0);
-    scene.evidence.add("late batches refused", after.1 - before.1);
+    let late = of_proxy(scene, |proxy| proxy.has_held_data().into());
+    let refused = of_proxy(scene, Proxy::marked_answers) - refused;
+    scene.evidence.add("late arrivals", late);
+    scene.evidence.add("late batches refused", refused);
     Ok(())
 }
 
