@@ -9,7 +9,7 @@ use tokio::signal::unix::{self, SignalKind};
 /// Signals that ask a program to end: Ctrl-C, `kill`, and a closed terminal.
 const ENDINGS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
-/// Listens for all [`ENDINGS`].
+/// Listens for the signals that ask a program to end.
 pub struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
