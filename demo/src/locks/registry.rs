@@ -175,8 +175,11 @@ pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock> {
     let lock: Arc<dyn Backend<Token = Token>> = match lock {
         LockMode::Redis => Arc::new(RedisBackend::new(RedisOptions::new(first))?),
         LockMode::Redlock => {
-            let request_timeout = REDLOCK_TIMEOUT;
-            let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
+            let node = |url| {
+                let mut options = RedisOptions::new(url);
+                options.request_timeout = REDLOCK_TIMEOUT;
+                options
+            };
             return Ok(AnyLock::Unfenced(Arc::new(RedlockBackend::new(at.iter().map(node))?)));
         }
         LockMode::Postgres => Arc::new(PostgresBackend::new(&PostgresOptions::new(first))?),

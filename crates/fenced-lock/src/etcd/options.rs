@@ -68,12 +68,11 @@ impl fmt::Debug for EtcdUser {
 /// ```
 /// use fenced_lock::{EtcdOptions, EtcdUser};
 ///
-/// let options = EtcdOptions {
-///     user: Some(EtcdUser::new("app", "secret")),
-///     ..EtcdOptions::new(["http://127.0.0.1:2379"])
-/// };
+/// let mut options = EtcdOptions::new(["http://127.0.0.1:2379"]);
+/// options.user = Some(EtcdUser::new("app", "secret"));
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct EtcdOptions {
     /// The members' client URLs, such as `http://127.0.0.1:2379`, or all of them with `https`. With
     /// several, a request that one does not answer goes to the next.

@@ -29,6 +29,7 @@ use super::{
 
 /// Where the locks are.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FileOptions {
     /// The directory, on a local file system. It is made when a session is opened.
     pub directory: PathBuf,

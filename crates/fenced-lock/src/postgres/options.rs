@@ -31,6 +31,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/sale");
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct PostgresOptions {
     /// The server's address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
     /// `host=.. user=..`. With several hosts, the one that accepts writes is taken. It must lead to the server itself:

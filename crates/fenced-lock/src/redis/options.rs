@@ -20,6 +20,7 @@ use crate::{BackendError, BackendErrorKind};
 /// let options = RedisOptions::new("rediss://app:secret@redis.example:6379");
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct RedisOptions {
     /// The address, `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS.
     pub url: String,

@@ -39,9 +39,10 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// use fenced_lock::{RedisOptions, RedlockBackend, Session, SessionOptions};
 ///
 /// # async fn example() -> Result<(), fenced_lock::LockError> {
-/// let node = |address: &str| RedisOptions {
-///     request_timeout: Duration::from_millis(400),
-///     ..RedisOptions::new(address)
+/// let node = |address: &str| {
+///     let mut options = RedisOptions::new(address);
+///     options.request_timeout = Duration::from_millis(400);
+///     options
 /// };
 /// let nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"].map(node);
 /// let redlock = RedlockBackend::new(nodes)?;

@@ -10,12 +10,11 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 /// ```
 /// use fenced_lock::ZooKeeperOptions;
 ///
-/// let options = ZooKeeperOptions {
-///     user: Some("app:secret".to_owned()),
-///     ..ZooKeeperOptions::new("10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181")
-/// };
+/// let mut options = ZooKeeperOptions::new("10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181");
+/// options.user = Some("app:secret".to_owned());
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ZooKeeperOptions {
     /// The servers, `HOST:PORT` each, separated by commas. One that is no ZooKeeper, or does not agree with us on TLS,
     /// looks like one that does not answer: why is in the server's log, and in the client's, with the target

@@ -164,6 +164,12 @@ pub(crate) fn unseen_waiter<T: GrantToken>(
     tokio::spawn(async move { mutex.lock().await })
 }
 
+/// Options with some of them set.
+pub(crate) fn with<O>(mut options: O, set: impl FnOnce(&mut O)) -> O {
+    set(&mut options);
+    options
+}
+
 /// What kind of error of the backend this is.
 pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> BackendErrorKind {
     match result.unwrap_err() {

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
-use super::lab::{FoundLab, LONG, Lab, ServerLab, TTL};
+use super::lab::{FoundLab, LONG, Lab, ServerLab, TTL, with};
 
 /// Statics are not dropped: its guardian ends it with the process.
 static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
@@ -72,7 +72,7 @@ impl ZooKeeperLab {
     pub(crate) fn options(&self) -> ZooKeeperOptions {
         if let Some((port, tls)) = self.tls.clone() {
             let servers = format!("127.0.0.1:{port}");
-            return ZooKeeperOptions { tls: Some(tls), ..ZooKeeperOptions::new(servers) };
+            return with(ZooKeeperOptions::new(servers), |options| options.tls = Some(tls));
         }
         ZooKeeperOptions::new(format!("127.0.0.1:{}", self.port))
     }

@@ -10,12 +10,13 @@ use testkit::{Direction, Proxy};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::lab::{EtcdLab, FoundLab, Lab, TTL, queue_length, queue_of, unseen_waiter};
+use super::lab::{EtcdLab, FoundLab, Lab, TTL, queue_length, queue_of, unseen_waiter, with};
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
-    let options =
-        EtcdOptions { request_timeout: Duration::from_millis(300), ..EtcdOptions::new(endpoints) };
+    let options = with(EtcdOptions::new(endpoints), |options| {
+        options.request_timeout = Duration::from_millis(300);
+    });
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     Session::open(backend, SessionOptions::new(ttl)).await.unwrap()
 }

@@ -13,7 +13,7 @@ use hyper::Method;
 use testkit::wait::{eventually, within};
 use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, PrivateEtcd, probe};
 
-use super::lab::{LONG, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter};
+use super::lab::{LONG, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter, with};
 
 async fn open(options: EtcdOptions) -> Result<Session, LockError> {
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
@@ -22,7 +22,7 @@ async fn open(options: EtcdOptions) -> Result<Session, LockError> {
 
 fn backend_of(user: &str, password: &str, etcd: &PrivateEtcd) -> Arc<EtcdBackend> {
     let user = Some(EtcdUser::new(user, password));
-    let options = EtcdOptions { user, ..EtcdOptions::new([etcd.endpoint()]) };
+    let options = with(EtcdOptions::new([etcd.endpoint()]), |options| options.user = user);
     Arc::new(EtcdBackend::new(options).unwrap())
 }
 
@@ -162,9 +162,10 @@ async fn all_share_one_authentication() {
         counted.fetch_add(1, Ordering::Relaxed);
         Ok("secret".to_owned())
     });
-    let session = open(EtcdOptions { user: Some(user), ..EtcdOptions::new([etcd.endpoint()]) })
-        .await
-        .unwrap();
+    let session =
+        open(with(EtcdOptions::new([etcd.endpoint()]), |options| options.user = Some(user)))
+            .await
+            .unwrap();
     // etcd forgets the tokens of a user whose password is set, while a restart may bring them back from its log
     client.user_change_password("root", "secret").await.unwrap();
     let before = reads.load(Ordering::Relaxed);
@@ -218,12 +219,11 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
     let file = |name: &str| Path::new(&flags[flags.iter().position(|f| f == name).unwrap() + 1]);
     let read = |name: &str| std::fs::read(file(name)).unwrap();
     let password = String::from_utf8(read("--etcd-password-file")).unwrap();
-    let options = EtcdOptions {
-        ca: Some(read("--etcd-ca")),
-        identity: Some((read("--etcd-cert"), read("--etcd-key"))),
-        user: Some(EtcdUser::new("flash-sale", password)),
-        ..EtcdOptions::new([etcd.endpoint()])
-    };
+    let options = with(EtcdOptions::new([etcd.endpoint()]), |options| {
+        options.ca = Some(read("--etcd-ca"));
+        options.identity = Some((read("--etcd-cert"), read("--etcd-key")));
+        options.user = Some(EtcdUser::new("flash-sale", password));
+    });
     let session = open(options).await.unwrap();
     let mutex = session.mutex("stock-lock").unwrap();
     let mut root = etcd.root().await.unwrap();
@@ -372,14 +372,12 @@ async fn a_certificate_that_is_not_trusted_is_told() {
     let read = |path| std::fs::read(path).unwrap();
     let certificates = etcd.certificates().unwrap();
     let (certificate, key) = certificates.client();
-    let ours = EtcdOptions {
-        ca: Some(read(certificates.ca())),
-        identity: Some((read(certificate), read(key))),
-        ..EtcdOptions::new([etcd.endpoint()])
-    };
     let elsewhere = tempfile::tempdir().unwrap();
     let others = Certificates::create_in(elsewhere.path()).unwrap();
-    let options = EtcdOptions { ca: Some(read(others.ca())), ..ours };
+    let options = with(EtcdOptions::new([etcd.endpoint()]), |options| {
+        options.ca = Some(read(others.ca()));
+        options.identity = Some((read(certificate), read(key)));
+    });
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     let keeper = SessionKeeper::start(backend, SessionOptions::new(LONG));
     let opened = within("the refusal", keeper.session()).await;

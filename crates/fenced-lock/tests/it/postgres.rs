@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::lab::{
     FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    waiter,
+    waiter, with,
 };
 use super::lab_postgres::{LockKind, PostgresLab};
 
@@ -63,11 +63,9 @@ async fn nobody_listens_for_a_closed_session() {
 async fn nothing_is_carried_out_late() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
     let (proxy, proxied) = lab.behind_proxy().await;
-    let options = PostgresOptions {
-        // the server ends a statement after half of this
-        request_timeout: HOUR,
-        ..PostgresOptions::new(proxied.url())
-    };
+    // the server ends a statement after half of this
+    let options =
+        with(PostgresOptions::new(proxied.url()), |options| options.request_timeout = HOUR);
     let session = LockKind::Queue.open(&options, HOUR).await.unwrap();
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().unlock().await.unwrap();
@@ -96,10 +94,9 @@ async fn nothing_is_carried_out_late() {
 #[tokio::test]
 async fn a_locked_row_ends_no_session() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    let options = PostgresOptions {
-        request_timeout: Duration::from_millis(500),
-        ..PostgresOptions::new(lab.url())
-    };
+    let options = with(PostgresOptions::new(lab.url()), |options| {
+        options.request_timeout = Duration::from_millis(500);
+    });
     let session = LockKind::Queue.open(&options, TTL).await.unwrap();
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().unlock().await.unwrap();
@@ -244,8 +241,9 @@ async fn connections_are_encrypted() {
     let ca = std::fs::read(postgres.certificates().unwrap().ca()).unwrap();
     // a busy machine takes its time for a handshake
     let of = |url: String| {
-        let ca = Some(ca.clone());
-        PostgresOptions { ca, request_timeout: LONG, ..PostgresOptions::new(url) }
+        with(PostgresOptions::new(url), |options| {
+            (options.ca, options.request_timeout) = (Some(ca.clone()), LONG);
+        })
     };
     let url = |user: &str| postgres.url_of(user, postgres.port());
     for kind in [LockKind::Queue, LockKind::Advisory] {
@@ -272,12 +270,10 @@ async fn a_synchronous_standby_repeats_no_token() {
         return;
     }
     let mut servers = ReplicatedPostgres::start(true).await.unwrap();
-    let request_timeout = Duration::from_millis(300);
-    let options = PostgresOptions {
-        request_timeout,
-        standby_is_synchronous: true,
-        ..PostgresOptions::new(servers.url())
-    };
+    let options = with(PostgresOptions::new(servers.url()), |options| {
+        options.request_timeout = Duration::from_millis(300);
+        options.standby_is_synchronous = true;
+    });
     let mut opened = None;
     // a busy machine may take longer than such a request
     eventually("a session is open", async || {

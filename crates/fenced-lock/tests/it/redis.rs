@@ -12,7 +12,7 @@ use testkit::{
 };
 use tokio::process::Command;
 
-use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length};
+use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, with};
 use super::lab_redis::{RedisLab, server_that_says};
 
 /// The rights that the documentation asks for.
@@ -145,10 +145,11 @@ async fn rights_and_certificates() {
     let certificates = redis.certificates().unwrap();
     let (certificate, key) = certificates.client();
     let read = |path| std::fs::read(path).unwrap();
-    let options = |address: &str| RedisOptions {
-        ca: Some(read(certificates.ca())),
-        identity: Some((read(certificate.clone()), read(key.clone()))),
-        ..RedisOptions::new(address)
+    let options = |address: &str| {
+        with(RedisOptions::new(address), |options| {
+            options.ca = Some(read(certificates.ca()));
+            options.identity = Some((read(certificate.clone()), read(key.clone())));
+        })
     };
     let address = redis.url().replace("://", "://locker:secret@");
     let backend = || Arc::new(RedisBackend::new(options(&address)).unwrap());
@@ -184,12 +185,13 @@ async fn rights_and_certificates() {
     let elsewhere = tempfile::tempdir().unwrap();
     let others = Certificates::create_in(elsewhere.path()).unwrap();
     let ours = options(&address);
-    refused("certificate", RedisOptions { ca: Some(read(others.ca())), ..ours.clone() }).await;
-    refused("CertificateRequired", RedisOptions { identity: None, ..ours.clone() }).await;
+    refused("certificate", with(ours.clone(), |options| options.ca = Some(read(others.ca()))))
+        .await;
+    refused("CertificateRequired", with(ours.clone(), |options| options.identity = None)).await;
     // these two end without a word
     let plain = RedisOptions::new(address.replace("rediss:", "redis:"));
     let url = volatile().await.url().replace("redis:", "rediss:");
-    for options in [plain, RedisOptions { url, ..ours }] {
+    for options in [plain, with(ours, |options| options.url = url)] {
         let opened = RedisBackend::new(options).unwrap();
         within("an end", opened.open(TTL)).await.unwrap_err();
     }

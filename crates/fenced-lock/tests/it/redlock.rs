@@ -11,7 +11,7 @@ use rslock::LockManager;
 use testkit::wait::{eventually, within};
 use testkit::{Direction, PrivateRedis, Proxy, RedisOptions as ServerOptions};
 
-use super::lab::{HOUR, LONG, Lab, TTL, kind_of, queue_length, queue_of, unseen_waiter};
+use super::lab::{HOUR, LONG, Lab, TTL, kind_of, queue_length, queue_of, unseen_waiter, with};
 use super::lab_redis::{RedlockLab, forgetful, server_that_says};
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
@@ -147,7 +147,8 @@ async fn a_key_that_comes_late_is_deleted() {
     let proxy = Proxy::to(nodes[0].port()).await.unwrap();
     let urls = [format!("redis://127.0.0.1:{}", proxy.port()), nodes[1].url(), nodes[2].url()];
     let request_timeout = Duration::from_millis(200);
-    let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
+    let node =
+        |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
     let backend = Arc::new(RedlockBackend::new(urls.map(node)).unwrap());
     let session = Session::open(backend, SessionOptions::new(HOUR)).await.unwrap();
     proxy.hold(Direction::ToServer);
@@ -222,7 +223,8 @@ async fn a_wrong_node_is_named() {
     let mut urls: Vec<_> = nodes.iter().map(PrivateRedis::url).collect();
     let open = async |urls: &[String]| {
         let request_timeout = Duration::from_mins(1);
-        let node = |url| RedisOptions { request_timeout, ..RedisOptions::new(url) };
+        let node =
+            |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
         let backend = Arc::new(RedlockBackend::new(urls.iter().map(node)).unwrap());
         within("an end", Session::open(backend, SessionOptions::new(LONG))).await
     };

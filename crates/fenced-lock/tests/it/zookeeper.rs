@@ -23,7 +23,7 @@ use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use super::lab::{
     FoundLab, LONG, Lab, ServerLab, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    waiter,
+    waiter, with,
 };
 use super::lab_zookeeper::ZooKeeperLab;
 use crate::contract::{basics, queueing, resilience};
@@ -183,15 +183,13 @@ async fn a_renewal_is_a_write() {
 #[tokio::test]
 async fn wrong_rights_are_refused() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
-    let owned = ZooKeeperOptions {
-        root: "/owned/locks".to_owned(),
-        user: Some("app:secret".to_owned()),
-        ..lab.options()
-    };
+    let owned = with(lab.options(), |options| {
+        (options.root, options.user) = ("/owned/locks".into(), Some("app:secret".into()));
+    });
     let session = open(owned.clone()).await.unwrap();
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
     for user in [None, Some("app:wrong".to_owned()), Some("other:secret".to_owned())] {
-        let opened = open(ZooKeeperOptions { user, ..owned.clone() }).await;
+        let opened = open(with(owned.clone(), |options| options.user = user)).await;
         assert_refused(opened, "not authorized");
     }
     let again = open(owned).await.unwrap();
@@ -239,7 +237,7 @@ async fn certificates() {
     resilience::a_cut_connection_hides_no_grant(&lab).await;
     let (port, tls) = lab.tls.clone().unwrap();
     let refused = async |port: u16, tls: Option<ZooKeeperTls>| {
-        let options = ZooKeeperOptions { tls, ..ZooKeeperLab::on(port).options() };
+        let options = with(ZooKeeperLab::on(port).options(), |options| options.tls = tls);
         kind_of(within("an end", open(options)).await)
     };
     let elsewhere = tempfile::tempdir().unwrap();
@@ -256,8 +254,9 @@ async fn certificates() {
     assert_eq!(refused(port, Some(mixed)).await, BackendErrorKind::Permanent);
     let nobody = ZooKeeperTls { ca: Vec::new(), ..tls.clone() };
     assert_eq!(refused(port, Some(nobody)).await, BackendErrorKind::Permanent);
-    let localhost =
-        ZooKeeperOptions { servers: format!("localhost:{port}"), tls: Some(tls), ..lab.options() };
+    let localhost = with(lab.options(), |options| {
+        (options.servers, options.tls) = (format!("localhost:{port}"), Some(tls));
+    });
     let opened = within("an end", open(localhost)).await;
     assert_eq!(kind_of(opened), BackendErrorKind::Transient, "of another name");
 }
@@ -431,7 +430,7 @@ async fn deeper_nodes_say_nothing() {
     assert!(!next.is_finished() && !guard.is_lost());
     guard.unlock().await.unwrap();
     let guard = within("the waiter is granted", next).await.unwrap().unwrap();
-    let inner = ZooKeeperOptions { root, ..lab.options() };
+    let inner = with(lab.options(), |options| options.root = root);
     let inner = open(inner).await.unwrap().mutex("x-0000000000").unwrap().lock().await.unwrap();
     assert!(!guard.is_contended() && !guard.is_lost());
     guard.unlock().await.unwrap();
@@ -445,7 +444,7 @@ async fn roots_are_checked() {
     for root in
         ["", "/", "locks", "/locks/", "//locks", "/locks/..", "/./locks", "/\u{1f389}", "/a\nb"]
     {
-        let options = ZooKeeperOptions { root: root.to_owned(), ..ZooKeeperLab::on(1).options() };
+        let options = with(ZooKeeperLab::on(1).options(), |options| options.root = root.to_owned());
         let refused = ZooKeeperBackend::new(options).expect_err(root);
         assert_eq!(refused.kind, BackendErrorKind::Permanent, "{root:?}");
     }
