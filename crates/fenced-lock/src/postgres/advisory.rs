@@ -22,7 +22,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::TryFutureExt as _;
 use futures_util::future::{join_all, try_join};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -42,10 +41,9 @@ use crate::{
 
 const LOCK: &str = "pg_advisory_lock(hashtextextended($1, 0)) IS NOT NULL";
 const TRY_LOCK: &str = "pg_try_advisory_lock(hashtextextended($1, 0))";
-const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
-
-/// Shows how a claim stands to those who look at the queue.
-const SHOW: &str = "SELECT set_config('application_name', $1, false)";
+/// Unlocks, and shows how a claim stands to those who look at the queue.
+const UNLOCK: &str = "
+    SELECT pg_advisory_unlock(hashtextextended($1, 0)), set_config('application_name', $2, false)";
 
 /// Takes the lock by this function, counts the grants of its name, and shows the claim with its number. No row without the
 /// lock.
@@ -163,8 +161,12 @@ fn slack(ttl: Duration) -> Duration {
     ttl / 10
 }
 
-async fn ask(wire: &Wire, sql: &str, name: &str) -> Result<Row, Error> {
-    wire.client.query_typed_one(sql, &[(&name, Type::TEXT)]).await
+/// Unlocks on this connection, which is this claim's from now on.
+async fn unlock(wire: &Wire, claim: &Claim) -> Result<Row, Error> {
+    let shown = application_name(claim, "-");
+    let params: &[(&(dyn ToSql + Sync), Type)] =
+        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
+    wire.client.query_typed_one(UNLOCK, params).await
 }
 
 /// How a claim is shown: its lease, its number, its token once it has one, and as much of the label as the server
@@ -284,9 +286,10 @@ impl Advisory {
     ) {
         let unlock = async {
             let Some(released) = release else { return Ok(()) };
-            let unlock = ask(&wire, UNLOCK, &claim.name).inspect_ok(|_| _ = released.send(()));
-            let shown = application_name(&claim, "-");
-            try_join(unlock, ask(&wire, SHOW, &shown)).await.map(drop).map_err(failure)
+            unlock(&wire, &claim).await.map_err(failure)?;
+            // an error means that nobody waits for it any more
+            let _ = released.send(());
+            Ok(())
         };
         match try_join(unlock, self.take(&claim, &wire, LOCK)).await {
             Ok(((), Some(token))) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
@@ -420,7 +423,7 @@ impl Asked for Advisory {
         let mut released = Released::Gone;
         let holds = matches!(self.waiters.status(claim), ClaimStatus::Granted(_));
         if holds && !wire.ended.is_cancelled() {
-            match timeout(wire.limit, ask(&wire, UNLOCK, &claim.name)).await {
+            match timeout(wire.limit, unlock(&wire, claim)).await {
                 Ok(Ok(_)) => {
                     self.forget(claim);
                     return Ok(Released::Done);
