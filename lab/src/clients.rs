@@ -44,9 +44,6 @@ pub(crate) trait LockSession: Send + Sync {
     /// A client of the lock of this name.
     fn client(&self, name: &str) -> Result<Box<dyn Client>>;
 
-    /// Whether it has ended.
-    fn is_lost(&self) -> bool;
-
     async fn close(&self) -> Result<()>;
 }
 
@@ -54,10 +51,6 @@ pub(crate) trait LockSession: Send + Sync {
 impl<T: GrantToken> LockSession for Session<T> {
     fn client(&self, name: &str) -> Result<Box<dyn Client>> {
         Ok(Box::new(Ours { mutex: self.mutex(name)?, guard: None }))
-    }
-
-    fn is_lost(&self) -> bool {
-        Self::is_lost(self)
     }
 
     async fn close(&self) -> Result<()> {

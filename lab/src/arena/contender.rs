@@ -2,6 +2,7 @@
 //!
 //! The times are of the monotonic clock of this machine, which all its processes share.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +17,6 @@ use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
 use super::contestants::Contestant;
-use crate::clients::LockSession;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
@@ -66,7 +66,6 @@ enum Event {
     Ended {
         at: u64,
     },
-    Failed(String),
 }
 
 impl Event {
@@ -78,32 +77,25 @@ impl Event {
 /// Takes the lock until it is killed, and says so.
 pub async fn contend(options: ContendOptions) -> ExitCode {
     loop {
-        if let Err(error) = take_turns(&options).await {
-            Event::Failed(error.to_string()).say();
-        }
+        let Err(error) = take_turns(&options).await;
+        eprintln!("{error:#}");
         sleep(AGAIN_AFTER).await;
     }
 }
 
-/// Takes the lock again and again, until the session is lost.
-async fn take_turns(options: &ContendOptions) -> Result<()> {
+/// Takes the lock again and again in one session, until something fails.
+async fn take_turns(options: &ContendOptions) -> Result<Infallible> {
     let ttl = Duration::from_millis(options.ttl);
-    let session: Box<dyn LockSession> = options.lock.open(&options.lock_at, ttl).await?;
+    let session = options.lock.open(&options.lock_at, ttl).await?;
     Event::Opened.say();
     while !options.after.exists() {
         sleep(LOOK_EVERY).await;
     }
     let mut client = session.client(&options.name)?;
-    while !session.is_lost() {
+    loop {
         Event::Asks.say();
-        let token = match client.lock().await {
-            Ok(token) => token.map_or((0, 0), |token| (token.cluster().0, token.revision())),
-            Err(error) => {
-                Event::Failed(error.to_string()).say();
-                sleep(AGAIN_AFTER).await;
-                continue;
-            }
-        };
+        let token = client.lock().await?;
+        let token = token.map_or((0, 0), |token| (token.cluster().0, token.revision()));
         Event::Granted { at: now(), token }.say();
         let until = Instant::now() + Duration::from_millis(options.hold);
         // a step is what a sale does: look at the lock, think, write
@@ -113,11 +105,8 @@ async fn take_turns(options: &ContendOptions) -> Result<()> {
             written = now();
         }
         Event::Ended { at: written }.say();
-        if let Err(error) = client.unlock().await {
-            Event::Failed(error.to_string()).say();
-        }
+        client.unlock().await?;
     }
-    Ok(())
 }
 
 /// The monotonic clock, in nanoseconds.
@@ -199,7 +188,7 @@ fn tenures(events: &[Event]) -> (usize, Vec<Tenure>) {
             Event::Ended { at } => {
                 tenures.iter_mut().last().into_iter().for_each(|last| last.ended = Some(at));
             }
-            Event::Opened | Event::Failed(_) => {}
+            Event::Opened => {}
         }
     }
     (asked, tenures)
@@ -245,13 +234,11 @@ mod tests {
     #[test]
     fn reads_what_was_written() {
         let granted = |at, number| Event::Granted { at, token: (7, number) };
-        let failed = Event::Failed("x".to_owned());
         let events = [
             Event::Opened,
             Event::Asks,
             granted(10, 3),
             Event::Ended { at: 20 },
-            failed,
             Event::Asks,
             granted(30, 4),
         ];

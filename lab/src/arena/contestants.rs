@@ -1,8 +1,6 @@
 //! The locks of the arena, all that differs between them, and their servers. A lock of the library takes part by its row in
 //! [`demo::locks`]; another one is a [`Contestant`] like `SET_NX`, with its session.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -14,7 +12,7 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use testkit::OwnedDir;
 
-use crate::articles::{SetNx, connect};
+use crate::articles::{OneKey, connect};
 use crate::clients::{Client, LockSession};
 
 /// How often a waiter of the plainest lock asks: the default of `Lock` in `redis-py`, which is this lock.
@@ -27,28 +25,20 @@ pub struct Contestant {
     pub(super) server: Server,
     /// The lock of the library, which guards sales as well.
     pub(super) guard: Option<LockMode>,
-    /// The commands that count as requests, if the lock is on Redis: not those that a script calls.
-    redis_commands: &'static [&'static str],
 }
 
 /// The plainest one of the articles: `SET NX PX` on one Redis. It guards no sale.
-const SET_NX: Contestant = Contestant {
-    name: "redis-set-nx",
-    server: Server::Redis { nodes: 1 },
-    guard: None,
-    redis_commands: &["evalsha", "set"],
-};
+const SET_NX: Contestant =
+    Contestant { name: "redis-set-nx", server: Server::Redis { nodes: 1 }, guard: None };
 
 impl Contestant {
     /// The locks that take part by default: those of the library.
     pub(super) fn usual() -> impl Iterator<Item = Self> + Clone {
-        let of = |lock: LockMode| Self {
+        LockMode::shared().map(|lock| Self {
             name: lock.name(),
             server: lock.server(),
             guard: Some(lock),
-            redis_commands: &["evalsha"],
-        };
-        LockMode::shared().map(of)
+        })
     }
 
     /// Parses the name of any lock.
@@ -75,7 +65,7 @@ impl Contestant {
     ) -> Result<Box<dyn LockSession>> {
         let Some(lock) = self.guard else {
             let redis = connect(&addresses.concat()).await?;
-            return Ok(Box::new(SetNxSession { redis, ttl, has_failed: Arc::default() }));
+            return Ok(Box::new(SetNxSession { redis, ttl }));
         };
         let options = SessionOptions::new(ttl);
         Ok(match AnyLock::at(lock, addresses)? {
@@ -89,20 +79,12 @@ impl Contestant {
 struct SetNxSession {
     redis: MultiplexedConnection,
     ttl: Duration,
-    /// Whether a request failed: the connection may be gone.
-    has_failed: Arc<AtomicBool>,
 }
 
 #[async_trait]
 impl LockSession for SetNxSession {
     fn client(&self, name: &str) -> Result<Box<dyn Client>> {
-        let mut client = SetNx::new(self.redis.clone(), name, self.ttl, PAUSE);
-        client.has_failed = Arc::clone(&self.has_failed);
-        Ok(Box::new(client))
-    }
-
-    fn is_lost(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
+        Ok(Box::new(OneKey::set_nx(self.redis.clone(), name, self.ttl, PAUSE)))
     }
 
     async fn close(&self) -> Result<()> {
@@ -128,7 +110,9 @@ impl Servers {
     /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
     /// number includes the requests of this function, the same number each time.
     pub(super) async fn requests(&self) -> Option<u64> {
-        let counts = self.all.members.iter().map(|one| one.requests(self.lock.redis_commands));
+        // where the lock is on Redis: not the commands that a script calls
+        let commands: &[_] = if self.lock == SET_NX { &["evalsha", "set"] } else { &["evalsha"] };
+        let counts = self.all.members.iter().map(|one| one.requests(commands));
         let counts = join_all(counts).await;
         counts.into_iter().reduce(|sum, count| Some(sum? + count?))?
     }

@@ -109,9 +109,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     }
     if options.measures(Measure::Flaws) {
         let trials = options.trials.unwrap_or(options.full_or_short(3, 1));
-        let is_wanted = |lock: &str| {
-            options.articles.is_empty() || options.articles.iter().any(|one| one == lock)
-        };
+        let is_wanted = |lock| options.articles.is_empty() || options.articles.contains(&lock);
         results.flaws = articles::shown(is_wanted, trials).await?;
     }
     publish(out, &results, &table::text(&results), &[])?;

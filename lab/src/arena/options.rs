@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::contestants::Contestant;
-use crate::articles;
+use crate::articles::Article;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
 ///
@@ -30,8 +30,8 @@ pub struct ArenaOptions {
     pub faults: Vec<Fault>,
 
     /// Only the flaws of these articles' locks, separated by commas.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(articles::names()))]
-    pub articles: Vec<String>,
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub articles: Vec<Article>,
 
     /// Trials of each fault, 1 to 10000 [default: 20, or 1 with --short; 3 for the flaws].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=10_000))]

@@ -21,19 +21,18 @@ const LONG: Duration = Duration::from_mins(1);
 /// A lease and etcd's own `Lock` call: "etcd：一款比Redis更骚的分布式锁的实现方式！" (a lock "cooler than Redis"), a flash sale of 300
 /// units with a Redis stock under jetcd, and its many copies. The lease is renewed with one request every 80 % of its TTL,
 /// whatever becomes of it; and what fails in `lock` is written to the log, so that it returns as if it had the lock.
-struct LockCall {
+pub(super) struct LockCall {
     etcd: Box<Etcd>,
     name: String,
     lease: Option<KeptLease>,
     key: Option<Vec<u8>>,
 }
 
-pub(super) async fn lock_call(part: &Part) -> Result<Box<dyn Client>> {
-    let (etcd, name) = (connect(part).await?, part.lock.clone());
-    Ok(Box::new(LockCall { etcd, name, lease: None, key: None }))
-}
-
 impl LockCall {
+    pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
+        Ok(Self { etcd: connect(part).await?, name: part.lock.to_owned(), lease: None, key: None })
+    }
+
     async fn try_lock(&mut self) -> Result<(), etcd_client::Error> {
         let lease = KeptLease::grant(&self.etcd, SHORT, SHORT.mul_f64(0.8)).await?;
         let options = LockOptions::new().with_lease(lease.id);
@@ -69,19 +68,21 @@ impl Client for LockCall {
 /// describes before it takes the `Lock` call, and the first way of "基于 Etcd 的分布式锁实现原理及方案" (how locks on etcd work). When
 /// the predecessor goes, the lock counts as acquired, though the own key may have gone meanwhile. That was also etcd#11456
 /// in the server, "Locks return without checking whether the lease is still held".
-struct OwnKey {
+pub(super) struct OwnKey {
     etcd: Box<Etcd>,
     name: String,
     lease: KeptLease,
     claim: Option<Claim>,
 }
 
-pub(super) async fn own_key(part: &Part) -> Result<Box<dyn Client>> {
-    let (etcd, name) = (connect(part).await?, part.lock.clone());
-    // whoever waits loses its lease, as if its heartbeats were lost
-    let ttl = if part.role == Role::First { SHORT } else { LONG };
-    let lease = KeptLease::grant(&etcd, ttl, LONG).await?;
-    Ok(Box::new(OwnKey { etcd, name, lease, claim: None }))
+impl OwnKey {
+    pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
+        let etcd = connect(part).await?;
+        // whoever waits loses its lease, as if its heartbeats were lost
+        let ttl = if part.role == Role::First { SHORT } else { LONG };
+        let lease = KeptLease::grant(&etcd, ttl, LONG).await?;
+        Ok(Self { etcd, name: part.lock.to_owned(), lease, claim: None })
+    }
 }
 
 #[async_trait]
@@ -108,6 +109,6 @@ impl Client for OwnKey {
 }
 
 /// A client of its own, boxed, as it is large.
-async fn connect(part: &Part) -> Result<Box<Etcd>> {
+async fn connect(part: &Part<'_>) -> Result<Box<Etcd>> {
     Ok(Box::new(Box::pin(Etcd::connect(&part.at, None)).await?))
 }
