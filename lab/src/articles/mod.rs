@@ -24,12 +24,20 @@ use demo::locks::LockMode;
 use serde::Serialize;
 use testkit::wait::in_time;
 
+use self::Article::{
+    DatabaseForUpdate, DatabaseRow, EtcdLockCall, EtcdOwnKey, RedisGetset, RedisOwnClock,
+    RedisSetNx, RedisSetex, RedisSetnxExpire, Redlock, Zookeeper,
+};
 use self::database::{RowLock, UniqueRow};
 use self::etcd::{LockCall, OwnKey};
-use self::redis::Redlock;
+use self::redis::RsLock;
 pub(crate) use self::redis::{OneKey, connect};
 pub use self::shop::Ending;
-use self::story::{Accident, Servers};
+use self::story::Accident::{
+    self, ClockJump, Cut, FailOver, Freeze, HolderDies, LateRelease, Outage, Restart, Sweep,
+    TimePasses, Unreachable, WaiterDies, WaiterLosesLease,
+};
+use self::story::Servers;
 use self::zookeeper::SequentialNode;
 use crate::clients::Client;
 use crate::experiment::{note, rows};
@@ -81,10 +89,10 @@ impl Article {
     /// The lock of `fenced-lock` on the same kind of server.
     fn ours(self) -> LockMode {
         match self {
-            Self::Redlock => LockMode::Redlock,
-            Self::Zookeeper => LockMode::ZooKeeper,
-            Self::DatabaseRow | Self::DatabaseForUpdate => LockMode::Postgres,
-            Self::EtcdLockCall | Self::EtcdOwnKey => LockMode::Etcd,
+            Redlock => LockMode::Redlock,
+            Zookeeper => LockMode::ZooKeeper,
+            DatabaseRow | DatabaseForUpdate => LockMode::Postgres,
+            EtcdLockCall | EtcdOwnKey => LockMode::Etcd,
             _ => LockMode::Redis,
         }
     }
@@ -104,12 +112,12 @@ struct Part<'a> {
 impl Part<'_> {
     async fn open(&self) -> Result<Box<dyn Client>> {
         Ok(match self.article {
-            Article::Redlock => Box::new(Redlock::of(self)),
-            Article::Zookeeper => Box::new(SequentialNode::open(self).await?),
-            Article::DatabaseRow => Box::new(UniqueRow::open(self).await?),
-            Article::DatabaseForUpdate => Box::new(RowLock::open(self).await?),
-            Article::EtcdLockCall => Box::new(LockCall::open(self).await?),
-            Article::EtcdOwnKey => Box::new(OwnKey::open(self).await?),
+            Redlock => Box::new(RsLock::of(self)),
+            Zookeeper => Box::new(SequentialNode::open(self).await?),
+            DatabaseRow => Box::new(UniqueRow::open(self).await?),
+            DatabaseForUpdate => Box::new(RowLock::open(self).await?),
+            EtcdLockCall => Box::new(LockCall::open(self).await?),
+            EtcdOwnKey => Box::new(OwnKey::open(self).await?),
             _ => Box::new(OneKey::open(self).await?),
         })
     }
@@ -128,61 +136,41 @@ enum Role {
 
 /// Each flaw: the lock, the flaw in words, and the accident that shows it. Locks on the same servers follow each other.
 const FLAWS: [(Article, &str, Accident); 19] = [
-    (Article::RedisSetNx, "the holder is paused past the TTL", Accident::Freeze),
-    (Article::RedisSetNx, "a replica takes over before it has the lock", Accident::FailOver),
-    (Article::RedisSetnxExpire, "the client dies between the two commands", Accident::HolderDies),
-    (Article::RedisSetex, "it overwrites: everybody gets the lock", Accident::None),
+    (RedisSetNx, "the holder is paused past the TTL", Freeze),
+    (RedisSetNx, "a replica takes over before it has the lock", FailOver),
+    (RedisSetnxExpire, "the client dies between the two commands", HolderDies),
+    (RedisSetex, "it overwrites: everybody gets the lock", TimePasses),
+    (RedisOwnClock, "the holder's clock is set back: it deletes its successor's lock", LateRelease),
+    (RedisGetset, "a client with a fast clock takes a live lock", TimePasses),
     (
-        Article::RedisOwnClock,
-        "the holder's clock is set back: it deletes its successor's lock",
-        Accident::LateRelease,
-    ),
-    (Article::RedisGetset, "a client with a fast clock takes a live lock", Accident::None),
-    (
-        Article::RedisGetset,
+        RedisGetset,
         "a loser whose clock is an hour fast moves the expiry of a winner that dies",
-        Accident::HolderDies,
+        HolderDies,
     ),
-    (Article::Redlock, "the holder is paused past the TTL", Accident::Freeze),
-    (Article::Redlock, "the clock of a node jumps", Accident::ClockJump),
-    (Article::Redlock, "a node without persistence is started again", Accident::Restart),
+    (Redlock, "the holder is paused past the TTL", Freeze),
+    (Redlock, "the clock of a node jumps", ClockJump),
+    (Redlock, "a node without persistence is started again", Restart),
     (
-        Article::Zookeeper,
+        Zookeeper,
         "a waiter dies: the one behind it is notified, and counts that as the lock",
-        Accident::WaiterDies,
+        WaiterDies,
     ),
-    (Article::Zookeeper, "the session is lost, and the holder is not told", Accident::Freeze),
+    (Zookeeper, "the session is lost, and the holder is not told", Freeze),
+    (DatabaseRow, "the sweeper deletes the row of a holder that works for longer", Sweep),
+    (DatabaseRow, "DELETE by name alone deletes the successor's row", LateRelease),
+    (DatabaseForUpdate, "the connection dies, and with it the lock: the holder is not told", Cut),
+    (DatabaseForUpdate, "a client that is paused holds the row", HolderDies),
     (
-        Article::DatabaseRow,
-        "the sweeper deletes the row of a holder that works for longer",
-        Accident::Sweep,
-    ),
-    (
-        Article::DatabaseRow,
-        "DELETE by name alone deletes the successor's row",
-        Accident::LateRelease,
-    ),
-    (
-        Article::DatabaseForUpdate,
-        "the connection dies, and with it the lock: the holder is not told",
-        Accident::Cut,
-    ),
-    (Article::DatabaseForUpdate, "a client that is paused holds the row", Accident::HolderDies),
-    (
-        Article::EtcdLockCall,
+        EtcdLockCall,
         "one renewal at 80 % of the TTL: if it is lost, so is the lease, and the holder is not told",
-        Accident::Outage,
+        Outage,
     ),
     (
-        Article::EtcdLockCall,
+        EtcdLockCall,
         "lock() swallows its errors: who does not reach etcd sells without the lock",
-        Accident::Unreachable,
+        Unreachable,
     ),
-    (
-        Article::EtcdOwnKey,
-        "a waiter's lease ends, and nobody checks it after the wait",
-        Accident::WaiterLosesLease,
-    ),
+    (EtcdOwnKey, "a waiter's lease ends, and nobody checks it after the wait", WaiterLosesLease),
 ];
 
 /// The trials of a flaw.

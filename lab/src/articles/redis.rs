@@ -77,7 +77,7 @@ impl OneKey {
         let redis = connect(&part.at[0]).await?;
         let expires = matches!(part.accident, Accident::Freeze | Accident::HolderDies);
         let ttl = if expires || part.role == Role::Early { SHORT } else { LONG };
-        let is_fast = part.accident == Accident::None && part.role == Role::Second;
+        let is_fast = part.accident == Accident::TimePasses && part.role == Role::Second;
         Ok(Self {
             article: part.article,
             ahead: if is_fast { HOUR } else { Duration::ZERO },
@@ -190,14 +190,14 @@ impl Client for OneKey {
 }
 
 /// Redlock, as the crate `rslock` has it: "Distributed Locks with Redis" in Redis's documentation.
-pub(super) struct Redlock {
+pub(super) struct RsLock {
     manager: LockManager,
     lock: String,
     ttl: Duration,
     guard: Option<LockGuard>,
 }
 
-impl Redlock {
+impl RsLock {
     pub(super) fn of(part: &Part<'_>) -> Self {
         let ttl = if part.accident == Accident::Freeze { TTL } else { LONG };
         let manager = LockManager::new(part.at.clone());
@@ -206,7 +206,7 @@ impl Redlock {
 }
 
 #[async_trait]
-impl Client for Redlock {
+impl Client for RsLock {
     async fn lock(&mut self) -> Result<Option<Token>> {
         let granted = self.manager.acquire(self.lock.as_bytes(), self.ttl).await;
         self.guard = Some(granted.context("the lock was not granted")?);

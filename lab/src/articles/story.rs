@@ -37,8 +37,7 @@ const OUTAGE: Duration = Duration::from_millis(400);
 /// What happens while the first client has the lock, unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accident {
-    /// Time passes.
-    None,
+    TimePasses,
     /// Its process is paused.
     Freeze,
     /// Its connections die.
