@@ -51,28 +51,9 @@ pub struct ContendOptions {
     after: PathBuf,
 }
 
-/// What a contender does, a line of its log.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-enum Event {
-    /// It has a session.
-    Opened,
-    /// It asks for the lock.
-    Asks,
-    Granted {
-        at: u64,
-        token: (u64, i64),
-    },
-    /// Its last write under this grant.
-    Ended {
-        at: u64,
-    },
-}
-
-impl Event {
-    fn say(&self) {
-        println!("{}", serde_json::to_string(self).unwrap_or_default());
-    }
-}
+/// Lines of its log: it has a session, and it asks for the lock. Others are a [`Tenure`], at its grant and at its end.
+const OPENED: &str = "opened";
+const ASKS: &str = "asks";
 
 /// Takes the lock until it is killed, and says so.
 pub async fn contend(options: ContendOptions) -> ExitCode {
@@ -87,16 +68,17 @@ pub async fn contend(options: ContendOptions) -> ExitCode {
 async fn take_turns(options: &ContendOptions) -> Result<Infallible> {
     let ttl = Duration::from_millis(options.ttl);
     let session = options.lock.open(&options.lock_at, ttl).await?;
-    Event::Opened.say();
+    println!("{OPENED}");
     while !options.after.exists() {
         sleep(LOOK_EVERY).await;
     }
-    let mut client = session.client(&options.name)?;
+    let mut client = session(&options.name)?;
     loop {
-        Event::Asks.say();
+        println!("{ASKS}");
         let token = client.lock().await?;
         let token = token.map_or((0, 0), |token| (token.cluster().0, token.revision()));
-        Event::Granted { at: now(), token }.say();
+        let mut tenure = Tenure { granted: now(), ended: None, token };
+        println!("{}", serde_json::to_string(&tenure)?);
         let until = Instant::now() + Duration::from_millis(options.hold);
         // a step is what a sale does: look at the lock, think, write
         let mut written = now();
@@ -104,7 +86,8 @@ async fn take_turns(options: &ContendOptions) -> Result<Infallible> {
             sleep(STEP).await;
             written = now();
         }
-        Event::Ended { at: written }.say();
+        tenure.ended = Some(written);
+        println!("{}", serde_json::to_string(&tenure)?);
         client.unlock().await?;
     }
 }
@@ -117,7 +100,7 @@ pub(super) fn now() -> u64 {
 }
 
 /// One grant of a contender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tenure {
     pub(super) granted: u64,
     /// The last write under this grant; `None` while the contender holds the lock.
@@ -162,36 +145,28 @@ impl Contender {
 
     /// Whether it has had a session.
     pub(super) fn has_opened(&self) -> bool {
-        self.events().contains(&Event::Opened)
+        self.said().starts_with(OPENED)
     }
 
     /// How often it asked for the lock so far, and its grants.
     pub(super) fn tenures(&self) -> (usize, Vec<Tenure>) {
-        tenures(&self.events())
+        tenures(&self.said())
     }
 
-    fn events(&self) -> Vec<Event> {
-        // not there yet: nothing was written; the last line may be half written
-        let text = std::fs::read_to_string(self.child.log()).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    fn said(&self) -> String {
+        // not there yet: nothing was said
+        std::fs::read_to_string(self.child.log()).unwrap_or_default()
     }
 }
 
-fn tenures(events: &[Event]) -> (usize, Vec<Tenure>) {
-    let (mut asked, mut tenures) = (0, Vec::<Tenure>::new());
-    for event in events {
-        match *event {
-            Event::Asks => asked += 1,
-            Event::Granted { at, token } => {
-                tenures.push(Tenure { granted: at, ended: None, token });
-            }
-            Event::Ended { at } => {
-                tenures.iter_mut().last().into_iter().for_each(|last| last.ended = Some(at));
-            }
-            Event::Opened => {}
-        }
+fn tenures(said: &str) -> (usize, Vec<Tenure>) {
+    let mut tenures = Vec::<Tenure>::new();
+    // the last line may be half written
+    for tenure in said.lines().filter_map(|line| serde_json::from_str::<Tenure>(line).ok()) {
+        tenures.pop_if(|last| last.granted == tenure.granted);
+        tenures.push(tenure);
     }
-    (asked, tenures)
+    (said.lines().filter(|line| *line == ASKS).count(), tenures)
 }
 
 /// The longest time, in milliseconds, for which one of two contenders wrote after the other one was granted the lock. A
@@ -233,18 +208,17 @@ mod tests {
     /// Goal: each grant lasts until the last write that is known.
     #[test]
     fn reads_what_was_written() {
-        let granted = |at, number| Event::Granted { at, token: (7, number) };
-        let events = [
-            Event::Opened,
-            Event::Asks,
-            granted(10, 3),
-            Event::Ended { at: 20 },
-            Event::Asks,
-            granted(30, 4),
-        ];
         let first = Tenure { granted: 10, ended: Some(20), token: (7, 3) };
         let second = Tenure { granted: 30, ended: None, token: (7, 4) };
-        assert_eq!(tenures(&events), (2, vec![first, second]));
+        let said = r#"opened
+asks
+{"granted":10,"ended":null,"token":[7,3]}
+{"granted":10,"ended":20,"token":[7,3]}
+the session is lost
+asks
+{"granted":30,"ended":null,"token":[7,4]}
+{"granted":30,"en"#;
+        assert_eq!(tenures(said), (2, vec![first, second]));
     }
 
     /// Goal: a contender holds the lock from its grant to its last write.

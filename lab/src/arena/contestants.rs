@@ -1,19 +1,17 @@
 //! The locks of the arena, all that differs between them, and their servers. A lock of the library takes part by its row in
-//! [`demo::locks`]; another one is a [`Contestant`] like `SET_NX`, with its session.
+//! [`demo::locks`]; another one is a [`Contestant`] like `SET_NX`.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use async_trait::async_trait;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use demo::locks::{AnyLock, LockMode, LockServers, Server};
 use fenced_lock::{Promises, Session, SessionOptions};
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
 use testkit::OwnedDir;
 
 use crate::articles::{OneKey, connect};
-use crate::clients::{Client, LockSession};
+use crate::clients::{Clients, clients_of};
 
 /// How often a waiter of the plainest lock asks: the default of `Lock` in `redis-py`, which is this lock.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -58,37 +56,18 @@ impl Contestant {
     }
 
     /// Opens a session of the lock at these addresses, as a process of its own would.
-    pub(super) async fn open(
-        self,
-        addresses: &[String],
-        ttl: Duration,
-    ) -> Result<Box<dyn LockSession>> {
+    pub(super) async fn open(self, addresses: &[String], ttl: Duration) -> Result<Clients> {
         let Some(lock) = self.guard else {
+            // without a session: nothing is renewed
             let redis = connect(&addresses.concat()).await?;
-            return Ok(Box::new(SetNxSession { redis, ttl }));
+            let client = move |name: &str| OneKey::set_nx(redis.clone(), name, ttl, PAUSE);
+            return Ok(Box::new(move |name| Ok(Box::new(client(name)))));
         };
         let options = SessionOptions::new(ttl);
         Ok(match AnyLock::at(lock, addresses)? {
-            AnyLock::Fenced(lock) => Box::new(Session::open(lock, options).await?),
-            AnyLock::Unfenced(lock) => Box::new(Session::open(lock, options).await?),
+            AnyLock::Fenced(lock) => clients_of(Session::open(lock, options).await?),
+            AnyLock::Unfenced(lock) => clients_of(Session::open(lock, options).await?),
         })
-    }
-}
-
-/// A process that takes the plainest lock. It renews nothing.
-struct SetNxSession {
-    redis: MultiplexedConnection,
-    ttl: Duration,
-}
-
-#[async_trait]
-impl LockSession for SetNxSession {
-    fn client(&self, name: &str) -> Result<Box<dyn Client>> {
-        Ok(Box::new(OneKey::set_nx(self.redis.clone(), name, self.ttl, PAUSE)))
-    }
-
-    async fn close(&self) -> Result<()> {
-        Ok(())
     }
 }
 

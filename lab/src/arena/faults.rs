@@ -328,16 +328,14 @@ impl Scene {
             .await?;
         }
         let began = now();
-        let served = async || until_served(began, SERVER_BOUND, || pair.tenures().concat()).await;
         let victim = &mut servers.all.members[victim];
         victim.kill().await?;
-        let mut takeover = None;
-        if self.fault == Fault::Leader {
-            takeover = served().await;
-        }
-        victim.restart().await?;
         if self.fault == Fault::Server {
-            takeover = served().await;
+            victim.restart().await?;
+        }
+        let takeover = until_served(began, SERVER_BOUND, || pair.tenures().concat()).await;
+        if self.fault == Fault::Leader {
+            victim.restart().await?;
         }
         pair.judge(takeover, [now(), now()], None).await
     }
@@ -391,22 +389,21 @@ impl Scene {
 /// One of the pair holds the lock for some time: whether the fault takes it away meanwhile, and when the next
 /// one has it, which may be the same process after it has found out.
 async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
+    let ended = || pair.one.tenures().1.first()?.ended;
     let next = || {
         let [one, other] = pair.tenures();
         one.get(1).into_iter().chain(other.first()).map(|tenure| tenure.granted).min()
     };
-    let _ =
-        until("there is another grant", LONG_HOLD + BOUND, async || anyhow::Ok(next().is_some()))
-            .await;
-    let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
-    let _ =
-        until("the first one has ended", FINDING_OUT, async || anyhow::Ok(ended().is_some())).await;
+    let is_over = async || anyhow::Ok(next().is_some() && ended().is_some());
+    let _ = until("there is another grant", LONG_HOLD + BOUND + FINDING_OUT, is_over).await;
+    let first = pair.one.tenures().1[0];
     // a holder without a fault releases the lock at the end of its time
-    let first = pair.one.tenures().1.first().copied();
-    let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
-    let is_taken = kept < LONG_HOLD.as_secs_f64() * 1e3
-        || next().zip(ended()).is_some_and(|(next, ended)| next < ended);
-    let takeover = next().filter(|_| is_taken).map(|next| millis(next.saturating_sub(began)));
+    let is_kept = |next| {
+        let in_time = |ended| millis(ended - first.granted) >= LONG_HOLD.as_secs_f64() * 1e3;
+        first.ended.is_some_and(|ended| in_time(ended) && ended <= next)
+    };
+    let taken = next().filter(|next| !is_kept(*next));
+    let takeover = taken.map(|next| millis(next.saturating_sub(began)));
     pair.judge(takeover, [now(), now()], None).await
 }
 

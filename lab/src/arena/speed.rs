@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::contestants::Servers;
-use crate::clients::{Client, LockSession, proxies_to};
+use crate::clients::{Client, Clients, proxies_to};
 use crate::experiment::{float, quantile};
 
 /// The TTL: no client is to lose its lock.
@@ -79,32 +79,22 @@ pub(super) struct Contest {
     pub(super) requests_per_grant: Option<f64>,
 }
 
-/// A lock, and two sessions, each with a connection of its own, which its clients share.
-struct Clients {
-    sessions: Vec<Box<dyn LockSession>>,
+/// A lock that nobody else uses, and two sessions, each with a connection of its own, which its clients share.
+struct Floor {
+    sessions: [Clients; 2],
     name: String,
 }
 
-impl Clients {
-    /// For a lock that nobody else uses.
+impl Floor {
     async fn open(servers: &Servers, addresses: &[String]) -> Result<Self> {
-        let mut sessions = Vec::new();
-        for _ in 0..2 {
-            sessions.push(servers.lock.open(addresses, LONG_TTL).await?);
-        }
+        let open = || servers.lock.open(addresses, LONG_TTL);
+        let sessions = [open().await?, open().await?];
         Ok(Self { sessions, name: format!("arena-{}", Uuid::new_v4().simple()) })
     }
 
     /// A client with this number, which shares one of the sessions.
     fn client(&self, number: usize) -> Result<Box<dyn Client>> {
-        self.sessions[number % self.sessions.len()].client(&self.name)
-    }
-
-    async fn close(self) -> Result<()> {
-        for session in self.sessions {
-            session.close().await?;
-        }
-        Ok(())
+        self.sessions[number % self.sessions.len()](&self.name)
     }
 }
 
@@ -121,16 +111,16 @@ pub(super) async fn handovers(
     if round_trip_ms > 0 && proxies.is_empty() {
         return Ok(None);
     }
-    let clients = Clients::open(servers, &addresses).await?;
+    let floor = Floor::open(servers, &addresses).await?;
     for proxy in &proxies {
         proxy.delay(Duration::from_millis(round_trip_ms) / 2);
     }
     let promises = servers.lock.promises(&addresses)?;
     let mut millis = Vec::new();
-    let (mut looking, mut holder) = (clients.client(0)?, clients.client(0)?);
+    let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
     bounded("the first grant", holder.lock()).await?;
     for turn in 0..turns {
-        let mut next = clients.client(turn + 1)?;
+        let mut next = floor.client(turn + 1)?;
         let asking = AbortOnDropHandle::new(tokio::spawn(async move {
             next.lock().await?;
             anyhow::Ok((next, Instant::now()))
@@ -146,7 +136,6 @@ pub(super) async fn handovers(
         millis.push(granted_at.saturating_duration_since(released_at).as_secs_f64() * 1e3);
     }
     bounded("a release", holder.unlock()).await?;
-    clients.close().await?;
     let percentile = |percent| quantile(millis.iter().copied(), percent);
     Ok(Some(Handovers {
         round_trip_ms,
@@ -180,12 +169,12 @@ async fn waiters_in_row(
 ) -> Result<(usize, Option<f64>)> {
     let addresses = servers.all.addresses();
     let view = servers.lock.promises(&addresses)?.queue;
-    let clients = Clients::open(servers, &addresses).await?;
-    let (mut looking, mut holder) = (clients.client(0)?, clients.client(0)?);
+    let floor = Floor::open(servers, &addresses).await?;
+    let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
     bounded("the first grant", holder.lock()).await?;
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
-        let mut client = clients.client(number)?;
+        let mut client = floor.client(number)?;
         tasks.spawn(async move {
             client.lock().await?;
             let granted = Instant::now();
@@ -199,7 +188,6 @@ async fn waiters_in_row(
     bounded("a release", holder.unlock()).await?;
     let all = async { tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>() };
     let mut served = in_time("all waiters are served", LONGEST_CONTEST, all).await?;
-    clients.close().await?;
     served.sort_unstable();
     let is_late = |place: &usize| served[..*place].iter().any(|other| other.1 > served[*place].1);
     let overtaken = (0..served.len()).filter(is_late).count();
@@ -223,11 +211,11 @@ pub(super) async fn contest(
     grants: usize,
     waiting: Duration,
 ) -> Result<Contest> {
-    let all = Clients::open(servers, &servers.all.addresses()).await?;
+    let floor = Floor::open(servers, &servers.all.addresses()).await?;
     let (waits, each) = (RefCell::default(), RefCell::new(vec![0_u32; clients]));
     let gave_up = Cell::new(0);
     let contend = async |number: usize| {
-        let mut lock = all.client(number)?;
+        let mut lock = floor.client(number)?;
         loop {
             let wait = Wait(Instant::now(), &waits);
             // a client that gives up asks again: its wait counts from the first time
@@ -255,7 +243,6 @@ pub(super) async fn contest(
         ended?;
     }
     drop(contending);
-    all.close().await?;
     let (overtaken, idle_requests) = waiters_in_row(servers, clients, waiting).await?;
     let (millis, each) = (waits.into_inner(), each.into_inner());
     let sum: f64 = each.iter().copied().map(f64::from).sum();

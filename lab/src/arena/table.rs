@@ -65,26 +65,17 @@ fn promises(all: &[Figures]) -> String {
 
 /// What a lock depends on.
 fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
-    let mut all = Vec::new();
-    if lock.starts_with("postgres") {
+    let all = [
         // the tokens are as durable as this
-        all.push("fsync, and a synchronous standby");
-    }
-    if ends == Ends::Lease(Clock::Wall) {
-        all.push("the server's wall clock");
-    }
-    match token {
-        TokenLife::Volatile => all.push("writes that survive a failover"),
-        TokenLife::Durable => {}
-        _ => all.push("another fence"),
-    }
-    if wake == Wake::ServerWait {
-        all.push("a connection for each waiter");
-    }
-    if ends == Ends::Process {
-        all.push("one machine");
-    }
-    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
+        (lock.starts_with("postgres"), "fsync, and a synchronous standby"),
+        (ends == Ends::Lease(Clock::Wall), "the server's wall clock"),
+        (token == TokenLife::Volatile, "writes that survive a failover"),
+        (token == TokenLife::None, "another fence"),
+        (wake == Wake::ServerWait, "a connection for each waiter"),
+        (ends == Ends::Process, "one machine"),
+    ];
+    let needed: Vec<_> = all.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
+    if needed.is_empty() { "-".to_owned() } else { needed.join(", ") }
 }
 
 fn handovers(all: &[Figures]) -> String {

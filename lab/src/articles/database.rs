@@ -7,41 +7,61 @@ use tokio::time::sleep;
 use tokio_postgres::{Client as Database, NoTls};
 use uuid::Uuid;
 
-use super::Part;
 use super::redis::POLL;
+use super::{Article, Part};
 use crate::clients::Client;
 
 /// How long a row counts, in milliseconds; the articles have seconds to minutes.
 const ROW_TTL_MS: f64 = 400.0;
 
-/// One row for the lock, which only one can insert: "Java分布式:分布式锁之数据库实现" with its table `methodLock`, and
-/// "【分布式锁】通过MySQL数据库的表来实现-V1" (locks by a table of a database). A row of one's own counts as one's lock, so it is
-/// re-entrant; the others poll; a sweeper deletes the rows that have expired; and the holder deletes its row by the name.
-pub(super) struct UniqueRow {
+const TABLES: &str = "
+CREATE TABLE IF NOT EXISTS method_lock
+    (method_name text PRIMARY KEY, owner text NOT NULL, expires_at timestamptz NOT NULL);
+CREATE TABLE IF NOT EXISTS resource_lock (resource_name text PRIMARY KEY)";
+
+/// The locks that are a row of a table.
+///
+/// - `database-row`: one row for the lock, which only one can insert: "Java分布式:分布式锁之数据库实现" with its table
+///   `methodLock`, and "【分布式锁】通过MySQL数据库的表来实现-V1" (locks by a table of a database). A row of one's own counts as one's
+///   lock, so it is re-entrant; the others poll; a sweeper deletes the rows that have expired; and the holder deletes its
+///   row by the name.
+/// - `database-for-update`: `SELECT .. FOR UPDATE` in a transaction, which holds the row until `COMMIT`: "分布式-基于数据库排他锁"
+///   (exclusive locks of a database). The stock is elsewhere, so the transaction guards nothing but the row.
+pub(super) struct Row {
+    article: Article,
+    url: String,
     database: Database,
     name: String,
     owner: String,
 }
 
-impl UniqueRow {
+impl Row {
     pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
-        let database = connect(&part.at[0]).await?;
-        let table = "CREATE TABLE IF NOT EXISTS method_lock
-            (method_name text PRIMARY KEY, owner text NOT NULL, expires_at timestamptz NOT NULL)";
-        database.batch_execute(table).await?;
-        Ok(Self { database, name: part.lock.to_owned(), owner: Uuid::new_v4().to_string() })
+        let (url, name) = (part.at[0].clone(), part.lock.to_owned());
+        let (article, owner) = (part.article, Uuid::new_v4().to_string());
+        let database = connect(&url).await?;
+        database.batch_execute(TABLES).await?;
+        Ok(Self { article, url, database, name, owner })
     }
 }
 
 #[async_trait]
-impl Client for UniqueRow {
+impl Client for Row {
     async fn lock(&mut self) -> Result<Option<Token>> {
+        let Self { database, name, owner, .. } = self;
+        if self.article == Article::DatabaseForUpdate {
+            let row = "INSERT INTO resource_lock VALUES ($1) ON CONFLICT DO NOTHING";
+            database.execute(row, &[name]).await?;
+            database.batch_execute("BEGIN").await?;
+            let lock = "SELECT FROM resource_lock WHERE resource_name = $1 FOR UPDATE";
+            database.query_one(lock, &[name]).await?;
+            return Ok(None);
+        }
         let insert = "INSERT INTO method_lock
             VALUES ($1, $2, now() + $3 * interval '1 millisecond') ON CONFLICT DO NOTHING";
         let mine = "SELECT FROM method_lock WHERE method_name = $1 AND owner = $2";
-        let (name, owner) = (&self.name, &self.owner);
-        while self.database.execute(insert, &[name, owner, &ROW_TTL_MS]).await? == 0
-            && self.database.query_opt(mine, &[name, owner]).await?.is_none()
+        while database.execute(insert, &[name, owner, &ROW_TTL_MS]).await? == 0
+            && database.query_opt(mine, &[name, owner]).await?.is_none()
         {
             sleep(POLL).await;
         }
@@ -49,9 +69,21 @@ impl Client for UniqueRow {
     }
 
     async fn unlock(&mut self) -> Result<()> {
+        if self.article == Article::DatabaseForUpdate {
+            return Ok(self.database.batch_execute("COMMIT").await?);
+        }
         let delete = "DELETE FROM method_lock WHERE method_name = $1";
         self.database.execute(delete, &[&self.name]).await?;
         Ok(())
+    }
+
+    async fn why_locked(&mut self) -> Result<&'static str> {
+        let blockers = "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'
+            AND pid IN (SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity)";
+        // its own connection waits for the row
+        let holders = connect(&self.url).await?.query(blockers, &[]).await?;
+        ensure!(holders.len() == 1, "no client that sends nothing has the row");
+        Ok("locked as long as the pause lasts")
     }
 }
 
@@ -63,49 +95,6 @@ pub(super) async fn sweep(url: &str, name: &str) -> Result<()> {
         sleep(POLL).await;
     }
     Ok(())
-}
-
-/// `SELECT .. FOR UPDATE` in a transaction, which holds the row until `COMMIT`: "分布式-基于数据库排他锁" (exclusive locks of a
-/// database). The stock is elsewhere, so the transaction guards nothing but the row.
-pub(super) struct RowLock {
-    url: String,
-    database: Database,
-    name: String,
-}
-
-impl RowLock {
-    pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
-        let (url, name) = (part.at[0].clone(), part.lock.to_owned());
-        let database = connect(&url).await?;
-        let table = "CREATE TABLE IF NOT EXISTS resource_lock (resource_name text PRIMARY KEY)";
-        database.batch_execute(table).await?;
-        let row = "INSERT INTO resource_lock VALUES ($1) ON CONFLICT DO NOTHING";
-        database.execute(row, &[&name]).await?;
-        Ok(Self { url, database, name })
-    }
-}
-
-#[async_trait]
-impl Client for RowLock {
-    async fn lock(&mut self) -> Result<Option<Token>> {
-        self.database.batch_execute("BEGIN").await?;
-        let lock = "SELECT FROM resource_lock WHERE resource_name = $1 FOR UPDATE";
-        self.database.query_one(lock, &[&self.name]).await?;
-        Ok(None)
-    }
-
-    async fn unlock(&mut self) -> Result<()> {
-        Ok(self.database.batch_execute("COMMIT").await?)
-    }
-
-    async fn why_locked(&mut self) -> Result<&'static str> {
-        let blockers = "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'
-            AND pid IN (SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity)";
-        // its own connection waits for the row
-        let holders = connect(&self.url).await?.query(blockers, &[]).await?;
-        ensure!(holders.len() == 1, "no client that sends nothing has the row");
-        Ok("locked as long as the pause lasts")
-    }
 }
 
 /// A connection of one client.

@@ -28,8 +28,8 @@ use self::Article::{
     DatabaseForUpdate, DatabaseRow, EtcdLockCall, EtcdOwnKey, RedisGetset, RedisOwnClock,
     RedisSetNx, RedisSetex, RedisSetnxExpire, Redlock, Zookeeper,
 };
-use self::database::{RowLock, UniqueRow};
-use self::etcd::{LockCall, OwnKey};
+use self::database::Row;
+use self::etcd::LeasedKey;
 use self::redis::RsLock;
 pub(crate) use self::redis::{OneKey, connect};
 pub use self::shop::Ending;
@@ -114,10 +114,8 @@ impl Part<'_> {
         Ok(match self.article {
             Redlock => Box::new(RsLock::of(self)),
             Zookeeper => Box::new(SequentialNode::open(self).await?),
-            DatabaseRow => Box::new(UniqueRow::open(self).await?),
-            DatabaseForUpdate => Box::new(RowLock::open(self).await?),
-            EtcdLockCall => Box::new(LockCall::open(self).await?),
-            EtcdOwnKey => Box::new(OwnKey::open(self).await?),
+            DatabaseRow | DatabaseForUpdate => Box::new(Row::open(self).await?),
+            EtcdLockCall | EtcdOwnKey => Box::new(LeasedKey::open(self).await?),
             _ => Box::new(OneKey::open(self).await?),
         })
     }

@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::redis::connect;
 use super::shop::{Ending, LOCK, Shop};
 use super::{Article, Part, Role, database};
-use crate::clients::{Client, LockSession as _, proxies_to};
+use crate::clients::{Client, clients_of, proxies_to};
 
 /// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -317,7 +317,7 @@ impl Story<'_> {
         let is_long =
             matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);
         let options = SessionOptions::new(if is_long { LONG } else { TTL });
-        Session::open(backend, options).await?.client(&self.shop.lock)
+        clients_of(Session::open(backend, options).await?)(&self.shop.lock)
     }
 }
 
