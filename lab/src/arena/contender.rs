@@ -4,7 +4,7 @@
 
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use super::contestants::Contestant;
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
 
-/// How often a contender checks whether it may begin.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The TTL: short, since a takeover waits for it, and the shortest that etcd grants with its defaults.
+pub(super) const TTL: Duration = Duration::from_secs(2);
 
 /// How long to wait after an error.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -40,9 +40,6 @@ pub struct ContendOptions {
     /// The name of the lock
     #[arg(long)]
     name: String,
-    /// In milliseconds
-    #[arg(long)]
-    ttl: u64,
     /// How long it holds the lock each time, in milliseconds
     #[arg(long)]
     hold: u64,
@@ -66,11 +63,10 @@ pub async fn contend(options: ContendOptions) -> ExitCode {
 
 /// Takes the lock again and again in one session, until something fails.
 async fn take_turns(options: &ContendOptions) -> Result<Infallible> {
-    let ttl = Duration::from_millis(options.ttl);
-    let session = options.lock.open(&options.lock_at, ttl).await?;
+    let session = options.lock.open(&options.lock_at, TTL).await?;
     println!("{OPENED}");
     while !options.after.exists() {
-        sleep(LOOK_EVERY).await;
+        sleep(STEP).await;
     }
     let mut client = session(&options.name)?;
     loop {
@@ -112,7 +108,6 @@ pub(super) struct Tenure {
 /// A running contender.
 pub(super) struct Contender {
     pub(super) child: Child,
-    after: PathBuf,
 }
 
 impl Contender {
@@ -122,30 +117,29 @@ impl Contender {
         lock: Contestant,
         addresses: &[String],
         name: &str,
-        [ttl, hold]: [Duration; 2],
+        hold: Duration,
     ) -> Result<Self> {
         let program = std::env::current_exe()?;
         let log = dir.path().join(format!("contender-{}.log", uuid::Uuid::new_v4().simple()));
-        let after = log.with_extension("begin");
-        let (ttl, hold) = (ttl.as_millis(), hold.as_millis());
-        let flags = format!("contend --lock {} --name {name} --ttl {ttl} --hold {hold}", lock.name);
+        let (lock, hold) = (lock.name, hold.as_millis());
+        let flags = format!("contend --lock {lock} --name {name} --hold {hold}");
         let at = OsString::from(addresses.join(","));
-        let places = ["--lock-at".into(), at, "--after".into(), after.clone().into()];
+        let places = ["--lock-at".into(), at, "--after".into(), after(&log).into()];
         let args = flags.split(' ').map(OsString::from).chain(places);
         let program = Program::new(&program, dir, &log, STOP_GRACE);
         let program = Program { without_env: is_setting, ..program };
         let child = program.start(args).context("a contender could not be started")?;
-        Ok(Self { child, after })
+        Ok(Self { child })
     }
 
     /// Lets it ask for the lock.
     pub(super) fn begin(&self) -> Result<()> {
-        std::fs::write(&self.after, "").context("a contender cannot begin")
+        std::fs::write(after(self.child.log()), "").context("a contender cannot begin")
     }
 
     /// Whether it has had a session.
     pub(super) fn has_opened(&self) -> bool {
-        self.said().starts_with(OPENED)
+        self.said().lines().any(|line| line == OPENED)
     }
 
     /// How often it asked for the lock so far, and its grants.
@@ -157,6 +151,11 @@ impl Contender {
         // not there yet: nothing was said
         std::fs::read_to_string(self.child.log()).unwrap_or_default()
     }
+}
+
+/// The file that lets the contender with this log ask.
+fn after(log: &Path) -> PathBuf {
+    log.with_extension("begin")
 }
 
 fn tenures(said: &str) -> (usize, Vec<Tenure>) {

@@ -13,9 +13,6 @@ use testkit::OwnedDir;
 use crate::articles::{OneKey, connect};
 use crate::clients::{Clients, clients_of};
 
-/// How often a waiter of the plainest lock asks: the default of `Lock` in `redis-py`, which is this lock.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// A lock of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contestant {
@@ -48,19 +45,12 @@ impl Contestant {
         })
     }
 
-    pub(super) fn promises(self, addresses: &[String]) -> Result<Promises> {
-        Ok(match self.guard {
-            Some(lock) => AnyLock::at(lock, addresses)?.promises(),
-            None => Promises::LEAST,
-        })
-    }
-
     /// Opens a session of the lock at these addresses, as a process of its own would.
     pub(super) async fn open(self, addresses: &[String], ttl: Duration) -> Result<Clients> {
         let Some(lock) = self.guard else {
             // without a session: nothing is renewed
             let redis = connect(&addresses.concat()).await?;
-            let client = move |name: &str| OneKey::set_nx(redis.clone(), name, ttl, PAUSE);
+            let client = move |name: &str| OneKey::set_nx(redis.clone(), name, ttl);
             return Ok(Box::new(move |name| Ok(Box::new(client(name)))));
         };
         let options = SessionOptions::new(ttl);
@@ -74,6 +64,7 @@ impl Contestant {
 /// The private servers of a lock.
 pub(super) struct Servers {
     pub(super) lock: Contestant,
+    pub(super) promises: Promises,
     pub(super) all: LockServers,
     pub(super) dir: OwnedDir,
 }
@@ -83,7 +74,11 @@ impl Servers {
     pub(super) async fn start(lock: Contestant, members: usize, parent: &OwnedDir) -> Result<Self> {
         let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
         let all = LockServers::start_members(lock.server, members, &dir).await?;
-        Ok(Self { lock, all, dir })
+        let promises = match lock.guard {
+            Some(lock) => AnyLock::at(lock, &all.addresses())?.promises(),
+            None => Promises::LEAST,
+        };
+        Ok(Self { lock, promises, all, dir })
     }
 
     /// How many requests all servers have received so far, by their own counters; `None` without such counters. The

@@ -18,15 +18,14 @@ use testkit::{
 };
 use tokio::time::sleep;
 
-use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
+use super::contender::{
+    Contender, TTL, Tenure, held_at, longest_overlap, millis, now, repeated_tokens,
+};
 use super::contestants::{Contestant, Servers};
 use super::options::Fault;
 use super::speed::millis_below;
 use crate::clients::proxies_to;
 use crate::experiment::{Trials, quantile};
-
-/// The TTL: short, since a takeover waits for it, and the shortest that etcd grants with its defaults.
-pub(super) const TTL: Duration = Duration::from_secs(2);
 
 /// How long a contender that takes turns holds the lock.
 const TURN: Duration = Duration::from_millis(20);
@@ -157,14 +156,11 @@ pub(super) async fn takeover(
     parent: &OwnedDir,
     trials: &Trials,
 ) -> Result<(Takeover, Vec<String>)> {
-    let starting = tokio::sync::Mutex::new(());
     let worker = async |done: &mut Vec<Trial>| {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
         let servers = Servers::start(lock, members, parent).await?;
         let mut scene = Scene { servers, fault, clocks: Vec::new(), jumps: 0 };
         if fault == Fault::Clock {
-            // under a fake clock, Java takes all of a core for some seconds until it answers
-            let _alone = starting.lock().await;
             scene.clocks = fake_clocks(&mut scene.servers).await?;
         }
         while let Some(mut random) = trials.next() {
@@ -172,7 +168,7 @@ pub(super) async fn takeover(
         }
         scene.servers.stop().await
     };
-    // what starts beside a trial must not take a core from it for as long as a lease lasts
+    // what starts beside a trial must not take a core from it for as long as a lease lasts, as Java does under a fake clock
     let is_heavy = match fault {
         Fault::Clock => lock.server == Server::ZooKeeper,
         Fault::Failover | Fault::SyncFailover => lock.server == Server::Postgres,
@@ -195,8 +191,7 @@ impl Pair {
     /// Starts them at these addresses, on a lock that nobody else uses, and waits until both have a session.
     async fn open(servers: &Servers, at: [&[String]; 2], hold: [Duration; 2]) -> Result<Self> {
         let name = format!("arena-{}", uuid::Uuid::new_v4().simple());
-        let start =
-            |n: usize| Contender::start(&servers.dir, servers.lock, at[n], &name, [TTL, hold[n]]);
+        let start = |n: usize| Contender::start(&servers.dir, servers.lock, at[n], &name, hold[n]);
         let pair = Self { one: start(0)?, other: start(1)?, is_kept: hold[0] > TTL };
         let both = async || anyhow::Ok(pair.one.has_opened() && pair.other.has_opened());
         until("two contenders have sessions", GETTING_GOING, both).await?;
@@ -206,10 +201,8 @@ impl Pair {
     /// Lets both ask for the lock, and waits until both take turns, or the second one waits for the first.
     async fn begin(&self) -> Result<()> {
         self.one.begin()?;
-        if self.is_kept {
-            let granted = async || anyhow::Ok(!self.one.tenures().1.is_empty());
-            until("a contender has the lock", GETTING_GOING, granted).await?;
-        }
+        let granted = async || anyhow::Ok(!self.one.tenures().1.is_empty());
+        until("a contender has the lock", GETTING_GOING, granted).await?;
         self.other.begin()?;
         until("two contenders take turns", GETTING_GOING, async || {
             let [(_, one), (asked, other)] = [self.one.tenures(), self.other.tenures()];

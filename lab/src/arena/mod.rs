@@ -26,13 +26,14 @@ use demo::locks::LockMode;
 use fenced_lock::Promises;
 use serde::Serialize;
 use testkit::OwnedDir;
+use testkit::wait::in_time;
 
 pub use self::contestants::Contestant;
 use self::contestants::Servers;
 use self::faults::Takeover;
 pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
-use self::speed::{Contest, Handovers};
+use self::speed::{Contest, Handovers, LONGEST};
 use crate::articles::{self, Shown};
 use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
 
@@ -53,8 +54,6 @@ struct Figures {
     oversold: Vec<Oversold>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
-    /// The measures that were left out, since a program is not installed.
-    left_out: Vec<String>,
 }
 
 /// The whole run.
@@ -139,7 +138,7 @@ impl Arena<'_> {
     async fn measure(mut self) -> Result<Figures> {
         self.note("starting its servers");
         let servers = Servers::start(self.lock, 1, self.dir).await?;
-        self.figures.promises = Some(self.lock.promises(&servers.all.addresses())?);
+        self.figures.promises = Some(servers.promises);
         let done = self.alone(servers).await;
         self.keep("handovers, fairness or requests", done);
         self.takeovers().await;
@@ -165,8 +164,8 @@ impl Arena<'_> {
             self.note(&format!("handovers, {round_trip_ms} ms away"));
             let turns = if round_trip_ms < 10 { 300 } else { 100 };
             let turns = options.full_or_short(turns, 20);
-            let done = speed::handovers(&servers, round_trip_ms, turns, &mut random).await?;
-            self.figures.handovers.extend(done);
+            let measure = speed::handovers(&servers, round_trip_ms, turns, &mut random);
+            self.figures.handovers.extend(in_time("handovers", LONGEST, measure).await?);
         }
         if options.measures(Measure::Fairness) || options.measures(Measure::Requests) {
             for member in &mut servers.all.members {
@@ -176,8 +175,8 @@ impl Arena<'_> {
             self.note(&format!("{clients} clients contend, and wait in a row"));
             let grants = clients * options.full_or_short(10, 2);
             let waiting = Duration::from_secs(options.full_or_short(10, 1));
-            let contest = speed::contest(&servers, clients, grants, waiting).await?;
-            self.figures.contest = Some(contest);
+            let contest = speed::contest(&servers, clients, grants, waiting);
+            self.figures.contest = Some(in_time("contest", LONGEST * 3, contest).await?);
         }
         servers.stop().await
     }
@@ -190,7 +189,7 @@ impl Arena<'_> {
         for &fault in wanted.filter(|_| options.measures(Measure::Takeover)) {
             let what = format!("takeover, {}", fault.name());
             if fault == Fault::Clock && faults::fake_clock().is_none() {
-                self.figures.left_out.push(format!("{what}: libfaketime is not installed"));
+                self.note(&format!("{what}: left out, since libfaketime is not installed"));
                 continue;
             }
             let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;

@@ -20,9 +20,6 @@ use crate::experiment::{Trials, fault, handovers};
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
 
-/// How long an instance that was killed may take to end.
-const ENDING: Duration = Duration::from_secs(30);
-
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(2);
 
@@ -160,7 +157,9 @@ pub(super) async fn oversold(
         while trials.next().is_some() {
             runs.push(run(&cluster, &wanted).await?);
             if fault == Fault::Kill {
-                revive(&mut cluster).await?;
+                // one instance is gone
+                end_sale(&mut cluster).await?;
+                start_instances(&mut cluster, lock, flags).await?;
             }
         }
         close(cluster).await
@@ -204,13 +203,4 @@ async fn run(cluster: &Cluster, wanted: &NewRun) -> Result<Run> {
         Ok(run)
     })
     .await
-}
-
-/// Restarts the second instance, which was killed.
-async fn revive(cluster: &mut Cluster) -> Result<()> {
-    let Cluster { instances, program, dir, .. } = cluster;
-    let ended = instances[1].child.wait();
-    in_time("the killed instance ends", ENDING, ended).await?;
-    instances[1].start_again(program, dir).await?;
-    Ok(instances[1].until_ready().await?)
 }

@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
-use testkit::wait::{in_time, until};
+use testkit::wait::until;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -28,9 +28,6 @@ const UNSEEN: Duration = Duration::from_millis(50);
 /// The time, in milliseconds, within which a lock is released: at any moment between two requests of a waiter that polls.
 const POLLS: u64 = 250;
 
-/// How long one step of a lock that works may take.
-const LONGEST_STEP: Duration = Duration::from_secs(30);
-
 /// The fewest values that have a 99th percentile.
 const ENOUGH: usize = 100;
 
@@ -40,8 +37,8 @@ const WORK: Duration = Duration::from_millis(1);
 /// How long a client waits before it gives up and asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A contest ends after this time, with fewer grants; waiters in a row must be served within it.
-const LONGEST_CONTEST: Duration = Duration::from_mins(5);
+/// A contest ends after this time, with fewer grants; handovers, and waiters in a row, must be over within it.
+pub(super) const LONGEST: Duration = Duration::from_mins(5);
 
 /// How long a queue may take until all are in it.
 const SETTLING: Duration = Duration::from_secs(2);
@@ -115,10 +112,10 @@ pub(super) async fn handovers(
     for proxy in &proxies {
         proxy.delay(Duration::from_millis(round_trip_ms) / 2);
     }
-    let promises = servers.lock.promises(&addresses)?;
+    let promises = servers.promises;
     let mut millis = Vec::new();
     let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
-    bounded("the first grant", holder.lock()).await?;
+    holder.lock().await?;
     for turn in 0..turns {
         let mut next = floor.client(turn + 1)?;
         let asking = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -130,12 +127,12 @@ pub(super) async fn handovers(
             sleep(millis_below(POLLS, random)).await;
         }
         let released_at = Instant::now();
-        bounded("a release", holder.unlock()).await?;
+        holder.unlock().await?;
         let granted_at;
-        (holder, granted_at) = bounded("a handover", async { asking.await? }).await?;
+        (holder, granted_at) = asking.await??;
         millis.push(granted_at.saturating_duration_since(released_at).as_secs_f64() * 1e3);
     }
-    bounded("a release", holder.unlock()).await?;
+    holder.unlock().await?;
     let percentile = |percent| quantile(millis.iter().copied(), percent);
     Ok(Some(Handovers {
         round_trip_ms,
@@ -152,12 +149,7 @@ async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) 
         return Ok(());
     }
     let queued = async || Ok(looking.queue_length().await? >= claims);
-    until("a claim is in the queue", LONGEST_STEP, queued).await
-}
-
-/// Waits for a step of a lock that works.
-async fn bounded<T>(what: &'static str, step: impl Future<Output = Result<T>>) -> Result<T> {
-    in_time(what, LONGEST_STEP, step).await
+    until("a claim is in the queue", LONGEST, queued).await
 }
 
 /// How many of these waiters, which come one after the other, are served after one that came later; and the requests a
@@ -167,11 +159,9 @@ async fn waiters_in_row(
     waiters: usize,
     time: Duration,
 ) -> Result<(usize, Option<f64>)> {
-    let addresses = servers.all.addresses();
-    let view = servers.lock.promises(&addresses)?.queue;
-    let floor = Floor::open(servers, &addresses).await?;
+    let floor = Floor::open(servers, &servers.all.addresses()).await?;
     let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
-    bounded("the first grant", holder.lock()).await?;
+    holder.lock().await?;
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
         let mut client = floor.client(number)?;
@@ -181,13 +171,13 @@ async fn waiters_in_row(
             client.unlock().await?;
             Ok((granted, number))
         });
-        until_queued(&mut *looking, number + 2, view).await?;
+        until_queued(&mut *looking, number + 2, servers.promises.queue).await?;
     }
     sleep(SETTLING).await;
     let ((), requests) = requests_during(servers, sleep(time)).await;
-    bounded("a release", holder.unlock()).await?;
-    let all = async { tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>() };
-    let mut served = in_time("all waiters are served", LONGEST_CONTEST, all).await?;
+    holder.unlock().await?;
+    let served = tasks.join_all().await.into_iter();
+    let mut served = served.collect::<Result<Vec<_>>>()?;
     served.sort_unstable();
     let is_late = |place: &usize| served[..*place].iter().any(|other| other.1 > served[*place].1);
     let overtaken = (0..served.len()).filter(is_late).count();
@@ -237,7 +227,7 @@ pub(super) async fn contest(
     };
     // the first one that ends has seen enough grants
     let mut contending: FuturesUnordered<_> = (0..clients).map(contend).collect();
-    let ended = timeout(LONGEST_CONTEST, contending.next());
+    let ended = timeout(LONGEST, contending.next());
     let (ended, requests) = requests_during(servers, ended).await;
     if let Ok(Some(ended)) = ended {
         ended?;

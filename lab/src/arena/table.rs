@@ -43,9 +43,6 @@ pub(super) fn text(results: &Results) -> String {
         for fault in &one.faults {
             let _ = writeln!(text, "FAULT under {}: {fault}", one.lock);
         }
-        for what in &one.left_out {
-            let _ = writeln!(text, "LEFT OUT under {}: {what}", one.lock);
-        }
     }
     text
 }

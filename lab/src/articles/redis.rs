@@ -20,8 +20,8 @@ const SHORT: Duration = Duration::from_millis(400);
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// How often a lock is asked for that an article polls.
-pub(super) const POLL: Duration = Duration::from_millis(10);
+/// How often a waiter asks: the default of `Lock` in `redis-py`, which is `redis-set-nx`.
+pub(super) const POLL: Duration = Duration::from_millis(100);
 
 /// For a command that has a key and no more.
 const ALONE: Option<&str> = None;
@@ -52,7 +52,6 @@ pub(crate) struct OneKey {
     key: String,
     value: String,
     ttl: Duration,
-    poll: Duration,
     /// When its lock expires by its own clock.
     expires_at: i64,
     /// How fast its clock is.
@@ -62,15 +61,10 @@ pub(crate) struct OneKey {
 }
 
 impl OneKey {
-    pub(crate) fn set_nx(
-        redis: MultiplexedConnection,
-        key: &str,
-        ttl: Duration,
-        poll: Duration,
-    ) -> Self {
+    pub(crate) fn set_nx(redis: MultiplexedConnection, key: &str, ttl: Duration) -> Self {
         let (article, value) = (Article::RedisSetNx, Uuid::new_v4().to_string());
         let (key, ahead) = (key.to_owned(), Duration::ZERO);
-        Self { article, redis, key, value, ttl, poll, expires_at: 0, ahead, dies: false }
+        Self { article, redis, key, value, ttl, expires_at: 0, ahead, dies: false }
     }
 
     pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
@@ -82,7 +76,7 @@ impl OneKey {
             article: part.article,
             ahead: if is_fast { HOUR } else { Duration::ZERO },
             dies: part.accident == Accident::HolderDies && part.role == Role::First,
-            ..Self::set_nx(redis, part.lock, ttl, POLL)
+            ..Self::set_nx(redis, part.lock, ttl)
         })
     }
 
@@ -157,7 +151,7 @@ impl OneKey {
 impl Client for OneKey {
     async fn lock(&mut self) -> Result<Option<Token>> {
         while !self.try_lock().await? {
-            sleep(self.poll).await;
+            sleep(POLL).await;
         }
         Ok(None)
     }

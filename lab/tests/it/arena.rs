@@ -107,7 +107,7 @@ async fn short_run_shows_what_each_fault_does() {
     let all = names(redis);
     assert_eq!(all[..4], ["kill", "partition", "server", "failover"], "{said}");
     // what this machine cannot measure is named
-    assert_eq!(all.len() == 4, said.contains("LEFT OUT under redis: takeover, clock"), "{said}");
+    assert_eq!(all.len() == 4, said.contains("redis: takeover, clock: left out"), "{said}");
     let of = |lock: &Value, fault: &str| -> Value {
         let all = lock["takeovers"].as_array().unwrap().iter();
         all.clone().find(|it| it["fault"] == fault).cloned().unwrap_or_else(|| panic!("{said}"))
