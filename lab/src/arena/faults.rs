@@ -168,7 +168,7 @@ pub(super) async fn takeover(
         }
         scene.servers.stop().await
     };
-    // what starts beside a trial must not take a core from it for as long as a lease lasts, as Java does under a fake clock
+    // what starts beside a trial must not take a core from it for as long as a lease lasts: Java does under a fake clock
     let is_heavy = match fault {
         Fault::Clock => lock.server == Server::ZooKeeper,
         Fault::Failover | Fault::SyncFailover => lock.server == Server::Postgres,
@@ -408,8 +408,8 @@ async fn until_served(
     tenures: impl Fn() -> Vec<Tenure>,
 ) -> Option<f64> {
     let grants = || {
-        let mut grants: Vec<_> = tenures().iter().map(|tenure| tenure.granted).collect();
-        grants.retain(|granted| *granted > began);
+        let grants = tenures().into_iter().map(|tenure| tenure.granted);
+        let mut grants: Vec<_> = grants.filter(|granted| *granted > began).collect();
         grants.sort_unstable();
         grants.truncate(GRANTS);
         grants

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum as _;
 use demo::baselines::Fence;
-use demo::locks::LockMode;
+use demo::locks::{LockMode, Server};
 use fenced_lock::Promises;
 use serde::Serialize;
 use testkit::OwnedDir;
@@ -159,13 +159,14 @@ impl Arena<'_> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
         let mut random = random(self.seed, "handovers");
-        let far = DISTANCES.into_iter().filter(|_| options.measures(Measure::Distance));
+        let is_far = options.measures(Measure::Distance) && self.lock.server != Server::Directory;
+        let far = DISTANCES.into_iter().filter(|_| is_far);
         for round_trip_ms in near.into_iter().chain(far) {
             self.note(&format!("handovers, {round_trip_ms} ms away"));
             let turns = if round_trip_ms < 10 { 300 } else { 100 };
             let turns = options.full_or_short(turns, 20);
             let measure = speed::handovers(&servers, round_trip_ms, turns, &mut random);
-            self.figures.handovers.extend(in_time("handovers", LONGEST, measure).await?);
+            self.figures.handovers.push(in_time("handovers", LONGEST, measure).await?);
         }
         if options.measures(Measure::Fairness) || options.measures(Measure::Requests) {
             for member in &mut servers.all.members {

@@ -117,14 +117,9 @@ pub(super) async fn speed(lock: LockMode, requests: usize, dir: &OwnedDir) -> Re
 }
 
 /// The report of these orders; an error if they do not count.
-async fn load(
-    cluster: &Cluster,
-    requests: usize,
-    connections: usize,
-    stock: u64,
-) -> Result<Report> {
+async fn load(cluster: &Cluster, requests: usize, clients: usize, stock: u64) -> Result<Report> {
     let flags = format!(
-        "--requests {requests} --concurrency {connections} --stock {stock} --timeout 5m --alone"
+        "--requests {requests} --concurrency {clients} --stock {stock} --timeout 5m --alone"
     );
     let args: Vec<_> = flags.split(' ').map(str::to_owned).chain(cluster.urls()).collect();
     let report = Load::start(cluster, &args, false)?.report(LONGEST_RUN * 5).await?;

@@ -33,8 +33,8 @@ return 0";
 
 /// The locks that are one key of one Redis, each a few commands. A waiter asks again and again.
 ///
-/// - `redis-set-nx`: `SET key value NX EX` with a random value, and a script that deletes the key only with this value: the
-///   pages "SET" and "Distributed Locks with Redis" of Redis's documentation, and the last step of articles such as
+/// - `redis-set-nx`: `SET key value NX EX` with a random value, and a script that deletes the key only with this value:
+///   the pages "SET" and "Distributed Locks with Redis" of Redis's documentation, and the last step of articles such as
 ///   "Mastering Redis Distributed Locks: From SETNX+Lua to Redisson with Go Examples".
 /// - `redis-setnx-expire`: `SETNX`, then `EXPIRE`: "482.基于 Redis 分布式锁" and other collections for interviews, and the step that
 ///   "Why Redis Distributed Locks Fail and How to Fix Leak and Mis-Release Issues" corrects. The time is 30 s.
