@@ -37,31 +37,12 @@ pub(crate) trait Client: Send {
     }
 }
 
-/// A session, which the clients of one process share.
-#[async_trait]
-pub(crate) trait LockSession: Send + Sync {
-    /// A client of the lock of this name.
-    fn client(&self, name: &str) -> Result<Box<dyn Client>>;
+/// A session, which the clients of one process share: makes a client of the lock of a name.
+pub(crate) type Clients = Box<dyn Fn(&str) -> Result<Box<dyn Client>>>;
 
-    /// Whether it has ended.
-    fn is_lost(&self) -> bool;
-
-    async fn close(&self) -> Result<()>;
-}
-
-#[async_trait]
-impl<T: GrantToken> LockSession for Session<T> {
-    fn client(&self, name: &str) -> Result<Box<dyn Client>> {
-        Ok(Box::new(Ours { mutex: self.mutex(name)?, guard: None }))
-    }
-
-    fn is_lost(&self) -> bool {
-        Self::is_lost(self)
-    }
-
-    async fn close(&self) -> Result<()> {
-        Ok(Self::close(self).await?)
-    }
+/// The clients of this session.
+pub(crate) fn clients_of<T: GrantToken>(session: Session<T>) -> Clients {
+    Box::new(move |name| Ok(Box::new(Ours { mutex: session.mutex(name)?, guard: None })))
 }
 
 /// A client of a lock of `fenced-lock`.

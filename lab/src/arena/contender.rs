@@ -2,8 +2,9 @@
 //!
 //! The times are of the monotonic clock of this machine, which all its processes share.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,13 +17,12 @@ use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
 use super::contestants::Contestant;
-use crate::clients::LockSession;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
 
-/// How often a contender checks whether it may begin.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The TTL: short, since a takeover waits for it, and the shortest that etcd grants with its defaults.
+pub(super) const TTL: Duration = Duration::from_secs(2);
 
 /// How long to wait after an error.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -40,9 +40,6 @@ pub struct ContendOptions {
     /// The name of the lock
     #[arg(long)]
     name: String,
-    /// In milliseconds
-    #[arg(long)]
-    ttl: u64,
     /// How long it holds the lock each time, in milliseconds
     #[arg(long)]
     hold: u64,
@@ -51,60 +48,33 @@ pub struct ContendOptions {
     after: PathBuf,
 }
 
-/// What a contender does, a line of its log.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-enum Event {
-    /// It has a session.
-    Opened,
-    /// It asks for the lock.
-    Asks,
-    Granted {
-        at: u64,
-        token: (u64, i64),
-    },
-    /// Its last write under this grant.
-    Ended {
-        at: u64,
-    },
-    Failed(String),
-}
-
-impl Event {
-    fn say(&self) {
-        println!("{}", serde_json::to_string(self).unwrap_or_default());
-    }
-}
+/// Lines of its log: it has a session, and it asks for the lock. Others are a [`Tenure`], at its grant and at its end.
+const OPENED: &str = "opened";
+const ASKS: &str = "asks";
 
 /// Takes the lock until it is killed, and says so.
 pub async fn contend(options: ContendOptions) -> ExitCode {
     loop {
-        if let Err(error) = take_turns(&options).await {
-            Event::Failed(error.to_string()).say();
-        }
+        let Err(error) = take_turns(&options).await;
+        eprintln!("{error:#}");
         sleep(AGAIN_AFTER).await;
     }
 }
 
-/// Takes the lock again and again, until the session is lost.
-async fn take_turns(options: &ContendOptions) -> Result<()> {
-    let ttl = Duration::from_millis(options.ttl);
-    let session: Box<dyn LockSession> = options.lock.open(&options.lock_at, ttl).await?;
-    Event::Opened.say();
+/// Takes the lock again and again in one session, until something fails.
+async fn take_turns(options: &ContendOptions) -> Result<Infallible> {
+    let session = options.lock.open(&options.lock_at, TTL).await?;
+    println!("{OPENED}");
     while !options.after.exists() {
-        sleep(LOOK_EVERY).await;
+        sleep(STEP).await;
     }
-    let mut client = session.client(&options.name)?;
-    while !session.is_lost() {
-        Event::Asks.say();
-        let token = match client.lock().await {
-            Ok(token) => token.map_or((0, 0), |token| (token.cluster().0, token.revision())),
-            Err(error) => {
-                Event::Failed(error.to_string()).say();
-                sleep(AGAIN_AFTER).await;
-                continue;
-            }
-        };
-        Event::Granted { at: now(), token }.say();
+    let mut client = session(&options.name)?;
+    loop {
+        println!("{ASKS}");
+        let token = client.lock().await?;
+        let token = token.map_or((0, 0), |token| (token.cluster().0, token.revision()));
+        let mut tenure = Tenure { granted: now(), ended: None, token };
+        println!("{}", serde_json::to_string(&tenure)?);
         let until = Instant::now() + Duration::from_millis(options.hold);
         // a step is what a sale does: look at the lock, think, write
         let mut written = now();
@@ -112,12 +82,10 @@ async fn take_turns(options: &ContendOptions) -> Result<()> {
             sleep(STEP).await;
             written = now();
         }
-        Event::Ended { at: written }.say();
-        if let Err(error) = client.unlock().await {
-            Event::Failed(error.to_string()).say();
-        }
+        tenure.ended = Some(written);
+        println!("{}", serde_json::to_string(&tenure)?);
+        client.unlock().await?;
     }
-    Ok(())
 }
 
 /// The monotonic clock, in nanoseconds.
@@ -128,7 +96,7 @@ pub(super) fn now() -> u64 {
 }
 
 /// One grant of a contender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tenure {
     pub(super) granted: u64,
     /// The last write under this grant; `None` while the contender holds the lock.
@@ -140,7 +108,6 @@ pub(super) struct Tenure {
 /// A running contender.
 pub(super) struct Contender {
     pub(super) child: Child,
-    after: PathBuf,
 }
 
 impl Contender {
@@ -150,59 +117,55 @@ impl Contender {
         lock: Contestant,
         addresses: &[String],
         name: &str,
-        [ttl, hold]: [Duration; 2],
+        hold: Duration,
     ) -> Result<Self> {
         let program = std::env::current_exe()?;
         let log = dir.path().join(format!("contender-{}.log", uuid::Uuid::new_v4().simple()));
-        let after = log.with_extension("begin");
-        let (ttl, hold) = (ttl.as_millis(), hold.as_millis());
-        let flags = format!("contend --lock {} --name {name} --ttl {ttl} --hold {hold}", lock.name);
+        let (lock, hold) = (lock.name, hold.as_millis());
+        let flags = format!("contend --lock {lock} --name {name} --hold {hold}");
         let at = OsString::from(addresses.join(","));
-        let places = ["--lock-at".into(), at, "--after".into(), after.clone().into()];
+        let places = ["--lock-at".into(), at, "--after".into(), after(&log).into()];
         let args = flags.split(' ').map(OsString::from).chain(places);
         let program = Program::new(&program, dir, &log, STOP_GRACE);
         let program = Program { without_env: is_setting, ..program };
         let child = program.start(args).context("a contender could not be started")?;
-        Ok(Self { child, after })
+        Ok(Self { child })
     }
 
     /// Lets it ask for the lock.
     pub(super) fn begin(&self) -> Result<()> {
-        std::fs::write(&self.after, "").context("a contender cannot begin")
+        std::fs::write(after(self.child.log()), "").context("a contender cannot begin")
     }
 
     /// Whether it has had a session.
     pub(super) fn has_opened(&self) -> bool {
-        self.events().contains(&Event::Opened)
+        self.said().lines().any(|line| line == OPENED)
     }
 
     /// How often it asked for the lock so far, and its grants.
     pub(super) fn tenures(&self) -> (usize, Vec<Tenure>) {
-        tenures(&self.events())
+        tenures(&self.said())
     }
 
-    fn events(&self) -> Vec<Event> {
-        // not there yet: nothing was written; the last line may be half written
-        let text = std::fs::read_to_string(self.child.log()).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    fn said(&self) -> String {
+        // not there yet: nothing was said
+        std::fs::read_to_string(self.child.log()).unwrap_or_default()
     }
 }
 
-fn tenures(events: &[Event]) -> (usize, Vec<Tenure>) {
-    let (mut asked, mut tenures) = (0, Vec::<Tenure>::new());
-    for event in events {
-        match *event {
-            Event::Asks => asked += 1,
-            Event::Granted { at, token } => {
-                tenures.push(Tenure { granted: at, ended: None, token });
-            }
-            Event::Ended { at } => {
-                tenures.iter_mut().last().into_iter().for_each(|last| last.ended = Some(at));
-            }
-            Event::Opened | Event::Failed(_) => {}
-        }
+/// The file that lets the contender with this log ask.
+fn after(log: &Path) -> PathBuf {
+    log.with_extension("begin")
+}
+
+fn tenures(said: &str) -> (usize, Vec<Tenure>) {
+    let mut tenures = Vec::<Tenure>::new();
+    // the last line may be half written
+    for tenure in said.lines().filter_map(|line| serde_json::from_str::<Tenure>(line).ok()) {
+        tenures.pop_if(|last| last.granted == tenure.granted);
+        tenures.push(tenure);
     }
-    (asked, tenures)
+    (said.lines().filter(|line| *line == ASKS).count(), tenures)
 }
 
 /// The longest time, in milliseconds, for which one of two contenders wrote after the other one was granted the lock. A
@@ -244,20 +207,17 @@ mod tests {
     /// Goal: each grant lasts until the last write that is known.
     #[test]
     fn reads_what_was_written() {
-        let granted = |at, number| Event::Granted { at, token: (7, number) };
-        let failed = Event::Failed("x".to_owned());
-        let events = [
-            Event::Opened,
-            Event::Asks,
-            granted(10, 3),
-            Event::Ended { at: 20 },
-            failed,
-            Event::Asks,
-            granted(30, 4),
-        ];
         let first = Tenure { granted: 10, ended: Some(20), token: (7, 3) };
         let second = Tenure { granted: 30, ended: None, token: (7, 4) };
-        assert_eq!(tenures(&events), (2, vec![first, second]));
+        let said = r#"opened
+asks
+{"granted":10,"ended":null,"token":[7,3]}
+{"granted":10,"ended":20,"token":[7,3]}
+the session is lost
+asks
+{"granted":30,"ended":null,"token":[7,4]}
+{"granted":30,"en"#;
+        assert_eq!(tenures(said), (2, vec![first, second]));
     }
 
     /// Goal: a contender holds the lock from its grant to its last write.

@@ -1,24 +1,17 @@
 //! The locks of the arena, all that differs between them, and their servers. A lock of the library takes part by its row in
-//! [`demo::locks`]; another one is a [`Contestant`] like `SET_NX`, with its session.
+//! [`demo::locks`]; another one is a [`Contestant`] like `SET_NX`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use async_trait::async_trait;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use demo::locks::{AnyLock, LockMode, LockServers, Server};
 use fenced_lock::{Promises, Session, SessionOptions};
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
 use testkit::OwnedDir;
 
-use crate::articles::{SetNx, connect};
-use crate::clients::{Client, LockSession};
-
-/// How often a waiter of the plainest lock asks: the default of `Lock` in `redis-py`, which is this lock.
-const PAUSE: Duration = Duration::from_millis(100);
+use crate::articles::{OneKey, connect};
+use crate::clients::{Clients, clients_of};
 
 /// A lock of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,28 +20,20 @@ pub struct Contestant {
     pub(super) server: Server,
     /// The lock of the library, which guards sales as well.
     pub(super) guard: Option<LockMode>,
-    /// The commands that count as requests, if the lock is on Redis: not those that a script calls.
-    redis_commands: &'static [&'static str],
 }
 
 /// The plainest one of the articles: `SET NX PX` on one Redis. It guards no sale.
-const SET_NX: Contestant = Contestant {
-    name: "redis-set-nx",
-    server: Server::Redis { nodes: 1 },
-    guard: None,
-    redis_commands: &["evalsha", "set"],
-};
+const SET_NX: Contestant =
+    Contestant { name: "redis-set-nx", server: Server::Redis { nodes: 1 }, guard: None };
 
 impl Contestant {
     /// The locks that take part by default: those of the library.
     pub(super) fn usual() -> impl Iterator<Item = Self> + Clone {
-        let of = |lock: LockMode| Self {
+        LockMode::shared().map(|lock| Self {
             name: lock.name(),
             server: lock.server(),
             guard: Some(lock),
-            redis_commands: &["evalsha"],
-        };
-        LockMode::shared().map(of)
+        })
     }
 
     /// Parses the name of any lock.
@@ -60,59 +45,26 @@ impl Contestant {
         })
     }
 
-    pub(super) fn promises(self, addresses: &[String]) -> Result<Promises> {
-        Ok(match self.guard {
-            Some(lock) => AnyLock::at(lock, addresses)?.promises(),
-            None => Promises::LEAST,
-        })
-    }
-
     /// Opens a session of the lock at these addresses, as a process of its own would.
-    pub(super) async fn open(
-        self,
-        addresses: &[String],
-        ttl: Duration,
-    ) -> Result<Box<dyn LockSession>> {
+    pub(super) async fn open(self, addresses: &[String], ttl: Duration) -> Result<Clients> {
         let Some(lock) = self.guard else {
+            // without a session: nothing is renewed
             let redis = connect(&addresses.concat()).await?;
-            return Ok(Box::new(SetNxSession { redis, ttl, has_failed: Arc::default() }));
+            let client = move |name: &str| OneKey::set_nx(redis.clone(), name, ttl);
+            return Ok(Box::new(move |name| Ok(Box::new(client(name)))));
         };
         let options = SessionOptions::new(ttl);
         Ok(match AnyLock::at(lock, addresses)? {
-            AnyLock::Fenced(lock) => Box::new(Session::open(lock, options).await?),
-            AnyLock::Unfenced(lock) => Box::new(Session::open(lock, options).await?),
+            AnyLock::Fenced(lock) => clients_of(Session::open(lock, options).await?),
+            AnyLock::Unfenced(lock) => clients_of(Session::open(lock, options).await?),
         })
-    }
-}
-
-/// A process that takes the plainest lock. It renews nothing.
-struct SetNxSession {
-    redis: MultiplexedConnection,
-    ttl: Duration,
-    /// Whether a request failed: the connection may be gone.
-    has_failed: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl LockSession for SetNxSession {
-    fn client(&self, name: &str) -> Result<Box<dyn Client>> {
-        let mut client = SetNx::new(self.redis.clone(), name, self.ttl, PAUSE);
-        client.has_failed = Arc::clone(&self.has_failed);
-        Ok(Box::new(client))
-    }
-
-    fn is_lost(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
-    }
-
-    async fn close(&self) -> Result<()> {
-        Ok(())
     }
 }
 
 /// The private servers of a lock.
 pub(super) struct Servers {
     pub(super) lock: Contestant,
+    pub(super) promises: Promises,
     pub(super) all: LockServers,
     pub(super) dir: OwnedDir,
 }
@@ -122,13 +74,19 @@ impl Servers {
     pub(super) async fn start(lock: Contestant, members: usize, parent: &OwnedDir) -> Result<Self> {
         let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
         let all = LockServers::start_members(lock.server, members, &dir).await?;
-        Ok(Self { lock, all, dir })
+        let promises = match lock.guard {
+            Some(lock) => AnyLock::at(lock, &all.addresses())?.promises(),
+            None => Promises::LEAST,
+        };
+        Ok(Self { lock, promises, all, dir })
     }
 
     /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
     /// number includes the requests of this function, the same number each time.
     pub(super) async fn requests(&self) -> Option<u64> {
-        let counts = self.all.members.iter().map(|one| one.requests(self.lock.redis_commands));
+        // where the lock is on Redis: not the commands that a script calls
+        let commands: &[_] = if self.lock == SET_NX { &["evalsha", "set"] } else { &["evalsha"] };
+        let counts = self.all.members.iter().map(|one| one.requests(commands));
         let counts = join_all(counts).await;
         counts.into_iter().reduce(|sum, count| Some(sum? + count?))?
     }

@@ -1,5 +1,6 @@
 //! What a fault does to a lock: two processes want it, and something happens to one of them or to the servers.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,19 +9,23 @@ use demo::locks::{LockServer, Server};
 use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
+use testkit::replication::{Follow, Replicated};
+use testkit::server::Private;
 use testkit::wait::until;
-use testkit::{OwnedDir, Proxy, RedisOptions, ReplicatedPostgres, ReplicatedRedis};
+use testkit::{
+    OwnedDir, PrivatePostgres, PrivateRedis, Proxy, RedisOptions, ReplicatedPostgres,
+    ReplicatedRedis,
+};
 use tokio::time::sleep;
 
-use super::contender::{Contender, Tenure, held_at, longest_overlap, millis, now, repeated_tokens};
+use super::contender::{
+    Contender, TTL, Tenure, held_at, longest_overlap, millis, now, repeated_tokens,
+};
 use super::contestants::{Contestant, Servers};
 use super::options::Fault;
 use super::speed::millis_below;
 use crate::clients::proxies_to;
 use crate::experiment::{Trials, quantile};
-
-/// The TTL: short, since a takeover waits for it, and the shortest that etcd grants with its defaults.
-pub(super) const TTL: Duration = Duration::from_secs(2);
 
 /// How long a contender that takes turns holds the lock.
 const TURN: Duration = Duration::from_millis(20);
@@ -151,34 +156,19 @@ pub(super) async fn takeover(
     parent: &OwnedDir,
     trials: &Trials,
 ) -> Result<(Takeover, Vec<String>)> {
-    let starting = tokio::sync::Mutex::new(());
     let worker = async |done: &mut Vec<Trial>| {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
-        let mut servers = Servers::start(lock, members, parent).await?;
-        let mut clocks = Vec::new();
+        let servers = Servers::start(lock, members, parent).await?;
+        let mut scene = Scene { servers, fault, clocks: Vec::new(), jumps: 0 };
         if fault == Fault::Clock {
-            // under a fake clock, Java takes all of a core for some seconds until it answers
-            let _alone = starting.lock().await;
-            clocks = fake_clocks(&mut servers).await?;
+            scene.clocks = fake_clocks(&mut scene.servers).await?;
         }
         while let Some(mut random) = trials.next() {
-            let random = &mut random;
-            done.push(match fault {
-                Fault::Kill | Fault::Pause | Fault::Partition => {
-                    of_a_process(&servers, fault, random).await?
-                }
-                Fault::Server | Fault::Leader => of_a_server(&mut servers, fault, random).await?,
-                Fault::Failover if lock.server != Server::Postgres => {
-                    failover_of_redis(&servers, random).await?
-                }
-                Fault::Failover => failover_of_postgres(&servers, false, random).await?,
-                Fault::SyncFailover => failover_of_postgres(&servers, true, random).await?,
-                Fault::Clock => clock_jump(&servers, &clocks, done.len() + 1, random).await?,
-            });
+            done.push(scene.trial(&mut random).await?);
         }
-        servers.stop().await
+        scene.servers.stop().await
     };
-    // what starts beside a trial must not take a core from it for as long as a lease lasts
+    // what starts beside a trial must not take a core from it for as long as a lease lasts: Java does under a fake clock
     let is_heavy = match fault {
         Fault::Clock => lock.server == Server::ZooKeeper,
         Fault::Failover | Fault::SyncFailover => lock.server == Server::Postgres,
@@ -198,32 +188,21 @@ struct Pair {
 }
 
 impl Pair {
-    /// Starts them on a lock that nobody else uses, the first one at these addresses, and waits until both take turns,
-    /// or the second one waits for the first.
-    async fn start(servers: &Servers, at: &[String], hold: [Duration; 2]) -> Result<Self> {
-        let pair = Self::open(servers, [at, &servers.all.addresses()], hold).await?;
-        pair.begin().await?;
-        Ok(pair)
-    }
-
-    /// Starts them, and waits until both have a session.
+    /// Starts them at these addresses, on a lock that nobody else uses, and waits until both have a session.
     async fn open(servers: &Servers, at: [&[String]; 2], hold: [Duration; 2]) -> Result<Self> {
         let name = format!("arena-{}", uuid::Uuid::new_v4().simple());
-        let start =
-            |n: usize| Contender::start(&servers.dir, servers.lock, at[n], &name, [TTL, hold[n]]);
+        let start = |n: usize| Contender::start(&servers.dir, servers.lock, at[n], &name, hold[n]);
         let pair = Self { one: start(0)?, other: start(1)?, is_kept: hold[0] > TTL };
         let both = async || anyhow::Ok(pair.one.has_opened() && pair.other.has_opened());
         until("two contenders have sessions", GETTING_GOING, both).await?;
         Ok(pair)
     }
 
-    /// Lets both ask for the lock.
+    /// Lets both ask for the lock, and waits until both take turns, or the second one waits for the first.
     async fn begin(&self) -> Result<()> {
         self.one.begin()?;
-        if self.is_kept {
-            let granted = async || anyhow::Ok(!self.one.tenures().1.is_empty());
-            until("a contender has the lock", GETTING_GOING, granted).await?;
-        }
+        let granted = async || anyhow::Ok(!self.one.tenures().1.is_empty());
+        until("a contender has the lock", GETTING_GOING, granted).await?;
         self.other.begin()?;
         until("two contenders take turns", GETTING_GOING, async || {
             let [(_, one), (asked, other)] = [self.one.tenures(), self.other.tenures()];
@@ -259,153 +238,165 @@ impl Pair {
     }
 }
 
-/// A fault of one of two processes.
-async fn of_a_process(servers: &Servers, fault: Fault, random: &mut SplitMix64) -> Result<Trial> {
-    let direct = servers.all.addresses();
-    let (proxies, through) = proxies_to(&direct).await?;
-    // a holder that is cut off continues to work: its write is late only if it works for longer than its lease
-    let (at, hold, phase) = match fault {
-        Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
-        _ => (&direct, TURN, PHASE),
-    };
-    let mut pair = Pair::start(servers, at, [hold, TURN]).await?;
-    sleep(millis_below(phase, random)).await;
-    let began = now();
-    match fault {
-        Fault::Kill => drop(pair.one.child.kill().await?),
-        Fault::Pause => pair.one.child.pause()?,
-        _ => proxies.iter().for_each(Proxy::freeze),
-    }
-    // a lock that nobody takes over is waited for until the process goes on
-    let takeover = until_served(began, BOUND, || pair.other.tenures().1).await;
-    let mut victim_until = began;
-    if fault != Fault::Kill {
-        sleep(BOUND.saturating_sub(Duration::from_nanos(now() - began))).await;
-        let before = pair.one.tenures();
-        if fault == Fault::Pause {
-            pair.one.child.resume()?;
-        }
-        proxies.iter().for_each(Proxy::release);
-        // the process ends its step, and asks for the lock again
-        let goes_on = async || anyhow::Ok(pair.one.tenures() != before);
-        let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
-        victim_until = now();
-    }
-    pair.judge(takeover, [victim_until, now()], Some(began)).await
-}
-
-/// Kills a server and starts it again: at once, or, if it leads, when another one has taken its place.
-async fn of_a_server(
-    servers: &mut Servers,
+/// The servers of a lock, and the fault of their trials.
+struct Scene {
+    servers: Servers,
     fault: Fault,
-    random: &mut SplitMix64,
-) -> Result<Trial> {
-    let pair = Pair::start(servers, &servers.all.addresses(), [TURN; 2]).await?;
-    sleep(millis_below(PHASE, random)).await;
-    let mut victim = 0;
-    if fault == Fault::Leader {
-        // after a trial, an election may be under way
-        until("the servers have a leader", SERVER_BOUND, async || {
-            let leads = servers.all.members.iter().map(LockServer::is_leader);
-            let leader = join_all(leads).await.into_iter().position(|leads| leads);
-            victim = leader.unwrap_or_default();
-            anyhow::Ok(leader.is_some())
-        })
-        .await?;
-    }
-    let began = now();
-    let served = async || until_served(began, SERVER_BOUND, || pair.tenures().concat()).await;
-    let victim = &mut servers.all.members[victim];
-    victim.kill().await?;
-    let mut takeover = None;
-    if fault == Fault::Leader {
-        takeover = served().await;
-    }
-    victim.restart(&[]).await?;
-    if fault == Fault::Server {
-        takeover = served().await;
-    }
-    pair.judge(takeover, [now(), now()], None).await
-}
-
-/// A server of Redis is killed, and a replica takes its place that knows the sessions, and no grant.
-async fn failover_of_redis(servers: &Servers, random: &mut SplitMix64) -> Result<Trial> {
-    let mut redis = ReplicatedRedis::start_in(&servers.dir, RedisOptions::default()).await?;
-    let at = [redis.url()];
-    let pair = Pair::open(servers, [&at, &at], [LONG_HOLD; 2]).await?;
-    redis.hold_writes_back().await?;
-    pair.begin().await?;
-    sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
-    let began = now();
-    redis.primary.kill().await?;
-    redis.fail_over().await?;
-    let trial = until_taken(pair, began).await;
-    redis.stop().await.context("Redis does not stop")?;
-    trial
-}
-
-/// A primary of PostgreSQL dies, and its standby takes its place, which knows the sessions. An asynchronous one knows
-/// no grant; a synchronous one has all that was answered, and is held up when it is too late for more.
-async fn failover_of_postgres(
-    servers: &Servers,
-    is_synchronous: bool,
-    random: &mut SplitMix64,
-) -> Result<Trial> {
-    let mut postgres = ReplicatedPostgres::start(is_synchronous).await?;
-    let at = [postgres.url()];
-    let pair = Pair::open(servers, [&at, &at], [LONG_HOLD; 2]).await?;
-    if is_synchronous {
-        pair.begin().await?;
-        postgres.hold_writes_back().await?;
-        sleep(millis_below(PHASE, random)).await;
-    } else {
-        postgres.hold_writes_back().await?;
-        pair.begin().await?;
-        sleep(Duration::from_millis(LAG.0) + millis_below(LAG.1, random)).await;
-    }
-    let began = now();
-    postgres.primary.crash().await.context("PostgreSQL does not die")?;
-    postgres.fail_over().await.context("PostgreSQL does not fail over")?;
-    let trial = until_taken(pair, began).await;
-    postgres.stop().await.context("PostgreSQL does not stop")?;
-    trial
-}
-
-/// The wall clock of the servers jumps, each time further forward.
-async fn clock_jump(
-    servers: &Servers,
-    clocks: &[PathBuf],
+    /// The files with the servers' clocks.
+    clocks: Vec<PathBuf>,
     jumps: usize,
-    random: &mut SplitMix64,
-) -> Result<Trial> {
-    let pair = Pair::start(servers, &servers.all.addresses(), [LONG_HOLD; 2]).await?;
-    sleep(millis_below(LAG.0 + LAG.1, random)).await;
-    let began = now();
-    for clock in clocks {
-        std::fs::write(clock, format!("+{}", jumps * JUMP_SECONDS))?;
+}
+
+impl Scene {
+    async fn trial(&mut self, random: &mut SplitMix64) -> Result<Trial> {
+        match self.fault {
+            Fault::Kill | Fault::Pause | Fault::Partition => self.of_a_process(random).await,
+            Fault::Server | Fault::Leader => self.of_a_server(random).await,
+            Fault::Failover if self.servers.lock.server != Server::Postgres => {
+                let (dir, options) = (&self.servers.dir, RedisOptions::default());
+                let redis = ReplicatedRedis::start_in(dir, options).await?;
+                self.failover(redis, PrivateRedis::kill, random).await
+            }
+            Fault::Failover | Fault::SyncFailover => {
+                let is_synchronous = self.fault == Fault::SyncFailover;
+                let postgres = ReplicatedPostgres::start(is_synchronous).await?;
+                self.failover(postgres, PrivatePostgres::crash, random).await
+            }
+            Fault::Clock => self.clock_jump(random).await,
+        }
     }
-    until_taken(pair, began).await
+
+    /// A fault of one of two processes.
+    async fn of_a_process(&self, random: &mut SplitMix64) -> Result<Trial> {
+        let direct = self.servers.all.addresses();
+        let (proxies, through) = proxies_to(&direct).await?;
+        // a holder that is cut off continues to work: its write is late only if it works for longer than its lease
+        let (at, hold, phase) = match self.fault {
+            Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
+            _ => (&direct, TURN, PHASE),
+        };
+        let mut pair = Pair::open(&self.servers, [at, &direct], [hold, TURN]).await?;
+        pair.begin().await?;
+        sleep(millis_below(phase, random)).await;
+        let began = now();
+        match self.fault {
+            Fault::Kill => drop(pair.one.child.kill().await?),
+            Fault::Pause => pair.one.child.pause()?,
+            _ => proxies.iter().for_each(Proxy::freeze),
+        }
+        // a lock that nobody takes over is waited for until the process goes on
+        let takeover = until_served(began, BOUND, || pair.other.tenures().1).await;
+        let mut victim_until = began;
+        if self.fault != Fault::Kill {
+            sleep(BOUND.saturating_sub(Duration::from_nanos(now() - began))).await;
+            let before = pair.one.tenures();
+            if self.fault == Fault::Pause {
+                pair.one.child.resume()?;
+            }
+            proxies.iter().for_each(Proxy::release);
+            // the process ends its step, and asks for the lock again
+            let goes_on = async || anyhow::Ok(pair.one.tenures() != before);
+            let _ = until("a contender goes on", FINDING_OUT, goes_on).await;
+            victim_until = now();
+        }
+        pair.judge(takeover, [victim_until, now()], Some(began)).await
+    }
+
+    /// Kills a server and starts it again: at once, or, if it leads, when another one has taken its place.
+    async fn of_a_server(&mut self, random: &mut SplitMix64) -> Result<Trial> {
+        let servers = &mut self.servers;
+        let at = servers.all.addresses();
+        let pair = Pair::open(servers, [&at, &at], [TURN; 2]).await?;
+        pair.begin().await?;
+        sleep(millis_below(PHASE, random)).await;
+        let mut victim = 0;
+        if self.fault == Fault::Leader {
+            // after a trial, an election may be under way
+            until("the servers have a leader", SERVER_BOUND, async || {
+                let leads = servers.all.members.iter().map(LockServer::is_leader);
+                let leader = join_all(leads).await.into_iter().position(|leads| leads);
+                victim = leader.unwrap_or_default();
+                anyhow::Ok(leader.is_some())
+            })
+            .await?;
+        }
+        let began = now();
+        let victim = &mut servers.all.members[victim];
+        victim.kill().await?;
+        if self.fault == Fault::Server {
+            victim.restart(&[]).await?;
+        }
+        let takeover = until_served(began, SERVER_BOUND, || pair.tenures().concat()).await;
+        if self.fault == Fault::Leader {
+            victim.restart(&[]).await?;
+        }
+        pair.judge(takeover, [now(), now()], None).await
+    }
+
+    /// A primary dies, and its replica takes its place, which knows the sessions. An asynchronous one knows no grant; a
+    /// synchronous one has all that was answered, and is held up when it is too late for more.
+    async fn failover<K: Follow>(
+        &self,
+        mut replicated: Replicated<K>,
+        kill: impl AsyncFnOnce(&mut Private<K>) -> io::Result<()>,
+        random: &mut SplitMix64,
+    ) -> Result<Trial>
+    where
+        anyhow::Error: From<K::Error>,
+    {
+        let at = [replicated.url()];
+        let pair = Pair::open(&self.servers, [&at, &at], [LONG_HOLD; 2]).await?;
+        let lag = if self.fault == Fault::SyncFailover {
+            pair.begin().await?;
+            replicated.hold_writes_back().await?;
+            millis_below(PHASE, random)
+        } else {
+            replicated.hold_writes_back().await?;
+            pair.begin().await?;
+            Duration::from_millis(LAG.0) + millis_below(LAG.1, random)
+        };
+        sleep(lag).await;
+        let began = now();
+        kill(&mut replicated.primary).await.context("the primary does not die")?;
+        replicated.fail_over().await?;
+        let trial = until_taken(pair, began).await;
+        replicated.stop().await.context("a server does not stop")?;
+        trial
+    }
+
+    /// The wall clock of the servers jumps, each time further forward.
+    async fn clock_jump(&mut self, random: &mut SplitMix64) -> Result<Trial> {
+        let at = self.servers.all.addresses();
+        let pair = Pair::open(&self.servers, [&at, &at], [LONG_HOLD; 2]).await?;
+        pair.begin().await?;
+        sleep(millis_below(LAG.0 + LAG.1, random)).await;
+        let began = now();
+        self.jumps += 1;
+        for clock in &self.clocks {
+            std::fs::write(clock, format!("+{}", self.jumps * JUMP_SECONDS))?;
+        }
+        until_taken(pair, began).await
+    }
 }
 
 /// One of the pair holds the lock for some time: whether the fault takes it away meanwhile, and when the next
 /// one has it, which may be the same process after it has found out.
 async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
+    let ended = || pair.one.tenures().1.first()?.ended;
     let next = || {
         let [one, other] = pair.tenures();
         one.get(1).into_iter().chain(other.first()).map(|tenure| tenure.granted).min()
     };
-    let _ =
-        until("there is another grant", LONG_HOLD + BOUND, async || anyhow::Ok(next().is_some()))
-            .await;
-    let ended = || pair.one.tenures().1.first().and_then(|tenure| tenure.ended);
-    let _ =
-        until("the first one has ended", FINDING_OUT, async || anyhow::Ok(ended().is_some())).await;
+    let is_over = async || anyhow::Ok(next().is_some() && ended().is_some());
+    let _ = until("there is another grant", LONG_HOLD + BOUND + FINDING_OUT, is_over).await;
+    let first = pair.one.tenures().1[0];
     // a holder without a fault releases the lock at the end of its time
-    let first = pair.one.tenures().1.first().copied();
-    let kept = first.and_then(|it| Some(millis(it.ended? - it.granted))).unwrap_or_default();
-    let is_taken = kept < LONG_HOLD.as_secs_f64() * 1e3
-        || next().zip(ended()).is_some_and(|(next, ended)| next < ended);
-    let takeover = next().filter(|_| is_taken).map(|next| millis(next.saturating_sub(began)));
+    let is_kept = |next| {
+        let in_time = |ended| millis(ended - first.granted) >= LONG_HOLD.as_secs_f64() * 1e3;
+        first.ended.is_some_and(|ended| in_time(ended) && ended <= next)
+    };
+    let taken = next().filter(|next| !is_kept(*next));
+    let takeover = taken.map(|next| millis(next.saturating_sub(began)));
     pair.judge(takeover, [now(), now()], None).await
 }
 
@@ -417,8 +408,8 @@ async fn until_served(
     tenures: impl Fn() -> Vec<Tenure>,
 ) -> Option<f64> {
     let grants = || {
-        let mut grants: Vec<_> = tenures().iter().map(|tenure| tenure.granted).collect();
-        grants.retain(|granted| *granted > began);
+        let grants = tenures().into_iter().map(|tenure| tenure.granted);
+        let mut grants: Vec<_> = grants.filter(|granted| *granted > began).collect();
         grants.sort_unstable();
         grants.truncate(GRANTS);
         grants

@@ -22,17 +22,18 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum as _;
 use demo::baselines::Fence;
-use demo::locks::LockMode;
+use demo::locks::{LockMode, Server};
 use fenced_lock::Promises;
 use serde::Serialize;
 use testkit::OwnedDir;
+use testkit::wait::in_time;
 
 pub use self::contestants::Contestant;
 use self::contestants::Servers;
 use self::faults::Takeover;
 pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::{Oversold, Speed};
-use self::speed::{Contest, Handovers};
+use self::speed::{Contest, Handovers, LONGEST};
 use crate::articles::{self, Shown};
 use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
 
@@ -47,19 +48,12 @@ struct Figures {
     promises: Option<Promises>,
     /// One entry for each distance.
     handovers: Vec<Handovers>,
-    waiters: usize,
-    overtaken: Option<usize>,
     contest: Option<Contest>,
-    /// Requests a second while [`waiters`](Self::waiters) wait.
-    idle_requests: Option<f64>,
     speed: Option<Speed>,
-    burst_ms: Option<f64>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
     /// Runs that failed where they must not, and what could not be measured.
     faults: Vec<String>,
-    /// The measures that were left out, since a program is not installed.
-    left_out: Vec<String>,
 }
 
 /// The whole run.
@@ -109,9 +103,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     }
     if options.measures(Measure::Flaws) {
         let trials = options.trials.unwrap_or(options.full_or_short(3, 1));
-        let is_wanted = |lock: &str| {
-            options.articles.is_empty() || options.articles.iter().any(|one| one == lock)
-        };
+        let is_wanted = |lock| options.articles.is_empty() || options.articles.contains(&lock);
         results.flaws = articles::shown(is_wanted, trials).await?;
     }
     publish(out, &results, &table::text(&results))?;
@@ -146,76 +138,59 @@ impl Arena<'_> {
     async fn measure(mut self) -> Result<Figures> {
         self.note("starting its servers");
         let servers = Servers::start(self.lock, 1, self.dir).await?;
-        self.figures.promises = Some(self.lock.promises(&servers.all.addresses())?);
-        self.figures.waiters = self.options.full_or_short(100, 10);
-        let done = self.uncontended(&servers).await;
-        self.keep("handovers or fairness", done);
-        servers.stop().await?;
-        let done = self.with_counters().await;
-        self.keep("requests", done);
+        self.figures.promises = Some(servers.promises);
+        let done = self.alone(servers).await;
+        self.keep("handovers, fairness or requests", done);
         self.takeovers().await;
         if let Some(guard) = self.lock.guard {
-            let done = self.speed_of_sales(guard).await;
-            self.keep("load or burst", done);
+            if self.options.measures(Measure::Load) || self.options.measures(Measure::Burst) {
+                self.note("orders under load, and 500 buyers for 300 units");
+                let requests = self.options.full_or_short(20_000, 200);
+                let done = sale::speed(guard, requests, self.dir).await;
+                self.figures.speed = self.keep("load or burst", done);
+            }
             self.oversold(guard).await;
         }
         Ok(self.figures)
     }
 
-    /// Handovers, and the order of waiters.
-    async fn uncontended(&mut self, servers: &Servers) -> Result<()> {
+    /// The lock by itself: handovers, a contest of many, the order of waiters, and requests at the servers.
+    async fn alone(&mut self, mut servers: Servers) -> Result<()> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
         let mut random = random(self.seed, "handovers");
-        let far = DISTANCES.into_iter().filter(|_| options.measures(Measure::Distance));
+        let is_far = options.measures(Measure::Distance) && self.lock.server != Server::Directory;
+        let far = DISTANCES.into_iter().filter(|_| is_far);
         for round_trip_ms in near.into_iter().chain(far) {
             self.note(&format!("handovers, {round_trip_ms} ms away"));
             let turns = if round_trip_ms < 10 { 300 } else { 100 };
             let turns = options.full_or_short(turns, 20);
-            let done = speed::handovers(servers, round_trip_ms, turns, &mut random).await?;
-            self.figures.handovers.extend(done);
+            let measure = speed::handovers(&servers, round_trip_ms, turns, &mut random);
+            self.figures.handovers.push(in_time("handovers", LONGEST, measure).await?);
         }
-        if options.measures(Measure::Fairness) {
-            self.note("waiters, one after the other");
-            self.figures.overtaken = Some(speed::overtaken(servers, self.figures.waiters).await?);
-        }
-        Ok(())
-    }
-
-    /// A contest of many, and requests at the servers.
-    async fn with_counters(&mut self) -> Result<()> {
-        let options = self.options;
-        let wants_requests = options.measures(Measure::Requests);
-        if !options.measures(Measure::Fairness) && !wants_requests {
-            return Ok(());
-        }
-        let mut servers = Servers::start(self.lock, 1, self.dir).await?;
-        for member in &mut servers.all.members {
-            member.count_requests().await?;
-        }
-        let clients = self.figures.waiters;
-        self.note(&format!("{clients} clients contend"));
-        let grants = clients * options.full_or_short(10, 2);
-        self.figures.contest = Some(speed::contest(&servers, clients, grants).await?);
-        if wants_requests {
-            self.note(&format!("{clients} clients wait"));
-            let time = Duration::from_secs(options.full_or_short(10, 1));
-            self.figures.idle_requests = speed::idle_requests(&servers, clients, time).await?;
+        if options.measures(Measure::Fairness) || options.measures(Measure::Requests) {
+            for member in &mut servers.all.members {
+                member.count_requests().await?;
+            }
+            let clients = options.full_or_short(100, 10);
+            self.note(&format!("{clients} clients contend, and wait in a row"));
+            let grants = clients * options.full_or_short(10, 2);
+            let waiting = Duration::from_secs(options.full_or_short(10, 1));
+            let contest = speed::contest(&servers, clients, grants, waiting);
+            self.figures.contest = Some(in_time("contest", LONGEST * 3, contest).await?);
         }
         servers.stop().await
     }
 
     /// What each fault does to the lock.
     async fn takeovers(&mut self) {
-        let applies = |fault: &Fault| {
-            self.options.injects(*fault) && faults::applies(*fault, self.lock.server)
-        };
-        let wanted = Fault::value_variants().iter().copied().filter(applies);
-        let wanted = wanted.filter(|_| self.options.measures(Measure::Takeover));
-        for fault in wanted.collect::<Vec<_>>() {
+        let (options, server) = (self.options, self.lock.server);
+        let applies = |fault: &&Fault| options.injects(**fault) && faults::applies(**fault, server);
+        let wanted = Fault::value_variants().iter().filter(applies);
+        for &fault in wanted.filter(|_| options.measures(Measure::Takeover)) {
             let what = format!("takeover, {}", fault.name());
             if fault == Fault::Clock && faults::fake_clock().is_none() {
-                self.figures.left_out.push(format!("{what}: libfaketime is not installed"));
+                self.note(&format!("{what}: left out, since libfaketime is not installed"));
                 continue;
             }
             let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;
@@ -224,25 +199,6 @@ impl Arena<'_> {
                 self.figures.takeovers.push(takeover);
             }
         }
-    }
-
-    /// The sale under the lock.
-    async fn speed_of_sales(&mut self, lock: LockMode) -> Result<()> {
-        let options = self.options;
-        if !options.measures(Measure::Load) && !options.measures(Measure::Burst) {
-            return Ok(());
-        }
-        let mut cluster = sale::open(lock, self.dir).await?;
-        if options.measures(Measure::Load) {
-            self.note("orders under load");
-            let requests = options.full_or_short(20_000, 200);
-            self.figures.speed = Some(sale::speed(&mut cluster, lock, requests).await?);
-        }
-        if options.measures(Measure::Burst) {
-            self.note("500 buyers for 300 units");
-            self.figures.burst_ms = Some(sale::burst(&mut cluster, lock).await?);
-        }
-        sale::close(cluster).await
     }
 
     /// What a fault of the holder does to a sale.

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::contestants::Contestant;
-use crate::articles;
+use crate::articles::Article;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
 ///
@@ -30,8 +30,8 @@ pub struct ArenaOptions {
     pub faults: Vec<Fault>,
 
     /// Only the flaws of these articles' locks, separated by commas.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(articles::names()))]
-    pub articles: Vec<String>,
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub articles: Vec<Article>,
 
     /// Trials of each fault, 1 to 10000 [default: 20, or 1 with --short; 3 for the flaws].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=10_000))]
@@ -62,13 +62,13 @@ pub enum Measure {
     Handovers,
     /// The same, with the servers of the lock 2 and 20 ms away.
     Distance,
-    /// Waiters that come one after the other, and clients that contend for a number of grants.
+    /// Clients that contend for a number of grants, and waiters that come one after the other; with `requests`.
     Fairness,
-    /// Requests at the lock's servers: for each grant, and while 100 clients wait.
+    /// Requests at the lock's servers: for each grant, and while 100 clients wait; with `fairness`.
     Requests,
-    /// Orders a second, combined and with one lock for each request.
+    /// Orders a second, combined and with one lock for each request; with `burst`.
     Load,
-    /// 500 buyers at once for 300 units, at two instances.
+    /// 500 buyers at once for 300 units, at two instances; with `load`.
     Burst,
     /// Two processes take turns, and a fault hits one of them or the servers: how long nobody is served, and
     /// whether both hold the lock at once.

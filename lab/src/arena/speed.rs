@@ -1,23 +1,22 @@
 //! A lock by itself: handovers, fairness, waits, and what they cost its servers.
 
-use std::cell::RefCell;
-use std::future::pending;
-use std::sync::Arc;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use anyhow::Result;
-use fenced_lock::{Promises, QueueView, Wake};
+use fenced_lock::{QueueView, Wake};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use parking_lot::Mutex;
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
-use testkit::wait::{in_time, until};
+use testkit::wait::until;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
 
 use super::contestants::Servers;
-use crate::clients::{Client, LockSession, proxies_to};
+use crate::clients::{Client, Clients, proxies_to};
 use crate::experiment::{float, quantile};
 
 /// The TTL: no client is to lose its lock.
@@ -29,9 +28,6 @@ const UNSEEN: Duration = Duration::from_millis(50);
 /// The time, in milliseconds, within which a lock is released: at any moment between two requests of a waiter that polls.
 const POLLS: u64 = 250;
 
-/// How long one step of a lock that works may take.
-const LONGEST_STEP: Duration = Duration::from_secs(30);
-
 /// The fewest values that have a 99th percentile.
 const ENOUGH: usize = 100;
 
@@ -41,14 +37,11 @@ const WORK: Duration = Duration::from_millis(1);
 /// How long a client waits before it gives up and asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A contest ends after this time, with fewer grants; waiters in a row must be served within it.
-const LONGEST_CONTEST: Duration = Duration::from_mins(5);
+/// A contest ends after this time, with fewer grants; handovers, and waiters in a row, must be over within it.
+pub(super) const LONGEST: Duration = Duration::from_mins(5);
 
 /// How long a queue may take until all are in it.
 const SETTLING: Duration = Duration::from_secs(2);
-
-/// Two sessions, which clients share.
-type Sessions = Vec<Box<dyn LockSession>>;
 
 /// The handovers at one distance.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -62,10 +55,14 @@ pub(super) struct Handovers {
     pub(super) p99_ms: Option<f64>,
 }
 
-/// The result of clients that all asked for the lock all the time.
+/// The result of clients that all asked for the lock all the time, and of as many that came one after the other.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Contest {
     pub(super) clients: usize,
+    /// How many of those who came one after the other were served after one that came later.
+    pub(super) overtaken: usize,
+    /// Requests a second while one client has the lock, and all of them wait.
+    pub(super) idle_requests: Option<f64>,
     pub(super) grants: usize,
     /// Jain's index. 1: all got the same number of grants. 1/clients: one got all grants. A lottery with 10 grants for each client: about 0.91.
     pub(super) jain: f64,
@@ -79,88 +76,67 @@ pub(super) struct Contest {
     pub(super) requests_per_grant: Option<f64>,
 }
 
-/// Two sessions, each with a connection of its own.
-async fn two_sessions(servers: &Servers, addresses: &[String]) -> Result<Sessions> {
-    let mut sessions: Sessions = Vec::new();
-    for _ in 0..2 {
-        sessions.push(servers.lock.open(addresses, LONG_TTL).await?);
+/// A lock that nobody else uses, and two sessions, each with a connection of its own, which its clients share.
+struct Floor {
+    sessions: [Clients; 2],
+    name: String,
+}
+
+impl Floor {
+    async fn open(servers: &Servers, addresses: &[String]) -> Result<Self> {
+        let open = || servers.lock.open(addresses, LONG_TTL);
+        let sessions = [open().await?, open().await?];
+        Ok(Self { sessions, name: format!("arena-{}", Uuid::new_v4().simple()) })
     }
-    Ok(sessions)
-}
 
-/// A client with this number, which shares one of the sessions.
-fn client(sessions: &Sessions, number: usize, name: &str) -> Result<Box<dyn Client>> {
-    sessions[number % sessions.len()].client(name)
-}
-
-async fn close(sessions: Sessions) -> Result<()> {
-    for session in sessions {
-        session.close().await?;
+    /// A client with this number, which shares one of the sessions.
+    fn client(&self, number: usize) -> Result<Box<dyn Client>> {
+        self.sessions[number % self.sessions.len()](&self.name)
     }
-    Ok(())
 }
 
-/// Handovers with the servers this round trip away, each through a proxy of its own.
+/// Handovers with the servers this round trip away, each through a proxy of its own. Two sessions take turns: each one
+/// releases the lock when the other one waits for it, and asks again when that one has it. A handover takes from the
+/// release that is sent to the grant.
 pub(super) async fn handovers(
     servers: &Servers,
     round_trip_ms: u64,
     turns: usize,
     random: &mut SplitMix64,
-) -> Result<Option<Handovers>> {
+) -> Result<Handovers> {
     let (proxies, addresses) = proxies_to(&servers.all.addresses()).await?;
-    if round_trip_ms > 0 && proxies.is_empty() {
-        return Ok(None);
-    }
-    let sessions = two_sessions(servers, &addresses).await?;
+    let floor = Floor::open(servers, &addresses).await?;
     for proxy in &proxies {
         proxy.delay(Duration::from_millis(round_trip_ms) / 2);
     }
-    let promises = servers.lock.promises(&addresses)?;
-    let millis = take_turns(&sessions, turns, promises, random).await?;
-    close(sessions).await?;
-    let percentile = |percent| quantile(millis.iter().copied(), percent);
-    Ok(Some(Handovers {
-        round_trip_ms,
-        turns: millis.len(),
-        p50_ms: percentile(50).unwrap_or_default(),
-        p99_ms: percentile(99).filter(|_| millis.len() >= ENOUGH),
-    }))
-}
-
-/// Two sessions take turns: each one releases the lock when the other one waits for it, and asks again when that one
-/// has it. Returns the time of each handover in milliseconds: from the release that is sent to the grant.
-async fn take_turns(
-    sessions: &Sessions,
-    turns: usize,
-    promises: Promises,
-    random: &mut SplitMix64,
-) -> Result<Vec<f64>> {
-    const NAME: &str = "arena-turns";
+    let promises = servers.promises;
     let mut millis = Vec::new();
-    let (mut looking, mut holder) = (client(sessions, 0, NAME)?, client(sessions, 0, NAME)?);
-    bounded("the first grant", holder.lock()).await?;
+    let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
+    holder.lock().await?;
     for turn in 0..turns {
-        let mut next = client(sessions, turn + 1, NAME)?;
-        let mut asking = JoinSet::new();
-        asking.spawn(async move {
+        let mut next = floor.client(turn + 1)?;
+        let asking = AbortOnDropHandle::new(tokio::spawn(async move {
             next.lock().await?;
             anyhow::Ok((next, Instant::now()))
-        });
+        }));
         until_queued(&mut *looking, 2, promises.queue).await?;
         if promises.wake == Wake::Polled {
             sleep(millis_below(POLLS, random)).await;
         }
         let released_at = Instant::now();
-        bounded("a release", holder.unlock()).await?;
-        let granted = bounded("a handover", async {
-            asking.join_next().await.expect("one client was spawned")?
-        });
+        holder.unlock().await?;
         let granted_at;
-        (holder, granted_at) = granted.await?;
+        (holder, granted_at) = asking.await??;
         millis.push(granted_at.saturating_duration_since(released_at).as_secs_f64() * 1e3);
     }
-    bounded("a release", holder.unlock()).await?;
-    Ok(millis)
+    holder.unlock().await?;
+    let percentile = |percent| quantile(millis.iter().copied(), percent);
+    Ok(Handovers {
+        round_trip_ms,
+        turns: millis.len(),
+        p50_ms: percentile(50).unwrap_or_default(),
+        p99_ms: percentile(99).filter(|_| millis.len() >= ENOUGH),
+    })
 }
 
 /// Waits until so many claims are in the queue, or for as long as that takes if it cannot be seen.
@@ -170,91 +146,76 @@ async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) 
         return Ok(());
     }
     let queued = async || Ok(looking.queue_length().await? >= claims);
-    until("a claim is in the queue", LONGEST_STEP, queued).await
+    until("a claim is in the queue", LONGEST, queued).await
 }
 
-/// Waits for a step of a lock that works.
-async fn bounded<T>(what: &'static str, step: impl Future<Output = Result<T>>) -> Result<T> {
-    in_time(what, LONGEST_STEP, step).await
-}
-
-/// How many of these waiters, which come one after the other, are served after one that came later.
-pub(super) async fn overtaken(servers: &Servers, waiters: usize) -> Result<usize> {
-    const NAME: &str = "arena-fairness";
-    let addresses = servers.all.addresses();
-    let view = servers.lock.promises(&addresses)?.queue;
-    let sessions = two_sessions(servers, &addresses).await?;
-    let (mut looking, mut holder) = (client(&sessions, 0, NAME)?, client(&sessions, 0, NAME)?);
-    bounded("the first grant", holder.lock()).await?;
-    let served = Arc::new(Mutex::new(Vec::new()));
+/// How many of these waiters, which come one after the other, are served after one that came later; and the requests a
+/// second while one client holds the lock and all of them wait.
+async fn waiters_in_row(
+    servers: &Servers,
+    waiters: usize,
+    time: Duration,
+) -> Result<(usize, Option<f64>)> {
+    let floor = Floor::open(servers, &servers.all.addresses()).await?;
+    let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
+    holder.lock().await?;
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
-        let (mut client, served) = (client(&sessions, number, NAME)?, Arc::clone(&served));
+        let mut client = floor.client(number)?;
         tasks.spawn(async move {
             client.lock().await?;
-            served.lock().push(number);
-            client.unlock().await
+            let granted = Instant::now();
+            client.unlock().await?;
+            Ok((granted, number))
         });
-        until_queued(&mut *looking, number + 2, view).await?;
+        until_queued(&mut *looking, number + 2, servers.promises.queue).await?;
     }
-    bounded("a release", holder.unlock()).await?;
-    let all = async {
-        while let Some(ended) = tasks.join_next().await {
-            ended??;
-        }
-        anyhow::Ok(())
-    };
-    in_time("all waiters are served", LONGEST_CONTEST, all).await?;
-    close(sessions).await?;
-    let served = served.lock();
-    let is_late =
-        |(place, number): (usize, &usize)| served[..place].iter().any(|other| other > number);
-    Ok(served.iter().enumerate().filter(|served| is_late(*served)).count())
+    sleep(SETTLING).await;
+    let ((), requests) = requests_during(servers, sleep(time)).await;
+    holder.unlock().await?;
+    let served = tasks.join_all().await.into_iter();
+    let mut served = served.collect::<Result<Vec<_>>>()?;
+    served.sort_unstable();
+    let is_late = |place: &usize| served[..*place].iter().any(|other| other.1 > served[*place].1);
+    let overtaken = (0..served.len()).filter(is_late).count();
+    Ok((overtaken, requests.map(|requests| requests / time.as_secs_f64())))
 }
 
-/// What the clients of a contest got, and how long they waited.
-struct Waits {
-    /// Since when each client waits, if it does.
-    since: Vec<Option<Instant>>,
-    grants: Vec<u32>,
-    millis: Vec<f64>,
-    gave_up: usize,
-}
+/// Writes down how long a client waited, also if it waits still at the end.
+struct Wait<'a>(Instant, &'a RefCell<Vec<f64>>);
 
-impl Waits {
-    /// A client does not wait any more. One that waits still at the end counts as well.
-    fn note(&mut self, client: usize) {
-        let waited = self.since[client].take().map(|since| since.elapsed().as_secs_f64() * 1e3);
-        self.millis.extend(waited);
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.1.borrow_mut().push(self.0.elapsed().as_secs_f64() * 1e3);
     }
 }
 
-/// Clients ask for the lock all the time, until there were so many grants.
-pub(super) async fn contest(servers: &Servers, clients: usize, grants: usize) -> Result<Contest> {
-    const NAME: &str = "arena-contest";
-    let sessions = two_sessions(servers, &servers.all.addresses()).await?;
-    let waits = RefCell::new(Waits {
-        since: vec![None; clients],
-        grants: vec![0; clients],
-        millis: Vec::new(),
-        gave_up: 0,
-    });
+/// Clients ask for the lock all the time, until there were so many grants. After that they wait in a row, all of them
+/// for this time.
+pub(super) async fn contest(
+    servers: &Servers,
+    clients: usize,
+    grants: usize,
+    waiting: Duration,
+) -> Result<Contest> {
+    let floor = Floor::open(servers, &servers.all.addresses()).await?;
+    let (waits, each) = (RefCell::default(), RefCell::new(vec![0_u32; clients]));
+    let gave_up = Cell::new(0);
     let contend = async |number: usize| {
-        let mut lock = client(&sessions, number, NAME)?;
+        let mut lock = floor.client(number)?;
         loop {
-            waits.borrow_mut().since[number] = Some(Instant::now());
+            let wait = Wait(Instant::now(), &waits);
             // a client that gives up asks again: its wait counts from the first time
             let granted = loop {
                 match timeout(PATIENCE, lock.lock()).await {
                     Ok(granted) => break granted,
-                    Err(_) => waits.borrow_mut().gave_up += 1,
+                    Err(_) => gave_up.set(gave_up.get() + 1),
                 }
             };
             granted?;
-            waits.borrow_mut().note(number);
-            waits.borrow_mut().grants[number] += 1;
-            let all: u32 = waits.borrow().grants.iter().sum();
-            if usize::try_from(all).is_ok_and(|all| all >= grants) {
+            drop(wait);
+            each.borrow_mut()[number] += 1;
+            if float(each.borrow().iter().sum::<u32>()) >= float(grants) {
                 return lock.unlock().await;
             }
             sleep(WORK).await;
@@ -263,77 +224,40 @@ pub(super) async fn contest(servers: &Servers, clients: usize, grants: usize) ->
     };
     // the first one that ends has seen enough grants
     let mut contending: FuturesUnordered<_> = (0..clients).map(contend).collect();
-    let ended = timeout(LONGEST_CONTEST, contending.next());
-    let (ended, requests) = requests_during(servers, async { Ok(ended.await) }).await?;
+    let ended = timeout(LONGEST, contending.next());
+    let (ended, requests) = requests_during(servers, ended).await;
     if let Ok(Some(ended)) = ended {
         ended?;
     }
     drop(contending);
-    let mut waits = waits.into_inner();
-    (0..clients).for_each(|client| waits.note(client));
-    close(sessions).await?;
-    let Waits { grants: each, millis, gave_up, .. } = waits;
+    let (overtaken, idle_requests) = waiters_in_row(servers, clients, waiting).await?;
+    let (millis, each) = (waits.into_inner(), each.into_inner());
     let sum: f64 = each.iter().copied().map(f64::from).sum();
     let squares: f64 = each.iter().map(|grants| f64::from(*grants).powi(2)).sum();
     let percentile = |percent| quantile(millis.iter().copied(), percent).unwrap_or_default();
     Ok(Contest {
         clients,
+        overtaken,
+        idle_requests,
         grants: each.iter().sum::<u32>() as usize,
         jain: sum * sum / (squares * float(clients)).max(1.0),
         wait_p50_ms: percentile(50),
         wait_p99_ms: percentile(99),
         longest_wait_ms: percentile(100),
-        gave_up,
+        gave_up: gave_up.get(),
         requests_per_grant: requests.map(|requests| requests / sum),
     })
 }
 
-/// Requests a second while one client holds the lock and these wait for it.
-pub(super) async fn idle_requests(
-    servers: &Servers,
-    waiters: usize,
-    time: Duration,
-) -> Result<Option<f64>> {
-    const NAME: &str = "arena-idle";
-    let sessions = two_sessions(servers, &servers.all.addresses()).await?;
-    let mut holder = client(&sessions, 0, NAME)?;
-    holder.lock().await?;
-    let mut tasks = JoinSet::new();
-    for waiter in 0..waiters {
-        let mut client = client(&sessions, waiter, NAME)?;
-        tasks.spawn(async move {
-            client.lock().await?;
-            pending::<Result<()>>().await
-        });
-    }
-    sleep(SETTLING).await;
-    let passed = async {
-        sleep(time).await;
-        Ok(())
-    };
-    let ((), requests) = requests_during(servers, passed).await?;
-    // a client that waits does not end
-    if let Some(ended) = tasks.try_join_next() {
-        ended??;
-    }
-    tasks.shutdown().await;
-    holder.unlock().await?;
-    close(sessions).await?;
-    Ok(requests.map(|requests| requests / time.as_secs_f64()))
-}
-
 /// Takes a step, and returns how many requests the servers got meanwhile, if they count them.
-async fn requests_during<T>(
-    servers: &Servers,
-    step: impl Future<Output = Result<T>>,
-) -> Result<(T, Option<f64>)> {
+async fn requests_during<T>(servers: &Servers, step: impl Future<Output = T>) -> (T, Option<f64>) {
     let first = servers.requests().await;
     let before = servers.requests().await;
-    let done = step.await?;
+    let done = step.await;
     let after = servers.requests().await;
     // the question is a request as well
     let counted = || Some(float((after? + first?).saturating_sub(2 * before?)));
-    Ok((done, counted()))
+    (done, counted())
 }
 
 /// A number of milliseconds below `limit`.

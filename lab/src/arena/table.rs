@@ -7,8 +7,8 @@ use fenced_lock::{Clock, Ends, Promises, TokenLife, Wake};
 
 use super::faults::Takeover;
 use super::options::Fault;
-use super::sale::{Oversold, Speed};
-use super::speed::{Contest, Handovers};
+use super::sale::Oversold;
+use super::speed::Handovers;
 use super::{Figures, Results};
 use crate::articles;
 use crate::experiment::{figure, float, rows, section};
@@ -43,9 +43,6 @@ pub(super) fn text(results: &Results) -> String {
         for fault in &one.faults {
             let _ = writeln!(text, "FAULT under {}: {fault}", one.lock);
         }
-        for what in &one.left_out {
-            let _ = writeln!(text, "LEFT OUT under {}: {what}", one.lock);
-        }
     }
     text
 }
@@ -65,26 +62,17 @@ fn promises(all: &[Figures]) -> String {
 
 /// What a lock depends on.
 fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
-    let mut all = Vec::new();
-    if lock.starts_with("postgres") {
+    let all = [
         // the tokens are as durable as this
-        all.push("fsync, and a synchronous standby");
-    }
-    if ends == Ends::Lease(Clock::Wall) {
-        all.push("the server's wall clock");
-    }
-    match token {
-        TokenLife::Volatile => all.push("writes that survive a failover"),
-        TokenLife::Durable => {}
-        _ => all.push("another fence"),
-    }
-    if wake == Wake::ServerWait {
-        all.push("a connection for each waiter");
-    }
-    if ends == Ends::Process {
-        all.push("one machine");
-    }
-    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
+        (lock.starts_with("postgres"), "fsync, and a synchronous standby"),
+        (ends == Ends::Lease(Clock::Wall), "the server's wall clock"),
+        (token == TokenLife::Volatile, "writes that survive a failover"),
+        (token == TokenLife::None, "another fence"),
+        (wake == Wake::ServerWait, "a connection for each waiter"),
+        (ends == Ends::Process, "one machine"),
+    ];
+    let needed: Vec<_> = all.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
+    if needed.is_empty() { "-".to_owned() } else { needed.join(", ") }
 }
 
 fn handovers(all: &[Figures]) -> String {
@@ -104,37 +92,32 @@ fn handovers(all: &[Figures]) -> String {
 fn fairness(all: &[Figures]) -> String {
     let head = "lock | overtaken | Jain's index | wait p50 ms | p99 ms | longest ms | gave up \
                 | requests for a grant | requests/s, all waiting";
-    let measured = all.iter().filter(|one| one.overtaken.is_some() || one.contest.is_some());
     let row = |one: &Figures| {
-        let contest = one.contest.as_ref();
-        let of = |value: fn(&Contest) -> f64| or_dash(contest.map(value));
-        let waiters = one.waiters;
-        [
+        let it = one.contest.as_ref()?;
+        Some([
             one.lock.to_owned(),
-            one.overtaken.map_or("-".to_owned(), |count| format!("{count} of {waiters}")),
-            of(|contest| contest.jain),
-            of(|contest| contest.wait_p50_ms),
-            of(|contest| contest.wait_p99_ms),
-            of(|contest| contest.longest_wait_ms),
-            contest.map_or("-".to_owned(), |contest| contest.gave_up.to_string()),
-            or_dash(contest.and_then(|contest| contest.requests_per_grant)),
-            or_dash(one.idle_requests),
-        ]
+            format!("{} of {}", it.overtaken, it.clients),
+            figure(it.jain),
+            figure(it.wait_p50_ms),
+            figure(it.wait_p99_ms),
+            figure(it.longest_wait_ms),
+            it.gave_up.to_string(),
+            or_dash(it.requests_per_grant),
+            or_dash(it.idle_requests),
+        ])
     };
-    rows(head, measured.map(row))
+    rows(head, all.iter().filter_map(row))
 }
 
 fn speed(all: &[Figures]) -> String {
     let head = "lock | orders/s, combined | orders/s, a lock for each | handovers/s \
                 | 500 buyers, 300 units: ms";
-    let measured = all.iter().filter(|one| one.speed.is_some() || one.burst_ms.is_some());
     let row = |one: &Figures| {
-        let of = |value: fn(Speed) -> f64| or_dash(one.speed.map(value));
-        let [combined, single] = [of(|speed| speed.combined), of(|speed| speed.single)];
-        let handovers = of(|speed| speed.handovers);
-        [one.lock.to_owned(), combined, single, handovers, or_dash(one.burst_ms)]
+        let it = one.speed?;
+        let [combined, single] = [figure(it.combined), figure(it.single)];
+        Some([one.lock.to_owned(), combined, single, figure(it.handovers), figure(it.burst_ms)])
     };
-    rows(head, measured.map(row))
+    rows(head, all.iter().filter_map(row))
 }
 
 fn takeovers(all: &[Figures]) -> String {

@@ -6,7 +6,7 @@
 //! has bought, a process dies between two commands of its choice, and a wrong clock is the client's own. Where nobody can
 //! buy, the servers are asked why; a story that went another way is an error, not a flaw.
 //!
-//! `ARTICLES` has them all: a lock, and the accidents that show its flaws. `story` tells any of them.
+//! `FLAWS` has them all: a lock, its flaw, and the accident that shows it. `story` tells any of them.
 
 mod database;
 mod etcd;
@@ -19,14 +19,26 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use demo::locks::LockMode;
-use futures_util::future::BoxFuture;
 use serde::Serialize;
 use testkit::wait::in_time;
 
-pub(crate) use self::redis::{SetNx, connect};
+use self::Article::{
+    DatabaseForUpdate, DatabaseRow, EtcdLockCall, EtcdOwnKey, RedisGetset, RedisOwnClock,
+    RedisSetNx, RedisSetex, RedisSetnxExpire, Redlock, Zookeeper,
+};
+use self::database::Row;
+use self::etcd::LeasedKey;
+use self::redis::RsLock;
+pub(crate) use self::redis::{OneKey, connect};
 pub use self::shop::Ending;
-use self::story::{Accident, Servers, Side};
+use self::story::Accident::{
+    self, ClockJump, Cut, FailOver, Freeze, HolderDies, LateRelease, Outage, Restart, Sweep,
+    TimePasses, Unreachable, WaiterDies, WaiterLosesLease,
+};
+use self::story::Servers;
+use self::zookeeper::SequentialNode;
 use crate::clients::Client;
 use crate::experiment::{note, rows};
 
@@ -40,26 +52,73 @@ A row: `make arena ARGS='--only flaws --articles NAME'`
 Both sides of a redlock row are Redlock, which has no tokens: the store's own fence alone makes the difference.
 ";
 
-type Opened<'a> = BoxFuture<'a, Result<Box<dyn Client>>>;
+/// A lock of articles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Article {
+    /// `SET NX PX`, and a release that compares the value.
+    RedisSetNx,
+    /// `SETNX`, then `EXPIRE`.
+    RedisSetnxExpire,
+    /// `SETEX`.
+    RedisSetex,
+    /// `SET NX PX`, and a release by the holder's own clock.
+    RedisOwnClock,
+    /// `SETNX` and `GETSET` with time stamps.
+    RedisGetset,
+    /// The crate `rslock`.
+    Redlock,
+    /// Sequential nodes, and who is notified has the lock.
+    Zookeeper,
+    /// A row with a unique name, and a sweeper.
+    DatabaseRow,
+    /// `SELECT .. FOR UPDATE`.
+    DatabaseForUpdate,
+    /// A lease that is renewed once, and etcd's `Lock` call.
+    EtcdLockCall,
+    /// A key for each client, which watches its predecessor.
+    EtcdOwnKey,
+}
 
-/// A lock of articles, and its flaws.
-struct Article {
-    lock: &'static str,
+impl Article {
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
     /// The lock of `fenced-lock` on the same kind of server.
-    ours: LockMode,
-    open: for<'a> fn(&'a Part) -> Opened<'a>,
-    /// Each flaw in words, and the accident that shows it.
-    flaws: &'static [(&'static str, Accident)],
+    fn ours(self) -> LockMode {
+        match self {
+            Redlock => LockMode::Redlock,
+            Zookeeper => LockMode::ZooKeeper,
+            DatabaseRow | DatabaseForUpdate => LockMode::Postgres,
+            EtcdLockCall | EtcdOwnKey => LockMode::Etcd,
+            _ => LockMode::Redis,
+        }
+    }
 }
 
 /// A client of an article's lock, and what becomes of it.
-struct Part {
+struct Part<'a> {
+    article: Article,
     role: Role,
     accident: Accident,
     /// The addresses of the servers.
     at: Vec<String>,
     /// The name of the lock.
-    lock: String,
+    lock: &'a str,
+}
+
+impl Part<'_> {
+    async fn open(&self) -> Result<Box<dyn Client>> {
+        Ok(match self.article {
+            Redlock => Box::new(RsLock::of(self)),
+            Zookeeper => Box::new(SequentialNode::open(self).await?),
+            DatabaseRow | DatabaseForUpdate => Box::new(Row::open(self).await?),
+            EtcdLockCall | EtcdOwnKey => Box::new(LeasedKey::open(self).await?),
+            _ => Box::new(OneKey::open(self).await?),
+        })
+    }
 }
 
 /// What a client does in a story.
@@ -73,120 +132,50 @@ enum Role {
     Second,
 }
 
-const ARTICLES: [Article; 11] = [
-    Article {
-        lock: "redis-set-nx",
-        ours: LockMode::Redis,
-        open: |part| Box::pin(redis::set_nx(part)),
-        flaws: &[
-            ("the holder is paused past the TTL", Accident::Freeze),
-            ("a replica takes over before it has the lock", Accident::FailOver),
-        ],
-    },
-    Article {
-        lock: "redis-setnx-expire",
-        ours: LockMode::Redis,
-        open: |part| Box::pin(redis::setnx_expire(part)),
-        flaws: &[("the client dies between the two commands", Accident::HolderDies)],
-    },
-    Article {
-        lock: "redis-setex",
-        ours: LockMode::Redis,
-        open: |part| Box::pin(redis::setex(part)),
-        flaws: &[("it overwrites: everybody gets the lock", Accident::None)],
-    },
-    Article {
-        lock: "redis-own-clock",
-        ours: LockMode::Redis,
-        open: |part| Box::pin(redis::own_clock(part)),
-        flaws: &[(
-            "the holder's clock is set back: it deletes its successor's lock",
-            Accident::LateRelease,
-        )],
-    },
-    Article {
-        lock: "redis-getset",
-        ours: LockMode::Redis,
-        open: |part| Box::pin(redis::getset(part)),
-        flaws: &[
-            ("a client with a fast clock takes a live lock", Accident::None),
-            (
-                "a loser whose clock is an hour fast moves the expiry of a winner that dies",
-                Accident::HolderDies,
-            ),
-        ],
-    },
-    Article {
-        lock: "redlock",
-        ours: LockMode::Redlock,
-        open: |part| Box::pin(async { Ok(redis::redlock(part)) }),
-        flaws: &[
-            ("the holder is paused past the TTL", Accident::Freeze),
-            ("the clock of a node jumps", Accident::ClockJump),
-            ("a node without persistence is started again", Accident::Restart),
-        ],
-    },
-    Article {
-        lock: "zookeeper",
-        ours: LockMode::ZooKeeper,
-        open: |part| Box::pin(zookeeper::sequential_node(part)),
-        flaws: &[
-            (
-                "a waiter dies: the one behind it is notified, and counts that as the lock",
-                Accident::WaiterDies,
-            ),
-            ("the session is lost, and the holder is not told", Accident::Freeze),
-        ],
-    },
-    Article {
-        lock: "database-row",
-        ours: LockMode::Postgres,
-        open: |part| Box::pin(database::unique_row(part)),
-        flaws: &[
-            ("the sweeper deletes the row of a holder that works for longer", Accident::Sweep),
-            ("DELETE by name alone deletes the successor's row", Accident::LateRelease),
-        ],
-    },
-    Article {
-        lock: "database-for-update",
-        ours: LockMode::Postgres,
-        open: |part| Box::pin(database::for_update(part)),
-        flaws: &[
-            ("the connection dies, and with it the lock: the holder is not told", Accident::Cut),
-            ("a client that is paused holds the row", Accident::HolderDies),
-        ],
-    },
-    Article {
-        lock: "etcd-lock-call",
-        ours: LockMode::Etcd,
-        open: |part| Box::pin(etcd::lock_call(part)),
-        flaws: &[
-            (
-                "one renewal at 80 % of the TTL: if it is lost, so is the lease, and the holder is not told",
-                Accident::Outage,
-            ),
-            (
-                "lock() swallows its errors: who does not reach etcd sells without the lock",
-                Accident::Unreachable,
-            ),
-        ],
-    },
-    Article {
-        lock: "etcd-own-key",
-        ours: LockMode::Etcd,
-        open: |part| Box::pin(etcd::own_key(part)),
-        flaws: &[(
-            "a waiter's lease ends, and nobody checks it after the wait",
-            Accident::WaiterLosesLease,
-        )],
-    },
+/// Each flaw: the lock, the flaw in words, and the accident that shows it. Locks on the same servers follow each other.
+const FLAWS: [(Article, &str, Accident); 19] = [
+    (RedisSetNx, "the holder is paused past the TTL", Freeze),
+    (RedisSetNx, "a replica takes over before it has the lock", FailOver),
+    (RedisSetnxExpire, "the client dies between the two commands", HolderDies),
+    (RedisSetex, "it overwrites: everybody gets the lock", TimePasses),
+    (RedisOwnClock, "the holder's clock is set back: it deletes its successor's lock", LateRelease),
+    (RedisGetset, "a client with a fast clock takes a live lock", TimePasses),
+    (
+        RedisGetset,
+        "a loser whose clock is an hour fast moves the expiry of a winner that dies",
+        HolderDies,
+    ),
+    (Redlock, "the holder is paused past the TTL", Freeze),
+    (Redlock, "the clock of a node jumps", ClockJump),
+    (Redlock, "a node without persistence is started again", Restart),
+    (
+        Zookeeper,
+        "a waiter dies: the one behind it is notified, and counts that as the lock",
+        WaiterDies,
+    ),
+    (Zookeeper, "the session is lost, and the holder is not told", Freeze),
+    (DatabaseRow, "the sweeper deletes the row of a holder that works for longer", Sweep),
+    (DatabaseRow, "DELETE by name alone deletes the successor's row", LateRelease),
+    (DatabaseForUpdate, "the connection dies, and with it the lock: the holder is not told", Cut),
+    (DatabaseForUpdate, "a client that is paused holds the row", HolderDies),
+    (
+        EtcdLockCall,
+        "one renewal at 80 % of the TTL: if it is lost, so is the lease, and the holder is not told",
+        Outage,
+    ),
+    (
+        EtcdLockCall,
+        "lock() swallows its errors: who does not reach etcd sells without the lock",
+        Unreachable,
+    ),
+    (EtcdOwnKey, "a waiter's lease ends, and nobody checks it after the wait", WaiterLosesLease),
 ];
 
 /// The trials of a flaw.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shown {
     /// The article's lock.
-    pub lock: &'static str,
+    pub lock: Article,
     /// What goes wrong.
     pub flaw: &'static str,
     /// How each trial ended under the article's lock, and under ours.
@@ -203,40 +192,32 @@ impl Shown {
     }
 }
 
-/// The locks, by their names.
-pub fn names() -> [&'static str; ARTICLES.len()] {
-    ARTICLES.map(|article| article.lock)
-}
-
 /// Runs each story of the wanted locks `trials` times. Leaves out the locks whose server is not installed.
 ///
 /// # Errors
 /// When a server fails, or a client.
-pub async fn shown(wanted: impl Fn(&str) -> bool, trials: u32) -> Result<Vec<Shown>> {
+pub async fn shown(wanted: impl Fn(Article) -> bool, trials: u32) -> Result<Vec<Shown>> {
     let mut all = Vec::new();
-    let wanted: Vec<_> = ARTICLES.iter().filter(|article| wanted(article.lock)).collect();
-    // those on the same servers one after the other
-    for articles in wanted.chunk_by(|one, next| one.ours == next.ours) {
-        let ours = articles[0].ours;
+    let wanted: Vec<_> = FLAWS.into_iter().filter(|(article, ..)| wanted(*article)).collect();
+    for flaws in wanted.chunk_by(|one, next| one.0.ours() == next.0.ours()) {
+        let ours = flaws[0].0.ours();
         if let Some(missing) = ours.server().missing() {
             note(&format!("{missing}: its locks are left out, since it is not installed"));
             continue;
         }
         // boxed, as it is large
         let mut servers = Box::pin(Servers::start(ours)).await?;
-        for article in articles {
-            for &(what, accident) in article.flaws {
-                note(&format!("{}: {what}", article.lock));
-                let mut tell = async |side| {
-                    let story = Box::pin(servers.run(accident, side));
-                    in_time("a story ends", LONGEST_STORY, story).await
-                };
-                let mut endings = Vec::new();
-                for _ in 0..trials {
-                    endings.push([tell(Side::Article(article)).await?, tell(Side::Ours).await?]);
-                }
-                all.push(Shown { lock: article.lock, flaw: what, trials: endings });
+        for &(lock, flaw, accident) in flaws {
+            note(&format!("{}: {flaw}", lock.name()));
+            let mut tell = async |article| {
+                let story = Box::pin(servers.tell(accident, article));
+                in_time("a story ends", LONGEST_STORY, story).await
+            };
+            let mut endings = Vec::new();
+            for _ in 0..trials {
+                endings.push([tell(Some(lock)).await?, tell(None).await?]);
             }
+            all.push(Shown { lock, flaw, trials: endings });
         }
         servers.stop().await.context("a server does not stop")?;
     }
@@ -250,7 +231,7 @@ pub fn table(all: &[Shown]) -> String {
         let ((article, ends), (ours, ours_ends)) = (shown.in_words(0), shown.in_words(1));
         let of = |count: usize| format!("{count} of {}", shown.trials.len());
         let ours = if ours == 0 { ours_ends } else { format!("{ours_ends} (in {})", of(ours)) };
-        [shown.lock.to_owned(), shown.flaw.to_owned(), ends, of(article), ours]
+        [shown.lock.name(), shown.flaw.to_owned(), ends, of(article), ours]
     };
     rows(head, all.iter().map(row))
 }

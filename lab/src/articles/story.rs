@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::redis::connect;
 use super::shop::{Ending, LOCK, Shop};
 use super::{Article, Part, Role, database};
-use crate::clients::{Client, LockSession as _, proxies_to};
+use crate::clients::{Client, clients_of, proxies_to};
 
 /// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,8 +37,7 @@ const OUTAGE: Duration = Duration::from_millis(400);
 /// What happens while the first client has the lock, unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accident {
-    /// Time passes.
-    None,
+    TimePasses,
     /// Its process is paused.
     Freeze,
     /// Its connections die.
@@ -65,13 +64,6 @@ pub(super) enum Accident {
     WaiterLosesLease,
 }
 
-/// The lock of a story.
-#[derive(Clone, Copy)]
-pub(super) enum Side<'a> {
-    Article(&'a Article),
-    Ours,
-}
-
 /// The servers of some locks, and the stock's Redis.
 pub(super) struct Servers {
     dir: OwnedDir,
@@ -80,7 +72,7 @@ pub(super) struct Servers {
     lock: LockServers,
 }
 
-/// A client, and its connections to the servers.
+/// A client, and its connections to the servers. While their proxies hold everything up, its process is paused.
 struct Actor {
     client: Arc<Mutex<Box<dyn Client>>>,
     /// If it asked for the lock already.
@@ -114,12 +106,9 @@ impl Actor {
         self.client.lock().await.unlock().await
     }
 
-    fn freeze(&self) {
-        self.proxies.iter().for_each(Proxy::freeze);
-    }
-
-    fn release(&self) {
-        self.proxies.iter().for_each(Proxy::release);
+    /// Does this to all of its connections.
+    fn connections(&self, change: fn(&Proxy)) {
+        self.proxies.iter().for_each(change);
     }
 }
 
@@ -146,68 +135,66 @@ impl Servers {
         self.dir.remove().await
     }
 
-    /// Runs one story.
-    pub(super) async fn run(&mut self, accident: Accident, side: Side<'_>) -> Result<Ending> {
+    /// Tells one story, under the article's lock or under ours.
+    pub(super) async fn tell(
+        &mut self,
+        accident: Accident,
+        article: Option<Article>,
+    ) -> Result<Ending> {
         // of three units one is sold before, so that the fence knows the cluster of the tokens
-        let stock = if accident == Accident::FailOver { 3 } else { 1 };
-        let shop = Shop::open(&self.stock, stock).await?;
-        let pair = match accident {
-            Accident::FailOver => Some(ReplicatedRedis::start_in(&self.dir, in_memory()).await?),
-            _ => None,
+        let (stock, pair) = match accident {
+            Accident::FailOver => {
+                (3, Some(ReplicatedRedis::start_in(&self.dir, in_memory()).await?))
+            }
+            _ => (1, None),
         };
-        Story { servers: self, accident, side, shop, pair }.run().await
+        let shop = Shop::open(&self.stock, stock).await?;
+        Story { servers: self, accident, article, shop, pair }.tell().await
     }
 }
 
 struct Story<'a> {
     servers: &'a mut Servers,
     accident: Accident,
-    side: Side<'a>,
+    /// `None`: under our lock.
+    article: Option<Article>,
     shop: Shop,
     /// In place of the servers, if there is a failover.
     pair: Option<ReplicatedRedis>,
 }
 
 impl Story<'_> {
-    async fn run(mut self) -> Result<Ending> {
+    async fn tell(mut self) -> Result<Ending> {
         let mut early = None;
         if matches!(self.accident, Accident::LateRelease | Accident::WaiterLosesLease) {
-            let mut actor = self.actor(Role::Early).await?;
-            actor.lock().await?;
-            early = Some(actor);
+            early.insert(self.actor(Role::Early).await?).lock().await?;
         }
         let (mut first, mut second) =
             (self.actor(Role::First).await?, self.actor(Role::Second).await?);
         let mut middle = None;
-        match self.accident {
-            Accident::HolderDies => {
-                first.lock().await?;
-                first.freeze();
-                return self.next_buys(second).await;
-            }
-            Accident::LateRelease => {
-                early.as_ref().inspect(|early| early.freeze());
+        match (self.accident, &early) {
+            (Accident::LateRelease, Some(early)) => {
+                early.connections(Proxy::freeze);
                 self.sweep().await?;
             }
-            Accident::Unreachable => second.proxies.iter().for_each(Proxy::refuse),
-            Accident::FailOver => {
+            (Accident::Unreachable, _) => second.connections(Proxy::refuse),
+            (Accident::FailOver, _) => {
                 let token = first.lock().await?;
                 self.shop.buy(token).await?;
                 first.unlock().await?;
             }
-            Accident::WaiterDies => {
+            (Accident::WaiterDies, _) => {
                 let looking = self.actor(Role::Middle).await?;
                 first.ask(&looking, 1).await?;
                 middle.insert(self.actor(Role::Middle).await?).ask(&looking, 2).await?;
                 second.ask(&looking, 3).await?;
             }
-            Accident::WaiterLosesLease => {
-                let early = early.take().expect("it has the lock");
-                first.ask(&early, 2).await?;
-                first.freeze();
+            (Accident::WaiterLosesLease, Some(early)) => {
+                first.ask(early, 2).await?;
+                first.connections(Proxy::freeze);
                 early.sees(1).await?;
-                second.ask(&early, 2).await?;
-                first.release();
+                second.ask(early, 2).await?;
+                first.connections(Proxy::release);
                 early.unlock().await?;
             }
             _ => {}
@@ -217,6 +204,18 @@ impl Story<'_> {
         }
         // a buyer without the lock does not buy
         let held = first.lock().await;
+        if self.accident == Accident::HolderDies {
+            held?;
+            first.connections(Proxy::freeze);
+            // who is not granted the lock looks at the servers: an error if that is not the flaw of the story
+            match timeout(PATIENCE, second.lock()).await {
+                Ok(token) => self.shop.buy(token?).await?,
+                Err(_) => {
+                    self.shop.ending.stuck = Some(second.client.lock().await.why_locked().await?);
+                }
+            }
+            return Ok(self.shop.ending);
+        }
         let seen = self.shop.read().await?;
         drop(middle);
         self.cause_accident(&first, early).await?;
@@ -243,20 +242,20 @@ impl Story<'_> {
     /// Causes the accident while the first client has the lock.
     async fn cause_accident(&mut self, first: &Actor, early: Option<Actor>) -> Result<()> {
         match self.accident {
-            Accident::Freeze => first.freeze(),
-            Accident::Cut => first.proxies.iter().for_each(Proxy::cut),
+            Accident::Freeze => first.connections(Proxy::freeze),
+            Accident::Cut => first.connections(Proxy::cut),
             Accident::Outage => {
                 sleep(OUTAGE_AFTER).await;
-                first.proxies.iter().for_each(Proxy::refuse);
+                first.connections(Proxy::refuse);
                 sleep(OUTAGE).await;
                 let fails = async || anyhow::Ok(first.client.lock().await.has_noticed_outage());
                 until("a renewal fails", START_TIMEOUT, fails).await?;
-                first.proxies.iter().for_each(Proxy::accept);
+                first.connections(Proxy::accept);
             }
             Accident::Sweep => self.sweep().await?,
             Accident::LateRelease => {
                 if let Some(early) = early {
-                    early.release();
+                    early.connections(Proxy::release);
                     // an error: the lock was lost
                     drop(early.unlock().await);
                 }
@@ -279,63 +278,46 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// After the holder has died, or seems to have: the next one tries to buy, for 5 s. If it is not granted the lock,
-    /// it looks at the servers, and says why; an error if that is not the flaw of the story.
-    async fn next_buys(mut self, mut next: Actor) -> Result<Ending> {
-        match timeout(PATIENCE, next.lock()).await {
-            Ok(token) => self.shop.buy(token?).await?,
-            Err(_) => {
-                self.shop.ending.stuck = Some(next.client.lock().await.why_locked().await?);
-            }
-        }
-        Ok(self.shop.ending)
-    }
-
     /// Waits until the row of the article's lock has expired, and deletes it, as a scheduler does sooner or later.
     async fn sweep(&self) -> Result<()> {
-        match self.side {
-            Side::Article(article) if article.ours == LockMode::Postgres => {
-                database::sweep(&self.servers.lock.addresses()[0], &self.shop.lock).await
-            }
-            _ => Ok(()),
+        if self.article.is_some() && self.servers.ours == LockMode::Postgres {
+            database::sweep(&self.servers.lock.addresses()[0], &self.shop.lock).await?;
         }
+        Ok(())
     }
 
-    /// A client in this role, with a proxy to each server if something happens to it: while that holds everything up, its
-    /// process is paused.
+    /// A client in this role, with a proxy to each server.
     async fn actor(&self, role: Role) -> Result<Actor> {
-        let at = match (&self.pair, self.side, role) {
-            (None, ..) => self.servers.lock.addresses(),
+        let at = match &self.pair {
+            None => self.servers.lock.addresses(),
             // it connects to the replica, once that is the primary
-            (Some(pair), Side::Article(_), Role::Second) => vec![pair.replica.url()],
-            (Some(pair), ..) => vec![pair.url()],
+            Some(pair) if self.article.is_some() && role == Role::Second => {
+                vec![pair.replica.url()]
+            }
+            Some(pair) => vec![pair.url()],
         };
-        let (proxies, at) = match role {
-            // nothing happens to it
-            Role::Second if self.accident != Accident::Unreachable => (Vec::new(), at),
-            _ => proxies_to(&at).await?,
-        };
+        let (proxies, at) = proxies_to(&at).await?;
         if role == Role::First && self.servers.ours == LockMode::Redlock {
             // its majority is the other two
             proxies[2].refuse();
         }
-        let (accident, lock) = (self.accident, self.shop.lock.clone());
-        let client = match self.side {
-            Side::Article(article) => (article.open)(&Part { role, accident, at, lock }).await?,
-            Side::Ours => self.ours(&at, &lock).await?,
+        let (accident, lock) = (self.accident, &*self.shop.lock);
+        let client = match self.article {
+            Some(article) => Part { article, role, accident, at, lock }.open().await?,
+            None => self.ours(&at).await?,
         };
         Ok(Actor { client: Arc::new(Mutex::new(client)), granted: None, proxies })
     }
 
     /// A client of `fenced-lock`. What has no tokens gets those of the stock.
-    async fn ours(&self, at: &[String], lock: &str) -> Result<Box<dyn Client>> {
+    async fn ours(&self, at: &[String]) -> Result<Box<dyn Client>> {
         let url = self.servers.stock.url();
         let stock = Inventory::connect(&*url, InventoryOptions::default()).await?;
         let backend = AnyLock::at(self.servers.ours, at)?.fenced_by(None, &stock, LOCK)?;
         let is_long =
             matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);
         let options = SessionOptions::new(if is_long { LONG } else { TTL });
-        Session::open(backend, options).await?.client(lock)
+        clients_of(Session::open(backend, options).await?)(&self.shop.lock)
     }
 }
 

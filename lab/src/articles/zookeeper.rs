@@ -19,18 +19,20 @@ const PREFIX: &str = "lock-";
 /// One ephemeral sequential node for each client; the first one has the lock, and each other one watches its predecessor:
 /// "ZK实现分布式锁过程" (the course of a lock on `ZooKeeper`), whose clients have the lock when they are notified, and "Zookeeper
 /// 实现分布式锁" with its `CountDownLatch`. Nobody looks at the state of the session.
-struct SequentialNode {
+pub(super) struct SequentialNode {
     zookeeper: ZooKeeper,
     dir: String,
     node: Option<String>,
 }
 
-pub(super) async fn sequential_node(part: &Part) -> Result<Box<dyn Client>> {
-    let connector = ZooKeeper::connector().with_session_timeout(SESSION);
-    let zookeeper = connector.connect(&part.at[0]).await?;
-    let dir = format!("/articles/{}", part.lock);
-    zookeeper.mkdir(&dir, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-    Ok(Box::new(SequentialNode { zookeeper, dir, node: None }))
+impl SequentialNode {
+    pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
+        let connector = ZooKeeper::connector().with_session_timeout(SESSION);
+        let zookeeper = connector.connect(&part.at[0]).await?;
+        let dir = format!("/articles/{}", part.lock);
+        zookeeper.mkdir(&dir, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+        Ok(Self { zookeeper, dir, node: None })
+    }
 }
 
 #[async_trait]

@@ -8,15 +8,15 @@ const FENCED: &str = "1 of 1 sold: two holders at once, and the fence refuses on
 /// Tells the stories of the locks whose names begin so, of which there are `count`. Under ours they end with one unit
 /// sold, except these, which end so.
 async fn all_flaws_of(locks: &str, count: usize, otherwise: &[(&str, &str)]) {
-    let all = shown(|lock| lock.starts_with(locks), 1).await.unwrap();
+    let all = shown(|lock| lock.name().starts_with(locks), 1).await.unwrap();
     let said = table(&all);
     assert_eq!(all.len(), count, "{said}");
     for flaw in &all {
         let [[article, ours]] = &*flaw.trials else { panic!("one trial") };
-        assert!(article.is_wrong(), "{}: {}\n{said}", flaw.lock, flaw.flaw);
+        assert!(article.is_wrong(), "{:?}: {}\n{said}", flaw.lock, flaw.flaw);
         let ending = otherwise.iter().find(|(what, _)| *what == flaw.flaw);
         let ending = ending.map_or("1 of 1 sold", |(_, ending)| ending);
-        assert_eq!(ours.to_string(), ending, "{}: {}", flaw.lock, flaw.flaw);
+        assert_eq!(ours.to_string(), ending, "{:?}: {}", flaw.lock, flaw.flaw);
     }
 }
 
