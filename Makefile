@@ -98,7 +98,7 @@ deny: ## check the licences and sources of all dependencies
 	  { echo "building cargo-deny, once: some minutes" && $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
 
-bench: setup ## compare the guards of a sale; tables, and plots in target/bench (about twenty minutes)
+bench: setup ## compare the guards of a sale; tables in target/bench (about twenty minutes)
 	@exec $(LAB) -- bench $(ARGS)
 
 arena: setup ## compare locks: speed, fairness, cost, and what each fault does to them (about an hour)

@@ -22,8 +22,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The page size of the ledger.
+/// The page size of the ledger, and more orders than this program could send.
 const PAGE_ORDERS: usize = 1000;
+const LONGEST_LEDGER: usize = 20_000_000;
 
 /// Why a call got no usable answer.
 #[derive(Debug, thiserror::Error)]
@@ -139,8 +140,8 @@ impl<'a> Api<'a> {
             let page: Page = self.get(&path).await?;
             orders.extend(page.orders);
             match page.next {
-                Some(next) if next > after => after = next,
-                // where the pages go back, the ledger is not whole, and does not add up
+                Some(next) if next > after && orders.len() < LONGEST_LEDGER => after = next,
+                // where the pages go back or do not end, the ledger is not whole, and does not add up
                 _ => return Ok(orders),
             }
         }
