@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::config::{Servers, duration};
 use crate::error_chain::ErrorChain;
@@ -24,6 +24,10 @@ const NOT_DONE: u8 = 3;
 
 /// How long the lock outlives this command if it is killed.
 const LOCK_TTL: Duration = Duration::from_secs(10);
+
+/// The attempts to reach the store, and the pause between them.
+const ATTEMPTS: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Resume a sale after etcd or Redis was replaced or restored: a dry run unless --yes is given
 ///
@@ -68,7 +72,13 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    // before the lock is taken: the store may not answer
+    // before the lock is taken: the store may not answer, or may have just been started
+    for _ in 1..ATTEMPTS {
+        match inventory.inspect(&item).await {
+            Err(error) if error.is_retryable() => sleep(PAUSE).await,
+            _ => break,
+        }
+    }
     inventory.inspect(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let etcd = EtcdBackend::new(options.servers.etcd_options()?)
@@ -103,7 +113,7 @@ async fn under_lock(
         Err(error) => {
             let holder = match timeout(LOCK_TTL, mutex.probe()).await {
                 Ok(Ok(Some(front))) => {
-                    let name = front.label.unwrap_or_default();
+                    let name = front.label.unwrap_or(front.key);
                     format!(": {name:?}, under lease {:x}, holds it", front.lease)
                 }
                 _ => String::new(),

@@ -35,6 +35,10 @@ const TOKEN_SECONDS: u64 = 300;
 /// More connections show nothing new, and small machines refuse them.
 const CONCURRENCY_LIMIT: u64 = 2000;
 
+/// The smallest default limit of open files, and the files of a process besides the buyers' connections.
+const SMALLEST_LIMIT: u64 = 256;
+const OTHER_FILES: u64 = 56;
+
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
 const NO_VERDICT: u8 = 2;
@@ -97,9 +101,15 @@ async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) 
         }
     };
     // also after an interrupted start
-    let removed = join_all(clusters.into_iter().map(Cluster::remove)).await;
-    let removed: io::Result<()> = removed.into_iter().collect();
-    let done = stopped.and(dir.remove().await).and(removed);
+    let remove = async {
+        let removed = join_all(clusters.into_iter().map(Cluster::remove)).await;
+        dir.remove().await.and(removed.into_iter().collect::<io::Result<()>>())
+    };
+    let done = tokio::select! {
+        removed = remove => stopped.and(removed),
+        // the guardians remove the rest a little later
+        _ = signals.next() => return false,
+    };
     if let Err(error) = &done {
         print_error(&format!("not everything is stopped: {error}"));
     }
@@ -135,7 +145,9 @@ impl Show<'_> {
         let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
         let hints = self.hints(clusters);
         let DemoOptions { requests, stock, .. } = options;
-        let concurrency = (*requests).min(CONCURRENCY_LIMIT);
+        let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(SMALLEST_LIMIT);
+        let room = files.saturating_sub(OTHER_FILES).clamp(1, CONCURRENCY_LIMIT);
+        let concurrency = (*requests).min(room);
         let at_once = if concurrency < *requests {
             format!("{concurrency} at a time")
         } else {

@@ -101,8 +101,11 @@ fn no_such_method() -> Problem {
     )
 }
 
-/// The client learns only that there was a fault; Rust has printed the message of the panic.
-fn after_panic(_: Box<dyn Any + Send>) -> Response {
-    tracing::error!("a handler panicked");
+/// The client learns only that there was a fault; the log has the message of the panic.
+#[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
+fn after_panic(payload: Box<dyn Any + Send>) -> Response {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    tracing::error!("a handler panicked: {}", message.unwrap_or("(no message)"));
     Problem::panicked().into_response()
 }

@@ -98,6 +98,12 @@ impl Target {
 
     /// The node of the cluster at this address.
     pub(super) fn cluster_node(&self, node: &str) -> RedisResult<ConnectionInfo> {
+        // the file with the address has another one by now
+        if self.kind != TargetKind::Cluster {
+            let what =
+                "the address leads to another kind of store than before: restart the instance";
+            return Err((ErrorKind::InvalidClientConfig, what).into());
+        }
         let host_and_port = node.rsplit_once(':');
         let parts = host_and_port.and_then(|(host, port)| Some((host, port.parse().ok()?)));
         let what = "the address of a node of the Redis Cluster is not understood";

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use redis::{FromRedisValue, InfoDict};
 
 use super::connection::Connection;
@@ -15,11 +15,18 @@ impl Inventory {
     /// sentence, not an error.
     ///
     /// # Errors
-    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if some primary does not answer.
+    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if no primary answers.
     pub async fn durability(&self) -> Result<Vec<String>, InventoryError> {
         let servers = self.shards.all().await?;
-        let answers = try_join_all(servers.iter().map(|server| self.durability_of(server))).await?;
+        let mut answers = join_all(servers.iter().map(|server| self.durability_of(server))).await;
+        if answers.iter().all(Result::is_err) {
+            return answers.swap_remove(0);
+        }
         let of_servers = servers.iter().zip(answers).flat_map(|(server, warnings)| {
+            // one that is away does not hide the others
+            let away =
+                "Redis cannot be reached, so its settings are not checked: check them by hand.";
+            let warnings = warnings.unwrap_or_else(|_| vec![away.to_owned()]);
             warnings.into_iter().map(|warning| format!("{}: {warning}", server.address()))
         });
         Ok(of_servers.collect())

@@ -156,9 +156,16 @@ impl fmt::Debug for Shards {
 
 impl Cluster {
     fn connection(&self, node: &Node) -> Connection {
+        let mut connections = self.connections.lock();
+        if !connections.contains_key(node)
+            && let Some(slots) = &self.map.state.lock().slots
+        {
+            // forget the nodes that left the cluster
+            connections.retain(|node, _| slots.nodes.contains(node));
+        }
         let connect =
             || Connection::new(self.map.access.clone(), node.to_string(), true, self.options);
-        self.connections.lock().entry(node.clone()).or_insert_with(connect).clone()
+        connections.entry(node.clone()).or_insert_with(connect).clone()
     }
 
     /// Sends a command about keys of one slot to the node that serves it.
@@ -203,7 +210,8 @@ impl Cluster {
             match kind {
                 // nothing was done: the slot has moved, or it moves and only some of the keys are at this node
                 ErrorKind::Server(Moved | Ask | TryAgain)
-                    if hops < MAX_HOPS || Instant::now() < gives_up_at =>
+                    if Instant::now() < gives_up_at
+                        || hops < MAX_HOPS && kind != ErrorKind::Server(TryAgain) =>
                 {
                     hops += 1;
                     redirect =

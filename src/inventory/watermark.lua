@@ -1,4 +1,4 @@
--- Part of every script of an item except the operator's inspection, behind its first line: compares the
+-- Part of every script of an item, behind its first line (the operator's inspection sends no watermark): compares the
 -- store with the caller's watermark, which is what the store acknowledged to it last. An older copy of the
 -- data, or an empty one, is below it: after a restart without the last writes, a failover to a lagging
 -- replica, a restored backup.

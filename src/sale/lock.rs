@@ -206,7 +206,10 @@ fn log_first_claim(mutex: Mutex) {
                  operator deletes it"
             );
         } else {
-            tracing::warn!(lock, ?front, suppressed, "the lock has been held for long");
+            let (key, instance, age) = (front.key, front.label, front.age);
+            let lease = format!("{:x}", front.lease);
+            let what = "the lock has been held for long";
+            tracing::warn!(lock, key, lease, instance, ?age, suppressed, "{what}");
         }
     });
 }

@@ -43,7 +43,12 @@ impl Seen {
         for order in batch.orders {
             get.arg(order.id.as_str());
         }
-        let records: Vec<Option<String>> = inventory.command(&get).await?;
+        let records = inventory.command(&get).await.map_err(|error| match error {
+            // a read writes nothing
+            InventoryError::Unanswered { source } => InventoryError::Unreachable { source },
+            error => error,
+        });
+        let records: Vec<Option<String>> = records?;
         Ok(Self { stock, known: records.iter().map(Option::is_some).collect() })
     }
 }

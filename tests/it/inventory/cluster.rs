@@ -15,7 +15,7 @@ use testkit::{PrivateRedis, PrivateRedisCluster, Proxy, RedisClusterOptions};
 use tokio::time::Instant;
 
 use super::durability::assert_told;
-use super::replicas::PATIENT;
+use super::replicas::{HASTY, PATIENT, assert_not_replicated};
 use super::{accepted, connect, fresh_database, order, token};
 use crate::support::store;
 
@@ -349,4 +349,64 @@ async fn a_shard_fails_over_without_a_loss() {
         ledger.iter().map(|order| order.order.as_str().to_owned()).collect();
     assert_eq!((ids, ledger.len()), (acknowledged, 23));
     assert_eq!(inventory.rolled_back_items(), 0);
+}
+
+/// Goal: a replica takes over that lacks an order. If that was acknowledged, the item stops, and no other; if
+/// replicas are waited for, it was not, and the item sells on.
+#[tokio::test]
+async fn what_a_failover_lost_is_noticed() {
+    let mut cluster = with_replicas().await;
+    let plain = connect(&cluster.url()).await;
+    let waiting = plain.clone().with_replicas(PATIENT);
+    let [lost, other, _] = item_of_each(&cluster).await;
+    // a second item of the same shard: its orders wait for the replica
+    let mut n = 100;
+    let waited = loop {
+        let name = format!("item-{n}");
+        if cluster.place_of(&format!("stock:{{{name}}}")).await.unwrap().1 == Some(0) {
+            break item(&name);
+        }
+        n += 1;
+    };
+    for item in [&lost, &other, &waited] {
+        waiting.start(item, Some(token(1)), 10).await.unwrap();
+        sell(&waiting, item, "a").await.unwrap();
+    }
+    cluster.hold_replication(0, PRIMARIES).await.unwrap();
+    assert_eq!(sell(&plain, &lost, "b").await.unwrap(), 2);
+    assert_not_replicated(sell(&plain.clone().with_replicas(HASTY), &waited, "b").await);
+    cluster.nodes[0].kill().await.unwrap();
+
+    eventually("the loss is noticed", async || match sell(&plain, &lost, "c").await {
+        Err(InventoryError::RolledBack { .. }) => true,
+        Err(error) => {
+            assert!(error.is_retryable(), "{error:?}");
+            false
+        }
+        Ok(position) => panic!("sold at {position} after a loss"),
+    })
+    .await;
+    assert_eq!(plain.rolled_back_items(), 1);
+    sell(&plain, &other, "b").await.unwrap();
+    let error = plain.order(&lost, &order("b", 1).id).await.unwrap_err();
+    assert!(matches!(error, InventoryError::RolledBack { .. }), "{error:?}");
+    cluster.nodes[0].restart().await.unwrap();
+    let sold = sell_when_possible(&waiting, &waited, "c").await;
+    assert_eq!(sold, 2, "the other order was not acknowledged");
+}
+
+/// Goal: a shard that is away does not hide the settings of the others.
+#[tokio::test]
+async fn the_settings_are_checked_without_a_shard() {
+    let mut cluster = start(RedisClusterOptions::default()).await;
+    let inventory = connect(&cluster.url()).await;
+    cluster.nodes[1].run::<()>("CONFIG SET appendfsync everysec").await.unwrap();
+    cluster.nodes[0].kill().await.unwrap();
+    let mut warnings = inventory.durability().await.unwrap();
+    let of = |n: usize| format!("127.0.0.1:{}: Redis", cluster.nodes[n].port());
+    let (away, weak) =
+        (of(0) + " cannot be reached", of(1) + " answers before its data is on disk");
+    // the nodes come in the order of their addresses
+    warnings.sort_by_key(|warning| !warning.contains("cannot be reached"));
+    assert_told(&warnings, &[&away, &weak]);
 }

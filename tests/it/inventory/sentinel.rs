@@ -261,4 +261,7 @@ async fn a_primary_that_was_replaced_is_left() {
     let at_former = connect(&former.url()).await;
     assert_not_replicated(sell(&at_former.clone().with_replicas(HASTY), "c").await);
     assert_eq!(sell(&at_former, "d").await.unwrap(), 3, "acknowledged");
+    former.run::<()>("CONFIG SET min-replicas-to-write 1").await.unwrap();
+    let error = sell(&at_former, "e").await.unwrap_err();
+    assert!(source(&error).contains("NOREPLICAS") && error.nothing_written(), "{error:?}");
 }
