@@ -219,6 +219,8 @@ mod tests {
         ] {
             assert_eq!(read(address).expect(address).to_string(), shown, "{address}");
         }
+        let moved = read("redis://a").expect("a server").cluster_node("b:1");
+        assert!(moved.is_err(), "a node of a cluster, though the address is no longer one's");
         let target = read("rediss-cluster://u:p%40w@a,b").expect("a cluster");
         assert!(matches!(target.nodes[0].addr(), ConnectionAddr::TcpTls { .. }));
         let target = read("redis-sentinel://u:p%40w@a,b/3#shop").expect("sentinels");
