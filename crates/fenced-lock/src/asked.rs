@@ -1,7 +1,12 @@
 //! The engine of the services that are asked where a claim stands.
 //!
-//! [`Waiters`] is its state, without any request. A service supplies requests ([`Asked`]); this driver sends them, notes
-//! what is said, and asks for each claim that waits until it does not wait any more.
+//! [`Waiters`] is its state, without any request. A service supplies requests ([`Asked`]); the [`Driver`] sends them, notes
+//! what is said, and asks for each claim that waits until it does not wait any more. The backends on Redis and PostgreSQL
+//! are made so, and one of your own can be: implement `Asked` and [`AskedBackend`], and your type is a [`Backend`].
+//!
+//! Why no waiter is forgotten: each has a task that asks again by itself, at the latest when its
+//! [`Answer::ask_again_in`] is over, and that ends only when the service says that the claim is granted or gone. What
+//! messages bring ([`Waiters::wake`], [`Waiters::note`]) only makes that sooner.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -12,7 +17,7 @@ use tokio::time::sleep;
 
 use super::own_thread::OwnThread;
 use super::random::random_id;
-use super::waiters::{Answer, Waiters};
+pub use super::waiters::{Answer, Waiters};
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, ClusterId,
     GrantToken, Lease, Promises, PutMode, QueueEntry, Released, Ticket,
@@ -65,7 +70,7 @@ pub trait Asked: Send + Sync + 'static {
 }
 
 /// What comes of a request.
-pub(crate) type Answered<T> = Result<T, BackendError>;
+pub type Answered<T> = Result<T, BackendError>;
 
 /// Drives an [`Asked`] service, on a thread of its own.
 pub struct Driver<A> {
@@ -74,8 +79,11 @@ pub struct Driver<A> {
 }
 
 impl<A: Asked> Driver<A> {
-    /// Starts the thread, and makes the service.
-    pub(crate) fn start(
+    /// Starts the thread, and makes the service. It gets the thread's runtime, and a pointer to itself.
+    ///
+    /// # Errors
+    /// [`Permanent`](BackendErrorKind::Permanent) if the thread cannot be started.
+    pub fn start(
         thread: &str,
         make: impl FnOnce(&Handle, &Weak<A>) -> A,
     ) -> Result<Self, BackendError> {
@@ -361,7 +369,7 @@ mod tests {
     async fn no_waiter_is_forgotten() {
         for seed in 0..100 {
             let service = Arc::new_cyclic(|this| Unreliable {
-                waiters: Waiters::new(),
+                waiters: Waiters::default(),
                 queue: Mutex::default(),
                 random: Mutex::new(seed),
                 this: Weak::clone(this),

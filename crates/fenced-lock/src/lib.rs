@@ -98,8 +98,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod asked;
+pub mod asked;
 mod backend;
 mod backoff;
 #[cfg(fenced_lock_chaos)]
@@ -121,7 +120,6 @@ mod keeper;
 mod memory;
 mod mutex;
 mod observe;
-#[allow(dead_code, reason = "the backend in memory does not use it")]
 mod own_thread;
 mod owner;
 #[cfg(feature = "postgres")]
@@ -140,7 +138,7 @@ mod shared;
 mod tls;
 mod token;
 mod validity;
-#[allow(dead_code, unreachable_pub, reason = "not every backend uses all of it")]
+#[allow(unreachable_pub, reason = "`asked` shows it")]
 mod waiters;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 #[allow(dead_code, reason = "not every backend uses all of it")]

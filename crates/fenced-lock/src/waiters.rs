@@ -42,17 +42,20 @@ impl<T: GrantToken> Waiter<T> {
 /// Where the service says that a claim stands.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<T> {
-    pub(crate) status: ClaimStatus<T>,
+    /// Where it stands.
+    pub status: ClaimStatus<T>,
     /// When to ask again at the latest, while it waits. The pause is between half of that and all of it, so that
     /// waiters who came together do not ask together.
-    pub(crate) ask_again_in: Duration,
+    pub ask_again_in: Duration,
+}
+
+impl<T> Default for Waiters<T> {
+    fn default() -> Self {
+        Self { claims: Mutex::default(), leases: Mutex::default() }
+    }
 }
 
 impl<T: GrantToken> Waiters<T> {
-    pub(crate) fn new() -> Self {
-        Self { claims: Mutex::default(), leases: Mutex::default() }
-    }
-
     /// The leases that are open here, with their TTLs.
     pub(crate) fn leases(&self) -> MutexGuard<'_, BTreeMap<i64, Duration>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,7 +74,7 @@ impl<T: GrantToken> Waiters<T> {
     }
 
     /// Notes where a claim stands. One that is gone is forgotten.
-    pub(crate) fn note(&self, claim: &Claim, status: ClaimStatus<T>) {
+    pub fn note(&self, claim: &Claim, status: ClaimStatus<T>) {
         let mut claims = self.claims();
         if let Some(waiter) = claims.get(claim) {
             waiter.tell(status);
@@ -96,7 +99,7 @@ impl<T: GrantToken> Waiters<T> {
     }
 
     /// Notes whether others wait behind a claim that holds.
-    pub(crate) fn note_contended(&self, claim: &Claim, contended: bool) {
+    pub fn note_contended(&self, claim: &Claim, contended: bool) {
         if let Some(waiter) = self.claims().get(claim) {
             let set = |flag: &mut bool| std::mem::replace(flag, contended) != contended;
             waiter.contended.send_if_modified(set);
@@ -105,7 +108,7 @@ impl<T: GrantToken> Waiters<T> {
 
     /// Notes whether others waited behind a claim that holds when `as_of` was the last ticket of the queue. News
     /// that come late change nothing: of two of one ticket, that others wait was the first.
-    pub(crate) fn note_contended_as_of(&self, claim: &Claim, as_of: i64, contended: bool) {
+    pub fn note_contended_as_of(&self, claim: &Claim, as_of: i64, contended: bool) {
         let news = (as_of, !contended);
         if let Some(waiter) = self.claims().get_mut(claim)
             && news > waiter.contended_as_of
@@ -116,14 +119,14 @@ impl<T: GrantToken> Waiters<T> {
     }
 
     /// Has the service asked now about this claim, if it waits.
-    pub(crate) fn wake(&self, claim: &Claim) {
+    pub fn wake(&self, claim: &Claim) {
         if let Some(waiter) = self.claims().get(claim) {
             waiter.wake.notify_one();
         }
     }
 
     /// Messages may have been lost: it is not known any more whether others wait, and it is time to ask about all claims.
-    pub(crate) fn missed_messages(&self) {
+    pub fn missed_messages(&self) {
         for waiter in self.claims().values_mut() {
             waiter.contended.send_replace(true);
             waiter.contended_as_of = UNKNOWN;
@@ -132,13 +135,13 @@ impl<T: GrantToken> Waiters<T> {
     }
 
     /// The claim with this number, which no other claim of this process has.
-    pub(crate) fn find(&self, lease: i64, number: u64) -> Option<Claim> {
+    pub fn find(&self, lease: i64, number: u64) -> Option<Claim> {
         let is_it = |claim: &&Claim| claim.number == number && claim.lease == lease;
         self.claims().keys().find(is_it).cloned()
     }
 
     /// The claims on this lease that hold.
-    pub(crate) fn holding(&self, lease: i64) -> Vec<Claim> {
+    pub fn holding(&self, lease: i64) -> Vec<Claim> {
         let holds = |waiter: &Waiter<T>| matches!(*waiter.status.borrow(), ClaimStatus::Granted(_));
         let claims = self.claims();
         let held = claims.iter().filter(|(claim, waiter)| claim.lease == lease && holds(waiter));
@@ -146,7 +149,7 @@ impl<T: GrantToken> Waiters<T> {
     }
 
     /// Where this claim stands; one that is not known is gone.
-    pub(crate) fn status(&self, claim: &Claim) -> ClaimStatus<T> {
+    pub fn status(&self, claim: &Claim) -> ClaimStatus<T> {
         self.claims().get(claim).map_or(ClaimStatus::Gone, |waiter| *waiter.status.borrow())
     }
 
@@ -235,7 +238,7 @@ mod tests {
     /// Goal: a waiter asks again by itself, within the time that it was given.
     #[tokio::test(start_paused = true)]
     async fn it_is_asked_again_without_a_message() {
-        let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
+        let (waiters, asked) = (Waiters::default(), AtomicU32::new(0));
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
         let answer = |times| if times < 1 { waiting() } else { GRANTED };
         let ask = async || Ok(answer(asked.fetch_add(1, Ordering::Relaxed)));
@@ -247,7 +250,7 @@ mod tests {
     /// Goal: a message has the claim asked about at once, and no other one.
     #[tokio::test(start_paused = true)]
     async fn a_message_wakes() {
-        let (waiters, asked) = (Waiters::new(), AtomicU32::new(0));
+        let (waiters, asked) = (Waiters::default(), AtomicU32::new(0));
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
         let message = async {
             waiters.wake(&claim(2));
@@ -267,7 +270,7 @@ mod tests {
     /// Goal: a claim that is withdrawn is not asked about any more, and its caller learns that it is gone.
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_is_gone_is_forgotten() {
-        let waiters = Waiters::<Unfenced>::new();
+        let waiters = Waiters::<Unfenced>::default();
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
         let withdraw = async { waiters.note(&claim(1), ClaimStatus::Gone) };
         let one = claim(1);
@@ -281,7 +284,7 @@ mod tests {
     /// asked for.
     #[tokio::test(start_paused = true)]
     async fn a_grant_by_message_ends_the_wait() {
-        let waiters = Waiters::new();
+        let waiters = Waiters::default();
         let (ticket, began_at) = (waiters.expect(&claim(1)), Instant::now());
         let message = async {
             tokio::task::yield_now().await;
@@ -299,7 +302,7 @@ mod tests {
     /// none does.
     #[test]
     fn what_was_known_of_others_is_forgotten() {
-        let waiters = Waiters::<Unfenced>::new();
+        let waiters = Waiters::<Unfenced>::default();
         let ticket = waiters.expect(&claim(1));
         for _ in 0..2 {
             assert!(*ticket.contended.borrow());
@@ -312,7 +315,7 @@ mod tests {
     /// Goal: silence is not taken for an answer, and a final refusal ends the wait.
     #[tokio::test(start_paused = true)]
     async fn silence_is_asked_again_and_a_refusal_ends_it() {
-        let (waiters, asked) = (Waiters::<Unfenced>::new(), AtomicU32::new(0));
+        let (waiters, asked) = (Waiters::<Unfenced>::default(), AtomicU32::new(0));
         let ticket = waiters.expect(&claim(1));
         let fail = async || {
             let kinds = [BackendErrorKind::Transient, BackendErrorKind::Permanent];

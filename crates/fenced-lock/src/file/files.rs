@@ -85,7 +85,7 @@ impl Files {
             sessions: HashMap::new(),
             queues: HashMap::new(),
             changed: HashSet::new(),
-            waiters: Waiters::new(),
+            waiters: Waiters::default(),
         }
     }
 

@@ -120,7 +120,7 @@ impl PostgresAdvisoryBackend {
             Advisory {
                 requests: Link::new(&access, NAME, None),
                 access,
-                waiters: Waiters::new(),
+                waiters: Waiters::default(),
                 sessions: Mutex::default(),
                 connections: Mutex::default(),
                 this: Weak::clone(this),

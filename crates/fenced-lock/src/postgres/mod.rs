@@ -172,7 +172,7 @@ impl PostgresBackend {
             let (options, runtime, table) =
                 (options.clone(), runtime.clone(), "fenced_lock.claims");
             let access = Arc::new(Access { options, connector, table, runtime });
-            let waiters = Arc::new(Waiters::new());
+            let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
             Postgres { waiters, requests, events: Arc::new(events), listening: OnceLock::new() }

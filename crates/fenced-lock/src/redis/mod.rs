@@ -100,7 +100,7 @@ impl RedisBackend {
             let (redis, runtime) = (Weak::clone(redis), runtime.clone());
             let hear = move |push| _ = redis.upgrade().map(|redis| redis.hear(push, &runtime));
             let connection = Connection::new(client, options, Some(channel.clone()), hear);
-            Redis { connection, channel, waiters: Waiters::new() }
+            Redis { connection, channel, waiters: Waiters::default() }
         };
         Ok(Self(Driver::start("redis-lock", make)?))
     }

@@ -120,7 +120,7 @@ impl RedlockBackend {
         let nodes = nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?;
         let make = |runtime: &Handle, this: &Weak<Redlock>| {
             let (runtime, this) = (runtime.clone(), Weak::clone(this));
-            Redlock { nodes, patience, waiters: Waiters::new(), runtime, this }
+            Redlock { nodes, patience, waiters: Waiters::default(), runtime, this }
         };
         Ok(Self(Driver::start("redlock", make)?))
     }
