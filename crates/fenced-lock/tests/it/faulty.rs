@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Promises,
-    PutMode, QueueEntry, Released, Session, SessionOptions, Ticket, Token,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Guard, Lease, MemoryBackend,
+    Mutex, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket, Token,
 };
 use tokio::time::sleep;
 
@@ -18,6 +18,15 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) async fn session(backend: &Arc<FaultyBackend>) -> Session {
     Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
+}
+
+/// A session at a service of its own, its mutex `a`, and a guard of that.
+pub(crate) async fn held() -> (Arc<FaultyBackend>, Session, Mutex, Guard) {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    (backend, session, mutex, guard)
 }
 
 /// What happens to one request.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, SessionKeeper, SessionOptions};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, SessionKeeper, SessionOptions};
 use testkit::wait::{eventually, within};
 use tokio::time::{Instant, sleep};
 
@@ -38,13 +38,15 @@ async fn a_keeper_does_not_flood() {
     assert!((10..=130).contains(&opened), "{opened} sessions that are born lost");
 }
 
-/// Goal: a session that was born lost is not the keeper's last word: the next one is waited for.
+/// Goal: a lease that had run out when it was granted makes no session. A session that was born lost is not the keeper's last word: the next one is waited for.
 #[tokio::test(start_paused = true)]
 async fn a_keeper_tries_again_after_a_session_born_lost() {
     let backend = FaultyBackend::new();
     backend.open.next(Some(Fault::Late(2 * TTL)));
     let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
     eventually("the first is lost", async || keeper.latest_error().is_some()).await;
+    let reason = LostReason::Expired;
+    assert_eq!(keeper.latest_error(), Some(LockError::SessionLost { reason }));
     let session = within("the next is opened", keeper.session()).await.unwrap();
     assert!(!session.is_lost());
 }
