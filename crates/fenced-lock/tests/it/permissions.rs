@@ -67,25 +67,31 @@ fn is_refused(result: &Result<Guard, LockError>) -> bool {
 }
 
 /// Goal: a lock that was refused for want of permission is an error at once, and no obstacle once the
-/// permission is there: its queue is watched anew, though the first watcher was refused.
+/// permission is there: its queue is watched anew, though the first watcher was refused, also where it is only looked at.
 #[tokio::test]
 async fn a_permission_that_comes_later_counts() {
     let (etcd, mut client) = etcd_with_users().await;
     allow(&mut client, "allowed").await;
-    let (app, root) = (session_of("app", &etcd).await, session_of("root", &etcd).await);
+    let (backend, root) = (backend_of("app", "secret", &etcd), session_of("root", &etcd).await);
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
     let allowed = app.mutex("allowed").unwrap().lock().await.unwrap();
     eventually("the watch runs", async || !allowed.is_contended()).await;
     let mutex = app.mutex("refused").unwrap();
     let refused = within("the refusal", mutex.lock()).await;
     assert!(is_refused(&refused), "{refused:?}");
 
-    allow(&mut client, "refused").await;
+    assert!(is_refused(&app.mutex("seen").unwrap().lock().await));
+    assert!(!backend.queue_snapshot("seen").is_current);
+    for name in ["refused", "seen"] {
+        allow(&mut client, name).await;
+    }
     let theirs = root.mutex("refused").unwrap();
     let guard = theirs.lock().await.unwrap();
     let waiter = unseen_waiter(&mutex);
     queue_length(&theirs, 2).await;
     guard.unlock().await.unwrap();
     drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    eventually("it is seen", async || backend.queue_snapshot("seen").is_current).await;
 }
 
 /// Goal: a name that is refused, at whatever moment, is no loss to the other names, and ends no watch of theirs. Method: one
@@ -235,18 +241,6 @@ async fn a_certificate_that_is_not_trusted_is_told() {
     let text = format!("{:#}", opened.as_ref().unwrap_err());
     assert_eq!(text.matches("certificate").count(), 1, "the cause is told once: {text}");
     assert_eq!(kind_of(opened), BackendErrorKind::Permanent, "{text}");
-}
-
-/// Goal: a queue that is only looked at is seen as soon as that is allowed.
-#[tokio::test]
-async fn a_look_that_is_allowed_later_counts() {
-    let (etcd, mut root) = etcd_with_users().await;
-    let backend = backend_of("app", "secret", &etcd);
-    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
-    assert!(app.mutex("refused").unwrap().lock().await.is_err());
-    assert!(!backend.queue_snapshot("refused").is_current);
-    allow(&mut root, "refused").await;
-    eventually("it is seen", async || backend.queue_snapshot("refused").is_current).await;
 }
 
 /// Goal: a waiter at whose queue it may not look any more fails, and does not wait for ever.
