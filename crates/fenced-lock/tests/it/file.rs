@@ -290,13 +290,8 @@ async fn a_thousand_names() {
     let notes = tempfile::tempdir().unwrap();
     // in memory, if there is such a place: a thousand first grants wait for a disk two thousand times
     let locks = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    succeeds(start_by(
-        &[],
-        "many_names_worker",
-        &FileLab::at(locks.path().to_str().unwrap()),
-        notes.path(),
-    ))
-    .await;
+    let lab = FileLab::at(locks.path().to_str().unwrap());
+    succeeds(start_by(&[], "many_names_worker", &lab, notes.path())).await;
 }
 
 #[tokio::test]

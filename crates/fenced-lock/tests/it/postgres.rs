@@ -188,14 +188,19 @@ async fn a_wrong_server_is_an_error() {
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
 }
 
+/// A server and its standby, if PostgreSQL is installed.
+async fn replicated(is_synchronous: bool) -> Option<ReplicatedPostgres> {
+    if !testkit::postgres::is_installed() {
+        return None;
+    }
+    Some(ReplicatedPostgres::start(is_synchronous).await.unwrap())
+}
+
 /// Goal: a server that is set to accept no writes is told for good, with what to do about it, also when that is set while
 /// a session is open; a standby is not, since it may be promoted.
 #[tokio::test]
 async fn a_server_without_writes() {
-    if !testkit::postgres::is_installed() {
-        return;
-    }
-    let servers = ReplicatedPostgres::start(false).await.unwrap();
+    let Some(servers) = replicated(false).await else { return };
     let open = async |kind: LockKind, server: &PrivatePostgres| {
         kind.open(&PostgresOptions::new(server.url()), HOUR).await
     };
@@ -258,10 +263,7 @@ async fn connections_are_encrypted() {
 /// whose requests are given up, since the standby gets nothing, and then a failover.
 #[tokio::test]
 async fn a_synchronous_standby_repeats_no_token() {
-    if !testkit::postgres::is_installed() {
-        return;
-    }
-    let mut servers = ReplicatedPostgres::start(true).await.unwrap();
+    let Some(mut servers) = replicated(true).await else { return };
     let options = with(PostgresOptions::new(servers.url()), |options| {
         options.request_timeout = Duration::from_millis(300);
         options.standby_is_synchronous = true;
@@ -293,10 +295,7 @@ async fn a_synchronous_standby_repeats_no_token() {
 /// grants apart.
 #[tokio::test]
 async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
-    if !testkit::postgres::is_installed() {
-        return;
-    }
-    let mut servers = ReplicatedPostgres::start(false).await.unwrap();
+    let Some(mut servers) = replicated(false).await else { return };
     let open = async |servers: &ReplicatedPostgres| {
         LockKind::Queue.open(&PostgresOptions::new(servers.url()), HOUR).await.unwrap()
     };

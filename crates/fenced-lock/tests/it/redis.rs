@@ -19,13 +19,9 @@ use super::lab_redis::{RedisLab, server_that_says};
 const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \
     +get +set +del +pexpire +pttl +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange";
 
-async fn volatile() -> PrivateRedis {
+pub(super) async fn volatile() -> PrivateRedis {
     let options = ServerOptions { volatile: true, ..ServerOptions::default() };
     PrivateRedis::start(options).await.unwrap()
-}
-
-async fn raw_number(redis: &PrivateRedis, line: &str) -> i64 {
-    redis.run(line).await.unwrap()
 }
 
 /// Goal: a claim that nobody knows of, such as one of a request that came late, does not block the lock for as long
@@ -125,13 +121,12 @@ async fn a_lease_ends_by_the_wall_clock() {
     assert_eq!(lab.backend().promises().ends, Ends::Lease(Clock::Wall));
     let lease = lab.backend().open(TTL).await.unwrap();
     let key = format!("{{fenced-lock}}:session:{:x}", lease.id);
-    let ends_at = raw_number(&redis, &format!("PEXPIRETIME {key}")).await;
+    let ends_at: u64 = redis.run(&format!("PEXPIRETIME {key}")).await.unwrap();
     redis.kill().await.unwrap();
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    eventually("the date has passed", async || now().as_millis() > ends_at.unsigned_abs().into())
-        .await;
+    eventually("the date has passed", async || now().as_millis() > ends_at.into()).await;
     redis.restart().await.unwrap();
-    assert_eq!(raw_number(&redis, &format!("EXISTS {key}")).await, 0);
+    assert!(!redis.run::<bool>(&format!("EXISTS {key}")).await.unwrap());
 }
 
 /// Goal: the rights that are documented suffice, over TLS, with a certificate of ours; and without any one of them

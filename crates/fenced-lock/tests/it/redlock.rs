@@ -4,23 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, Guard, LockError, LostReason, RedisOptions, RedlockBackend, Session,
-    SessionOptions, Unfenced,
+    BackendErrorKind, Guard, LostReason, RedisOptions, RedlockBackend, Session, SessionOptions,
+    Unfenced,
 };
 use rslock::LockManager;
 use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
-use testkit::{Direction, PrivateRedis, Proxy, RedisOptions as ServerOptions};
+use testkit::{Direction, PrivateRedis, Proxy};
 use tokio::task::JoinSet;
 
-use super::lab::{HOUR, LONG, Lab, TTL, kind_of, queue_length, queue_of, unseen_waiter, with};
+use super::lab::{
+    HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter, with,
+};
 use super::lab_redis::{RedlockLab, server_that_says};
+use super::redis::volatile;
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
     let mut nodes = Vec::new();
     for _ in 0..count {
-        let options = ServerOptions { volatile: true, ..ServerOptions::default() };
-        nodes.push(PrivateRedis::start(options).await.unwrap());
+        nodes.push(volatile().await);
     }
     nodes
 }
@@ -215,13 +217,6 @@ async fn forgotten_scripts_fail_no_request() {
     }
 }
 
-fn refused(error: &LockError, node: &str, said: &str) {
-    let LockError::Backend(error) = error else { panic!("{error}") };
-    assert_eq!(error.kind, BackendErrorKind::Permanent, "{error}");
-    let text = format!("{error:#}");
-    assert!(text.contains(node) && text.contains(said) && !text.contains("secret"), "{text}");
-}
-
 /// Goal: a node that will never take part is named when a session is opened, although the others would do: else it
 /// would be noticed when another one fails. One that is away or hangs is not waited for, however long a request may take.
 #[tokio::test]
@@ -235,18 +230,23 @@ async fn a_wrong_node_is_named() {
         let backend = Arc::new(RedlockBackend::new(urls.iter().map(node)).unwrap());
         within("an end", Session::open(backend, SessionOptions::new(LONG))).await
     };
+    let refused = async |urls: &[String], node: usize, said: &str| {
+        let opened = open(urls).await;
+        assert!(format!("{:#}", opened.as_ref().unwrap_err()).contains(&urls[node]));
+        assert_refused(opened, said);
+    };
     nodes[0].run::<()>("CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru").await.unwrap();
-    refused(&open(&urls).await.unwrap_err(), &urls[0], "evicts keys");
+    refused(&urls, 0, "evicts keys").await;
     let answer = "-ERR unknown command 'HELLO'\r\n";
     urls[0] = server_that_says(answer).await;
-    refused(&open(&urls).await.unwrap_err(), &urls[0], "HELLO");
+    refused(&urls, 0, "HELLO").await;
     urls[0] = nodes[0].url();
     nodes[0].child().pause().unwrap();
     drop(open(&urls).await.unwrap());
     nodes[0].kill().await.unwrap();
     drop(open(&urls).await.unwrap());
     urls[1] = server_that_says(answer).await;
-    refused(&open(&urls).await.unwrap_err(), &urls[1], "HELLO");
+    refused(&urls, 1, "HELLO").await;
 }
 
 /// Goal: what is not promised is missing: one who came later is served before one who waits.

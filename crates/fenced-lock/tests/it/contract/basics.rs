@@ -72,9 +72,7 @@ pub(crate) async fn one_holder_at_a_time(lab: &impl Lab) {
             guard.unlock().await.unwrap();
         });
     }
-    while let Some(ended) = waiters.join_next().await {
-        ended.unwrap();
-    }
+    waiters.join_all().await;
     assert_eq!(sum.load(Ordering::SeqCst), 100);
 }
 
