@@ -198,7 +198,7 @@ impl NameQueue {
 mod tests {
     use super::*;
     use crate::watched::Made;
-    use crate::{ClusterId, Ticket, Token};
+    use crate::{ClaimStatus, ClusterId, Ticket, Token};
 
     const LINGER: Duration = Duration::from_secs(30);
 
@@ -221,6 +221,18 @@ mod tests {
         queue.claims.made(b"a/1-1", made);
         queue.apply(vec![put("a/1-1", 7)]);
         (queue, ticket)
+    }
+
+    /// Goal: keys of a lock `a/b` neither block nor count in `a`.
+    #[tokio::test]
+    async fn keys_of_longer_names_are_ignored() {
+        let (mut queue, ticket) = waiting();
+        queue.apply(vec![put("a/b/9-1", 8), delete("a/9-1", 9)]);
+        assert_ne!(*ticket.status.borrow(), ClaimStatus::Waiting);
+        assert!(!*ticket.contended.borrow());
+        let keys = [("a/b/9-1", 8), ("a/1-1", 7), ("a/b/9-2", 10)];
+        assert!(queue.load(keys.map(|(key, at)| put(key, at)).into(), 10, 9));
+        assert!(!*ticket.contended.borrow());
     }
 
     /// Goal: a key from a request that was given up is found; others' keys are left alone. The queue is in use until it
