@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PutOptions};
 use fenced_lock::{
-    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session, SessionOptions,
+    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, LockError, Session, SessionOptions,
 };
 use testkit::wait::{eventually, within};
 use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, PrivateEtcd};
@@ -62,10 +62,6 @@ pub(super) async fn root_of(etcd: &PrivateEtcd) -> Client {
     Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
 }
 
-fn is_refused(result: &Result<Guard, LockError>) -> bool {
-    matches!(result, Err(LockError::Backend(e)) if e.kind == BackendErrorKind::Permanent)
-}
-
 /// Goal: a lock that was refused for want of permission is an error at once, and no obstacle once the
 /// permission is there: its queue is watched anew, though the first watcher was refused, also where it is only looked at.
 #[tokio::test]
@@ -78,9 +74,9 @@ async fn a_permission_that_comes_later_counts() {
     eventually("the watch runs", async || !allowed.is_contended()).await;
     let mutex = app.mutex("refused").unwrap();
     let refused = within("the refusal", mutex.lock()).await;
-    assert!(is_refused(&refused), "{refused:?}");
+    assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
 
-    assert!(is_refused(&app.mutex("seen").unwrap().lock().await));
+    assert_eq!(kind_of(app.mutex("seen").unwrap().lock().await), BackendErrorKind::Permanent);
     assert!(!backend.queue_snapshot("seen").is_current);
     allow(&mut client, "seen").await;
     eventually("it is seen", async || backend.queue_snapshot("seen").is_current).await;
@@ -110,7 +106,7 @@ async fn a_refused_name_is_no_matter_to_the_others() {
     for number in 0..20 {
         let denied = app.mutex(&format!("denied-{number}")).unwrap();
         let refused = within("the refusal", denied.lock()).await;
-        assert!(is_refused(&refused), "{refused:?}");
+        assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
         assert!(within("the refusal", denied.try_lock()).await.is_err());
     }
     let waiter = unseen_waiter(&mutex);
@@ -124,7 +120,7 @@ async fn a_refused_name_is_no_matter_to_the_others() {
     forbid(&mut client, "passing").await;
     let unlocking = tokio::spawn(guard.unlock());
     let refused = within("the refusal", passing.lock()).await;
-    assert!(is_refused(&refused), "{refused:?}");
+    assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
     allow(&mut client, "passing").await;
     within("it is released", unlocking).await.unwrap().unwrap();
     drop(passing.lock().await.unwrap());
@@ -283,7 +279,7 @@ async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
     let backend = backend_of("app", "secret", &etcd);
     let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(ttl)).await.unwrap();
     let held = app.mutex("held").unwrap().lock().await.unwrap();
-    assert!(is_refused(&app.mutex("other").unwrap().lock().await));
+    assert_eq!(kind_of(app.mutex("other").unwrap().lock().await), BackendErrorKind::Permanent);
     assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");
 
     root.user_revoke_role("app", "app").await.unwrap();
