@@ -209,21 +209,6 @@ struct Because {
 mod tests {
     use super::*;
 
-    /// Goal: an error and its sources say each thing once, and the sources reach the client's own error.
-    #[test]
-    fn the_cause_is_told_once() {
-        let cause = std::io::Error::other("permission denied");
-        let error = BackendError::because(BackendErrorKind::Permanent, "a.lock", cause);
-        let error = LockError::from(error);
-        assert_eq!(error.to_string(), "the lock service cannot be used");
-        let said = error.source().expect("what is said of the cause");
-        assert_eq!(said.to_string(), "a.lock");
-        let cause = said.source().expect("the cause");
-        assert!(cause.is::<std::io::Error>() && cause.source().is_none());
-        let all = "the lock service cannot be used: a.lock: permission denied";
-        assert_eq!(format!("{error:#}"), all);
-    }
-
     /// Goal: errors of one kind with one text are equal.
     #[test]
     fn errors_can_be_compared() {

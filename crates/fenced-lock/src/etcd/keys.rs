@@ -66,6 +66,7 @@ mod tests {
         assert!(is_claim(b"a/7587-1", &prefix));
         assert!(is_claim(b"a/7587", &prefix), "etcdctl's keys have no number");
         assert!(!is_claim(b"a/b/7587-1", &prefix));
+        assert!(!is_claim(b"a/b/7587", &prefix));
         assert!(!is_claim(b"ab/7587-1", &prefix));
     }
 

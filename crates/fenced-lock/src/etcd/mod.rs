@@ -205,10 +205,8 @@ mod tests {
     /// its queues are not watched for ever. Method: no process listens on etcd's port.
     #[tokio::test]
     async fn nothing_is_left_of_a_lease_after_an_outage() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = free.local_addr().expect("it is bound");
-        drop(free);
-        let backend = EtcdBackend::new(EtcdOptions::new([format!("http://{address}")]));
+        let address = format!("http://127.0.0.1:{}", testkit::ports::reserve(&[0]));
+        let backend = EtcdBackend::new(EtcdOptions::new([address]));
         let backend = backend.expect("a valid address");
         let lease = Lease { id: 1, ttl: Duration::from_secs(2), cluster: ClusterId(0) };
         let claims =

@@ -252,15 +252,6 @@ mod tests {
         assert!(!queue.is_used());
     }
 
-    /// Goal: nothing is kept of a lease that has ended.
-    #[tokio::test]
-    async fn claims_go_with_their_lease() {
-        let (mut queue, ticket) = waiting();
-        queue.remove_lease(1);
-        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
-        assert!(!queue.is_used());
-    }
-
     /// Goal: a queue is watched for a while after its last claim, and not for ever.
     #[tokio::test(start_paused = true)]
     async fn a_queue_becomes_idle() {

@@ -11,36 +11,14 @@ use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
 use tokio::time::timeout;
 
-use super::faulty::{Fault, FaultyBackend, SECOND, TTL, session};
+use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
 use super::lab::queue_of;
-
-/// Goal: a release whose answer got lost has succeeded; one that finds the claim gone has not.
-#[tokio::test(start_paused = true)]
-async fn a_release_says_whether_the_claim_was_there() {
-    let backend = FaultyBackend::new();
-    let mutex = session(&backend).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
-    backend.release.next(Some(Fault::AnswerLost));
-    guard.unlock().await.unwrap();
-    assert_eq!(backend.release.count(), 2);
-
-    let guard = mutex.lock().await.unwrap();
-    let key = queue_of(&mutex).await.remove(0);
-    backend.release.next(Some(Fault::Slow(SECOND)));
-    let unlocking = tokio::spawn(guard.unlock());
-    eventually("the release is under way", async || backend.release.under_way() == 1).await;
-    backend.service.delete(&key);
-    let error = unlocking.await.unwrap().unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
-}
 
 /// Goal: a release that finds the lease gone, and not whether an earlier request came before that, says that the session
 /// is lost.
 #[tokio::test(start_paused = true)]
 async fn a_release_without_its_lease_is_no_success() {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
-    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    let (backend, session, _, guard) = held().await;
     let [silent, gone] = [BackendErrorKind::Transient, BackendErrorKind::LeaseGone];
     backend.release.next(Some(Fault::Fails(silent))).next(Some(Fault::Fails(gone)));
     let reason = LostReason::Revoked;
@@ -53,9 +31,7 @@ async fn a_release_without_its_lease_is_no_success() {
 /// it; `unlock` waits.
 #[tokio::test(start_paused = true)]
 async fn a_try_after_a_drop_may_come_too_early() {
-    let backend = FaultyBackend::new();
-    let mutex = session(&backend).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
+    let (backend, _, mutex, guard) = held().await;
     backend.release.next(Some(Fault::Slow(SECOND)));
     drop(guard);
     assert!(mutex.try_lock().await.unwrap().is_none());
@@ -101,9 +77,7 @@ async fn a_hold_that_is_being_released_cannot_be_entered() {
 /// Goal: a hand-over that is refused leaves neither claim behind.
 #[tokio::test(start_paused = true)]
 async fn a_refused_hand_over_releases_the_lock() {
-    let backend = FaultyBackend::new();
-    let mutex = session(&backend).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
+    let (backend, _, mutex, guard) = held().await;
     backend.release.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
     assert!(guard.requeue().await.is_err());
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
@@ -113,9 +87,7 @@ async fn a_refused_hand_over_releases_the_lock() {
 /// another reason is lost.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_survives_a_lost_answer() {
-    let backend = FaultyBackend::new();
-    let mutex = session(&backend).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
+    let (backend, _, mutex, guard) = held().await;
     let first = guard.token();
     backend.release.next(Some(Fault::AnswerLost));
     let guard = guard.requeue().await.unwrap();
@@ -128,32 +100,12 @@ async fn a_hand_over_survives_a_lost_answer() {
 /// the session is given up, and says why.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_never_succeeds_gives_up_the_session() {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
-    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    let (backend, session, _, guard) = held().await;
     backend.release.always(Fault::Fails(BackendErrorKind::Transient));
     drop(guard);
     let reason = within("the session is given up", session.lost()).await;
     assert_eq!(reason, LostReason::ReleaseFailed);
     assert!(backend.renew.count() > 1, "its lease was renewed meanwhile");
-}
-
-/// Goal: a lease that is found gone by a request takes the session along at once.
-#[tokio::test(start_paused = true)]
-async fn queueing_on_a_lease_that_is_gone_loses_the_session() {
-    let backend = FaultyBackend::new();
-    for tries in [false, true] {
-        let session = session(&backend).await;
-        let mutex = session.mutex("a").unwrap();
-        backend.service.revoke(session.lease().id);
-        let error = if tries {
-            mutex.try_lock().await.unwrap_err()
-        } else {
-            mutex.lock().await.unwrap_err()
-        };
-        assert!(matches!(error, LockError::SessionLost { reason: LostReason::Revoked }), "{error}");
-        assert_eq!(session.lost_reason(), Some(LostReason::Revoked));
-    }
 }
 
 /// Goal: callers that give up sooner than the service answers fill no queue: once some have, only so many of their
@@ -188,9 +140,7 @@ async fn impatient_callers_fill_no_queue() {
 /// Goal: all claims that were given up count, also those of callers that passed together while there was room.
 #[tokio::test(start_paused = true)]
 async fn claims_given_up_together_all_count() {
-    let backend = FaultyBackend::new();
-    let mutex = session(&backend).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
+    let (backend, _, mutex, guard) = held().await;
     // those of the first eight are withdrawn at once
     backend.release.always(Fault::Slow(SECOND * 5));
     let callers = (0..100).map(|number| {
@@ -213,9 +163,7 @@ async fn claims_given_up_together_all_count() {
 /// once the service answers.
 #[tokio::test(start_paused = true)]
 async fn only_so_many_go_on_when_claims_are_withdrawn() {
-    let backend = FaultyBackend::new();
-    let mutex = session(&backend).await.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
+    let (backend, _, mutex, guard) = held().await;
     backend.put.always(Fault::Slow(SECOND * 5));
     join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await;
     let waiting = mutex.clone();
@@ -234,17 +182,6 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
     within("all are served", callers).await.unwrap();
 }
 
-/// Goal: a claim that was put into the queue by a request whose answer got lost is found again.
-#[tokio::test(start_paused = true)]
-async fn an_enqueue_whose_answer_got_lost_is_repeated() {
-    let backend = FaultyBackend::new();
-    let mutex = session(&backend).await.mutex("a").unwrap();
-    backend.put.next(Some(Fault::AnswerLost));
-    let guard = mutex.lock().await.unwrap();
-    assert_eq!(queue_of(&mutex).await.len(), 1);
-    guard.unlock().await.unwrap();
-}
-
 /// Goal: a grant that comes when the session is lost already is none.
 #[tokio::test(start_paused = true)]
 async fn a_grant_after_the_loss_is_none() {
@@ -253,7 +190,7 @@ async fn a_grant_after_the_loss_is_none() {
     backend.renew.always(Fault::Hangs);
     backend.put.next(Some(Fault::Late(2 * TTL)));
     let error = session.mutex("a").unwrap().lock().await.unwrap_err();
-    assert!(matches!(error, LockError::SessionLost { reason: LostReason::Expired }), "{error}");
+    assert_eq!(error, LockError::SessionLost { reason: LostReason::Expired });
 }
 
 /// Goal: nor one that comes when the session is being closed.
@@ -267,5 +204,5 @@ async fn a_grant_while_closing_is_none() {
     eventually("the claim is being queued", async || backend.put.under_way() == 1).await;
     session.close().await.unwrap();
     let error = waiter.await.unwrap().unwrap_err();
-    assert!(matches!(error, LockError::SessionLost { reason: LostReason::Closed }), "{error}");
+    assert_eq!(error, LockError::SessionLost { reason: LostReason::Closed });
 }

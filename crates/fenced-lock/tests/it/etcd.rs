@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::PutOptions;
 use fenced_lock::{LostReason, Session, SessionKeeper, SessionOptions};
 use testkit::wait::{eventually, within};
 
@@ -39,22 +38,6 @@ async fn contention_is_not_known_while_etcd_is_away() {
     eventually("nobody waits", async || !guard.is_contended()).await;
     etcd.kill().await.unwrap();
     eventually("that is not known any more", async || guard.is_contended()).await;
-}
-
-/// Goal: a key that a given-up request left behind, though nobody knows of it, does not block the
-/// lock for as long as the session lives.
-#[tokio::test]
-async fn an_orphan_is_removed() {
-    let lab = EtcdLab::shared().await;
-    let session = lab.session().await;
-    let mutex = session.mutex(&lab.name()).unwrap();
-    mutex.lock().await.unwrap().unlock().await.unwrap();
-    let lease = session.lease().id;
-    let orphan = format!("{}/{lease:x}-999999", mutex.name());
-    let options = PutOptions::new().with_lease(lease);
-    lab.client().await.put(orphan, "", Some(options)).await.unwrap();
-    queue_length(&mutex, 0).await;
-    drop(within("the lock is free", mutex.lock()).await.unwrap());
 }
 
 /// Goal: a foreign key that is no text is a claim like any other: it is waited for, and shown.

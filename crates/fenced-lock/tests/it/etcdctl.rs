@@ -53,14 +53,3 @@ async fn etcdctl_waits_for_the_library() {
     end(etcdctl).await;
     drop(within("the library is granted", waiter).await.unwrap().unwrap());
 }
-
-/// Goal: `etcdctl lock a/b` and our lock `a` are different locks.
-#[tokio::test]
-async fn etcdctl_on_a_longer_name_is_no_holder() {
-    let lab = EtcdLab::shared().await;
-    let mutex = lab.mutex(&lab.name()).await;
-    let mut etcdctl = lock(&lab, &format!("{}/b", mutex.name()));
-    etcdctl.line().await;
-    drop(mutex.try_lock().await.unwrap().expect("the lock is free"));
-    end(etcdctl).await;
-}

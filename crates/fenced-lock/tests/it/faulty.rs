@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Lease, MemoryBackend, Promises,
-    PutMode, QueueEntry, Released, Session, SessionOptions, Ticket, Token,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Guard, Lease, MemoryBackend,
+    Mutex, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket, Token,
 };
 use tokio::time::sleep;
 
@@ -18,6 +18,15 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) async fn session(backend: &Arc<FaultyBackend>) -> Session {
     Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
+}
+
+/// A session at a service of its own, its mutex `a`, and a guard of that.
+pub(crate) async fn held() -> (Arc<FaultyBackend>, Session, Mutex, Guard) {
+    let backend = FaultyBackend::new();
+    let session = session(&backend).await;
+    let mutex = session.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    (backend, session, mutex, guard)
 }
 
 /// What happens to one request.
@@ -44,8 +53,8 @@ pub(crate) struct Faults {
     always: StdMutex<Option<Fault>>,
     /// How many requests came.
     count: AtomicUsize,
-    /// How many are under way.
-    under_way: AtomicUsize,
+    /// Each that is under way has a copy.
+    under_way: Arc<()>,
 }
 
 impl Faults {
@@ -68,7 +77,7 @@ impl Faults {
     }
 
     pub(crate) fn under_way(&self) -> usize {
-        self.under_way.load(Ordering::SeqCst)
+        Arc::strong_count(&self.under_way) - 1
     }
 
     async fn apply<T>(
@@ -76,7 +85,7 @@ impl Faults {
         request: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
         self.count.fetch_add(1, Ordering::SeqCst);
-        let _under_way = UnderWay::begin(&self.under_way);
+        let _under_way = Arc::clone(&self.under_way);
         let next = self.next.lock().unwrap().pop_front();
         let fault = next.unwrap_or(*self.always.lock().unwrap());
         match fault {
@@ -101,21 +110,6 @@ impl Faults {
                 panic!("as the test wants it")
             }
         }
-    }
-}
-
-struct UnderWay<'a>(&'a AtomicUsize);
-
-impl<'a> UnderWay<'a> {
-    fn begin(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -290,13 +290,8 @@ async fn a_thousand_names() {
     let notes = tempfile::tempdir().unwrap();
     // in memory, if there is such a place: a thousand first grants wait for a disk two thousand times
     let locks = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    succeeds(start_by(
-        &[],
-        "many_names_worker",
-        &FileLab::at(locks.path().to_str().unwrap()),
-        notes.path(),
-    ))
-    .await;
+    let lab = FileLab::at(locks.path().to_str().unwrap());
+    succeeds(start_by(&[], "many_names_worker", &lab, notes.path())).await;
 }
 
 #[tokio::test]
@@ -342,15 +337,11 @@ async fn full_disk_worker() {
     session.close().await.unwrap();
 }
 
-/// Goal: a read-only file system is refused for good, and the error says which directory it is.
+/// Goal: a read-only file system, and a directory without the right to write, are refused for good, and the error says which
+/// directory it is.
 #[tokio::test]
-async fn a_read_only_file_system() {
+async fn a_directory_that_cannot_be_written() {
     on_a_file_system("ro", "refused_worker").await;
-}
-
-/// Goal: so is a directory without the right to write.
-#[tokio::test]
-async fn a_directory_without_rights() {
     if !may_unshare() {
         return;
     }
@@ -362,7 +353,7 @@ async fn a_directory_without_rights() {
 }
 
 #[tokio::test]
-#[ignore = "run by tests of this module"]
+#[ignore = "run by a_directory_that_cannot_be_written"]
 async fn refused_worker() {
     let Some((lab, _)) = directories() else { return };
     let opened = Session::open(lab.backend(), SessionOptions::new(TTL)).await;
@@ -409,20 +400,10 @@ async fn a_lock_file_that_is_replaced() {
     assert!(next.token() > guard.token());
 }
 
-/// Goal: a lock's file that contains something else is no reason to begin with the first token again.
+/// Goal: a lock's file that contains something else is no reason to begin with the first token again, and a waiter whose turn
+/// cannot come is told so.
 #[tokio::test]
 async fn a_lock_file_that_contains_something_else() {
-    let lab = FileLab::new();
-    let mutex = lab.mutex("a").await;
-    fs::write(lab.directory().join("a.lock"), "seven\n").unwrap();
-    assert_refused(mutex.lock().await, "a.lock is malformed");
-    assert_refused(mutex.try_lock().await, "a.lock is malformed");
-    assert!(queue_of(&mutex).await.is_empty());
-}
-
-/// Goal: a waiter whose turn cannot come, since the lock's file contains something else, is told so.
-#[tokio::test]
-async fn a_lock_file_that_is_spoilt_under_a_holder() {
     let lab = FileLab::new();
     let mutex = lab.mutex("a").await;
     let guard = mutex.lock().await.unwrap();
@@ -432,6 +413,9 @@ async fn a_lock_file_that_is_spoilt_under_a_holder() {
     let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
     assert_eq!(ended, LockError::Lost);
     queue_length(&mutex, 0).await;
+    assert_refused(mutex.lock().await, "a.lock is malformed");
+    assert_refused(mutex.try_lock().await, "a.lock is malformed");
+    assert!(queue_of(&mutex).await.is_empty());
 }
 
 /// Goal: a queue that cannot be looked at ends no session, and hides from no other holder that its claim is gone.

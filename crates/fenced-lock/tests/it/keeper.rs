@@ -3,48 +3,41 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, SessionKeeper, SessionOptions};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, SessionKeeper, SessionOptions};
 use testkit::wait::{eventually, within};
 use tokio::time::{Instant, sleep};
 
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL};
 use super::lab::kind_of;
 
-/// A keeper, and how often it has opened a session after a minute.
-async fn opened_in_a_minute(backend: &Arc<FaultyBackend>) -> usize {
-    // a flood must not keep the time from passing
-    for _ in 0..1000 {
-        backend.open.next(None);
-    }
-    backend.open.always(Fault::Hangs);
-    let keeper = SessionKeeper::start(Arc::clone(backend) as _, SessionOptions::new(TTL));
-    sleep(60 * SECOND).await;
-    keeper.close().await;
-    backend.open.count()
-}
-
-/// Goal: sessions that are lost as soon as they are opened do not follow each other without pause.
+/// Goal: sessions that are lost as soon as they are opened, or before, do not follow each other without pause.
 #[tokio::test(start_paused = true)]
 async fn a_keeper_does_not_flood() {
-    let grants_ttl = Some(Duration::from_millis(1));
-    let lost_at_once = Arc::new(FaultyBackend { grants_ttl, ..FaultyBackend::default() });
-    lost_at_once.renew.always(Fault::Fails(BackendErrorKind::LeaseGone));
-    let opened = opened_in_a_minute(&lost_at_once).await;
-    assert!((10..=130).contains(&opened), "{opened} sessions that are lost at once");
-
-    let grants_ttl = Some(Duration::ZERO);
-    let born_lost = Arc::new(FaultyBackend { grants_ttl, ..FaultyBackend::default() });
-    let opened = opened_in_a_minute(&born_lost).await;
-    assert!((10..=130).contains(&opened), "{opened} sessions that are born lost");
+    for grants_ttl in [Some(Duration::from_millis(1)), Some(Duration::ZERO)] {
+        let backend = Arc::new(FaultyBackend { grants_ttl, ..FaultyBackend::default() });
+        backend.renew.always(Fault::Fails(BackendErrorKind::LeaseGone));
+        // a flood must not keep the time from passing
+        for _ in 0..1000 {
+            backend.open.next(None);
+        }
+        backend.open.always(Fault::Hangs);
+        let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+        sleep(60 * SECOND).await;
+        keeper.close().await;
+        let opened = backend.open.count();
+        assert!((10..=130).contains(&opened), "{opened} sessions of {grants_ttl:?}");
+    }
 }
 
-/// Goal: a session that was born lost is not the keeper's last word: the next one is waited for.
+/// Goal: a lease that had run out when it was granted makes no session. A session that was born lost is not the keeper's last word: the next one is waited for.
 #[tokio::test(start_paused = true)]
 async fn a_keeper_tries_again_after_a_session_born_lost() {
     let backend = FaultyBackend::new();
     backend.open.next(Some(Fault::Late(2 * TTL)));
     let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
     eventually("the first is lost", async || keeper.latest_error().is_some()).await;
+    let reason = LostReason::Expired;
+    assert_eq!(keeper.latest_error(), Some(LockError::SessionLost { reason }));
     let session = within("the next is opened", keeper.session()).await.unwrap();
     assert!(!session.is_lost());
 }

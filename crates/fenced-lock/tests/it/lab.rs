@@ -81,6 +81,12 @@ pub(crate) trait Lab {
     async fn mutex(&self, name: &str) -> Mutex<Self::Token> {
         self.session().await.mutex(name).unwrap()
     }
+
+    /// Two mutexes of one new name, each in a session of its own.
+    async fn two_mutexes(&self) -> [Mutex<Self::Token>; 2] {
+        let name = self.name();
+        [self.mutex(&name).await, self.mutex(&name).await]
+    }
 }
 
 /// A lab that another process can find.

@@ -104,6 +104,21 @@ impl PostgresLab {
         client(&self.url).await
     }
 
+    /// How many connections of this library the database has.
+    pub(crate) async fn connections(&self) -> i64 {
+        let count = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
+        self.client().await.query_one(count, &[]).await.unwrap().get(0)
+    }
+
+    /// The server processes of the database that wait for a lock of theirs.
+    pub(crate) async fn blocked(&self) -> Vec<i32> {
+        let waiting = "SELECT pid FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let rows = self.client().await.query(waiting, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
     /// Ends the connections whose names begin so, and waits for their ends.
     async fn terminate(&self, name: &str) {
         let terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity

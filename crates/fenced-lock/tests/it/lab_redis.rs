@@ -9,7 +9,6 @@ use testkit::{PrivateRedis, RedisOptions as ServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::lab::{FoundLab, Lab, ServerLab};
 
@@ -115,16 +114,6 @@ pub(crate) async fn server_that_says(answer: &'static str) -> String {
         }
     });
     address
-}
-
-/// Has the server forget its scripts all the time, until this is dropped.
-pub(crate) async fn forgetful(url: &str) -> AbortOnDropHandle<()> {
-    let mut operator = Raw::connect(url).await;
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        loop {
-            operator.run::<()>("SCRIPT FLUSH").await;
-        }
-    }))
 }
 
 /// Three Redis servers that know nothing of each other.

@@ -62,10 +62,7 @@ macro_rules! contract_with {
                 any_label_will_do
                 one_holder_at_a_time
                 try_takes_a_free_lock_only
-                a_try_does_not_stand_in_the_way
-                a_timeout_leaves_no_claim
                 closing_releases_everything
-                names_that_contain_each_other_are_different_locks
                 any_name_will_do;
             queueing:
                 a_hundred_waiters_are_served_in_their_order
@@ -78,7 +75,6 @@ macro_rules! contract_with {
                 another_owner_waits;
             cancellation:
                 a_waiter_that_is_aborted_leaves_no_claim
-                a_holder_that_is_aborted_leaves_no_claim
                 many_aborted_at_any_moment_leave_no_claim
                 a_dropped_hand_over_leaves_no_claim;
             loss:
@@ -87,13 +83,11 @@ macro_rules! contract_with {
                 an_unlock_after_the_deletion_says_that_it_was_lost
                 queueing_on_a_revoked_lease_loses_the_session
                 a_deleted_waiter_is_told_and_the_others_go_on
-                a_lost_hold_cannot_be_entered_or_unlocked
+                a_lost_hold_is_of_no_use
                 an_owner_takes_the_lock_anew_after_a_loss
-                run_ends_with_the_hold
                 a_session_lost_here_is_closed_there
                 the_longest_hold_ends
-                a_keeper_locks_beyond_a_loss
-                a_keeper_opens_the_next_session;
+                a_keeper_locks_beyond_a_loss;
             $($more)*
         }
     };
@@ -179,9 +173,6 @@ contract! {
         any_label_will_do
         one_holder_at_a_time
         try_takes_a_free_lock_only
-        a_try_does_not_stand_in_the_way
-        a_timeout_leaves_no_claim
-        names_that_contain_each_other_are_different_locks
         any_name_will_do;
     queueing:
         a_hand_over_with_entries_left_keeps_the_lock;
@@ -190,7 +181,6 @@ contract! {
         a_thousand_entries_cost_no_request
         another_owner_waits;
     cancellation:
-        a_holder_that_is_aborted_leaves_no_claim
         many_aborted_at_any_moment_leave_no_claim;
     loss:
         a_deleted_claim_is_told_to_its_holder

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+use futures_util::future::join_all;
 use testkit::ports::reserve;
 use testkit::wait::{eventually, within};
 use testkit::{Direction, Proxy};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::lab::{EtcdLab, FoundLab, Lab, TTL, queue_length, queue_of, unseen_waiter, with};
+use super::lab::{
+    EtcdLab, FoundLab, Lab, TTL, queue_length, queue_of, unseen_waiter, waiter, with,
+};
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
@@ -19,6 +22,14 @@ async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
     });
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
     Session::open(backend, SessionOptions::new(ttl)).await.unwrap()
+}
+
+/// A session at a proxy and at the etcd behind it. It asks the proxy first.
+async fn session_at_two() -> (EtcdLab, Proxy, Session) {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    (lab, proxy, session)
 }
 
 /// A proxy in front of the shared etcd.
@@ -49,34 +60,27 @@ async fn everything_works(lab: &EtcdLab, session: Session) {
     session.close().await.unwrap();
 }
 
-/// Goal: with one endpoint of two dead, whichever it is, no call fails.
+/// Goal: with one endpoint of two dead, whichever it is, no call fails; nor with one that accepts connections and says
+/// nothing, from the start or from some moment on.
 #[tokio::test]
-async fn a_dead_endpoint_is_no_matter() {
+async fn one_endpoint_of_two_will_do() {
     let lab = EtcdLab::shared().await;
     let port = reserve(&[0]);
     let dead = format!("http://127.0.0.1:{port}");
     let alive = lab.endpoint().to_owned();
-    let sessions = [
-        session_at(&[dead.clone(), alive.clone()], TTL).await,
-        session_at(&[alive, dead], TTL).await,
-    ];
-    let [first, second] = sessions.map(|session| everything_works(&lab, session));
-    tokio::join!(first, second);
-}
-
-/// Goal: nor with one that accepts connections and says nothing, from the start or from some moment
-/// on.
-#[tokio::test]
-async fn a_frozen_endpoint_is_no_matter() {
-    let lab = EtcdLab::shared().await;
-    let endpoints = |proxy: &Proxy| [proxy.url(), lab.endpoint().to_owned()];
     let (before, later) = (proxy(&lab).await, proxy(&lab).await);
     before.freeze();
-    let sessions =
-        [session_at(&endpoints(&before), TTL).await, session_at(&endpoints(&later), TTL).await];
+    let mut sessions = Vec::new();
+    for endpoints in [
+        [dead.clone(), alive.clone()],
+        [alive.clone(), dead],
+        [before.url(), alive.clone()],
+        [later.url(), alive],
+    ] {
+        sessions.push(session_at(&endpoints, TTL).await);
+    }
     later.freeze();
-    let [first, second] = sessions.map(|session| everything_works(&lab, session));
-    tokio::join!(first, second);
+    join_all(sessions.into_iter().map(|session| everything_works(&lab, session))).await;
 }
 
 /// Goal: the lease is renewed also when two members in a row freeze, and no other request is there
@@ -104,28 +108,20 @@ async fn renewals_find_the_member_that_answers() {
 /// gone nor pass for a release when the claim was gone.
 #[tokio::test]
 async fn nothing_is_concluded_from_a_watch_that_is_silent() {
-    let lab = EtcdLab::shared().await;
-    let proxy = proxy(&lab).await;
-    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
-    let (name, other) = (lab.name(), lab.name());
-    let direct = lab.session().await;
-    let deleted = session.mutex(&other).unwrap().lock().await.unwrap();
+    let (lab, proxy, session) = session_at_two().await;
+    let deleted = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     let handed_over = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
-    let mutex = session.mutex(&name).unwrap();
+    let mutex = session.mutex(&lab.name()).unwrap();
     let guard = mutex.lock().await.unwrap();
-    let waiter = unseen_waiter(&mutex);
-    queue_length(&direct.mutex(&name).unwrap(), 2).await;
+    let waiter = waiter(&mutex, 2).await;
     proxy.freeze();
     assert_eq!(queue_of(&mutex).await.len(), 2, "by the member that answers, as all that follows");
 
-    lab.delete(&queue_of(&direct.mutex(&other).unwrap()).await.remove(0)).await;
-    let error = deleted.unlock().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    lab.delete(&deleted.key()).await;
+    assert_eq!(deleted.unlock().await, Err(LockError::Lost));
 
-    let its_name = direct.mutex(handed_over.name()).unwrap();
-    lab.delete(&queue_of(&its_name).await.remove(0)).await;
-    let error = handed_over.requeue().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    lab.delete(&handed_over.key()).await;
+    assert_eq!(handed_over.requeue().await.unwrap_err(), LockError::Lost);
 
     lab.revoke(session.lease().id).await;
     assert!(guard.unlock().await.is_err());
@@ -138,9 +134,7 @@ async fn nothing_is_concluded_from_a_watch_that_is_silent() {
 /// not made, while everything else goes through the other member; that nobody waits is not known.
 #[tokio::test]
 async fn no_list_counts_before_its_watcher() {
-    let lab = EtcdLab::shared().await;
-    let proxy = proxy(&lab).await;
-    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let (lab, proxy, session) = session_at_two().await;
     let first = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     eventually("the watch runs", async || !first.is_contended()).await;
     proxy.freeze();
@@ -159,9 +153,7 @@ async fn no_list_counts_before_its_watcher() {
 /// are there. Method: the watch is on a member that is frozen.
 #[tokio::test]
 async fn a_try_does_not_depend_on_the_watch() {
-    let lab = EtcdLab::shared().await;
-    let proxy = proxy(&lab).await;
-    let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    let (lab, proxy, session) = session_at_two().await;
     let mutex = session.mutex(&lab.name()).unwrap();
     let longer = lab.mutex(&format!("{}/b", mutex.name())).await.lock().await.unwrap();
     let guard = mutex.lock().await.unwrap();
@@ -174,28 +166,21 @@ async fn a_try_does_not_depend_on_the_watch() {
     drop(longer);
 }
 
-/// Goal: `unlock` does not call a lock lost that it released itself. Method: the member that is asked
+/// Goal: `unlock` does not call a lock lost that it released itself, nor does a hand-over. Method: the member that is asked
 /// first carries the release out, its answer gets lost, and the other one finds the claim gone.
 #[tokio::test]
 async fn a_release_that_another_member_did_is_a_release() {
-    let lab = EtcdLab::shared().await;
-    for _ in 0..3 {
-        let proxy = proxy(&lab).await;
-        let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
+    for hands_over in [false, true].repeat(3) {
+        let (lab, proxy, session) = session_at_two().await;
         let mutex = session.mutex(&lab.name()).unwrap();
-        let guard = mutex.lock().await.unwrap();
+        let mut guard = mutex.lock().await.unwrap();
         proxy.hold(Direction::ToClient);
+        if hands_over {
+            guard = guard.requeue().await.unwrap();
+            assert_eq!(queue_of(&mutex).await.len(), 1);
+        }
         guard.unlock().await.unwrap();
         assert!(queue_of(&mutex).await.is_empty());
-
-        let proxy = self::proxy(&lab).await;
-        let session = session_at(&[proxy.url(), lab.endpoint().to_owned()], 10 * TTL).await;
-        let mutex = session.mutex(mutex.name()).unwrap();
-        let guard = mutex.lock().await.unwrap();
-        proxy.hold(Direction::ToClient);
-        let guard = guard.requeue().await.unwrap();
-        assert_eq!(queue_of(&mutex).await.len(), 1);
-        guard.unlock().await.unwrap();
     }
 }
 

@@ -1,17 +1,14 @@
 //! An etcd that asks who is there.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PutOptions};
 use fenced_lock::{
-    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session, SessionKeeper,
-    SessionOptions,
+    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, LockError, Session, SessionOptions,
 };
-use hyper::Method;
 use testkit::wait::{eventually, within};
-use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, PrivateEtcd, probe};
+use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, PrivateEtcd};
 
 use super::lab::{LONG, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter, with};
 
@@ -65,30 +62,24 @@ pub(super) async fn root_of(etcd: &PrivateEtcd) -> Client {
     Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
 }
 
-/// How many transactions etcd has refused for want of permission.
-async fn refusals(etcd: &PrivateEtcd) -> usize {
-    let (_, page) = probe::http(Method::GET, etcd.port(), "/metrics", "").await.unwrap();
-    let labels = r#"{grpc_code="PermissionDenied",grpc_method="Txn","#;
-    let line = page.lines().find(|l| l.starts_with("grpc_server_handled") && l.contains(labels));
-    line.map_or(0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
-}
-
-fn is_refused(result: &Result<Guard, LockError>) -> bool {
-    matches!(result, Err(LockError::Backend(e)) if e.kind == BackendErrorKind::Permanent)
-}
-
 /// Goal: a lock that was refused for want of permission is an error at once, and no obstacle once the
-/// permission is there: its queue is watched anew, though the first watcher was refused.
+/// permission is there: its queue is watched anew, though the first watcher was refused, also where it is only looked at.
 #[tokio::test]
 async fn a_permission_that_comes_later_counts() {
     let (etcd, mut client) = etcd_with_users().await;
     allow(&mut client, "allowed").await;
-    let (app, root) = (session_of("app", &etcd).await, session_of("root", &etcd).await);
+    let (backend, root) = (backend_of("app", "secret", &etcd), session_of("root", &etcd).await);
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
     let allowed = app.mutex("allowed").unwrap().lock().await.unwrap();
     eventually("the watch runs", async || !allowed.is_contended()).await;
     let mutex = app.mutex("refused").unwrap();
     let refused = within("the refusal", mutex.lock()).await;
-    assert!(is_refused(&refused), "{refused:?}");
+    assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
+
+    assert_eq!(kind_of(app.mutex("seen").unwrap().lock().await), BackendErrorKind::Permanent);
+    assert!(!backend.queue_snapshot("seen").is_current);
+    allow(&mut client, "seen").await;
+    eventually("it is seen", async || backend.queue_snapshot("seen").is_current).await;
 
     allow(&mut client, "refused").await;
     let theirs = root.mutex("refused").unwrap();
@@ -99,55 +90,42 @@ async fn a_permission_that_comes_later_counts() {
     drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
 }
 
-/// Goal: a name that is refused, at whatever moment, is no loss to the other names. Method: one role
-/// for one name; another name is tried, and the role is taken away and given back under a holder.
+/// Goal: a name that is refused, at whatever moment, is no loss to the other names, and ends no watch of theirs. Method: one
+/// role for one name; other names are tried, and the role is taken away and given back under a holder.
 #[tokio::test]
-async fn a_refused_name_is_no_loss_to_the_others() {
+async fn a_refused_name_is_no_matter_to_the_others() {
     let (etcd, mut client) = etcd_with_users().await;
     for name in ["kept", "passing"] {
         allow(&mut client, name).await;
     }
     let app = session_of("app", &etcd).await;
-    let kept = app.mutex("kept").unwrap().lock().await.unwrap();
-    let never = app.mutex("never").unwrap();
-    for _ in 0..3 {
-        let refused = within("the refusal", never.lock()).await;
-        assert!(is_refused(&refused), "{refused:?}");
-        assert!(within("the refusal", never.try_lock()).await.is_err());
+    let (mutex, passing) = (app.mutex("kept").unwrap(), app.mutex("passing").unwrap());
+    let kept = mutex.lock().await.unwrap();
+    eventually("the watch runs", async || !kept.is_contended()).await;
+    let watches = metric(&etcd, "handled", "Watch").await;
+    for number in 0..20 {
+        let denied = app.mutex(&format!("denied-{number}")).unwrap();
+        let refused = within("the refusal", denied.lock()).await;
+        assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
+        assert!(within("the refusal", denied.try_lock()).await.is_err());
     }
+    let waiter = unseen_waiter(&mutex);
+    eventually("it waits", async || kept.is_contended()).await;
+    kept.unlock().await.unwrap();
+    let kept = within("the waiter is granted", waiter).await.unwrap().unwrap();
+    // one goes when another one has been opened for a name that was refused; the allowed one's stays
+    assert_eq!(metric(&etcd, "handled", "Watch").await, watches);
 
-    let mutex = app.mutex("passing").unwrap();
-    let passing = mutex.lock().await.unwrap();
+    let guard = passing.lock().await.unwrap();
     forbid(&mut client, "passing").await;
-    let unlocking = tokio::spawn(passing.unlock());
-    let refused = within("the refusal", mutex.lock()).await;
-    assert!(is_refused(&refused), "{refused:?}");
+    let unlocking = tokio::spawn(guard.unlock());
+    let refused = within("the refusal", passing.lock()).await;
+    assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
     allow(&mut client, "passing").await;
     within("it is released", unlocking).await.unwrap().unwrap();
-    drop(mutex.lock().await.unwrap());
+    drop(passing.lock().await.unwrap());
     assert!(!kept.is_lost());
     kept.unlock().await.unwrap();
-}
-
-/// Goal: a restart of etcd, which forgets all tokens, is no matter to a session, nor to what it holds
-/// and waits for.
-#[tokio::test]
-async fn a_forgotten_token_is_no_matter() {
-    let (mut etcd, mut client) = etcd_with_users().await;
-    allow(&mut client, "a").await;
-    allow(&mut client, "b").await;
-    let app = session_of("app", &etcd).await;
-    let (held, mutex) = (app.mutex("a").unwrap().lock().await.unwrap(), app.mutex("b").unwrap());
-    let theirs = session_of("root", &etcd).await.mutex("b").unwrap();
-    let guard = theirs.lock().await.unwrap();
-    let waiter = unseen_waiter(&mutex);
-    queue_length(&theirs, 2).await;
-    etcd.restart().await.unwrap();
-    guard.unlock().await.unwrap();
-    let next = within("the waiter is granted", waiter).await.unwrap().unwrap();
-    next.unlock().await.unwrap();
-    held.requeue().await.unwrap().unlock().await.unwrap();
-    assert!(mutex.try_lock().await.unwrap().is_some());
 }
 
 /// Goal: many requests that are refused for their token at once make etcd authenticate them once, not
@@ -208,23 +186,30 @@ async fn no_user_is_told_at_once() {
     assert_eq!(kind_of(opened), BackendErrorKind::Permanent);
 }
 
+/// An etcd with TLS, and what a client of it needs.
+async fn secured_etcd(tokens: AuthTokens) -> (PrivateEtcd, EtcdOptions) {
+    let server = ServerOptions { secured: Some(tokens), ..ServerOptions::default() };
+    let etcd = PrivateEtcd::start(server).await.unwrap();
+    let read = |path| std::fs::read(path).unwrap();
+    let certificates = etcd.certificates().unwrap();
+    let (certificate, key) = certificates.client();
+    let options = with(EtcdOptions::new([etcd.endpoint()]), |options| {
+        options.ca = Some(read(certificates.ca()));
+        options.identity = Some((read(certificate), read(key)));
+    });
+    (etcd, options)
+}
+
 /// Goal: with tokens that tell of the roles at the time they were made, a role that changes is no
 /// matter to a holder, nor to an order that comes next.
 #[tokio::test]
 async fn a_changed_role_is_no_matter_to_a_signed_token() {
-    let secured = Some(AuthTokens::Jwt(300));
-    let server = ServerOptions { secured, ..ServerOptions::default() };
-    let etcd = PrivateEtcd::start(server).await.unwrap();
+    let (etcd, options) = secured_etcd(AuthTokens::Jwt(300)).await;
     let flags = etcd.flags();
-    let file = |name: &str| Path::new(&flags[flags.iter().position(|f| f == name).unwrap() + 1]);
-    let read = |name: &str| std::fs::read(file(name)).unwrap();
-    let password = String::from_utf8(read("--etcd-password-file")).unwrap();
-    let options = with(EtcdOptions::new([etcd.endpoint()]), |options| {
-        options.ca = Some(read("--etcd-ca"));
-        options.identity = Some((read("--etcd-cert"), read("--etcd-key")));
-        options.user = Some(EtcdUser::new("flash-sale", password));
-    });
-    let session = open(options).await.unwrap();
+    let place = flags.iter().position(|flag| flag == "--etcd-password-file").unwrap();
+    let password = std::fs::read_to_string(&flags[place + 1]).unwrap();
+    let user = Some(EtcdUser::new("flash-sale", password));
+    let session = open(with(options, |options| options.user = user)).await.unwrap();
     let mutex = session.mutex("stock-lock").unwrap();
     let mut root = etcd.root().await.unwrap();
     for change in 0..3 {
@@ -241,38 +226,17 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
     assert_eq!(queue_of(&mutex).await.len(), 0);
 }
 
-/// Goal: a queue that is only looked at is seen as soon as that is allowed.
+/// Goal: an etcd whose certificate is not trusted is told, and not waited for.
 #[tokio::test]
-async fn a_look_that_is_allowed_later_counts() {
-    let (etcd, mut root) = etcd_with_users().await;
-    let backend = backend_of("app", "secret", &etcd);
-    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
-    assert!(app.mutex("refused").unwrap().lock().await.is_err());
-    assert!(!backend.queue_snapshot("refused").is_current);
-    allow(&mut root, "refused").await;
-    eventually("it is seen", async || backend.queue_snapshot("refused").is_current).await;
-}
-
-/// Goal: names that a user may not use end no watch of those that it may.
-#[tokio::test]
-async fn denied_names_hinder_no_other() {
-    let (etcd, mut root) = etcd_with_users().await;
-    allow(&mut root, "allowed").await;
-    let app = session_of("app", &etcd).await;
-    let allowed = app.mutex("allowed").unwrap();
-    let guard = allowed.lock().await.unwrap();
-    eventually("the watch runs", async || !guard.is_contended()).await;
-    let watches = metric(&etcd, "handled", "Watch").await;
-    for number in 0..20 {
-        let denied = app.mutex(&format!("denied-{number}")).unwrap();
-        assert!(within("the refusal", denied.lock()).await.is_err());
-    }
-    let waiter = unseen_waiter(&allowed);
-    eventually("it waits", async || guard.is_contended()).await;
-    guard.unlock().await.unwrap();
-    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
-    // one goes when another one has been opened for a name that was refused; the allowed one's stays
-    assert_eq!(metric(&etcd, "handled", "Watch").await, watches);
+async fn a_certificate_that_is_not_trusted_is_told() {
+    let (_etcd, options) = secured_etcd(AuthTokens::Simple(300)).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let others = Certificates::create_in(elsewhere.path()).unwrap();
+    let ca = Some(std::fs::read(others.ca()).unwrap());
+    let opened = within("the refusal", open(with(options, |options| options.ca = ca))).await;
+    let text = format!("{:#}", opened.as_ref().unwrap_err());
+    assert_eq!(text.matches("certificate").count(), 1, "the cause is told once: {text}");
+    assert_eq!(kind_of(opened), BackendErrorKind::Permanent, "{text}");
 }
 
 /// Goal: a waiter at whose queue it may not look any more fails, and does not wait for ever.
@@ -288,19 +252,6 @@ async fn a_waiter_that_may_not_look_is_told() {
     etcd.kill().await.unwrap();
     etcd.restart().await.unwrap();
     assert!(within("the waiter is told", waiter).await.unwrap().is_err());
-}
-
-/// Goal: a claim that may not be withdrawn does not hold up the end of its session.
-#[tokio::test]
-async fn a_session_closes_with_a_claim_that_it_may_not_withdraw() {
-    let (etcd, mut root) = etcd_with_users().await;
-    allow(&mut root, "taken").await;
-    let app = session_of("app", &etcd).await;
-    let taken = app.mutex("taken").unwrap().lock().await.unwrap();
-    forbid(&mut root, "taken").await;
-    drop(taken);
-    // twice its TTL would be longer
-    assert!(within("it closes", app.close()).await.is_err(), "its lease may not be revoked");
 }
 
 /// Goal: a password that is wrong is tried now and then, however many requests need it.
@@ -326,10 +277,9 @@ async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
     allow(&mut root, "held").await;
     let ttl = Duration::from_secs(4);
     let backend = backend_of("app", "secret", &etcd);
-    let options = SessionOptions::new(ttl);
-    let app = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
+    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(ttl)).await.unwrap();
     let held = app.mutex("held").unwrap().lock().await.unwrap();
-    assert!(is_refused(&app.mutex("other").unwrap().lock().await));
+    assert_eq!(kind_of(app.mutex("other").unwrap().lock().await), BackendErrorKind::Permanent);
     assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");
 
     root.user_revoke_role("app", "app").await.unwrap();
@@ -352,39 +302,14 @@ async fn an_orphan_that_cannot_be_deleted_is_found_again() {
     guard.unlock().await.unwrap();
     let reads = Permission::read("a/").with_prefix();
     root.role_grant_permission("app", reads).await.unwrap();
-    let refusals = async || refusals(&etcd).await;
-    let before = refusals().await;
+    // the only transaction is the deletion
+    let transactions = async || metric(&etcd, "handled", "Txn").await;
+    let before = transactions().await;
     let lease = app.lease().id;
     let orphan = format!("a/{lease:x}-999999");
     root.put(orphan.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
-    eventually("its deletion is refused", async || refusals().await > before).await;
+    eventually("its deletion is refused", async || transactions().await > before).await;
     allow(&mut root, "a").await;
     let is_there = async || root.clone().get(orphan.clone(), None).await.unwrap().count() > 0;
     eventually("it is deleted", async || !is_there().await).await;
-}
-
-/// Goal: an etcd whose certificate is not trusted is told, and not waited for.
-#[tokio::test]
-async fn a_certificate_that_is_not_trusted_is_told() {
-    let secured = Some(AuthTokens::Simple(300));
-    let server = ServerOptions { secured, ..ServerOptions::default() };
-    let etcd = PrivateEtcd::start(server).await.unwrap();
-    let read = |path| std::fs::read(path).unwrap();
-    let certificates = etcd.certificates().unwrap();
-    let (certificate, key) = certificates.client();
-    let elsewhere = tempfile::tempdir().unwrap();
-    let others = Certificates::create_in(elsewhere.path()).unwrap();
-    let options = with(EtcdOptions::new([etcd.endpoint()]), |options| {
-        options.ca = Some(read(others.ca()));
-        options.identity = Some((read(certificate), read(key)));
-    });
-    let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    let keeper = SessionKeeper::start(backend, SessionOptions::new(LONG));
-    let opened = within("the refusal", keeper.session()).await;
-    let error = opened.as_ref().unwrap_err() as &dyn std::error::Error;
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    let text = sources.map(ToString::to_string).collect::<Vec<_>>().join(": ");
-    assert_eq!(text.matches("certificate").count(), 1, "the cause is told once: {text}");
-    assert_eq!(kind_of(opened), BackendErrorKind::Permanent, "{text}");
-    keeper.close().await;
 }

@@ -21,15 +21,12 @@ use super::lab_postgres::{LockKind, PostgresLab};
 #[tokio::test]
 async fn names_share_a_few_connections() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    let operator = lab.client().await;
     let session = lab.session_for(HOUR).await;
     for (names, most) in [(1, 3), (100, 9)] {
         for number in 0..names {
             drop(session.mutex(&number.to_string()).unwrap().lock().await.unwrap());
         }
-        let count = "SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
-        let connections: i64 = operator.query_one(count, &[]).await.unwrap().get(0);
+        let connections = lab.connections().await;
         assert!((2..=most).contains(&connections), "{connections} for {names}");
     }
 }
@@ -69,21 +66,16 @@ async fn nothing_is_carried_out_late() {
     let session = LockKind::Queue.open(&options, HOUR).await.unwrap();
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().unlock().await.unwrap();
-    let (mut operator, observer) = (lab.client().await, lab.client().await);
-    let blocked = async || {
-        let waiting = "SELECT pid FROM pg_stat_activity
-            WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        let rows = observer.query(waiting, &[]).await.unwrap();
-        rows.iter().map(|row| row.get::<_, i32>(0)).collect::<Vec<_>>()
-    };
+    let mut operator = lab.client().await;
     let transaction = operator.transaction().await.unwrap();
     transaction.execute("UPDATE fenced_lock.names SET last = last + 1", &[]).await.unwrap();
     let waiter = unseen_waiter(&mutex);
-    eventually("the claim waits in the server", async || blocked().await.len() == 1).await;
-    let old = blocked().await[0];
+    eventually("the claim waits in the server", async || lab.blocked().await.len() == 1).await;
+    let old = lab.blocked().await[0];
     proxy.cut();
-    eventually("it is sent again", async || blocked().await.iter().any(|pid| *pid != old)).await;
-    assert_eq!(blocked().await.len(), 1, "the first request is not there any more");
+    eventually("it is sent again", async || lab.blocked().await.iter().any(|pid| *pid != old))
+        .await;
+    assert_eq!(lab.blocked().await.len(), 1, "the first request is not there any more");
     transaction.commit().await.unwrap();
     drop(within("it is granted", waiter).await.unwrap().unwrap());
     queue_length(&mutex, 0).await;
@@ -196,14 +188,19 @@ async fn a_wrong_server_is_an_error() {
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
 }
 
+/// A server and its standby, if PostgreSQL is installed.
+async fn replicated(is_synchronous: bool) -> Option<ReplicatedPostgres> {
+    if !testkit::postgres::is_installed() {
+        return None;
+    }
+    Some(ReplicatedPostgres::start(is_synchronous).await.unwrap())
+}
+
 /// Goal: a server that is set to accept no writes is told for good, with what to do about it, also when that is set while
 /// a session is open; a standby is not, since it may be promoted.
 #[tokio::test]
 async fn a_server_without_writes() {
-    if !testkit::postgres::is_installed() {
-        return;
-    }
-    let servers = ReplicatedPostgres::start(false).await.unwrap();
+    let Some(servers) = replicated(false).await else { return };
     let open = async |kind: LockKind, server: &PrivatePostgres| {
         kind.open(&PostgresOptions::new(server.url()), HOUR).await
     };
@@ -266,10 +263,7 @@ async fn connections_are_encrypted() {
 /// whose requests are given up, since the standby gets nothing, and then a failover.
 #[tokio::test]
 async fn a_synchronous_standby_repeats_no_token() {
-    if !testkit::postgres::is_installed() {
-        return;
-    }
-    let mut servers = ReplicatedPostgres::start(true).await.unwrap();
+    let Some(mut servers) = replicated(true).await else { return };
     let options = with(PostgresOptions::new(servers.url()), |options| {
         options.request_timeout = Duration::from_millis(300);
         options.standby_is_synchronous = true;
@@ -297,24 +291,20 @@ async fn a_synchronous_standby_repeats_no_token() {
     assert!(guard.token() > first, "{} after {first}", guard.token());
 }
 
-async fn session(servers: &ReplicatedPostgres) -> Session {
-    LockKind::Queue.open(&PostgresOptions::new(servers.url()), HOUR).await.unwrap()
-}
-
 /// Goal: a standby that lags, and takes over, gives a number again, under another cluster id, so that a store can tell the two
 /// grants apart.
 #[tokio::test]
 async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
-    if !testkit::postgres::is_installed() {
-        return;
-    }
-    let mut servers = ReplicatedPostgres::start(false).await.unwrap();
-    let ours = session(&servers).await.mutex("a").unwrap();
+    let Some(mut servers) = replicated(false).await else { return };
+    let open = async |servers: &ReplicatedPostgres| {
+        LockKind::Queue.open(&PostgresOptions::new(servers.url()), HOUR).await.unwrap()
+    };
+    let ours = open(&servers).await.mutex("a").unwrap();
     servers.hold_writes_back().await.unwrap();
     let held = within("the lock is granted", ours.lock()).await.unwrap();
     servers.primary.crash().await.unwrap();
     servers.fail_over().await.unwrap();
-    let theirs = session(&servers).await.mutex("a").unwrap();
+    let theirs = open(&servers).await.mutex("a").unwrap();
     let next = within("the lock is granted again", theirs.lock()).await.unwrap();
     assert_eq!(next.token().revision(), held.token().revision());
     assert_ne!(next.token().cluster(), held.token().cluster());

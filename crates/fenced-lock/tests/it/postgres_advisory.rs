@@ -118,11 +118,9 @@ async fn a_stopped_process_takes_no_turn_for_each_claim() {
 #[tokio::test]
 async fn a_long_hold_and_a_long_wait_live_on() {
     let Some(lab) = lab().await else { return };
-    let name = lab.name();
-    let (ours, theirs) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [ours, theirs] = lab.two_mutexes().await;
     let guard = ours.lock().await.unwrap();
-    let waiter = tokio::spawn(async move { theirs.lock().await });
-    queue_length(&ours, 2).await;
+    let waiter = waiter(&theirs, 2).await;
     tokio::time::sleep(TTL * 2).await;
     assert!(!guard.is_lost());
     guard.unlock().await.unwrap();
@@ -136,18 +134,12 @@ async fn a_long_hold_and_a_long_wait_live_on() {
 #[tokio::test]
 async fn an_unused_session_ends_its_connections() {
     let Some(lab) = lab().await else { return };
-    let operator = lab.client().await;
-    let connections = async || {
-        let count = "SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND starts_with(application_name, 'fenced-lock')";
-        operator.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
-    };
     let guard = lab.a().await.lock().await.unwrap();
     tokio::time::sleep(TTL).await;
-    assert_eq!(connections().await, 3, "the guard keeps the session alive");
+    assert_eq!(lab.connections().await, 3, "the guard keeps the session alive");
     assert!(!guard.is_lost());
     drop(guard);
-    eventually("all connections have ended", async || connections().await == 0).await;
+    eventually("all connections have ended", async || lab.connections().await == 0).await;
 }
 
 /// Goal: what is not promised: a crash of the server takes the locks with the connections. Their holders are told,
@@ -237,15 +229,10 @@ async fn each_claim_takes_a_connection() {
 #[tokio::test]
 async fn nobody_overtakes_a_waiter() {
     let Some(lab) = lab().await else { return };
-    let operator = lab.client().await;
     let [first, second, late] = [lab.a().await, lab.a().await, lab.a().await];
     let guard = first.lock().await.unwrap();
-    let waiter = tokio::spawn(async move { second.lock().await });
-    queue_length(&first, 2).await;
-    let waiting = "SELECT pid FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    let pid = operator.query_one(waiting, &[]).await.unwrap().get(0);
-    let pid = Pid::from_raw(pid).unwrap();
+    let waiter = waiter(&second, 2).await;
+    let pid = Pid::from_raw(lab.blocked().await[0]).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     guard.unlock().await.unwrap();
     let late = late.try_lock().await;

@@ -8,9 +8,9 @@ use fenced_lock::{
 };
 use testkit::wait::{eventually, within};
 use testkit::{
-    Certificates, OwnedDir, PrivateRedis, RedisOptions as ServerOptions, ReplicatedRedis, Run,
+    Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
+    RedisOptions as ServerOptions, ReplicatedRedis,
 };
-use tokio::process::Command;
 
 use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, with};
 use super::lab_redis::{RedisLab, server_that_says};
@@ -19,13 +19,9 @@ use super::lab_redis::{RedisLab, server_that_says};
 const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \
     +get +set +del +pexpire +pttl +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange";
 
-async fn volatile() -> PrivateRedis {
+pub(super) async fn volatile() -> PrivateRedis {
     let options = ServerOptions { volatile: true, ..ServerOptions::default() };
     PrivateRedis::start(options).await.unwrap()
-}
-
-async fn raw_number(redis: &PrivateRedis, line: &str) -> i64 {
-    redis.run(line).await.unwrap()
 }
 
 /// Goal: a claim that nobody knows of, such as one of a request that came late, does not block the lock for as long
@@ -63,10 +59,9 @@ async fn many_dead_claims_are_removed_in_steps() {
     let client = redis::Client::open(redis.url()).unwrap();
     let mut operator = client.get_multiplexed_async_connection().await.unwrap();
     command.query_async::<()>(&mut operator).await.unwrap();
-    let scripts = async || lab.requests(&redis).await;
-    let before = scripts().await;
+    let before = lab.requests(&redis).await;
     drop(within("a free lock is taken", mutex.try_lock()).await.unwrap().unwrap());
-    let requests = scripts().await - before;
+    let requests = lab.requests(&redis).await - before;
     assert!((10..=100).contains(&requests), "{requests} scripts for 10,000 claims");
 }
 
@@ -126,13 +121,12 @@ async fn a_lease_ends_by_the_wall_clock() {
     assert_eq!(lab.backend().promises().ends, Ends::Lease(Clock::Wall));
     let lease = lab.backend().open(TTL).await.unwrap();
     let key = format!("{{fenced-lock}}:session:{:x}", lease.id);
-    let ends_at = raw_number(&redis, &format!("PEXPIRETIME {key}")).await;
+    let ends_at: u64 = redis.run(&format!("PEXPIRETIME {key}")).await.unwrap();
     redis.kill().await.unwrap();
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    eventually("the date has passed", async || now().as_millis() > ends_at.unsigned_abs().into())
-        .await;
+    eventually("the date has passed", async || now().as_millis() > ends_at.into()).await;
     redis.restart().await.unwrap();
-    assert_eq!(raw_number(&redis, &format!("EXISTS {key}")).await, 0);
+    assert!(!redis.run::<bool>(&format!("EXISTS {key}")).await.unwrap());
 }
 
 /// Goal: the rights that are documented suffice, over TLS, with a certificate of ours; and without any one of them
@@ -220,6 +214,11 @@ async fn a_wrong_server_is_refused() {
     redis.run::<()>("CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru").await.unwrap();
     let (kind, text) = open(redis.url()).await;
     assert!(kind == BackendErrorKind::Permanent && text.contains("evicts keys"), "{text}");
+    let options = RedisClusterOptions { replicas: 0, ..RedisClusterOptions::default() };
+    let cluster = PrivateRedisCluster::start(options).await.unwrap();
+    let (kind, text) = open(cluster.nodes[0].url()).await;
+    let said = "a node of a Redis Cluster";
+    assert!(kind == BackendErrorKind::Permanent && text.contains(said), "{text}");
 
     let says = async |answer| open(server_that_says(answer).await).await;
     let (kind, text) = says("-ERR unknown command 'HELLO'\r\n").await;
@@ -228,27 +227,4 @@ async fn a_wrong_server_is_refused() {
     assert!(kind == BackendErrorKind::Permanent && text.contains("no Redis"), "{text}");
     let error = RedisBackend::new(RedisOptions::new("http://127.0.0.1:1")).unwrap_err();
     assert_eq!(error.kind, BackendErrorKind::Permanent, "no address: {error}");
-}
-
-/// Goal: nor is a node of a cluster taken.
-#[tokio::test]
-async fn a_cluster_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let [port, cluster_port] = testkit::ports::free_ports().unwrap();
-    let names = ["redis-server", "valkey-server"];
-    let program = testkit::server::find_program("FLASH_SALE_REDIS", &names).unwrap();
-    let mut server = Command::new(program);
-    server
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-        .args(["--cluster-enabled", "yes", "--cluster-port", &cluster_port.to_string()])
-        .arg("--dir")
-        .arg(dir.path());
-    let _server = Run::start(&mut server);
-    let lab = RedisLab::at(&format!("redis://127.0.0.1:{port}"));
-    eventually("it is refused for good", async || {
-        let error = lab.backend().open(TTL).await.unwrap_err();
-        error.kind == BackendErrorKind::Permanent
-            && format!("{error:#}").contains("a node of a Redis Cluster")
-    })
-    .await;
 }

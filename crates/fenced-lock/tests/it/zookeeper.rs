@@ -151,9 +151,7 @@ async fn a_thousand_names() {
 async fn the_lease_is_what_the_server_grants() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
     for (asked, granted) in [(2, 2), (20, 20), (3600, 20)] {
-        let backend = ZooKeeperBackend::new(lab.options()).unwrap();
-        let options = SessionOptions::new(Duration::from_secs(asked));
-        let session = Session::open(Arc::new(backend), options).await.unwrap();
+        let session = lab.session_for(Duration::from_secs(asked)).await;
         assert_eq!(session.lease().ttl, Duration::from_secs(granted));
     }
 }

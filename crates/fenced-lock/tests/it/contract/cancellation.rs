@@ -2,35 +2,18 @@
 
 use std::time::Duration;
 
-use crate::lab::{Lab, queue_length};
+use crate::lab::{Lab, queue_length, waiter};
 
 /// Goal: a future that is dropped while it waits takes its claim along; those behind it go on.
 pub(crate) async fn a_waiter_that_is_aborted_leaves_no_claim(lab: &impl Lab) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
-    let (waiting, behind) = (other.clone(), mutex.clone());
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(&mutex, 2).await;
-    let behind = tokio::spawn(async move { behind.lock().await.unwrap().unlock().await });
-    queue_length(&mutex, 3).await;
-    waiter.abort();
+    let first = waiter(&other, 2).await;
+    let behind = waiter(&mutex, 3).await;
+    first.abort();
     queue_length(&mutex, 2).await;
     guard.unlock().await.unwrap();
-    behind.await.unwrap().unwrap();
-    queue_length(&mutex, 0).await;
-}
-
-/// Goal: a task that is aborted while it holds releases the lock.
-pub(crate) async fn a_holder_that_is_aborted_leaves_no_claim(lab: &impl Lab) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
-    let holder = tokio::spawn(async move {
-        let _guard = other.lock().await.unwrap();
-        std::future::pending::<()>().await;
-    });
-    queue_length(&mutex, 1).await;
-    holder.abort();
+    behind.await.unwrap().unwrap().unlock().await.unwrap();
     queue_length(&mutex, 0).await;
 }
 
@@ -51,13 +34,11 @@ pub(crate) async fn many_aborted_at_any_moment_leave_no_claim(lab: &impl Lab) {
 
 /// Goal: a hand-over that is dropped gives up both the old claim and the new one.
 pub(crate) async fn a_dropped_hand_over_leaves_no_claim(lab: &impl Lab) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
-    let waiter = tokio::spawn(async move { other.lock().await.unwrap() });
-    queue_length(&mutex, 2).await;
+    let waiter = waiter(&other, 2).await;
     let handing_over = tokio::spawn(guard.requeue());
-    let others = waiter.await.unwrap();
+    let others = waiter.await.unwrap().unwrap();
     queue_length(&mutex, 2).await;
     handing_over.abort();
     queue_length(&mutex, 1).await;

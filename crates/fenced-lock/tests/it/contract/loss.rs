@@ -12,7 +12,7 @@ use testkit::wait::within;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::lab::{HOUR, Lab, TTL, queue_length, queue_of};
+use crate::lab::{HOUR, Lab, TTL, queue_length, queue_of, waiter};
 
 /// Goal: when a lease is revoked, its holder and its waiters are told, and others are served.
 pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab) {
@@ -21,18 +21,14 @@ pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab
     let bystander = lab.session().await;
     let guard = session.mutex(&name).unwrap().lock().await.unwrap();
     let others = bystander.mutex(&other).unwrap().lock().await.unwrap();
-    let waiting = session.mutex(&other).unwrap();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(&bystander.mutex(&other).unwrap(), 2).await;
-    let next = bystander.mutex(&name).unwrap();
-    let next = tokio::spawn(async move { next.lock().await });
-    queue_length(&bystander.mutex(&name).unwrap(), 2).await;
+    let waiting = waiter(&session.mutex(&other).unwrap(), 2).await;
+    let next = waiter(&bystander.mutex(&name).unwrap(), 2).await;
 
     lab.revoke(session.lease().id).await;
 
     within("the holder is told", guard.lost()).await;
     assert!(guard.is_lost());
-    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    let ended = within("the waiter is told", waiting).await.unwrap().unwrap_err();
     assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
     drop(within("the next is served", next).await.unwrap().unwrap());
     let reason = within("the session is lost", session.lost()).await;
@@ -43,15 +39,12 @@ pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab
 /// Goal: an operator who deletes the holder's key takes the lock away, and the holder is told though
 /// its session lives.
 pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
-    let key = queue_of(&mutex).await.remove(0);
-    lab.delete(&key).await;
+    lab.delete(&guard.key()).await;
     within("the holder is told", guard.lost()).await;
     let taken = other.lock().await.unwrap();
-    let error = guard.unlock().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert_eq!(guard.unlock().await, Err(LockError::Lost));
     assert!(!taken.is_lost(), "a late unlock removes nobody else's claim");
     assert_eq!(queue_of(&other).await.len(), 1);
 }
@@ -62,9 +55,8 @@ pub(crate) async fn an_unlock_after_the_deletion_says_that_it_was_lost(lab: &imp
     let mutex = lab.mutex(&lab.name()).await;
     for _ in 0..5 {
         let guard = mutex.lock().await.unwrap();
-        lab.delete(&queue_of(&mutex).await.remove(0)).await;
-        let error = guard.unlock().await.unwrap_err();
-        assert!(matches!(error, LockError::Lost), "{error}");
+        lab.delete(&guard.key()).await;
+        assert_eq!(guard.unlock().await, Err(LockError::Lost));
     }
 }
 
@@ -75,9 +67,7 @@ pub(crate) async fn a_revoked_lease_grants_nothing_while_unlocking(lab: &impl La
         let session = lab.session().await;
         let mutex = session.mutex(&lab.name()).unwrap();
         let guard = mutex.lock().await.unwrap();
-        let waiting = mutex.clone();
-        let waiter = tokio::spawn(async move { waiting.lock().await });
-        queue_length(&mutex, 2).await;
+        let waiter = waiter(&mutex, 2).await;
         lab.revoke(session.lease().id).await;
         assert!(guard.unlock().await.is_err());
         let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
@@ -87,47 +77,52 @@ pub(crate) async fn a_revoked_lease_grants_nothing_while_unlocking(lab: &impl La
 
 /// Goal: a request that finds its lease gone takes the session along at once.
 pub(crate) async fn queueing_on_a_revoked_lease_loses_the_session(lab: &impl Lab) {
-    let session = lab.session().await;
-    lab.revoke(session.lease().id).await;
-    let error = session.mutex(&lab.name()).unwrap().lock().await.unwrap_err();
-    assert!(matches!(error, LockError::SessionLost { .. }), "{error}");
-    assert_eq!(session.lost_reason(), Some(LostReason::Revoked));
+    let reason = LostReason::Revoked;
+    for tries in [false, true] {
+        let session = lab.session().await;
+        let mutex = session.mutex(&lab.name()).unwrap();
+        lab.revoke(session.lease().id).await;
+        let locked = if tries { mutex.try_lock().await } else { mutex.lock().await.map(Some) };
+        assert_eq!(locked.unwrap_err(), LockError::SessionLost { reason });
+        assert_eq!(session.lost_reason(), Some(reason));
+    }
 }
 
 /// Goal: a waiter whose key is deleted ends with an error and is never granted; those behind it move
 /// up.
 pub(crate) async fn a_deleted_waiter_is_told_and_the_others_go_on(lab: &impl Lab) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
-    let waiting = other.clone();
-    let waiter = tokio::spawn(async move { waiting.lock().await });
-    queue_length(&mutex, 2).await;
-    let behind = mutex.clone();
-    let behind = tokio::spawn(async move { behind.lock().await });
-    queue_length(&mutex, 3).await;
-    let key = queue_of(&mutex).await.remove(1);
-    lab.delete(&key).await;
-    let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
+    let deleted = waiter(&other, 2).await;
+    let behind = waiter(&mutex, 3).await;
+    lab.delete(&queue_of(&mutex).await[1]).await;
+    let ended = within("the waiter is told", deleted).await.unwrap().unwrap_err();
     assert_eq!(ended, LockError::Lost);
     assert!(ended.is_retryable(), "the next claim may be granted");
     guard.unlock().await.unwrap();
     drop(within("the next is served", behind).await.unwrap().unwrap());
 }
 
-/// Goal: a lost hold cannot be entered again, and unlocking it says that it was lost.
-pub(crate) async fn a_lost_hold_cannot_be_entered_or_unlocked(lab: &impl Lab) {
+/// Goal: what runs under a guard is stopped when the hold is lost, and does not begin after that; the hold cannot be entered
+/// again, and unlocking it says that it was lost.
+pub(crate) async fn a_lost_hold_is_of_no_use(lab: &impl Lab) {
     let session = lab.session().await;
     let mutex = session.mutex(&lab.name()).unwrap();
     let mut owner = Owner::new();
     let guard = mutex.lock_as(&mut owner).await.unwrap();
     let inner = guard.reenter().unwrap();
-    lab.revoke(session.lease().id).await;
-    within("the holder is told", guard.lost()).await;
-    assert!(matches!(guard.reenter().unwrap_err(), LockError::Lost));
+    assert_eq!(guard.run(async { 7 }).await, Ok(7));
+    let revoke = async {
+        lab.revoke(session.lease().id).await;
+        std::future::pending::<()>().await;
+    };
+    assert_eq!(within("the run ends", guard.run(revoke)).await, Err(LockError::Lost));
+    let late = guard.run(async { unreachable!("the hold is lost") }).await;
+    assert_eq!(late, Err::<(), _>(LockError::Lost));
+    assert_eq!(guard.reenter().unwrap_err(), LockError::Lost);
     assert!(mutex.lock_as(&mut owner).await.is_err());
-    assert!(matches!(inner.unlock().await.unwrap_err(), LockError::Lost), "an inner entry too");
-    assert!(matches!(guard.unlock().await.unwrap_err(), LockError::Lost));
+    assert_eq!(inner.unlock().await, Err(LockError::Lost), "an inner entry too");
+    assert_eq!(guard.unlock().await, Err(LockError::Lost));
 }
 
 /// Goal: an owner that lost its hold takes the lock anew while its old guard lives, with a claim of its own,
@@ -148,21 +143,6 @@ pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab<Tok
     assert_eq!(inner.token(), new.token(), "a re-entry of the new hold");
     inner.unlock().await.unwrap();
     new.unlock().await.unwrap();
-}
-
-/// Goal: what runs under a guard is stopped when the hold is lost, and does not begin after that.
-pub(crate) async fn run_ends_with_the_hold(lab: &impl Lab) {
-    let session = lab.session().await;
-    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
-    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
-    let revoke = async {
-        lab.revoke(session.lease().id).await;
-        std::future::pending::<()>().await;
-    };
-    let ended = within("the run ends", guard.run(revoke)).await.unwrap_err();
-    assert!(matches!(ended, LockError::Lost));
-    let late = guard.run(async { unreachable!("the hold is lost") }).await;
-    assert!(matches!(late, Err(LockError::Lost)));
 }
 
 /// Goal: what this process gave up blocks no other: a session that is lost by the local clock is closed at the service, though
@@ -231,7 +211,7 @@ impl<T: GrantToken> Backend for Silent<T> {
 }
 
 /// Goal: a lock that is waited for is granted though the session was lost meanwhile; what is done under it is told apart from
-/// what was lost in the middle, and the lock is free afterwards.
+/// what was lost in the middle, and the lock is free afterwards. A keeper that was closed has no session any more.
 pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
     let name = lab.name();
     let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
@@ -253,8 +233,11 @@ pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
     };
     let ended = within("the work ends", keeper.with(&name, revoke)).await;
     assert_eq!(ended, Err(LockError::Lost));
-    keeper.lock(&name).await.unwrap().unlock().await.unwrap();
+    let guard = keeper.lock(&name).await.unwrap();
     keeper.close().await;
+    assert!(guard.is_lost());
+    let reason = LostReason::Closed;
+    assert_eq!(keeper.session().await.unwrap_err(), LockError::SessionLost { reason });
 }
 
 /// Goal: a task that hangs does not keep a lock for ever: its guard is lost after the longest hold, and the next is served,
@@ -280,20 +263,4 @@ pub(crate) async fn the_longest_hold_ends(lab: &impl Lab) {
     let options = SessionOptions::new(HOUR).hold_for(Duration::MAX);
     let for_ever = Session::open(lab.backend(), options).await.unwrap();
     for_ever.mutex(&name).unwrap().lock().await.unwrap().unlock().await.unwrap();
-}
-
-/// Goal: a keeper has a live session again after one was lost, and none after it was closed.
-pub(crate) async fn a_keeper_opens_the_next_session(lab: &impl Lab) {
-    let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
-    let first = within("a session", keeper.session()).await.unwrap();
-    lab.revoke(first.lease().id).await;
-    within("the loss is told", first.lost()).await;
-    let second = within("another session", keeper.session()).await.unwrap();
-    assert_ne!(first.lease().id, second.lease().id);
-    let mutex = second.mutex(&lab.name()).unwrap();
-    let guard = mutex.lock().await.unwrap();
-    keeper.close().await;
-    assert!(guard.is_lost());
-    let error = keeper.session().await.unwrap_err();
-    assert!(matches!(error, LockError::SessionLost { reason: LostReason::Closed }), "{error}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fenced_lock::{Order, Owner, Token};
 use testkit::wait::{eventually, within};
 
-use crate::lab::{LONG, Lab, queue_length, queue_of};
+use crate::lab::{LONG, Lab, queue_length, queue_of, unseen_waiter, waiter};
 
 /// Goal: first come, first served, across sessions, by ever larger tokens; each once where the order is not promised.
 /// Method: a hundred waiters queue one after the other, each seen in the queue before the next comes, and note their turns.
@@ -41,9 +41,7 @@ pub(crate) async fn the_queue_can_be_seen(lab: &impl Lab<Token = Token>) {
     let (first, second) = (lab.session_called("app 1").await, lab.session_called("app-2").await);
     let mutex = first.mutex(&name).unwrap();
     let guard = mutex.lock().await.unwrap();
-    let waiting = second.mutex(&name).unwrap();
-    let waiter = tokio::spawn(async move { waiting.lock().await.unwrap().token() });
-    queue_length(&mutex, 2).await;
+    let waiter = waiter(&second.mutex(&name).unwrap(), 2).await;
     let queue = mutex.queue().await.unwrap();
     assert_eq!(queue[0].token, Some(guard.token()));
     assert_eq!(queue[0].lease, first.lease().id);
@@ -53,24 +51,19 @@ pub(crate) async fn the_queue_can_be_seen(lab: &impl Lab<Token = Token>) {
     assert!(queue[1].age.unwrap() < Duration::from_mins(1));
     assert!(queue[0].key.starts_with(&format!("{name}/{:x}-", first.lease().id)));
     guard.unlock().await.unwrap();
-    let token = waiter.await.unwrap();
-    assert!(
-        queue[1].token.is_none_or(|known| known == token),
-        "a token that is shown is the right one"
-    );
+    let token = waiter.await.unwrap().unwrap().token();
+    assert!(queue[1].token.is_none_or(|known| known == token), "it is the right one, if shown");
 }
 
 /// Goal: a hand-over lets the next in the queue have its turn, and gets the lock back behind it, as a
 /// new tenure, with a claim that is shown behind the other one.
 pub(crate) async fn a_hand_over_goes_to_the_next_and_comes_back(lab: &impl Lab<Token = Token>) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
     let (first, key) = (guard.token(), guard.key());
-    let waiter = tokio::spawn(async move { other.lock().await.unwrap() });
-    queue_length(&mutex, 2).await;
+    let waiter = waiter(&other, 2).await;
     let handing_over = tokio::spawn(guard.requeue());
-    let others = waiter.await.unwrap();
+    let others = waiter.await.unwrap().unwrap();
     assert!(!handing_over.is_finished());
     queue_length(&mutex, 2).await;
     let queue = mutex.queue().await.unwrap();
@@ -102,11 +95,10 @@ pub(crate) async fn a_hand_over_with_entries_left_keeps_the_lock(lab: &impl Lab)
 
 /// Goal: the holder learns without asking when somebody begins and ceases to wait.
 pub(crate) async fn contention_is_known_to_the_holder(lab: &impl Lab) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
     eventually("alone in the queue", async || !guard.is_contended()).await;
-    let waiter = tokio::spawn(async move { other.lock().await });
+    let waiter = unseen_waiter(&other);
     eventually("somebody waits", async || guard.is_contended()).await;
     waiter.abort();
     eventually("alone again", async || !guard.is_contended()).await;

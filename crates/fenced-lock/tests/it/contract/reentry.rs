@@ -10,8 +10,7 @@ use crate::lab::{Lab, queue_of};
 /// Goal: an owner is let in again, by name and by guard, under the same token, and the lock is
 /// released with the last guard, in whichever order they go.
 pub(crate) async fn an_owner_enters_again(lab: &impl Lab) {
-    let name = lab.name();
-    let (mutex, other) = (lab.mutex(&name).await, lab.mutex(&name).await);
+    let [mutex, other] = lab.two_mutexes().await;
     let mut owner = Owner::new();
     let outer = mutex.lock_as(&mut owner).await.unwrap();
     let inner = mutex.lock_as(&mut owner).await.unwrap();

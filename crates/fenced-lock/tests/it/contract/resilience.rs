@@ -150,16 +150,21 @@ pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
 /// Goal: one holder among three processes with a hundred waiters. Method: each adds one to a number in a file by reading
 /// and writing it; without exclusion some additions get lost, or a reader meets half a number.
 pub(crate) async fn a_hundred_waiters_in_three_processes(lab: &impl FoundLab) {
+    assert_eq!(added_by(lab, "worker", 3).await, "102");
+}
+
+/// What so many workers have added to a number, each 34 times one.
+async fn added_by(lab: &impl FoundLab, worker: &str, count: usize) -> String {
     let (name, dir) = (lab.name(), tempfile::tempdir().unwrap());
     let file = dir.path().join("number");
     std::fs::write(&file, "0").unwrap();
     let path = file.to_str().unwrap();
     let variables = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
-    let workers: Vec<_> = (0..3).map(|_| lab.start_worker(&variables)).collect();
+    let workers: Vec<_> = (0..count).map(|_| lab.start_worker_of(worker, &variables)).collect();
     for mut worker in workers {
         assert!(worker.ended().await.success());
     }
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "102");
+    std::fs::read_to_string(&file).unwrap()
 }
 
 /// Goal: what is begun and not waited for leaves no session behind. Method: sessions that are given up after different
@@ -181,14 +186,7 @@ pub(crate) async fn an_open_that_was_given_up_leaves_no_session<L: ServerLab>(_:
 /// Goal: two children of one process exclude each other, though they inherit the seeds of the standard library's random
 /// numbers. Method: as above.
 pub(crate) async fn forked_processes_exclude_each_other(lab: &impl FoundLab) {
-    let (name, dir) = (lab.name(), tempfile::tempdir().unwrap());
-    let file = dir.path().join("number");
-    std::fs::write(&file, "0").unwrap();
-    let path = file.to_str().unwrap();
-    let variables = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
-    let mut parent = lab.start_worker_of("forking_worker", &variables);
-    assert!(parent.ended().await.success());
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "68");
+    assert_eq!(added_by(lab, "forking_worker", 1).await, "68");
 }
 
 async fn add<L: FoundLab>(lab: &L) {
@@ -422,7 +420,7 @@ pub(crate) async fn silence_means_loss_in_time(lab: &impl ServerLab) {
     within("the holder is told", guard.lost()).await;
     assert!(!next.is_finished(), "the lease ends later than its holder believes");
     let ended = within("the waiter is told", waiting).await.unwrap().unwrap_err();
-    assert!(matches!(ended, LockError::SessionLost { reason: LostReason::Expired }), "{ended}");
+    assert_eq!(ended, LockError::SessionLost { reason: LostReason::Expired });
     drop(within("the next is served", next).await.unwrap().unwrap());
     proxy.release();
     assert!(guard.is_lost());
