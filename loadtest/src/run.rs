@@ -11,7 +11,7 @@ use anyhow::{Context as _, Error, Result};
 use hyper::header::HeaderValue;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::api::{Api, ApiError};
+use crate::api::Api;
 use crate::checker::{History, StockState, u64_from};
 use crate::cli::{Args, bearer};
 use crate::endpoint::Endpoint;
@@ -129,7 +129,7 @@ async fn sell(
 }
 
 /// Reads states and ledger until they agree, or the readings are used up.
-async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<(), ApiError> {
+async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()> {
     let mut apis = Vec::new();
     let mut failure = None;
     for endpoint in &plan.endpoints {
