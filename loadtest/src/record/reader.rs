@@ -118,31 +118,27 @@ impl Recorded {
 
     /// Checks that all is there that was written.
     fn whole(mut self, end: Option<EndLine>) -> Result<Self, String> {
-        let orders = || self.histories.iter().flat_map(|history| &history.orders);
-        let attempts = orders().map(|order| u64::from(order.attempts)).sum();
-        let ledger = self.histories.iter().map(|history| u64_from(history.ledger.len())).sum();
+        let orders = self.histories.iter().flat_map(|history| &history.orders);
+        let attempts: u64 = orders.map(|order| u64::from(order.attempts)).sum();
+        let ledger: u64 = self.histories.iter().map(|one| u64_from(one.ledger.len())).sum();
         let Some(end) = end else {
             return Err(format!(
                 "it is cut off: {attempts} attempts and {ledger} orders of the ledger were recorded, and no \
                  end; the run was killed, or could not read the end of the sale, so there is nothing to judge"
             ));
         };
-        let is_missing = |what: &str, found: u64, written: u64| {
-            format!("{found} {what} are in it, and {written} were written: lines are missing")
-        };
-        for (what, found, written) in [
-            ("attempts", attempts, end.attempts),
-            ("orders of the ledger", ledger, end.ledger),
-            ("items", u64_from(self.histories.len()), u64_from(end.orders.len())),
-        ] {
-            if found != written {
-                return Err(is_missing(what, found, written));
-            }
+        let items = self.histories.len();
+        let has_end = |history: &History| !history.after.is_empty() || !history.gone.is_empty();
+        if (attempts, ledger, items) != (end.attempts, end.ledger, end.orders.len())
+            || !self.histories.iter().all(has_end)
+        {
+            return Err(format!(
+                "lines are missing: {attempts} attempts and {ledger} orders of the ledger are in it, and {} and \
+                 {} were written",
+                end.attempts, end.ledger
+            ));
         }
         for (history, orders) in self.histories.iter_mut().zip(end.orders) {
-            if history.after.is_empty() && history.gone.is_empty() {
-                return Err(is_missing("states of an item", 0, 1));
-            }
             // those that were not sent, since all buyers had given up
             if orders > history.orders.len() && orders <= MOST_REQUESTS {
                 history.orders.resize(orders, Order::default());
