@@ -41,10 +41,10 @@ fn scenario(result: &CaseResult) -> [String; 10] {
         fault,
         outcome.times.to_string(),
         counts.requests.to_string(),
-        counts.acknowledged.to_string(),
-        counts.sold_out.to_string(),
-        counts.unknown.to_string(),
-        counts.resolved.to_string(),
+        counts.tally.acknowledged.to_string(),
+        counts.tally.sold_out.to_string(),
+        counts.tally.unknown.to_string(),
+        counts.tally.resolved.to_string(),
         format!("{:.1}", counts.longest_pause_seconds),
         format!("{:.1}", outcome.bound_seconds),
         verdict(result),
@@ -88,7 +88,7 @@ fn lost(outcome: &Outcome) -> String {
     let counts = &outcome.counts;
     let state = counts.after.values().next().cloned().unwrap_or_default();
     let lost = (state.stock + state.lucky - state.initial).max(0);
-    format!("{lost} of {}", counts.acknowledged_units)
+    format!("{lost} of {}", counts.tally.acknowledged_units)
 }
 
 /// What failed, and how to repeat it.

@@ -19,7 +19,6 @@ pub(crate) struct Verdict {
     pub(crate) notes: Vec<String>,
     /// `PASS: ` or `FAIL: ` and the reasons, in one line.
     pub(crate) message: String,
-    pub(crate) tally: Tally,
     /// How many orders were accepted and are not in the ledger.
     pub(crate) lost: u64,
     /// The longest time in which orders were tried and none was decided.
@@ -30,7 +29,7 @@ pub(crate) struct Verdict {
 
 /// Judges a run.
 pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
-    let tally = history.tally();
+    let tally = Tally::of(&history.orders, history.quantity);
     let audit = Audit::of(history);
     let mut reasons = Vec::new();
     // without a ledger, only the sums can be checked
@@ -83,7 +82,6 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
         reasons,
         notes: notes(history, &tally, &audit, no_ledger),
         message,
-        tally,
         lost: if no_ledger { 0 } else { audit.lost },
         longest_pause,
         slowest,
