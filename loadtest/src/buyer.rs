@@ -183,23 +183,3 @@ impl Buyer {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: about the share departs, half of them for good, the same ones with the same seed.
-    #[test]
-    fn share_departs() {
-        let all = |seed, share| -> Vec<_> {
-            (0..10_000).filter_map(|number| Departure::of(seed, share, number)).collect()
-        };
-        let found = all(7, 0.1);
-        let back = found.iter().filter(|departure| departure.away.is_some()).count();
-        assert!((900..1100).contains(&found.len()), "{} of 10,000", found.len());
-        assert!((400..600).contains(&back), "{back} come back");
-        assert_eq!(found, all(7, 0.1));
-        assert_ne!(found, all(8, 0.1));
-        assert_eq!((all(7, 0.0).len(), all(7, 1.0).len()), (0, 10_000));
-    }
-}

@@ -290,20 +290,3 @@ fn per_second(things: u64, seconds: f64) -> f64 {
 fn float(count: u64) -> f64 {
     count as f64
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: percentiles are those of the recorded values, within the histogram's precision.
-    #[test]
-    fn percentiles_of_a_thousand() {
-        assert_eq!(Percentiles::of(std::iter::empty()), None);
-        let found = Percentiles::of((1..=1000).map(Duration::from_millis));
-        let found = found.expect("a thousand were recorded");
-        let near = |value: u64, expected: u64| value.abs_diff(expected) * 1000 <= expected;
-        assert!(near(found.min, 1000) && near(found.max, 1_000_000), "{found:?}");
-        assert!(near(found.p50, 500_000) && near(found.p99, 990_000), "{found:?}");
-        assert!(near(found.p99_9, 999_000), "{found:?}");
-    }
-}
