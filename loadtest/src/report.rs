@@ -173,14 +173,20 @@ impl Report {
             let name = item.name.as_ref().filter(|_| report.items > 1);
             let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
             report.add_verdict(&name, &verdict);
-            report.verdict = verdict.message;
+            report.verdict = verdict.pass;
         }
         if let [item] = &setup.items[..] {
             report.item.clone_from(&item.name);
         } else {
-            report.verdict = report.verdict_on_items();
+            let (units, items) = (report.tally.acknowledged_units, report.items);
+            report.verdict =
+                format!("PASS: {units} units of {items} items sold, each exactly once");
         }
         report.pass = report.reasons.is_empty();
+        if !report.pass {
+            let all: Vec<_> = report.reasons.iter().map(|failure| &*failure.text).collect();
+            report.verdict = format!("FAIL: {}", all.join("; "));
+        }
         for share in report.instances.values_mut() {
             share.share = float(share.acknowledged) / float(report.tally.acknowledged);
         }
@@ -249,15 +255,6 @@ impl Report {
             }
         }
         self.notes.extend(verdict.notes.iter().map(|note| format!("{name}{note}")));
-    }
-
-    fn verdict_on_items(&self) -> String {
-        if self.reasons.is_empty() {
-            let (units, items) = (self.tally.acknowledged_units, self.items);
-            return format!("PASS: {units} units of {items} items sold, each exactly once");
-        }
-        let all: Vec<_> = self.reasons.iter().map(|failure| failure.text.as_str()).collect();
-        format!("FAIL: {}", all.join("; "))
     }
 
     /// For probes.
