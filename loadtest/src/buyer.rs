@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use hyper::header::{HeaderName, HeaderValue};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
@@ -12,7 +13,7 @@ use crate::answer::{self, Retry};
 use crate::checker::{Order, Outcome, order_id, u64_from};
 use crate::connection::{Connection, ConnectionError};
 use crate::load::{Plan, Shared};
-use crate::record::{Attempt, RecorderGone};
+use crate::record::Attempt;
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -89,11 +90,7 @@ impl Buyer {
     ///
     /// # Errors
     /// The attempts cannot be recorded any more.
-    pub(crate) async fn buy(
-        &mut self,
-        number: usize,
-        shared: &Shared,
-    ) -> Result<Order, RecorderGone> {
+    pub(crate) async fn buy(&mut self, number: usize, shared: &Shared) -> Result<Order> {
         let plan = Arc::clone(&self.plan);
         let mut sent = Instant::now();
         let deadline = sent + plan.args.timeout;
@@ -114,7 +111,7 @@ impl Buyer {
                 let (order, outcome) = (id.clone(), outcome.clone());
                 let quantity = plan.args.quantity;
                 let line = Attempt { order, item, quantity, to, sent: began, ended, outcome };
-                recorder.send(line).await.map_err(|_| RecorderGone)?;
+                recorder.send(line).await.context("the run cannot be recorded any more")?;
             }
             order.add(began, ended, outcome);
             let Some(Retry { elsewhere, wait }) = retry else { break };

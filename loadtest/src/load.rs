@@ -20,7 +20,7 @@ use crate::checker::{FinalOutcome, Order, Outcome};
 use crate::cli::Args;
 use crate::cpu::cpu_seconds;
 use crate::endpoint::Endpoint;
-use crate::record::{Item, Recorder, RecorderGone, Setup};
+use crate::record::{Item, Recorder, Setup};
 
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
@@ -182,7 +182,7 @@ async fn purchase(
     plan: &Plan,
     shared: &Shared,
     live: &Live,
-) -> Result<Vec<(usize, Order)>, RecorderGone> {
+) -> Result<Vec<(usize, Order)>> {
     let mut orders = Vec::new();
     // orders in a row without an answer
     let mut unanswered: u32 = 0;

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::checker::{History, LedgerEntry, Outcome, StockState};
 
 pub(crate) use reader::{Recorded, read};
-pub(crate) use writer::{Recorder, RecorderGone, Writer};
+pub(crate) use writer::{Recorder, Writer};
 
 /// The format that is written, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;

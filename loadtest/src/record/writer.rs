@@ -23,11 +23,6 @@ const NAP: Duration = Duration::from_millis(20);
 
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// The file cannot be written any more; [`Writer::finish`] says why.
-#[derive(Debug, thiserror::Error)]
-#[error("the run cannot be recorded any more")]
-pub(crate) struct RecorderGone;
-
 /// Takes attempts for the file; waits while too many wait to be written.
 pub(crate) type Recorder = mpsc::Sender<Attempt>;
 
