@@ -44,7 +44,7 @@ pub struct Report {
     pub connections: usize,
     /// The seed that decided which clients went away.
     pub seed: u64,
-    /// What became of the orders.
+    /// What became of the orders: the fields of [`Tally`], beside these.
     #[serde(flatten)]
     pub tally: Tally,
     /// The path of probes.
