@@ -13,10 +13,10 @@ const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 /// The text behind PASS or FAIL. `flaw` says why the settings of the run make it fail, if they do.
 pub(crate) fn explain(report: &Report, stock: u64, flaw: Option<&str>) -> String {
     let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
-    let sold = report.acknowledged_units;
+    let sold = report.tally.acknowledged_units;
     let excess = sold.saturating_sub(stock);
-    let unanswered = report.unknown + report.failed;
-    let [sold, sold_out, stock] = [sold, report.sold_out, stock].map(grouped);
+    let unanswered = report.tally.unknown + report.tally.failed;
+    let [sold, sold_out, stock] = [sold, report.tally.sold_out, stock].map(grouped);
     let text = match report.reasons.first() {
         None => {
             format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
@@ -45,9 +45,9 @@ pub(crate) fn judge(
 ) -> Verdict {
     Verdict {
         pass: report.pass,
-        sold: report.acknowledged,
-        sold_out: report.sold_out,
-        oversold: report.acknowledged_units.saturating_sub(run.stock),
+        sold: report.tally.acknowledged,
+        sold_out: report.tally.sold_out,
+        oversold: report.tally.acknowledged_units.saturating_sub(run.stock),
         lost: report.lost,
         stale_batches,
         takeover_ms,
@@ -81,20 +81,17 @@ fn flaw(run: &Run) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use loadtest::report::Failure;
+    use loadtest::report::{Failure, Tally};
 
     use super::*;
     use crate::control::run_with;
 
     fn explained(lock: LockMode, sold: u64, sold_out: u64, reason: Option<&str>) -> String {
         let reason = reason.map(|text| Failure { kind: "a kind".into(), text: text.into() });
-        let report = Report {
-            reasons: reason.into_iter().collect(),
-            acknowledged_units: sold,
-            sold_out,
-            unknown: 500 - sold - sold_out,
-            ..Report::default()
-        };
+        let unknown = 500 - sold - sold_out;
+        let tally = Tally { acknowledged_units: sold, sold_out, unknown, ..Tally::default() };
+        let reasons = reason.into_iter().collect();
+        let report = Report { reasons, tally, ..Report::default() };
         explain(&report, 300, lock.flaw())
     }
 
@@ -130,8 +127,8 @@ mod tests {
     /// Goal: the verdict says what the fault was and how the fence met it.
     #[test]
     fn says_that_the_fence_refused_a_batch() {
-        let report =
-            Report { pass: true, acknowledged_units: 300, sold_out: 200, ..Report::default() };
+        let tally = Tally { acknowledged_units: 300, sold_out: 200, ..Tally::default() };
+        let report = Report { pass: true, tally, ..Report::default() };
         let verdict = judge(&run_with(Fault::Pause), &report, 1, None);
         assert!(
             verdict.pass && verdict.text.ends_with("the fence refused its batch."),

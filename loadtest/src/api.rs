@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context as _, Error, Result};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
@@ -10,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::checker::{LedgerEntry, StockState};
-use crate::connection::{Answer, Connection, ConnectionError};
+use crate::connection::{Answer, Connection};
 use crate::endpoint::{Endpoint, JSON};
 
 /// How often a call is tried while the service is busy or away.
@@ -26,23 +27,12 @@ const PAUSE: Duration = Duration::from_millis(300);
 const PAGE_ORDERS: usize = 1000;
 const LONGEST_LEDGER: usize = 20_000_000;
 
-/// Why a call got no usable answer.
+/// The answer is no success.
 #[derive(Debug, thiserror::Error)]
-#[error("{call}")]
-pub(crate) struct ApiError {
-    /// The method and the URL.
-    call: String,
-    source: Cause,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Cause {
-    #[error(transparent)]
-    Connection(#[from] ConnectionError),
-    #[error("the service answered {status}{detail}")]
-    Refused { status: StatusCode, detail: String },
-    #[error("the service's answer is not what its interface promises")]
-    Unreadable(#[from] serde_json::Error),
+#[error("the service answered {status}{detail}")]
+struct Refused {
+    status: StatusCode,
+    detail: String,
 }
 
 /// The used part of an RFC 9457 problem.
@@ -91,11 +81,11 @@ impl<'a> Api<'a> {
     ///
     /// # Errors
     /// It cannot be reached, or says that it is not ready.
-    pub(crate) async fn ready(&mut self) -> Result<(), ApiError> {
+    pub(crate) async fn ready(&mut self) -> Result<()> {
         let request = self.endpoint.request(Method::GET, "/readyz");
-        match self.attempt(&request).await {
-            Err(Cause::Refused { status: StatusCode::NOT_FOUND, .. }) | Ok(_) => Ok(()),
-            Err(cause) => Err(self.error(&request, cause)),
+        match self.call(&request, 1).await {
+            Err(error) if status(&error) != Some(StatusCode::NOT_FOUND) => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -107,24 +97,22 @@ impl<'a> Api<'a> {
         &mut self,
         units: u64,
         token: Option<&HeaderValue>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<()> {
         let mut request = self.endpoint.request(Method::PUT, &self.path("/stock", ""));
         *request.body_mut() = format!("{{\"stock\":{units}}}").into();
         request.headers_mut().insert(header::CONTENT_TYPE, JSON);
         let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
         request.headers_mut().extend(token);
-        self.call(&request).await.map(drop)
+        self.call(&request, ATTEMPTS).await.map(drop)
     }
 
     /// The state of the item; `None` if it is not on sale.
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn stock(&mut self) -> Result<Option<StockState>, ApiError> {
+    pub(crate) async fn stock(&mut self) -> Result<Option<StockState>> {
         match self.get(&self.path("/stock", "")).await {
-            Err(ApiError {
-                source: Cause::Refused { status: StatusCode::NOT_FOUND, .. }, ..
-            }) => Ok(None),
+            Err(error) if status(&error) == Some(StatusCode::NOT_FOUND) => Ok(None),
             stock => stock.map(Some),
         }
     }
@@ -133,7 +121,7 @@ impl<'a> Api<'a> {
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn ledger(&mut self, mut after: u64) -> Result<Vec<LedgerEntry>, ApiError> {
+    pub(crate) async fn ledger(&mut self, mut after: u64) -> Result<Vec<LedgerEntry>> {
         let mut orders = Vec::new();
         loop {
             let path = self.path("/orders", &format!("after={after}&limit={PAGE_ORDERS}"));
@@ -152,51 +140,49 @@ impl<'a> Api<'a> {
         format!("{path}?{item}{query}").trim_end_matches(['?', '&']).to_owned()
     }
 
-    fn error(&self, request: &Request<Full<Bytes>>, source: Cause) -> ApiError {
-        let (method, at, path) = (request.method(), &self.endpoint.url.authority, request.uri());
-        ApiError { call: format!("{method} http://{at}{path}"), source }
-    }
-
-    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
+    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {
         let request = self.endpoint.request(Method::GET, path);
-        let answer = self.call(&request).await?;
-        serde_json::from_slice(&answer.body).map_err(|error| self.error(&request, error.into()))
+        let body = self.call(&request, ATTEMPTS).await?;
+        let strange = "the service's answer is not what its interface promises";
+        serde_json::from_slice(&body)
+            .with_context(|| format!("GET {}{path}: {strange}", self.endpoint.url))
     }
 
-    /// Retries: every call here is idempotent.
-    async fn call(&mut self, request: &Request<Full<Bytes>>) -> Result<Answer, ApiError> {
-        let mut attempts = 1;
-        loop {
-            let cause = match self.attempt(request).await {
-                Ok(answer) => return Ok(answer),
-                Err(cause) => cause,
-            };
-            let is_passing = match &cause {
-                Cause::Connection(_) => true,
-                Cause::Refused { status, .. } => is_passing(*status),
-                Cause::Unreadable(_) => false,
-            };
-            if !is_passing || attempts == ATTEMPTS {
-                return Err(self.error(request, cause));
+    /// Returns the body. Every call here is idempotent, and is repeated so often.
+    async fn call(&mut self, request: &Request<Full<Bytes>>, attempts: u32) -> Result<Bytes> {
+        let mut attempt = 1;
+        let answer = loop {
+            let answer = self.attempt(request).await;
+            let refused = answer.as_ref().err().and_then(status);
+            let is_over = answer.is_ok() || refused.is_some_and(|status| !is_passing(status));
+            if is_over || attempt == attempts {
+                break answer;
             }
-            attempts += 1;
+            attempt += 1;
             tokio::time::sleep(PAUSE).await;
-        }
+        };
+        let (method, at, path) = (request.method(), &self.endpoint.url.authority, request.uri());
+        answer.with_context(|| format!("{method} http://{at}{path}"))
     }
 
-    async fn attempt(&mut self, request: &Request<Full<Bytes>>) -> Result<Answer, Cause> {
+    async fn attempt(&mut self, request: &Request<Full<Bytes>>) -> Result<Bytes> {
         let idle = self.connection.take();
         let mut connection = Connection::reuse_or_open(idle, self.endpoint, CALL_LIMIT).await?;
-        let answer = connection.send(request.clone(), CALL_LIMIT).await?;
+        let Answer { status, body, .. } = connection.send(request.clone(), CALL_LIMIT).await?;
         self.connection = Some(connection);
-        if answer.status.is_success() {
-            return Ok(answer);
+        if status.is_success() {
+            return Ok(body);
         }
-        let Problem { r#type, title, detail } = Problem::read(&answer.body);
+        let Problem { r#type, title, detail } = Problem::read(&body);
         let said = [detail, title, r#type].into_iter().find(|text| !text.is_empty());
         let detail = said.map(|said| format!(": {said}")).unwrap_or_default();
-        Err(Cause::Refused { status: answer.status, detail })
+        Err(Refused { status, detail }.into())
     }
+}
+
+/// The status of the answer, if there was one.
+fn status(error: &Error) -> Option<StatusCode> {
+    error.downcast_ref::<Refused>().map(|refused| refused.status)
 }
 
 /// Whether a retry is worth it.

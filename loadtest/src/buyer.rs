@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use hyper::header::{HeaderName, HeaderValue};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
@@ -12,7 +13,7 @@ use crate::answer::{self, Retry};
 use crate::checker::{Order, Outcome, order_id, u64_from};
 use crate::connection::{Connection, ConnectionError};
 use crate::load::{Plan, Shared};
-use crate::record::{Attempt, RecorderGone};
+use crate::record::Attempt;
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -89,11 +90,7 @@ impl Buyer {
     ///
     /// # Errors
     /// The attempts cannot be recorded any more.
-    pub(crate) async fn buy(
-        &mut self,
-        number: usize,
-        shared: &Shared,
-    ) -> Result<Order, RecorderGone> {
+    pub(crate) async fn buy(&mut self, number: usize, shared: &Shared) -> Result<Order> {
         let plan = Arc::clone(&self.plan);
         let mut sent = Instant::now();
         let deadline = sent + plan.args.timeout;
@@ -114,7 +111,7 @@ impl Buyer {
                 let (order, outcome) = (id.clone(), outcome.clone());
                 let quantity = plan.args.quantity;
                 let line = Attempt { order, item, quantity, to, sent: began, ended, outcome };
-                recorder.send(line).await.map_err(|_| RecorderGone)?;
+                recorder.send(line).await.context("the run cannot be recorded any more")?;
             }
             order.add(began, ended, outcome);
             let Some(Retry { elsewhere, wait }) = retry else { break };
@@ -181,25 +178,5 @@ impl Buyer {
             Some(_) => (answer::read_probe(&answer), None),
             None => answer::read(&answer, id, self.plan.args.quantity),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: about the share departs, half of them for good, the same ones with the same seed.
-    #[test]
-    fn share_departs() {
-        let all = |seed, share| -> Vec<_> {
-            (0..10_000).filter_map(|number| Departure::of(seed, share, number)).collect()
-        };
-        let found = all(7, 0.1);
-        let back = found.iter().filter(|departure| departure.away.is_some()).count();
-        assert!((900..1100).contains(&found.len()), "{} of 10,000", found.len());
-        assert!((400..600).contains(&back), "{back} come back");
-        assert_eq!(found, all(7, 0.1));
-        assert_ne!(found, all(8, 0.1));
-        assert_eq!((all(7, 0.0).len(), all(7, 1.0).len()), (0, 10_000));
     }
 }

@@ -272,7 +272,8 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
-    /// Goal: the command line of the documentation is understood, and so are its defaults.
+    /// Goal: the command line of the documentation is understood, and so are its defaults. With a duration the number of
+    /// orders is bounded by it alone, unless both are given.
     #[test]
     fn reads_the_documented_line() {
         let line =
@@ -282,17 +283,10 @@ mod tests {
         assert_eq!((args.quantity, args.timeout), (1, Duration::from_secs(30)));
         let urls: Vec<_> = args.urls.iter().map(ToString::to_string).collect();
         assert_eq!(urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
-    }
-
-    /// Goal: with a duration the number of orders is bounded by it alone, unless both are given.
-    #[test]
-    fn duration_and_requests() {
-        let requests = |flags: &[&str]| {
-            let line = [&["loadtest", "http://127.0.0.1:8080"], flags].concat();
-            Args::try_parse_from(line).expect("good flags").requests()
-        };
-        assert_eq!(requests(&["--duration", "30s", "--rate", "3000"]), 10_000_000);
-        assert_eq!(requests(&["--duration", "30s", "--requests", "70"]), 70);
+        for (bounds, most) in [("--rate=3000", 10_000_000), ("--requests=70", 70)] {
+            let line = ["loadtest", "--duration=30s", bounds, "http://127.0.0.1:8080"];
+            assert_eq!(Args::try_parse_from(line).expect("good flags").requests(), most);
+        }
     }
 
     /// Goal: a recorded run is judged without the flags of a run, and a run needs no command.
@@ -322,6 +316,8 @@ mod tests {
             ("--quantity", "0", "1..=1000000"),
             ("--probe-path", "healthz", "looks like /healthz"),
             ("--process", "etcd", "such as etcd=1234"),
+            ("--process", "=12", "such as etcd=1234"),
+            ("--process", "etcd=0", "such as etcd=1234"),
             ("--rate", "0", "from 0.001 to 1000000"),
             ("--abandon", "2", "from 0 to 1"),
             ("--duration", "soon", "with its unit"),

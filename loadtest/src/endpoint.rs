@@ -31,25 +31,19 @@ pub(crate) struct Endpoint {
 }
 
 impl FromStr for BaseUrl {
-    type Err = String;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let explain =
-            |what: &str| format!("{what}; write a base URL such as http://127.0.0.1:8080");
-        let uri: Uri = text.parse().map_err(|_| explain("this is not a URL"))?;
-        if uri.scheme_str() != Some("http") {
-            return Err(explain("the URL must begin with http://, as TLS is not spoken here"));
-        }
-        let authority = uri
-            .authority()
-            .filter(|authority| !authority.host().is_empty() && !authority.as_str().contains('@'));
-        match authority {
-            Some(authority) if uri.query().is_none() => {
-                let path = uri.path().trim_end_matches('/').to_owned();
-                Ok(Self { authority: authority.clone(), path })
-            }
-            _ => Err(explain("the URL must name a host, and no user and no query")),
-        }
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let uri = text.parse::<Uri>().ok();
+        let uri = uri.filter(|uri| uri.scheme_str() == Some("http") && uri.query().is_none());
+        let is_host = |authority: &&Authority| {
+            !authority.host().is_empty() && !authority.as_str().contains('@')
+        };
+        let authority = uri.as_ref().and_then(Uri::authority).filter(is_host).cloned();
+        let (uri, authority) = uri.zip(authority).ok_or(
+            "write a base URL such as http://127.0.0.1:8080, without TLS, a user and a query",
+        )?;
+        Ok(Self { authority, path: uri.path().trim_end_matches('/').to_owned() })
     }
 }
 
@@ -105,15 +99,10 @@ mod tests {
             let endpoint = Endpoint::resolve(url).await.expect("an address needs no look-up");
             assert_eq!(endpoint.addresses, [address.parse().expect("an address")]);
         }
-        for (text, reason) in [
-            ("https://shop", "TLS"),
-            ("shop:8080", "http://"),
-            ("http://me@shop", "no user"),
-            ("http://shop?x=1", "no query"),
-            ("http://sh op", "not a URL"),
-        ] {
-            let error = text.parse::<BaseUrl>().expect_err(text);
-            assert!(error.contains(reason), "{text}: {error}");
+        for text in
+            ["https://shop", "shop:8080", "http://me@shop", "http://shop?x=1", "http://sh op"]
+        {
+            text.parse::<BaseUrl>().expect_err(text);
         }
     }
 }

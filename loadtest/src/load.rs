@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::buyer::{Buyer, pause};
 use crate::checker::{FinalOutcome, Order, Outcome};
 use crate::cli::Args;
-use crate::cpu::{cpu_seconds, cpu_seconds_since};
+use crate::cpu::cpu_seconds;
 use crate::endpoint::Endpoint;
-use crate::record::{Item, Recorder, RecorderGone, Setup};
+use crate::record::{Item, Recorder, Setup};
 
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
@@ -139,7 +139,7 @@ pub(crate) async fn run(
     let release = Arc::new(Barrier::new(connections));
     let mut tasks = JoinSet::new();
     let processes = &plan.args.processes;
-    let spent_before = cpu_seconds(processes);
+    let spent_before = cpu_seconds(processes, &BTreeMap::new());
     let started = Instant::now();
     let (next, unsettled) = (AtomicUsize::new(0), Mutex::default());
     let shared = Arc::new(Shared { started, next, recorder, unsettled });
@@ -162,7 +162,7 @@ pub(crate) async fn run(
     }
     // set once: a run has one load
     let _ = live.duration.set(started.elapsed());
-    let cpu_seconds = cpu_seconds_since(processes, &spent_before);
+    let cpu_seconds = cpu_seconds(processes, &spent_before);
     // orders that were not sent, since all buyers gave up, are unknown
     let planned = if plan.args.duration.is_some() { 0 } else { plan.setup.requests };
     let mut orders = vec![Order::default(); planned];
@@ -182,7 +182,7 @@ async fn purchase(
     plan: &Plan,
     shared: &Shared,
     live: &Live,
-) -> Result<Vec<(usize, Order)>, RecorderGone> {
+) -> Result<Vec<(usize, Order)>> {
     let mut orders = Vec::new();
     // orders in a row without an answer
     let mut unanswered: u32 = 0;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{FinalOutcome, History, Order, Pause, Verdict, judge, u64_from};
-pub use crate::checker::{StockState, Turns};
+use crate::checker::{History, Order, Pause, Verdict, judge, u64_from};
+pub use crate::checker::{StockState, Tally, Turns};
 use crate::cli::Limits;
 use crate::load::{Load, due};
 use crate::record::Setup;
@@ -44,32 +44,15 @@ pub struct Report {
     pub connections: usize,
     /// The seed that decided which clients went away.
     pub seed: u64,
-    /// Accepted orders.
-    pub acknowledged: u64,
-    /// The units of accepted orders.
-    pub acknowledged_units: u64,
+    /// What became of the orders: the fields of [`Tally`], beside these.
+    #[serde(flatten)]
+    pub tally: Tally,
     /// The path of probes.
     pub probe_path: Option<String>,
     /// Probes that got a 2xx.
     pub answered: u64,
-    /// Orders that were refused because too few units were left.
-    pub sold_out: u64,
-    /// Orders without a definite answer.
-    pub unknown: u64,
-    /// Orders that were answered with an error.
-    pub failed: u64,
-    /// Of `unknown`: orders whose client went away for good, on purpose.
-    pub abandoned: u64,
-    /// Orders with an attempt of unknown effect that a retry decided.
-    pub resolved: u64,
     /// Orders that were accepted and are not in the ledger.
     pub lost: u64,
-    /// How often orders were sent, retries included.
-    pub attempts: u64,
-    /// Settled orders by HTTP status.
-    pub answers_by_status: BTreeMap<u16, u64>,
-    /// Failed orders by status and problem type.
-    pub failures: BTreeMap<String, u64>,
     /// Attempts without a decision, by reason; each was retried while retries and time were left.
     pub unsettled_attempts: BTreeMap<String, u64>,
     /// The accepted orders of each instance, by its name.
@@ -176,6 +159,7 @@ impl Report {
             quantity: setup.quantity,
             run: setup.items[0].run.clone(),
             seed: setup.seed,
+            tally: Tally::of(orders.iter().copied().flatten(), setup.quantity),
             unsettled_attempts: load.unsettled,
             ..Self::of_load(setup, &orders, load.cpu_seconds)
         };
@@ -189,19 +173,25 @@ impl Report {
             let name = item.name.as_ref().filter(|_| report.items > 1);
             let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
             report.add_verdict(&name, &verdict);
-            report.verdict = verdict.message;
+            report.verdict = verdict.pass;
         }
         if let [item] = &setup.items[..] {
             report.item.clone_from(&item.name);
         } else {
-            report.verdict = report.verdict_on_items();
+            let (units, items) = (report.tally.acknowledged_units, report.items);
+            report.verdict =
+                format!("PASS: {units} units of {items} items sold, each exactly once");
         }
         report.pass = report.reasons.is_empty();
-        for share in report.instances.values_mut() {
-            share.share = float(share.acknowledged) / float(report.acknowledged);
+        if !report.pass {
+            let all: Vec<_> = report.reasons.iter().map(|failure| &*failure.text).collect();
+            report.verdict = format!("FAIL: {}", all.join("; "));
         }
-        report.answers_per_second =
-            per_second(report.answers_by_status.values().sum(), report.duration_seconds);
+        for share in report.instances.values_mut() {
+            share.share = float(share.acknowledged) / float(report.tally.acknowledged);
+        }
+        let answers = report.tally.answers_by_status.values().sum();
+        report.answers_per_second = per_second(answers, report.duration_seconds);
         report.longest_pause_seconds = pause.length().as_secs_f64();
         report.longest_pause_at_seconds = Duration::from_micros(pause.from).as_secs_f64();
         report
@@ -238,17 +228,9 @@ impl Report {
 
     /// Adds the figures of an item.
     fn add(&mut self, history: &History, verdict: &Verdict) {
-        let Verdict { tally, lost, slowest, .. } = verdict;
-        self.acknowledged += tally.acknowledged;
-        self.acknowledged_units = self.acknowledged_units.saturating_add(tally.acknowledged_units);
-        self.sold_out += tally.sold_out;
-        self.unknown += tally.unknown;
-        self.failed += tally.failed;
-        self.abandoned += tally.abandoned;
-        self.resolved += tally.resolved;
-        self.attempts += tally.attempts;
-        self.lost += lost;
-        self.slowest_order_seconds = self.slowest_order_seconds.max(slowest.length().as_secs_f64());
+        self.lost += verdict.lost;
+        let slowest = verdict.slowest.length().as_secs_f64();
+        self.slowest_order_seconds = self.slowest_order_seconds.max(slowest);
         let turns = history.turns();
         self.turns.handovers += turns.handovers;
         self.turns.tokens += turns.tokens;
@@ -259,12 +241,6 @@ impl Report {
         self.ledger_orders += history.ledger.len();
         for answer in history.answers() {
             self.instances.entry(answer.instance.clone()).or_default().acknowledged += 1;
-        }
-        for (kind, orders) in &tally.failures {
-            *self.failures.entry(kind.clone()).or_default() += orders;
-        }
-        for (status, orders) in &tally.by_status {
-            *self.answers_by_status.entry(*status).or_default() += orders;
         }
     }
 
@@ -281,25 +257,11 @@ impl Report {
         self.notes.extend(verdict.notes.iter().map(|note| format!("{name}{note}")));
     }
 
-    fn verdict_on_items(&self) -> String {
-        if self.reasons.is_empty() {
-            let (units, items) = (self.acknowledged_units, self.items);
-            return format!("PASS: {units} units of {items} items sold, each exactly once");
-        }
-        let all: Vec<_> = self.reasons.iter().map(|failure| failure.text.as_str()).collect();
-        format!("FAIL: {}", all.join("; "))
-    }
-
     /// For probes.
     pub(crate) fn of_probes(path: &str, setup: &Setup, load: Load) -> Self {
-        let orders = &load.orders[..];
-        let count = |is: fn(&FinalOutcome) -> bool| {
-            u64_from(orders.iter().filter(|order| is(&order.outcome)).count())
-        };
-        let answered = count(|outcome| matches!(outcome, FinalOutcome::Acknowledged(_)));
-        let failed = count(|outcome| matches!(outcome, FinalOutcome::Failed { .. }));
-        let unknown = count(|outcome| *outcome == FinalOutcome::Unknown);
-        let report = Self::of_load(setup, &[orders], load.cpu_seconds);
+        let tally = Tally::of(&load.orders, setup.quantity);
+        let Tally { acknowledged: answered, unknown, failed, .. } = tally;
+        let report = Self::of_load(setup, &[&load.orders], load.cpu_seconds);
         let (requests, seconds) = (report.requests, report.duration_seconds);
         let pass = answered == u64_from(requests);
         let answers_per_second = per_second(answered, seconds);
@@ -310,7 +272,9 @@ impl Report {
             setup.connections
         );
         let probe_path = Some(path.to_owned());
-        Self { pass, verdict, probe_path, answered, unknown, failed, answers_per_second, ..report }
+        // probes are no orders
+        let tally = Tally { unknown, failed, ..Tally::default() };
+        Self { pass, verdict, tally, probe_path, answered, answers_per_second, ..report }
     }
 }
 
@@ -322,21 +286,4 @@ fn per_second(things: u64, seconds: f64) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
 fn float(count: u64) -> f64 {
     count as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: percentiles are those of the recorded values, within the histogram's precision.
-    #[test]
-    fn percentiles_of_a_thousand() {
-        assert_eq!(Percentiles::of(std::iter::empty()), None);
-        let found = Percentiles::of((1..=1000).map(Duration::from_millis));
-        let found = found.expect("a thousand were recorded");
-        let near = |value: u64, expected: u64| value.abs_diff(expected) * 1000 <= expected;
-        assert!(near(found.min, 1000) && near(found.max, 1_000_000), "{found:?}");
-        assert!(near(found.p50, 500_000) && near(found.p99, 990_000), "{found:?}");
-        assert!(near(found.p99_9, 999_000), "{found:?}");
-    }
 }

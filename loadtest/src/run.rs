@@ -2,16 +2,14 @@
 
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Error, Result};
 use hyper::header::HeaderValue;
-use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::api::{Api, ApiError};
+use crate::api::Api;
 use crate::checker::{History, StockState, u64_from};
 use crate::cli::{Args, bearer};
 use crate::endpoint::Endpoint;
@@ -48,7 +46,7 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
     };
     tokio::select! {
         report = run => report,
-        never = show_progress(args, &live) => match never {},
+        never = show_progress(&live) => match never {},
     }
 }
 
@@ -94,19 +92,11 @@ async fn probe(
     Ok(Report::of_probes(path, &plan.setup, load))
 }
 
-/// Shows on stderr how many orders have ended, and of how many if that is known: on a terminal always in the same
-/// line.
-async fn show_progress(args: &Args, live: &Live) -> Infallible {
-    let of = match args.duration {
-        Some(_) => String::new(),
-        None => format!(" of {}", args.requests()),
-    };
-    let end = if io::stderr().is_terminal() { '\r' } else { '\n' };
-    let mut ticks = tokio::time::interval_at(Instant::now() + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+/// Shows on stderr how many orders have ended.
+async fn show_progress(live: &Live) -> Infallible {
     loop {
-        ticks.tick().await;
-        eprint!("{}{of} orders{end}", live.ended());
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
+        eprintln!("{} orders", live.ended());
     }
 }
 
@@ -129,7 +119,7 @@ async fn sell(
 }
 
 /// Reads states and ledger until they agree, or the readings are used up.
-async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<(), ApiError> {
+async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()> {
     let mut apis = Vec::new();
     let mut failure = None;
     for endpoint in &plan.endpoints {

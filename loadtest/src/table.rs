@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::checker::{count, u64_from};
-use crate::report::{Percentiles, Report, StockState};
+use crate::report::{Percentiles, Report, StockState, Tally};
 
 /// Shorter pauses are normal.
 const PAUSE_WORTH_TELLING_SECONDS: f64 = 0.5;
@@ -23,11 +23,11 @@ impl fmt::Display for Report {
             count(u64_from(self.connections), "connection"),
             self.urls.join(", ")
         )?;
-        rows(f, "answers", answers(self))?;
+        rows(f, "answers", answers(&self.tally))?;
         let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
             counts.iter().map(|(name, n)| counter(name, *n)).collect()
         };
-        rows(f, "failures", counted(&self.failures))?;
+        rows(f, "failures", counted(&self.tally.failures))?;
         rows(f, "unsettled", counted(&self.unsettled_attempts))?;
         let sold_by = self.instances.iter().map(|(instance, share)| {
             format!("{}  {:>5.1} %", counter(instance, share.acknowledged), share.share * 100.0)
@@ -70,19 +70,19 @@ fn counter(name: &str, n: u64) -> String {
     format!("{name:<24}{n:>8}")
 }
 
-fn answers(report: &Report) -> Vec<String> {
-    let by_status = report.answers_by_status.iter().map(|(status, answers)| {
-        let meaning = match status {
-            200 if report.acknowledged == *answers => "reserved",
-            409 if report.sold_out == *answers => "sold out",
+fn answers(tally: &Tally) -> Vec<String> {
+    let by_status = tally.answers_by_status.iter().map(|(status, answers)| {
+        let meaning = match status.as_str() {
+            "200" if tally.acknowledged == *answers => "reserved",
+            "409" if tally.sold_out == *answers => "sold out",
             _ => "",
         };
         counter(&format!("{status} {meaning}"), *answers)
     });
     let others = [
-        ("none in the end", report.unknown),
-        ("(of which went away)", report.abandoned),
-        ("decided by a retry", report.resolved),
+        ("none in the end", tally.unknown),
+        ("(of which went away)", tally.abandoned),
+        ("decided by a retry", tally.resolved),
     ];
     let others = others.into_iter().filter(|(_, n)| *n > 0);
     by_status.chain(others.map(|(name, n)| counter(name, n))).collect()

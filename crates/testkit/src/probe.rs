@@ -16,7 +16,7 @@ use tokio::time::timeout;
 /// The time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The longest answer of a Redis or a ZooKeeper that is read, in bytes.
+/// The longest answer of a ZooKeeper that is read, in bytes.
 const ANSWER_LIMIT: u64 = 256 * 1024;
 
 /// Sends one HTTP request to `127.0.0.1:port` on a connection of its own and returns the status and the body.
@@ -55,23 +55,9 @@ pub async fn http(
 /// # Errors
 /// When there is no answer within 2 s, or one of more than 256 KiB.
 pub async fn zookeeper(port: u16, word: &str) -> io::Result<String> {
-    text(port, word).await
-}
-
-/// Sends one inline command to the Redis at `127.0.0.1:port` and returns its answer.
-///
-/// # Errors
-/// When there is no answer within 2 s, or one of more than 256 KiB.
-pub async fn redis(port: u16, command: &str) -> io::Result<String> {
-    // QUIT makes it close the connection after the answer
-    text(port, &format!("{command}\r\nQUIT\r\n")).await
-}
-
-/// Sends a question, and reads until the server closes the connection.
-async fn text(port: u16, question: &str) -> io::Result<String> {
     let answer = async {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        stream.write_all(question.as_bytes()).await?;
+        stream.write_all(word.as_bytes()).await?;
         let mut answer = Vec::new();
         stream.take(ANSWER_LIMIT).read_to_end(&mut answer).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())

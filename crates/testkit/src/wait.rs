@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// How often a condition is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -47,11 +47,8 @@ pub async fn until<E: From<io::Error>>(
 /// # Panics
 /// With `what`, after [`DEADLINE`].
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
-        sleep(POLL_INTERVAL).await;
-    }
+    let is_so = async || io::Result::Ok(condition().await);
+    until(what, DEADLINE, is_so).await.unwrap();
 }
 
 /// Waits for `future`.

@@ -93,7 +93,7 @@ impl LockServer {
                 Some(counts.filter_map(|line| number(line.rsplit(' ').next()?)).sum())
             }
             Self::Redis(server) => {
-                let info = probe::redis(server.port(), "INFO commandstats").await.ok()?;
+                let info: String = server.run("INFO commandstats").await.ok()?;
                 let calls = |command: &&str| {
                     let calls = info.split(&format!("cmdstat_{command}:calls=")).nth(1);
                     number(calls.unwrap_or("0").split([',', '\r', '\n']).next()?)

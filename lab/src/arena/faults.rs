@@ -461,23 +461,17 @@ mod tests {
     /// Goal: the median is of the trials that hit the holder, and one that was never served counts among them.
     #[test]
     fn counts_never_as_longest() {
-        let trial = |takeover_ms, is_hit| Trial {
+        let trial = |(takeover_ms, is_hit)| Trial {
             takeover_ms,
             hit_holder: Some(is_hit),
             ..Trial::default()
         };
-        let mut trials = vec![
-            trial(Some(2.0), true),
-            trial(None, true),
-            trial(None, true),
-            trial(Some(1.0), false),
-        ];
-        let takeover = Takeover::of(Fault::Pause, trials.clone());
-        assert_eq!((takeover.trials, takeover.hits, takeover.never), (4, 3, 2));
-        assert_eq!((takeover.p50_ms, takeover.longest_ms), (None, None));
-        trials.retain(|trial| trial.takeover_ms.is_some());
-        let takeover = Takeover::of(Fault::Pause, trials.clone());
-        assert_eq!((takeover.hits, takeover.never), (1, 0));
-        assert_eq!((takeover.p50_ms, takeover.longest_ms), (Some(2.0), Some(2.0)));
+        let of = |trials: &[(Option<f64>, bool)]| {
+            let it = Takeover::of(Fault::Pause, trials.iter().copied().map(trial).collect());
+            (it.hits, it.never, it.p50_ms, it.longest_ms)
+        };
+        let all = [(Some(1.0), false), (Some(2.0), true), (None, true), (None, true)];
+        assert_eq!(of(&all), (3, 2, None, None));
+        assert_eq!(of(&all[..2]), (1, 0, Some(2.0), Some(2.0)));
     }
 }

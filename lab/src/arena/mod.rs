@@ -143,7 +143,7 @@ impl Arena<'_> {
         self.keep("handovers, fairness or requests", done);
         self.takeovers().await;
         if let Some(guard) = self.lock.guard {
-            if self.options.measures(Measure::Load) || self.options.measures(Measure::Burst) {
+            if self.options.measures(Measure::Load) {
                 self.note("orders under load, and 500 buyers for 300 units");
                 let requests = self.options.full_or_short(20_000, 200);
                 let done = sale::speed(guard, requests, self.dir).await;
@@ -168,7 +168,7 @@ impl Arena<'_> {
             let measure = speed::handovers(&servers, round_trip_ms, turns, &mut random);
             self.figures.handovers.push(in_time("handovers", LONGEST, measure).await?);
         }
-        if options.measures(Measure::Fairness) || options.measures(Measure::Requests) {
+        if options.measures(Measure::Fairness) {
             for member in &mut servers.all.members {
                 member.count_requests().await?;
             }

@@ -62,14 +62,14 @@ pub enum Measure {
     Handovers,
     /// The same, with the servers of the lock 2 and 20 ms away.
     Distance,
-    /// Clients that contend for a number of grants, and waiters that come one after the other; with `requests`.
+    /// Clients that contend for a number of grants, and waiters that come one after the other; and, as `requests`, the
+    /// requests at the lock's servers: for each grant, and while 100 clients wait.
+    #[value(alias = "requests")]
     Fairness,
-    /// Requests at the lock's servers: for each grant, and while 100 clients wait; with `fairness`.
-    Requests,
-    /// Orders a second, combined and with one lock for each request; with `burst`.
+    /// Orders a second, combined and with one lock for each request; and, as `burst`, 500 buyers at once for 300
+    /// units, at two instances.
+    #[value(alias = "burst")]
     Load,
-    /// 500 buyers at once for 300 units, at two instances; with `load`.
-    Burst,
     /// Two processes take turns, and a fault hits one of them or the servers: how long nobody is served, and
     /// whether both hold the lock at once.
     Takeover,

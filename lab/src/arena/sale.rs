@@ -11,7 +11,7 @@ use demo::locks::{LockMode, LockServers};
 use loadtest::Report;
 use serde::Serialize;
 use testkit::wait::in_time;
-use testkit::{EtcdOptions, OwnedDir, RedisOptions, probe};
+use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 use tokio::time::sleep;
 
 use super::options::Fault;
@@ -88,8 +88,7 @@ async fn start_instances(cluster: &mut Cluster, lock: LockMode, flags: &str) -> 
 /// Ends the instances; the next sale has an empty store, since another fence is of another cluster.
 async fn end_sale(cluster: &mut Cluster) -> Result<()> {
     cluster.stop_instances().await.context("an instance does not stop")?;
-    probe::redis(cluster.redis.port(), "FLUSHALL").await.context("Redis cannot be emptied")?;
-    Ok(())
+    cluster.redis.run("FLUSHALL").await.context("Redis cannot be emptied")
 }
 
 /// A burst, and orders a second: `requests` of them combined, and fewer one by one.

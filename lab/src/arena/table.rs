@@ -32,7 +32,6 @@ pub(super) fn text(results: &Results) -> String {
     add("The sale", speed(all), "--only load,burst");
     let command = format!("--only takeover --faults FAULT {trials}");
     add("Takeover after a fault", takeovers(all), &command);
-    add("Two holders at once", overlaps(all), &command);
     let command = format!("--only oversold --faults FAULT {trials}");
     add("Units oversold", oversold(all), &command);
     if !results.flaws.is_empty() {
@@ -120,50 +119,35 @@ fn speed(all: &[Figures]) -> String {
     rows(head, all.iter().filter_map(row))
 }
 
+/// Where a fault hits the holder of a lock that one process keeps, the time until the next grant says nothing.
 fn takeovers(all: &[Figures]) -> String {
     let head = "lock | fault | trials | hit the holder | p50 s of those | longest s | never \
+                | holder lost the lock | two holders | at 95 % | longest ms | same number given twice \
                 | numbers restart: an operator must decide";
-    let seconds =
-        |millis: Option<f64>| millis.map_or("never".to_owned(), |millis| figure(millis / 1e3));
-    let served = of_each(all).filter(|(_, it)| !it.is_kept()).map(|(one, it)| {
+    let row = |one: &Figures, it: &Takeover| {
+        // a process that was killed holds nothing
+        let (is_kept, is_dead) = (it.is_kept(), it.fault == Fault::Kill);
+        let unless =
+            |is_unknown: bool, cell: String| if is_unknown { "-".to_owned() } else { cell };
+        let seconds =
+            |millis: Option<f64>| millis.map_or("never".to_owned(), |millis| figure(millis / 1e3));
         [
             one.lock.to_owned(),
             it.fault.name(),
             it.trials.to_string(),
-            if it.hits_process() { it.hits.to_string() } else { "-".to_owned() },
-            if it.hits == 0 { "-".to_owned() } else { seconds(it.p50_ms) },
-            seconds(it.longest_ms),
-            it.never.to_string(),
-            of_tokens(one, it, it.other_cluster),
-        ]
-    });
-    rows(head, served)
-}
-
-fn overlaps(all: &[Figures]) -> String {
-    let head = "lock | fault | holder lost the lock | two holders | at 95 % | longest ms \
-                | same number given twice | numbers restart: an operator must decide";
-    // a process that was killed holds nothing
-    let alive = of_each(all).filter(|(_, it)| it.fault != Fault::Kill).map(|(one, it)| {
-        let of_hits = if it.hits_process() { " that hit the holder" } else { "" };
-        let lost = format!("{} of {}", it.trials - it.never, it.trials);
-        [
-            one.lock.to_owned(),
-            it.fault.name(),
-            if it.is_kept() { lost } else { "-".to_owned() },
-            format!("{} of {}{of_hits}", it.overlaps, it.hits),
-            bound(it.overlaps, it.hits),
-            figure(it.longest_overlap_ms),
+            unless(!it.hits_process(), it.hits.to_string()),
+            unless(is_kept || it.hits == 0, seconds(it.p50_ms)),
+            unless(is_kept, seconds(it.longest_ms)),
+            unless(is_kept, it.never.to_string()),
+            unless(!is_kept, (it.trials - it.never).to_string()),
+            unless(is_dead, format!("{} of {}", it.overlaps, it.hits)),
+            unless(is_dead, bound(it.overlaps, it.hits)),
+            unless(is_dead, figure(it.longest_overlap_ms)),
             of_tokens(one, it, it.repeated_tokens),
             of_tokens(one, it, it.other_cluster),
         ]
-    });
-    rows(head, alive)
-}
-
-/// Each lock with each fault.
-fn of_each(all: &[Figures]) -> impl Iterator<Item = (&Figures, &Takeover)> {
-    all.iter().flat_map(|one| one.takeovers.iter().map(move |it| (one, it)))
+    };
+    rows(head, all.iter().flat_map(|one| one.takeovers.iter().map(move |it| row(one, it))))
 }
 
 /// In how many trials something happened to the numbers of grants, for a lock that has them.

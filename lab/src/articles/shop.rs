@@ -9,12 +9,9 @@ use flash_sale::inventory::{Item, Keys};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 use serde::Serialize;
-use testkit::PrivateRedis;
+use testkit::{LOCK_NAME, PrivateRedis};
 
 use super::redis::connect;
-
-/// The name of the default item's lock.
-pub(super) const LOCK: &str = "stock-lock";
 
 /// How a story ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -87,7 +84,7 @@ impl Shop {
         let keys = Keys::of(&item);
         redis::cmd("SET").arg(&keys.stock).arg(stock).query_async::<()>(&mut redis).await?;
         let ending = Ending { stock, ..Ending::default() };
-        Ok(Self { redis, keys, lock: format!("{LOCK}:{name}"), ending })
+        Ok(Self { redis, keys, lock: format!("{LOCK_NAME}:{name}"), ending })
     }
 
     /// How many units a buyer sees.

@@ -11,13 +11,13 @@ use fenced_lock::{Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;
 use testkit::wait::until;
-use testkit::{OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedRedis};
+use testkit::{LOCK_NAME, OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedRedis};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::redis::connect;
-use super::shop::{Ending, LOCK, Shop};
+use super::shop::{Ending, Shop};
 use super::{Article, Part, Role, database};
 use crate::clients::{Client, clients_of, proxies_to};
 
@@ -313,7 +313,7 @@ impl Story<'_> {
     async fn ours(&self, at: &[String]) -> Result<Box<dyn Client>> {
         let url = self.servers.stock.url();
         let stock = Inventory::connect(&*url, InventoryOptions::default()).await?;
-        let backend = AnyLock::at(self.servers.ours, at)?.fenced_by(None, &stock, LOCK)?;
+        let backend = AnyLock::at(self.servers.ours, at)?.fenced_by(None, &stock, LOCK_NAME)?;
         let is_long =
             matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);
         let options = SessionOptions::new(if is_long { LONG } else { TTL });

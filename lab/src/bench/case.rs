@@ -10,7 +10,7 @@ use testkit::Proxy;
 
 use super::options::{BenchOptions, Contender, Measure};
 use crate::experiment::{Spread, compact, fault, note, rounds};
-use demo::cluster::{Cluster, Proxied, Spec};
+use demo::cluster::{Cluster, Instance, Proxied, Spec};
 use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
 
 /// How many instances there are, where their number is not what changes.
@@ -204,31 +204,25 @@ impl Case {
 
     /// Starts to send the orders; at so many a second in an open loop.
     pub(super) fn start(&self, cluster: &Cluster, rate: Option<f64>) -> Result<Load> {
-        let mut args = Vec::new();
-        let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        flag("--requests", self.requests.to_string());
-        flag("--concurrency", self.connections.to_string());
-        flag("--timeout", ORDER_TIMEOUT.to_owned());
-        flag("--process", format!("etcd={}", cluster.etcd[0].pid()));
-        flag("--process", format!("redis={}", cluster.redis.pid()));
-        for instance in &cluster.instances {
-            flag("--process", format!("instances={}", instance.child.pid()));
-        }
-        if let Some(rate) = rate {
-            flag("--rate", rate.to_string());
-        }
+        let Self { requests, connections, stock, items, .. } = self;
+        let (etcd, redis) = (cluster.etcd[0].pid(), cluster.redis.pid());
+        let load = format!(
+            "--requests {requests} --concurrency {connections} --timeout {ORDER_TIMEOUT} \
+             --process etcd={etcd},redis={redis}"
+        );
+        let instance = |one: &Instance| format!("--process instances={}", one.child.pid());
+        let mut flags: Vec<_> = cluster.instances.iter().map(instance).chain([load]).collect();
+        flags.extend(rate.map(|rate| format!("--rate {rate}")));
         if self.contender.sells() {
-            if let Some(stock) = self.stock {
-                flag("--stock", stock.to_string());
-            }
-            if let Some(items) = self.items {
-                flag("--items", items.to_string());
-            }
-            args.push("--alone".to_owned());
+            flags.extend(stock.map(|stock| format!("--stock {stock}")));
+            flags.extend(items.map(|items| format!("--items {items}")));
+            flags.push("--alone".to_owned());
         } else {
-            flag("--probe-path", "/healthz".to_owned());
+            flags.push("--probe-path /healthz".to_owned());
         }
-        args.extend(cluster.urls().into_iter().take(self.instances));
+        let words = flags.iter().flat_map(|flag| flag.split(' ')).map(str::to_owned);
+        let urls = cluster.urls().into_iter().take(self.instances);
+        let args: Vec<_> = words.chain(urls).collect();
         Load::start(&cluster.program, &cluster.dir, &args, false)
     }
 }

@@ -30,21 +30,16 @@ pub(super) fn text(results: &Results) -> String {
 }
 
 fn scenario(result: &CaseResult) -> [String; 10] {
-    let fault = result.case.fault.to_owned();
-    let Ok(outcome) = &result.run else {
-        let mut cells = [const { String::new() }; 10];
-        (cells[0], cells[9]) = (fault, verdict(result));
-        return cells;
-    };
+    let outcome = result.run.clone().unwrap_or_default();
     let counts = &outcome.counts;
     [
-        fault,
+        result.case.fault.to_owned(),
         outcome.times.to_string(),
         counts.requests.to_string(),
-        counts.acknowledged.to_string(),
-        counts.sold_out.to_string(),
-        counts.unknown.to_string(),
-        counts.resolved.to_string(),
+        counts.tally.acknowledged.to_string(),
+        counts.tally.sold_out.to_string(),
+        counts.tally.unknown.to_string(),
+        counts.tally.resolved.to_string(),
         format!("{:.1}", counts.longest_pause_seconds),
         format!("{:.1}", outcome.bound_seconds),
         verdict(result),
@@ -88,7 +83,7 @@ fn lost(outcome: &Outcome) -> String {
     let counts = &outcome.counts;
     let state = counts.after.values().next().cloned().unwrap_or_default();
     let lost = (state.stock + state.lucky - state.initial).max(0);
-    format!("{lost} of {}", counts.acknowledged_units)
+    format!("{lost} of {}", counts.tally.acknowledged_units)
 }
 
 /// What failed, and how to repeat it.
@@ -180,11 +175,14 @@ mod tests {
     #[test]
     fn what_was_not_run_is_not_known() {
         let error = || Err("no etcd".to_owned());
-        for unknown in [results(error(), Ok(outcome(&["I1"]))), results(Ok(outcome(&[])), error())]
-        {
-            assert_eq!(unknown.verdict(), Verdict::Unknown);
-            assert!(text(&unknown).contains("no etcd"));
+        for (run, control, verdict) in [
+            (error(), Ok(outcome(&["I1"])), Verdict::Unknown),
+            (Ok(outcome(&[])), error(), Verdict::Unknown),
+            (Ok(outcome(&["I1"])), error(), Verdict::Bad),
+        ] {
+            let results = results(run, control);
+            assert_eq!(results.verdict(), verdict);
+            assert!(text(&results).contains("no etcd"));
         }
-        assert_eq!(results(Ok(outcome(&["I1"])), error()).verdict(), Verdict::Bad);
     }
 }

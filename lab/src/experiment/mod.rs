@@ -128,7 +128,7 @@ fn read_counter(text: &str, name: &str) -> u64 {
 
 /// Why a load does not count, if it does not.
 pub(crate) fn fault(load: &Report) -> Option<String> {
-    let settled = load.acknowledged + load.sold_out + load.answered;
+    let settled = load.tally.acknowledged + load.tally.sold_out + load.answered;
     if !load.pass {
         Some(load.verdict.clone())
     } else if usize::try_from(settled) != Ok(load.requests) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{ended, lab};
+use super::{ended, lab, results};
 
 /// A pause outlasts a lease, and there is one for each lock and fence.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
@@ -18,8 +18,7 @@ async fn run(flags: &[&str]) -> (Vec<Value>, String) {
     let (status, said) = ended(command, RUN_DEADLINE).await;
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0, "{said}");
-    let results = std::fs::read(out.path().join("results.json")).unwrap();
-    let results: Value = serde_json::from_slice(&results).unwrap();
+    let results = results(out.path());
     let tables = std::fs::read_to_string(out.path().join("tables.md")).unwrap();
     assert!(!tables.contains("NaN"), "{tables}");
     let locks = results["locks"].as_array().unwrap().clone();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use testkit::processes::processes;
 
-use super::{ended, lab};
+use super::{ended, lab, results};
 
 /// Everything once takes much longer than anything else here, and more so on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
@@ -37,8 +37,7 @@ async fn short_run_measures_everything() {
     let (status, said) = bench(temp.path(), &out, &["--short"]).await;
     assert_eq!(status, Some(0), "{said}");
 
-    let results = std::fs::read(out.join("results.json")).unwrap();
-    let results: Value = serde_json::from_slice(&results).unwrap();
+    let results = results(&out);
     assert_eq!(results["faults"], Value::Array(Vec::new()), "{said}");
     for contender in CONTENDERS {
         let load = only_load(&results, "throughput", contender).unwrap();
@@ -102,14 +101,7 @@ async fn one_measure_alone() {
     let flags = ["--short", "--only", "burst", "--contenders", "atomic-script", "--rounds", "2"];
     let (status, said) = bench(temp.path(), out.path(), &flags).await;
     assert_eq!(status, Some(0), "{said}");
-    let mut files: Vec<_> = std::fs::read_dir(out.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    files.sort_unstable();
-    assert_eq!(files, ["results.json", "tables.md"]);
-    let results = std::fs::read(out.path().join("results.json")).unwrap();
-    let results: Value = serde_json::from_slice(&results).unwrap();
+    let results = results(out.path());
     let cases = results["cases"].as_array().unwrap();
     assert!(cases.len() == 1 && cases[0]["measure"] == "burst", "{cases:?}");
     assert_eq!(cases[0]["loads"].as_array().unwrap().len(), 2);

@@ -9,7 +9,7 @@ use testkit::wait::eventually;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{ended, lab};
+use super::{ended, lab, results};
 
 /// A short run takes about a minute; many tests beside it may double that and more.
 const PATIENCE: Duration = Duration::from_mins(8);
@@ -33,8 +33,7 @@ async fn scenarios_hold_and_controls_fail() {
     let (status, said) = ended(suite(temp.path(), &["--short", "--seed", "1"]), PATIENCE).await;
     assert_eq!(status, Some(0), "{said}");
 
-    let results = std::fs::read(temp.path().join("out/results.json")).unwrap();
-    let results: serde_json::Value = serde_json::from_slice(&results).unwrap();
+    let results = results(&temp.path().join("out"));
     let cases = results["cases"].as_array().unwrap();
     let (scenarios, controls): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| case["without"].is_null());

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -28,4 +29,9 @@ async fn ended(mut command: Command, patience: Duration) -> (Option<i32>, String
     let output = timeout(patience, command.output()).await.expect("it ends").unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// The results in this directory.
+fn results(out: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap()
 }

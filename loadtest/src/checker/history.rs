@@ -68,22 +68,28 @@ pub(crate) struct History {
 }
 
 /// The number of orders by outcome.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) acknowledged: u64,
-    pub(crate) acknowledged_units: u64,
-    pub(crate) sold_out: u64,
-    pub(crate) unknown: u64,
-    pub(crate) failed: u64,
-    /// Of the unknown ones: those whose client went away on purpose.
-    pub(crate) abandoned: u64,
-    /// Orders with an attempt of unknown effect that were decided by a retry.
-    pub(crate) resolved: u64,
-    pub(crate) attempts: u64,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Accepted orders.
+    pub acknowledged: u64,
+    /// The units of accepted orders.
+    pub acknowledged_units: u64,
+    /// Orders that were refused because too few units were left.
+    pub sold_out: u64,
+    /// Orders without a definite answer.
+    pub unknown: u64,
+    /// Orders that were answered with an error.
+    pub failed: u64,
+    /// Of `unknown`: orders whose client went away for good, on purpose.
+    pub abandoned: u64,
+    /// Orders with an attempt of unknown effect that a retry decided.
+    pub resolved: u64,
+    /// How often orders were sent, retries included.
+    pub attempts: u64,
     /// Settled orders by HTTP status.
-    pub(crate) by_status: BTreeMap<u16, u64>,
+    pub answers_by_status: BTreeMap<String, u64>,
     /// Failed orders by status and problem type.
-    pub(crate) failures: BTreeMap<String, u64>,
+    pub failures: BTreeMap<String, u64>,
 }
 
 /// How often the holder changed.
@@ -139,10 +145,13 @@ impl History {
         }
         turns
     }
+}
 
-    pub(crate) fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for order in &self.orders {
+impl Tally {
+    /// Counts these orders, of so many units each.
+    pub(crate) fn of<'a>(orders: impl IntoIterator<Item = &'a Order>, quantity: u64) -> Self {
+        let mut tally = Self::default();
+        for order in orders {
             tally.attempts += u64::from(order.attempts);
             tally.resolved += u64::from(order.in_doubt && order.is_decided());
             let (count, status) = match &order.outcome {
@@ -159,9 +168,9 @@ impl History {
                 }
             };
             *count += 1;
-            *tally.by_status.entry(status).or_default() += 1;
+            *tally.answers_by_status.entry(status.to_string()).or_default() += 1;
         }
-        tally.acknowledged_units = tally.acknowledged.saturating_mul(self.quantity);
+        tally.acknowledged_units = tally.acknowledged.saturating_mul(quantity);
         tally
     }
 }

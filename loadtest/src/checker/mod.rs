@@ -35,7 +35,7 @@ mod verdict;
 mod tests;
 
 pub(crate) use history::{History, LedgerEntry, order_id, u64_from};
-pub use history::{StockState, Turns};
+pub use history::{StockState, Tally, Turns};
 pub(crate) use order::{Acknowledgement, Effect, Failure, FinalOutcome, Order, Outcome};
 pub(crate) use pause::Pause;
 pub(crate) use reason::count;

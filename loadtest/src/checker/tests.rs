@@ -422,7 +422,7 @@ const MUTATIONS: &[Mutation] = &[
 fn mutations() {
     let good = judge(&history_of(1), LIMITS);
     assert_eq!(
-        good.message,
+        good.pass,
         "PASS: 300 of 300 units sold, each exactly once; 200 were told sold out; \
          stock 0 + lucky 300 = 300"
     );
@@ -431,15 +431,13 @@ fn mutations() {
     for (number, Mutation(expected, text, mutate)) in MUTATIONS.iter().enumerate() {
         let mut history = history_of(1);
         mutate(&mut history);
-        let Verdict { reasons, notes, message, .. } = judge(&history, LIMITS);
+        let Verdict { reasons, notes, pass, .. } = judge(&history, LIMITS);
+        let all: Vec<_> = reasons.iter().map(ToString::to_string).collect();
+        let message = if all.is_empty() { pass } else { format!("FAIL: {}", all.join("; ")) };
         let kinds: Vec<_> = reasons.iter().map(|reason| reason.kind.name()).collect();
         assert_eq!(kinds.join(" "), *expected, "mutation {number}, {text}: {message}");
         let said = format!("{message}\n{}", notes.join("\n"));
         assert!(said.contains(text), "mutation {number}, {text}: {said}");
-        assert_eq!(message.starts_with("PASS: "), expected.is_empty(), "{message}");
-        for reason in &reasons {
-            assert!(message.contains(&reason.to_string()), "{message}");
-        }
         found.extend(kinds);
     }
     assert_eq!(found.len(), 20, "each kind of failure occurs: {found:?}");

@@ -17,9 +17,8 @@ pub(crate) struct Verdict {
     pub(crate) reasons: Vec<Reason>,
     /// Remarks for the reader.
     pub(crate) notes: Vec<String>,
-    /// `PASS: ` or `FAIL: ` and the reasons, in one line.
-    pub(crate) message: String,
-    pub(crate) tally: Tally,
+    /// What there is to say if there is no reason.
+    pub(crate) pass: String,
     /// How many orders were accepted and are not in the ledger.
     pub(crate) lost: u64,
     /// The longest time in which orders were tried and none was decided.
@@ -30,7 +29,7 @@ pub(crate) struct Verdict {
 
 /// Judges a run.
 pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
-    let tally = history.tally();
+    let tally = Tally::of(&history.orders, history.quantity);
     let audit = Audit::of(history);
     let mut reasons = Vec::new();
     // without a ledger, only the sums can be checked
@@ -73,17 +72,10 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     }
     reasons.sort_by_key(|reason| reason.kind);
 
-    let message = if reasons.is_empty() {
-        pass_message(history, &tally, &audit, no_ledger)
-    } else {
-        let all: Vec<_> = reasons.iter().map(Reason::to_string).collect();
-        format!("FAIL: {}", all.join("; "))
-    };
     Verdict {
         reasons,
         notes: notes(history, &tally, &audit, no_ledger),
-        message,
-        tally,
+        pass: pass_message(history, &tally, &audit, no_ledger),
         lost: if no_ledger { 0 } else { audit.lost },
         longest_pause,
         slowest,

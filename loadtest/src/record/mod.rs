@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::checker::{History, LedgerEntry, Outcome, StockState};
 
 pub(crate) use reader::{Recorded, read};
-pub(crate) use writer::{Recorder, RecorderGone, Writer};
+pub(crate) use writer::{Recorder, Writer};
 
 /// The format that is written, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;
@@ -54,8 +54,19 @@ pub(crate) const VERSION: u32 = 1;
 enum Line {
     Run(Setup),
     Attempt(Attempt),
-    Order(LedgerLine),
-    State(StateLine),
+    Order {
+        #[serde(default, skip_serializing_if = "is_first")]
+        item: usize,
+        #[serde(flatten)]
+        entry: LedgerEntry,
+    },
+    /// The state in the end, as one instance tells it.
+    State {
+        #[serde(default, skip_serializing_if = "is_first")]
+        item: usize,
+        instance: usize,
+        state: Option<StockState>,
+    },
     End(EndLine),
 }
 
@@ -100,24 +111,6 @@ pub(crate) struct Attempt {
     pub(crate) ended: u64,
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
-}
-
-/// One order of the ledger.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct LedgerLine {
-    #[serde(default, skip_serializing_if = "is_first")]
-    item: usize,
-    #[serde(flatten)]
-    entry: LedgerEntry,
-}
-
-/// The state in the end, as one instance tells it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct StateLine {
-    #[serde(default, skip_serializing_if = "is_first")]
-    item: usize,
-    instance: usize,
-    state: Option<StockState>,
 }
 
 /// How much there must be.

@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use anyhow::{Context as _, Error, anyhow, bail};
 use serde_json::Deserializer;
 
-use super::{Attempt, EndLine, LedgerLine, Line, Setup, StateLine, VERSION};
-use crate::checker::{History, Order, u64_from};
+use super::{Attempt, EndLine, Line, Setup, VERSION};
+use crate::checker::{History, Order, StockState, u64_from};
 use crate::cli::{MOST_REQUESTS, RATES};
 
 /// A run, as far as a file has it.
@@ -45,10 +45,12 @@ pub(crate) fn read(input: impl Read) -> anyhow::Result<Recorded> {
                 Ok(())
             }
             (Some(recorded), Line::Attempt(attempt)) => recorded.attempt(attempt),
-            (Some(recorded), Line::Order(LedgerLine { item, entry })) => {
+            (Some(recorded), Line::Order { item, entry }) => {
                 recorded.item(item).map(|history| history.ledger.push(entry))
             }
-            (Some(recorded), Line::State(state)) => recorded.state(state),
+            (Some(recorded), Line::State { item, instance, state }) => {
+                recorded.state(item, instance, state)
+            }
         };
         read.map_err(|what: String| anyhow!("line {number}: {what}"))?;
     }
@@ -74,15 +76,16 @@ impl Recorded {
         self.histories.get_mut(item).ok_or_else(|| format!("no item {item}"))
     }
 
-    fn instance(&self, instance: usize) -> Result<&String, String> {
-        let url = self.setup.instances.get(instance);
-        url.ok_or_else(|| format!("no instance {instance}"))
-    }
-
-    fn state(&mut self, line: StateLine) -> Result<(), String> {
-        let url = self.instance(line.instance)?.clone();
-        let history = self.item(line.item)?;
-        match line.state {
+    fn state(
+        &mut self,
+        item: usize,
+        instance: usize,
+        state: Option<StockState>,
+    ) -> Result<(), String> {
+        let url = self.setup.instances.get(instance).cloned();
+        let url = url.ok_or_else(|| format!("no instance {instance}"))?;
+        let history = self.item(item)?;
+        match state {
             Some(state) => history.after.push((url, state)),
             None => history.gone.push(url),
         }
@@ -91,19 +94,14 @@ impl Recorded {
 
     fn attempt(&mut self, attempt: Attempt) -> Result<(), String> {
         let Attempt { order: id, item, quantity, to, sent, ended, outcome } = attempt;
-        self.instance(to)?;
-        if ended < sent {
-            return Err("an attempt cannot end before it was sent".to_owned());
-        }
         if let Some(why) = outcome.unsettled() {
             *self.unsettled.entry(why).or_default() += 1;
         }
+        let is_possible = to < self.setup.instances.len() && sent <= ended;
         let history = self.item(item)?;
-        if quantity != history.quantity {
-            return Err(format!("all orders of the run ask for {}", history.quantity));
-        }
         let number = history.number(&id).filter(|number| *number < MOST_REQUESTS);
-        let number = number.ok_or_else(|| format!("{id} is no order of this run"))?;
+        let number = number.filter(|_| is_possible && quantity == history.quantity);
+        let number = number.ok_or_else(|| format!("{id}: this is no attempt of this run"))?;
         if number >= history.orders.len() {
             history.orders.resize(number + 1, Order::default());
         }
@@ -118,31 +116,27 @@ impl Recorded {
 
     /// Checks that all is there that was written.
     fn whole(mut self, end: Option<EndLine>) -> Result<Self, String> {
-        let orders = || self.histories.iter().flat_map(|history| &history.orders);
-        let attempts = orders().map(|order| u64::from(order.attempts)).sum();
-        let ledger = self.histories.iter().map(|history| u64_from(history.ledger.len())).sum();
+        let orders = self.histories.iter().flat_map(|history| &history.orders);
+        let attempts: u64 = orders.map(|order| u64::from(order.attempts)).sum();
+        let ledger: u64 = self.histories.iter().map(|one| u64_from(one.ledger.len())).sum();
         let Some(end) = end else {
             return Err(format!(
                 "it is cut off: {attempts} attempts and {ledger} orders of the ledger were recorded, and no \
                  end; the run was killed, or could not read the end of the sale, so there is nothing to judge"
             ));
         };
-        let is_missing = |what: &str, found: u64, written: u64| {
-            format!("{found} {what} are in it, and {written} were written: lines are missing")
-        };
-        for (what, found, written) in [
-            ("attempts", attempts, end.attempts),
-            ("orders of the ledger", ledger, end.ledger),
-            ("items", u64_from(self.histories.len()), u64_from(end.orders.len())),
-        ] {
-            if found != written {
-                return Err(is_missing(what, found, written));
-            }
+        let items = self.histories.len();
+        let has_end = |history: &History| !history.after.is_empty() || !history.gone.is_empty();
+        if (attempts, ledger, items) != (end.attempts, end.ledger, end.orders.len())
+            || !self.histories.iter().all(has_end)
+        {
+            return Err(format!(
+                "lines are missing: {attempts} attempts and {ledger} orders of the ledger are in it, and {} and \
+                 {} were written",
+                end.attempts, end.ledger
+            ));
         }
         for (history, orders) in self.histories.iter_mut().zip(end.orders) {
-            if history.after.is_empty() && history.gone.is_empty() {
-                return Err(is_missing("states of an item", 0, 1));
-            }
             // those that were not sent, since all buyers had given up
             if orders > history.orders.len() && orders <= MOST_REQUESTS {
                 history.orders.resize(orders, Order::default());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{Attempt, EndLine, LedgerLine, Line, Setup, StateLine};
+use super::{Attempt, EndLine, Line, Setup};
 use crate::checker::{History, u64_from};
 
 /// How many attempts may wait to be written: more than a second of the fastest run, at some 100 bytes
@@ -22,11 +22,6 @@ const BATCH: usize = 4096;
 const NAP: Duration = Duration::from_millis(20);
 
 const BUFFER_BYTES: usize = 1 << 18;
-
-/// The file cannot be written any more; [`Writer::finish`] says why.
-#[derive(Debug, thiserror::Error)]
-#[error("the run cannot be recorded any more")]
-pub(crate) struct RecorderGone;
 
 /// Takes attempts for the file; waits while too many wait to be written.
 pub(crate) type Recorder = mpsc::Sender<Attempt>;
@@ -104,14 +99,14 @@ fn write_end(
     let mut end = EndLine::default();
     for (item, history) in histories.iter().enumerate() {
         for entry in &history.ledger {
-            write_line(file, &Line::Order(LedgerLine { item, entry: entry.clone() }))?;
+            write_line(file, &Line::Order { item, entry: entry.clone() })?;
         }
         let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));
         let gone = history.gone.iter().map(|url| (url, None));
         for (url, state) in there.chain(gone) {
             let instance = instances.iter().position(|known| known == url);
             let instance = instance.ok_or_else(|| io::Error::other("an unknown instance"))?;
-            write_line(file, &Line::State(StateLine { item, instance, state }))?;
+            write_line(file, &Line::State { item, instance, state })?;
         }
         end.attempts += history.orders.iter().map(|order| u64::from(order.attempts)).sum::<u64>();
         end.ledger += u64_from(history.ledger.len());

@@ -51,9 +51,9 @@ async fn recorded_run_is_judged_alike() {
         let flags = format!("--requests 90 --concurrency 9 --stock 20 --history {path} {items}");
         let report = report(Fault::LoseAnswers(3), &flags).await;
         assert!(report.pass, "{}", report.verdict);
-        assert_eq!((report.requests, report.attempts), (90, 93));
+        assert_eq!((report.requests, report.tally.attempts), (90, 93));
         // one order may lose several answers
-        assert!((1..=3).contains(&report.resolved), "{}", report.resolved);
+        assert!((1..=3).contains(&report.tally.resolved), "{}", report.tally.resolved);
         assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
         assert_eq!(attempts(&path).len(), 93);
     }
@@ -85,8 +85,12 @@ async fn passing_refusals_are_asked_again() {
         let (_directory, path) = file();
         let flags = format!("--requests 1 --stock 1 --history {path}");
         let report = report(Fault::Problem(1, status, kind), &flags).await;
-        assert!(report.pass && report.acknowledged == 1, "{status} {kind}: {}", report.verdict);
-        assert_eq!(report.resolved, u64::from(outcome == "unknown"), "{status} {kind}");
+        assert!(
+            report.pass && report.tally.acknowledged == 1,
+            "{status} {kind}: {}",
+            report.verdict
+        );
+        assert_eq!(report.tally.resolved, u64::from(outcome == "unknown"), "{status} {kind}");
         let attempts = attempts(&path);
         let [first, second] = &attempts[..] else { panic!("{attempts:?}") };
         assert_eq!((&first["outcome"], &second["outcome"]), (&outcome.into(), &"ok".into()));
@@ -104,8 +108,8 @@ async fn passing_refusals_are_asked_again() {
 async fn lasting_refusal_is_final() {
     for (status, kind) in [(400, "bad-item"), (503, "foreign-fence")] {
         let report = report(Fault::Problem(1, status, kind), "--requests 3 --stock 3").await;
-        assert_eq!(report.failures, [(format!("{status} {kind}"), 1)].into());
-        assert_eq!((report.acknowledged, report.attempts), (2, 3));
+        assert_eq!(report.tally.failures, [(format!("{status} {kind}"), 1)].into());
+        assert_eq!((report.tally.acknowledged, report.tally.attempts), (2, 3));
         assert!(report.violations.is_empty() && !report.pass, "{}", report.verdict);
     }
 }
@@ -118,8 +122,12 @@ async fn time_and_rate_bound_a_run() {
     assert!(bounded.pass, "{}", bounded.verdict);
     // a machine that is busy may not get to all of them, but never to more
     assert!((1..=200).contains(&bounded.requests), "{}", bounded.requests);
-    assert_eq!(bounded.acknowledged, u64::try_from(bounded.requests).expect("small"));
-    assert!(bounded.unknown == 0 && bounded.duration_seconds < 5.0, "{}", bounded.duration_seconds);
+    assert_eq!(bounded.tally.acknowledged, u64::try_from(bounded.requests).expect("small"));
+    assert!(
+        bounded.tally.unknown == 0 && bounded.duration_seconds < 5.0,
+        "{}",
+        bounded.duration_seconds
+    );
 
     let both = report(Fault::None, "--duration 1h --requests 7 --stock 7").await;
     assert_eq!(both.requests, 7);
@@ -142,7 +150,7 @@ async fn latency_counts_from_when_an_order_is_due() {
 async fn buyers_outlast_an_outage() {
     let flags = "--duration 1h --requests 12 --concurrency 1 --retries 0 --stock 9";
     let report = report(Fault::Problem(9, 502, ""), flags).await;
-    assert_eq!((report.unknown, report.acknowledged), (9, 3));
+    assert_eq!((report.tally.unknown, report.tally.acknowledged), (9, 3));
     assert!(report.longest_pause_seconds > 0.0);
 }
 
@@ -168,8 +176,8 @@ async fn clients_go_away() {
             format!("--requests 200 --concurrency 20 --stock 120 --seed 5 --abandon {share}");
         let report = load(&shop, &flags).await.expect("the shop is open");
         assert!(report.pass, "{}", report.verdict);
-        assert_eq!((report.unknown, report.seed), (report.abandoned, 5));
-        found.push((report.abandoned, report.resolved));
+        assert_eq!((report.tally.unknown, report.seed), (report.tally.abandoned, 5));
+        found.push((report.tally.abandoned, report.tally.resolved));
     }
     assert_eq!(found[0], found[1]);
     assert!(found[0].0 > 5 && found[0].1 > 5, "{found:?}");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::wait::eventually;
+use crate::wait::{eventually, within};
 
 /// Answers each byte with the same one, and tells how many it got.
 async fn echo() -> (u16, Arc<AtomicU64>) {
@@ -49,35 +49,29 @@ async fn what_was_held_arrives_late() {
     .await;
 }
 
-/// Goal: the server gets the request whose answer is lost, and the client sees the end of the connection.
-#[tokio::test]
-async fn swallows_the_answer_alone() {
-    let (port, got) = echo().await;
-    let proxy = Proxy::to(port).await.unwrap();
-    proxy.lose_answers(1);
-    let mut client = connect(&proxy).await;
-    client.write_u8(b'x').await.unwrap();
-    assert!(client.read_u8().await.is_err());
-    assert_eq!((got.load(Ordering::Relaxed), proxy.lost_answers()), (1, 1));
-    let mut client = connect(&proxy).await;
-    client.write_u8(b'y').await.unwrap();
-    assert_eq!(client.read_u8().await.unwrap(), b'y', "only one was to be swallowed");
-}
-
-/// Goal: a chunk that is lost ends its connection alone, and does not arrive.
+/// Goal: what is to be lost ends its connection alone: a request does not arrive, and one whose answer is lost does.
 #[tokio::test]
 async fn loses_one_chunk() {
-    for (direction, arrived) in [(Direction::ToServer, 1), (Direction::ToClient, 2)] {
+    use Direction::{ToClient, ToServer};
+
+    for (direction, passes, arrived) in
+        [(Some(ToServer), &b"x"[..], 1), (Some(ToClient), b"x", 2), (None, b"", 1)]
+    {
         let (port, got) = echo().await;
         let proxy = Proxy::to(port).await.unwrap();
-        proxy.lose_after(direction, 1);
+        match direction {
+            Some(direction) => proxy.lose_after(direction, 1),
+            None => proxy.lose_answers(1),
+        }
         let mut client = connect(&proxy).await;
-        client.write_u8(b'x').await.unwrap();
-        assert_eq!(client.read_u8().await.unwrap(), b'x');
+        for byte in passes {
+            client.write_u8(*byte).await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), *byte);
+        }
         assert!(!proxy.has_lost());
         client.write_u8(b'y').await.unwrap();
         assert!(client.read_u8().await.is_err());
-        assert!(proxy.has_lost());
+        assert!(proxy.has_lost() && proxy.lost_answers() == 1);
         assert_eq!(got.load(Ordering::Relaxed), arrived);
         let mut client = connect(&proxy).await;
         client.write_u8(b'z').await.unwrap();
@@ -85,31 +79,20 @@ async fn loses_one_chunk() {
     }
 }
 
-/// Goal: a delayed chunk arrives, and not before its delay is over.
-#[tokio::test]
-async fn delays() {
-    let (port, _) = echo().await;
-    let proxy = Proxy::to(port).await.unwrap();
-    let delay = Duration::from_millis(60);
-    proxy.delay(delay);
-    let mut client = connect(&proxy).await;
-    let sent = tokio::time::Instant::now();
-    client.write_u8(b'x').await.unwrap();
-    assert_eq!(client.read_u8().await.unwrap(), b'x');
-    assert!(sent.elapsed() >= delay * 2, "there and back");
-}
-
-/// Goal: a delay adds latency and takes no throughput: chunks do not wait for one another. One after the other, they
-/// would take longer than this test may.
+/// Goal: a delay adds latency, there and back, and takes no throughput: chunks do not wait for one another. One after the
+/// other, they would take longer than this test may.
 #[tokio::test]
 async fn delays_do_not_add_up() {
-    let (port, got) = echo().await;
+    let (port, _) = echo().await;
     let proxy = Proxy::to(port).await.unwrap();
-    proxy.delay(Duration::from_secs(3));
+    let delay = Duration::from_secs(3);
+    proxy.delay(delay);
     let mut client = connect(&proxy).await;
-    client.write_all(&vec![b'x'; 10 * CHUNK_BYTES]).await.unwrap();
-    let all = async || got.load(Ordering::Relaxed) == 10 * CHUNK_BYTES as u64;
-    eventually("all chunks arrive", all).await;
+    let sent = Instant::now();
+    let mut chunks = vec![b'x'; 10 * CHUNK_BYTES];
+    client.write_all(&chunks).await.unwrap();
+    within("all chunks come back", client.read_exact(&mut chunks)).await.unwrap();
+    assert!(sent.elapsed() >= delay * 2, "there and back");
 }
 
 /// Goal: a refusing proxy ends open and new connections, until it accepts again.
