@@ -1,6 +1,6 @@
 # `make` alone lists the targets. `setup` runs first and installs only what is missing.
 
-# Flags for the demo, the bench and the fault suite, for example: make demo ARGS='--once --requests 1000'
+# Flags for the demo, the bench, the arena and the fault suite, for example: make demo ARGS='--once --requests 1000'
 ARGS ?=
 
 # rustup puts cargo here; a shell that was open before does not have it on its PATH.
@@ -98,7 +98,7 @@ deny: ## check the licences and sources of all dependencies
 	  { echo "building cargo-deny, once: some minutes" && $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
 
-bench: setup ## compare the guards of a sale; tables in target/bench (about twenty minutes)
+bench: setup ## compare the guards of a sale; tables in target/bench (about half an hour)
 	@exec $(LAB) -- bench $(ARGS)
 
 arena: setup ## compare locks: speed, fairness, cost, and what each fault does to them (about an hour)

@@ -69,8 +69,8 @@ pub enum ClaimStatus<T = Token> {
 }
 
 impl<T: GrantToken> ClaimStatus<T> {
-    /// Moves `status` on to this one, never back.
-    pub(crate) fn advance(self, status: &watch::Sender<Self>) {
+    /// Moves `status` on to this one, never back. For backends: a watcher is told only of what changes.
+    pub fn advance(self, status: &watch::Sender<Self>) {
         status.send_if_modified(|status| {
             let moves = match status {
                 Self::Waiting => self != Self::Waiting,

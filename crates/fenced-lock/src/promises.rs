@@ -33,7 +33,14 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// The least that a lock promises; a backend sets what it promises more.
+    /// The least that a lock promises; a backend sets what it promises more:
+    ///
+    /// ```
+    /// use fenced_lock::{Order, Promises};
+    ///
+    /// let mut promises = Promises::LEAST;
+    /// promises.order = Order::Fifo;
+    /// ```
     pub const LEAST: Self = Self {
         order: Order::Unordered,
         wake: Wake::Polled,

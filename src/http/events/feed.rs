@@ -17,7 +17,7 @@ use super::projection::{Lists, Projection};
 use crate::http::AppState;
 use crate::inventory::{InventoryError, Item};
 
-/// The time between two polls: there are at most ten messages a second.
+/// The time between two polls: there are at most eight messages a second.
 const TICK: Duration = Duration::from_millis(125);
 
 /// The time limit of a poll. A watcher takes a longer silence for a dead instance.

@@ -14,6 +14,11 @@
 //! waiter makes no request of its own: one watch stream for all queues shows when it is granted. At most four
 //! queues a second are read again.
 //!
+//! Each process that waits for a name hears of every change of its queue, so the cost of a hand-over grows with their
+//! number. Measured with etcd 3.4 on two cores, each hand-over took etcd 0.6 ms of CPU time and 0.3 KB to send with 2
+//! processes, 0.8 ms and 1.3 KB with 10, and 4.1 ms and 15.6 KB with 100: two events and 156 bytes for each. Where
+//! hundreds of processes would wait for one name, let a few wait for all, as a sale's instances do for their buyers.
+//!
 //! In memory, a name that is held takes 2.4 KiB, and a waiter 2.8 KiB, its caller's task included. All of it
 //! is given back, at the latest half a minute after a name was last used. A request under way takes more, so the process grows
 //! by 4 KiB for each of 3,000 names that are taken one hundred at a time, and by 13 KiB for each of 4,000 waiters
