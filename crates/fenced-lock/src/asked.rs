@@ -5,10 +5,11 @@
 //! are made so, and one of your own can be: implement `Asked` and [`AskedBackend`], and your type is a [`Backend`].
 //!
 //! Why no waiter is forgotten: each has a task that asks again by itself, at the latest when its
-//! [`Answer::ask_again_in`] is over, and that ends only when the service says that the claim is granted or gone. What
-//! messages bring ([`Waiters::wake`], [`Waiters::note`]) only makes that sooner.
+//! [`Answer::ask_again_in`] is over. It ends when the service says that the claim is granted or gone, or refuses for good to
+//! tell, which counts as gone. What messages bring ([`Waiters::wake`], [`Waiters::note`]) only makes that sooner.
 
 use std::fmt;
+use std::iter::repeat;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -132,7 +133,11 @@ impl<B: AskedBackend> Backend for B {
             // those that come to hold while the service is asked are not missing
             let held = service.waiters().holding(lease.id);
             let kept = service.renew(lease, &held).await?;
-            for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
+            for (claim, _) in held
+                .iter()
+                .zip(kept.into_iter().chain(repeat(false)))
+                .filter(|(_, is_kept)| !is_kept)
+            {
                 service.waiters().note(claim, ClaimStatus::Gone);
             }
             Ok(lease.ttl)

@@ -191,10 +191,16 @@ impl<T: GrantToken> SessionInner<T> {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
+                Ok(Released::Gone) if may_be_done => {
+                    // it went by an earlier request, or with the lease
+                    return match self.validity.lost_reason() {
+                        Some(reason) => Err(LockError::SessionLost { reason }),
+                        None => Ok(Released::Unknown),
+                    };
+                }
                 Ok(released) => {
                     tracing::debug!(%claim, ?released, "released");
-                    let is_unknown = released == Released::Gone && may_be_done;
-                    return Ok(if is_unknown { Released::Unknown } else { released });
+                    return Ok(released);
                 }
                 Err(error) => error,
             };

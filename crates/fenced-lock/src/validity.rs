@@ -47,14 +47,15 @@ impl Validity {
 
     /// Declares the session lost; the first reason stands.
     pub(super) fn lose(&self, reason: LostReason) {
-        self.lost.send_if_modified(|lost| {
-            let first = lost.is_none();
-            if first {
-                observe::session_ended(reason);
-            }
+        let is_first = self.lost.send_if_modified(|lost| {
+            let is_first = lost.is_none();
             lost.get_or_insert(reason);
-            first
+            is_first
         });
+        // behind the lock of `lost`: whoever records it may ask whether the session is lost
+        if is_first {
+            observe::session_ended(reason);
+        }
     }
 
     /// How the session was lost, if it is. Looks at the clock as well, so it is right even while the

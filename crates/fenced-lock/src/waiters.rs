@@ -41,12 +41,20 @@ impl<T: GrantToken> Waiter<T> {
 
 /// Where the service says that a claim stands.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Answer<T> {
     /// Where it stands.
     pub status: ClaimStatus<T>,
     /// When to ask again at the latest, while it waits. The pause is between half of that and all of it, so that
     /// waiters who came together do not ask together.
     pub ask_again_in: Duration,
+}
+
+impl<T> Answer<T> {
+    /// It stands so, and is to be asked about again in this time at the latest if it waits.
+    pub fn new(status: ClaimStatus<T>, ask_again_in: Duration) -> Self {
+        Self { status, ask_again_in }
+    }
 }
 
 impl<T> Default for Waiters<T> {

@@ -355,13 +355,14 @@ impl Asked for Postgres {
             let (put, standing) = join(put, try_join(told, standing(&wire, claim))).await;
             put.map(|_| standing)
         };
+        // whatever fails beside the put, the claim may be there
+        let left = |error: BackendError| BackendError::new(BackendErrorKind::Transient, error);
         let asked = if is_try {
-            self.reap_and_ask(&wire, requests).await?
+            let answered = async { Ok(requests.await) };
+            Box::pin(self.reap_and_ask(&wire, answered)).await.map_err(left)?.map_err(failure)?
         } else {
             wire.ask(requests).await?
         };
-        // whatever fails beside the put, the claim may be there
-        let left = |error: BackendError| BackendError::new(BackendErrorKind::Transient, error);
         let ((), rows) = asked.map_err(|error| left(failure(error)))?;
         let answer = self.answer(&wire, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
@@ -372,7 +373,7 @@ impl Asked for Postgres {
         // the holder hears of the first who waits behind it
         let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
         if is_second && held.is_none() {
-            wire.ask(tell_first(&wire, &[name], Some(claim))).await?;
+            wire.ask(tell_first(&wire, &[name], Some(claim))).await.map_err(left)?;
         }
         Ok(Some(answer))
     }

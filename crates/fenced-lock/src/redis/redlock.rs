@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep};
 
@@ -75,12 +76,17 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 #[derive(Debug)]
 pub struct RedlockBackend(Driver<Redlock>);
 
+/// How many deletions that a node has not answered are repeated at a time.
+const MOST_CLEARING: usize = 1000;
+
 /// Nodes that know nothing of each other. They know of claims alone, not of leases.
 pub struct Redlock {
     nodes: Vec<Arc<Connection>>,
     /// The longest that an attempt may take.
     patience: Duration,
     waiters: Waiters<Unfenced>,
+    /// Room for each that clears keys.
+    clearing: Semaphore,
     runtime: Handle,
     /// For what goes on after a request.
     this: Weak<Self>,
@@ -120,7 +126,8 @@ impl RedlockBackend {
         let nodes = nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?;
         let make = |runtime: &Handle, this: &Weak<Redlock>| {
             let (runtime, this) = (runtime.clone(), Weak::clone(this));
-            Redlock { nodes, patience, waiters: Waiters::default(), runtime, this }
+            let (waiters, clearing) = (Waiters::default(), Semaphore::new(MOST_CLEARING));
+            Redlock { nodes, patience, waiters, clearing, runtime, this }
         };
         Ok(Self(Driver::start("redlock", make)?))
     }
@@ -194,13 +201,14 @@ impl Redlock {
     }
 
     /// Deletes the keys of those of these claims that are over, until the node answers or they have ended by themselves:
-    /// what it was sent before may come to it late.
+    /// what it was sent before may come to it late. Beyond [`MOST_CLEARING`], they are left to their end.
     async fn clear(
         self: Arc<Self>,
         node: Arc<Connection>,
         lifetime: Duration,
         mut claims: Vec<Claim>,
     ) {
+        let Ok(_room) = self.clearing.try_acquire() else { return };
         claims.retain(|claim| self.waiters.status(claim) == ClaimStatus::Gone);
         let (ends_at, mut backoff) = (Instant::now() + lifetime, Backoff::default());
         while !claims.is_empty()

@@ -181,7 +181,11 @@ impl Connected {
         };
         if stat.is_invalid() {
             // as before 3.8.2: ZOOKEEPER-4026
-            return self.look_up(client, &path).await;
+            return match self.look_up(client, &path).await {
+                Ok(None) => Err(transient("the claim is gone")),
+                // `held` has gone in any case, and the node may be there
+                found => found.map_err(|e| BackendError::new(BackendErrorKind::Transient, e)),
+            };
         }
         self.made(&path, stat.czxid).map(Some)
     }

@@ -7,7 +7,7 @@ use fenced_lock::{
     BackendErrorKind, LockError, LostReason, MemoryBackend, Session, SessionOptions,
 };
 use testkit::wait::eventually;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
 use super::lab::{kind_of, queue_of};
@@ -131,6 +131,19 @@ async fn a_release_whose_answer_got_lost_is_a_release() {
         let (unlocked, ()) = tokio::join!(guard.unlock(), async { backend.service.delete(&key) });
         assert_eq!(unlocked, Err(LockError::Lost));
     }
+}
+
+/// Goal: where the lease ends while it is not known whether a release was done, the holder is told of the loss.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_outlives_the_lease_is_a_loss() {
+    let backend = FaultyBackend::new();
+    backend.renew.always(Fault::Hangs);
+    let session = session(&backend).await;
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    sleep_until(guard.valid_until() - Duration::from_millis(10)).await;
+    backend.release.next(Some(Fault::AnswerLost));
+    let reason = LostReason::Expired;
+    assert_eq!(guard.unlock().await, Err(LockError::SessionLost { reason }));
 }
 
 /// Goal: a backend that panics leaves no claim behind, and its session lives.
