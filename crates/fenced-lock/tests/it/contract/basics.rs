@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason, Token};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions, Token};
 use testkit::wait::{eventually, within};
 
 use crate::lab::{LONG, Lab, TTL, queue_length, queue_of, unseen_waiter, waiter};
@@ -112,7 +112,9 @@ pub(crate) async fn closing_releases_everything(lab: &impl Lab) {
 pub(crate) async fn an_unused_session_closes_by_itself(lab: &impl Lab) {
     let name = lab.name();
     let watching = lab.mutex(&name).await;
-    let (backend, session) = (lab.backend(), lab.session().await);
+    // the same backend for both: another one may not know the lease
+    let backend = lab.backend();
+    let session = Session::open(Arc::clone(&backend), SessionOptions::new(TTL)).await.unwrap();
     let lease = session.lease();
     let guard = session.mutex(&name).unwrap().lock().await.unwrap();
     drop(session);
