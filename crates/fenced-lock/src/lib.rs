@@ -70,6 +70,11 @@
 //!
 //! `RUSTFLAGS="--cfg fenced_lock_chaos"` is for fault suites: it lets a program switch off each safeguard of the lock.
 //!
+//! # Connections
+//!
+//! A backend makes connections of its own, from its options; many sessions share one backend. It takes none from a pool of the
+//! service: a pool that is used up would renew no lease, and a connection comes from it with the state of its last user.
+//!
 //! # Logs and figures
 //!
 //! Events of `tracing` at the level debug tell of each grant, each release and each loss, with the claim (its name first) and
