@@ -112,11 +112,10 @@ pub(crate) async fn a_lost_hold_is_of_no_use(lab: &impl Lab) {
     let guard = mutex.lock_as(&mut owner).await.unwrap();
     let inner = guard.reenter().unwrap();
     assert_eq!(guard.run(async { 7 }).await, Ok(7));
-    let revoke = async {
-        lab.revoke(session.lease().id).await;
-        std::future::pending::<()>().await;
-    };
-    assert_eq!(within("the run ends", guard.run(revoke)).await, Err(LockError::Lost));
+    // beside the run, which drops its future in the middle
+    let run = within("the run ends", guard.run(std::future::pending::<()>()));
+    let (ended, ()) = tokio::join!(run, lab.revoke(session.lease().id));
+    assert_eq!(ended, Err(LockError::Lost));
     let late = guard.run(async { unreachable!("the hold is lost") }).await;
     assert_eq!(late, Err::<(), _>(LockError::Lost));
     assert_eq!(guard.reenter().unwrap_err(), LockError::Lost);
