@@ -132,12 +132,9 @@ impl<B: AskedBackend> Backend for B {
         Box::pin(async move {
             // those that come to hold while the service is asked are not missing
             let held = service.waiters().holding(lease.id);
-            let kept = service.renew(lease, &held).await?;
-            for (claim, _) in held
-                .iter()
-                .zip(kept.into_iter().chain(repeat(false)))
-                .filter(|(_, is_kept)| !is_kept)
-            {
+            // a claim of which nothing is said is not kept
+            let kept = service.renew(lease, &held).await?.into_iter().chain(repeat(false));
+            for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
                 service.waiters().note(claim, ClaimStatus::Gone);
             }
             Ok(lease.ttl)

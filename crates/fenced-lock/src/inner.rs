@@ -20,7 +20,7 @@ use super::hold::Hold;
 use super::validity::Validity;
 use super::{
     Backend, BackendError, BackendErrorKind, Claim, GrantToken, Lease, LockError, LostReason,
-    Released,
+    Released, SessionOptions,
 };
 
 /// While so many claims of a session on one name are given up and not withdrawn yet, further callers wait. Else callers
@@ -59,7 +59,8 @@ impl<T: GrantToken> SessionInner<T> {
         runtime: Handle,
         lease: Lease,
         believed_until: Instant,
-        label: String,
+        margin: Duration,
+        SessionOptions { label, hold_for, .. }: SessionOptions,
     ) -> Self {
         Self {
             validity: Validity::until(believed_until, runtime.clone()),
@@ -67,8 +68,8 @@ impl<T: GrantToken> SessionInner<T> {
             backend,
             lease,
             label: label.into(),
-            hold_for: None,
-            margin: Duration::ZERO,
+            hold_for,
+            margin,
             is_answered: AtomicBool::new(true),
             holds: StdMutex::default(),
             closing: CancellationToken::new(),

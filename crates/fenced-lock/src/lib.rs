@@ -66,7 +66,7 @@
 //! - `redis`: `RedisBackend`, a queue on one Redis, and `RedlockBackend`, on several, without tokens.
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
-//! - `metrics`: figures, see below.
+//! - `metrics`: see [below](#logs-and-metrics).
 //!
 //! `RUSTFLAGS="--cfg fenced_lock_chaos"` is for fault suites: it lets a program switch off each safeguard of the lock.
 //!
@@ -75,7 +75,7 @@
 //! A backend makes connections of its own, from its options; many sessions share one backend. It takes none from a pool of the
 //! service: a pool that is used up would renew no lease, and a connection comes from it with the state of its last user.
 //!
-//! # Logs and figures
+//! # Logs and metrics
 //!
 //! Events of `tracing` at the level debug tell of each grant, each release and each loss, with the claim (its name first) and
 //! its token; waiting and [`Guard::run`] have a span each, `lock` and `hold`. What an operator should see is a warning.
@@ -83,7 +83,7 @@
 //! With the feature `metrics`, the crate of that name is told: `fenced_lock_wait_seconds` and `fenced_lock_hold_seconds`
 //! (histograms), `fenced_lock_lost_holds_total` and `fenced_lock_lost_sessions_total` (counters).
 //!
-//! # Where what is, for those who read the source
+//! # Modules, for readers of the source
 //!
 //! | module | what it has |
 //! |---|---|
@@ -130,7 +130,6 @@ mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod promises;
-#[allow(dead_code, reason = "the backend in memory does not use it")]
 mod random;
 #[cfg(feature = "redis")]
 pub mod redis;

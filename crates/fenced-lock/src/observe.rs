@@ -1,4 +1,4 @@
-//! What is told of each wait and each hold: an event, and with the feature `metrics` a figure.
+//! What is told of each wait, hold and loss: an event, and with the feature `metrics` a metric.
 
 use std::time::Duration;
 

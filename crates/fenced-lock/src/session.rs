@@ -22,8 +22,8 @@ const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct SessionOptions {
     pub(super) ttl: Duration,
     margin: Duration,
-    label: String,
-    hold_for: Option<Duration>,
+    pub(super) label: String,
+    pub(super) hold_for: Option<Duration>,
 }
 
 impl SessionOptions {
@@ -112,8 +112,7 @@ impl<T: GrantToken> Session<T> {
         let margin = options.margin.min(lease.ttl / 2);
         let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
         let believed_until = asked_at + lives_for.saturating_sub(margin);
-        let mut inner = SessionInner::new(backend, runtime, lease, believed_until, options.label);
-        (inner.hold_for, inner.margin) = (options.hold_for, margin);
+        let inner = SessionInner::new(backend, runtime, lease, believed_until, margin, options);
         let inner = Arc::new(inner);
         inner.runtime.spawn(keep_alive(Arc::clone(&inner), asked_at));
         let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });

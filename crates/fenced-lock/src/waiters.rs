@@ -1,7 +1,6 @@
 //! This process's claims at a service that is asked where they stand: the state, without any request.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +8,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::backoff::Backoff;
-use super::{BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Ticket};
+use super::random::random;
+use super::{BackendError, Claim, ClaimStatus, GrantToken, Ticket};
 
 /// The claims of this process that wait or hold.
 #[derive(Debug)]
@@ -195,16 +195,14 @@ impl<T: GrantToken> Waiters<T> {
                     drop(timeout(pause, wake.notified()).await);
                 }
                 Ok(Answer { status, .. }) => return self.note(claim, status),
-                Err(error) => match error.kind {
-                    BackendErrorKind::Transient | BackendErrorKind::Refused => {
-                        tracing::debug!(%claim, %error, "cannot tell where a claim stands: asking again");
-                        sleep(backoff.next()).await;
-                    }
-                    BackendErrorKind::LeaseGone | BackendErrorKind::Permanent => {
-                        tracing::debug!(%claim, %error, "cannot tell where a claim stands");
-                        return self.note(claim, ClaimStatus::Gone);
-                    }
-                },
+                Err(error) if error.kind.may_pass() => {
+                    tracing::debug!(%claim, ?error, "cannot tell where a claim stands: asking again");
+                    sleep(backoff.next()).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%claim, ?error, "cannot tell where a claim stands");
+                    return self.note(claim, ClaimStatus::Gone);
+                }
             }
         }
     }
@@ -215,7 +213,7 @@ impl<T: GrantToken> Waiters<T> {
 }
 
 fn between_half_and_one() -> f64 {
-    let random = u32::try_from(RandomState::new().hash_one(()) >> 32).unwrap_or(u32::MAX);
+    let random = u32::try_from(random() >> 32).unwrap_or(u32::MAX);
     0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0
 }
 
@@ -226,7 +224,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::Unfenced;
+    use crate::{BackendErrorKind, Unfenced};
 
     const MINUTE: Duration = Duration::from_mins(1);
 

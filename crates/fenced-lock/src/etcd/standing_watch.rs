@@ -299,17 +299,10 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
                     // also those that the watch has shown since
                     is_loaded.then(|| queue.claims.keys().cloned().collect())
                 };
-                match queues.with(&name, load) {
-                    Some(None) => {}
-                    keys => {
-                        remove_orphans(
-                            &endpoints,
-                            &queues,
-                            &name,
-                            keys.flatten().unwrap_or_default(),
-                        );
-                        return Done::Read;
-                    }
+                let Some(loaded) = queues.with(&name, load) else { return Done::Read };
+                if let Some(keys) = loaded {
+                    remove_orphans(&endpoints, &queues, &name, keys);
+                    return Done::Read;
                 }
             }
             // it is read again when it is due
