@@ -31,7 +31,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub contenders: Vec<Contender>,
 
-    /// Rounds, 1 to 100; sweeps have at most 3 [default: 5, and 1 of distances; or 1 with --short].
+    /// Rounds, 1 to 100 [default: 5, and 1 of distances; or 1 with --short].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=100))]
     pub rounds: Option<usize>,
 }
@@ -48,18 +48,9 @@ pub enum Measure {
     Burst,
     /// How often the lock passes between two instances with one client each.
     Handovers,
-    /// Throughput by the number of requests.
-    Requests,
-    /// Throughput by the number of connections.
-    Connections,
-    /// Throughput by the number of instances.
-    Instances,
-    /// Throughput by the number of items.
-    Items,
-    /// Throughput and latency with etcd and Redis some milliseconds away, guarded and not.
+    /// Throughput and latency with etcd and Redis some milliseconds away, and by the numbers of connections and instances,
+    /// guarded and not.
     Distance,
-    /// Memory of an instance, idle and with many waiting orders.
-    Memory,
 }
 
 impl BenchOptions {

@@ -6,7 +6,6 @@ use loadtest::Report;
 
 use super::Results;
 use super::case::{Case, Figure};
-use super::costs::Memory;
 use super::options::{Contender, Measure};
 use super::ratios::{Finding, p50, p99, rate, ratios};
 use crate::experiment::{Spread, figure, float, handovers, rows, section};
@@ -18,35 +17,19 @@ pub(super) fn text(results: &Results) -> String {
     let machine = results.machine.iter().map(|(name, value)| [(*name).to_owned(), value.clone()]);
     add("Machine, shared by load test, instances, etcd and Redis", rows(" | ", machine));
     add("Ratios", findings(&results.findings));
-    add("Throughput", loads(results, Measure::Throughput, " | requests/s", rate));
-    add("Sold out", loads(results, Measure::SoldOut, " | requests/s", rate));
-    add("Burst", loads(results, Measure::Burst, " | last answer ms", millis));
-    add("Handovers", loads(results, Measure::Handovers, " | handovers/s", handovers));
+    add("Throughput", loads(results, Measure::Throughput, "requests/s", rate));
+    add("Sold out", loads(results, Measure::SoldOut, "requests/s", rate));
+    add("Burst", loads(results, Measure::Burst, "last answer ms", millis));
+    add("Handovers", loads(results, Measure::Handovers, "handovers/s", handovers));
     add("CPU time for each request", cpu(results, Measure::Throughput));
     add("CPU time for each request, sold out", cpu(results, Measure::SoldOut));
-    for (measure, what) in SWEPT {
-        let head = format!("{what} | orders/s");
-        add(&format!("By {what}"), loads(results, measure, &head, rate));
-    }
     add("By distance, guarded : atomic script", far(results));
-    add("Memory of one instance", results.memory.as_ref().map(memory).unwrap_or_default());
     // writing to a string cannot fail
     for fault in &results.faults {
         let _ = writeln!(text, "FAULT: {fault}");
     }
-    for left_out in &results.left_out {
-        let _ = writeln!(text, "Left out: {left_out}.");
-    }
     text
 }
-
-/// The numbers that change, and their names.
-const SWEPT: [(Measure, &str); 4] = [
-    (Measure::Requests, "requests"),
-    (Measure::Connections, "connections"),
-    (Measure::Instances, "instances"),
-    (Measure::Items, "items"),
-];
 
 fn findings(findings: &[Finding]) -> String {
     let row = |Finding { name, spread, goal }: &Finding| {
@@ -59,13 +42,14 @@ fn findings(findings: &[Finding]) -> String {
 }
 
 /// A figure of all cases of a measure, and their latency.
-fn loads(results: &Results, measure: Measure, head: &str, of: Figure) -> String {
+fn loads(results: &Results, measure: Measure, what: &str, of: Figure) -> String {
     let table = results.of(measure).filter_map(|one| {
         let found = one.spread(of)?;
         let latency = |of| middle(one.spread(of), 1e-3);
-        Some([one.case.title(), figure(found.median), range(found), latency(p50), latency(p99)])
+        let title = one.case.contender.title().to_owned();
+        Some([title, figure(found.median), range(found), latency(p50), latency(p99)])
     });
-    rows(&format!("{head} | min to max | p50 ms | p99 ms"), table)
+    rows(&format!(" | {what} | min to max | p50 ms | p99 ms"), table)
 }
 
 fn cpu(results: &Results, measure: Measure) -> String {
@@ -79,7 +63,8 @@ fn cpu(results: &Results, measure: Measure) -> String {
         of("loadtest")?;
         let [instances, etcd, redis, loadtest] =
             ["instances", "etcd", "redis", "loadtest"].map(|process| middle(of(process), 1.0));
-        Some([one.case.title(), instances, etcd, redis, loadtest])
+        let title = one.case.contender.title().to_owned();
+        Some([title, instances, etcd, redis, loadtest])
     });
     rows("µs a request | instances | etcd | Redis | load test", table)
 }
@@ -91,7 +76,7 @@ fn far(results: &Results) -> String {
     let table = of(Contender::Combined).filter_map(|guarded| {
         let script =
             of(Contender::AtomicScript).find(|other| other.case.is_beside(&guarded.case))?;
-        let Case { far, instances, connections, share, .. } = guarded.case;
+        let Case { far, instances, connections, .. } = guarded.case;
         let (etcd, redis) = far.unwrap_or_default();
         let ratio = Spread::of(ratios(rate, Some(guarded), Some(script)))?;
         Some([
@@ -99,7 +84,6 @@ fn far(results: &Results) -> String {
             redis.to_string(),
             instances.to_string(),
             connections.to_string(),
-            share.map_or("closed".to_owned(), |share| format!("{:.0} %", share * 100.0)),
             middle(guarded.spread(rate), 1.0),
             middle(script.spread(rate), 1.0),
             figure(ratio.median),
@@ -108,22 +92,9 @@ fn far(results: &Results) -> String {
             middle(script.spread(p99), 1e-3),
         ])
     });
-    let head = "etcd ms | Redis ms | instances | connections | load | guarded, orders/s | atomic script | ratio \
+    let head = "etcd ms | Redis ms | instances | connections | guarded, orders/s | atomic script | ratio \
                 | min to max | guarded, p99 ms | atomic script, p99 ms";
     rows(head, table)
-}
-
-fn memory(memory: &Memory) -> String {
-    let mebibytes = |bytes: u64| format!("{} MiB", figure(float(bytes) / 1_048_576.0));
-    let of_an_order = format!("{} KiB", figure(memory.kibibytes_of_an_order()));
-    rows(
-        " | ",
-        [
-            ["idle".to_owned(), mebibytes(memory.idle)],
-            [format!("with {} waiting orders", memory.orders), mebibytes(memory.waiting)],
-            ["each of them, connection included".to_owned(), of_an_order],
-        ],
-    )
 }
 
 /// Milliseconds from the first request to the last answer.

@@ -69,22 +69,11 @@ async fn short_run_measures_everything() {
     }
 
     let cases = results["cases"].as_array().unwrap();
-    for (measure, expected) in
-        [("requests", 2), ("connections", 2), ("instances", 2), ("items", 2), ("distance", 8)]
-    {
-        let cases: Vec<_> = cases.iter().filter(|case| case["measure"] == measure).collect();
-        assert_eq!(cases.len(), expected, "{measure}");
-        for case in cases {
-            let load = &case["loads"][0];
-            assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
-        }
-    }
-    let open = cases.iter().filter(|case| case["share"] == 0.5).count();
-    assert_eq!(open, 4, "half of the loads at a distance are at a rate");
-    if cfg!(target_os = "linux") {
-        let memory = &results["memory"];
-        assert_eq!((&memory["orders"], &memory["load"]["acknowledged"]), (&50.into(), &50.into()));
-        assert!(memory["waiting"].as_u64() >= memory["idle"].as_u64(), "{memory}");
+    let far: Vec<_> = cases.iter().filter(|case| case["measure"] == "distance").collect();
+    assert_eq!(far.len(), 6, "two contenders at two distances, and with fewer connections");
+    for case in far {
+        let load = &case["loads"][0];
+        assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
     }
 
     let tables = std::fs::read_to_string(out.join("tables.md")).unwrap();
