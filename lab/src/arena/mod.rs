@@ -182,10 +182,6 @@ impl Arena<'_> {
         let wanted = Fault::value_variants().iter().filter(applies);
         for &fault in wanted.filter(|_| options.measures(Measure::Takeover)) {
             let what = format!("takeover, {}", fault.name());
-            if fault == Fault::Clock && faults::fake_clock().is_none() {
-                self.note(&format!("{what}: left out, since libfaketime is not installed"));
-                continue;
-            }
             let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;
             if let Some((takeover, faults)) = self.keep(&what, done) {
                 self.figures.faults.extend(faults);

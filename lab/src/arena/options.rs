@@ -95,8 +95,6 @@ pub enum Fault {
     /// The same with a synchronous standby, which is held up for a moment before: no write is answered before the
     /// standby has it.
     SyncFailover,
-    /// The wall clock of the servers jumps forward by more than the lease.
-    Clock,
 }
 
 impl Fault {
