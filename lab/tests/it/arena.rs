@@ -44,10 +44,6 @@ async fn short_run_shows_what_each_fence_is_worth() {
     ];
     assert_eq!(oversold, expected.map(|(which, trials)| (which.to_owned(), trials)), "{said}");
     assert!(said.contains("## Units oversold"), "{said}");
-    assert!(
-        said.contains("`make arena ARGS='--locks LOCK --only oversold --faults FAULT"),
-        "{said}"
-    );
 }
 
 /// In how many trials of each fence units were oversold.
