@@ -91,9 +91,11 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
     all
 }
 
-/// The product and the sale without a lock, which follow each other: while etcd and Redis are far away, and, while both are
+/// The product and the sales without a lock, which follow each other: while etcd and Redis are far away, and, while both are
 /// near, with other numbers of connections and of instances.
 fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
+    const DISTANT: [Contender; 3] =
+        [Contender::Combined, Contender::BatchedScript, Contender::AtomicScript];
     const FAR: [(u64, u64); 8] = [(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)];
     let loads: &[_] = options.full_or_short(
         &[(CONNECTIONS, INSTANCES), (CONNECTIONS, 8), (5000, INSTANCES), (5000, 8)],
@@ -109,7 +111,7 @@ fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
     let stages = |((connections, instances), far): ((usize, usize), _)| {
         // where there are few connections, many requests take too long
         let requests = options.full_or_short(50_000, 60).min(connections * 2000);
-        [Contender::Combined, Contender::AtomicScript].map(|contender| {
+        DISTANT.map(|contender| {
             let usual = Case::usual(Measure::Distance, contender, options);
             vec![Case { requests, connections, instances, far: Some(far), ..usual }]
         })
@@ -141,7 +143,7 @@ impl Case {
         )
     }
 
-    /// Whether these are the product and the sale without a lock under the same load, or two such loads.
+    /// Whether these are loads of the same size at the same distance.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         (self.far, self.instances, self.connections)
             == (other.far, other.instances, other.connections)

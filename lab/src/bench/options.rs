@@ -79,7 +79,9 @@ impl BenchOptions {
 pub enum Contender {
     /// The product: the holder of the lock runs all waiting orders of its process.
     Combined,
-    /// The same script with the same order ids and ledger, and no lock.
+    /// The same batches, script, order ids and ledger, and no lock.
+    BatchedScript,
+    /// The same script with the same order ids and ledger, for each order alone, and no lock.
     AtomicScript,
     /// Go's mutex recipe: a claim for each request, and a watch on the one before it.
     EtcdRecipe,
@@ -94,6 +96,7 @@ impl Contender {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Combined => "guarded, combined",
+            Self::BatchedScript => "batched script",
             Self::AtomicScript => "atomic script",
             Self::EtcdRecipe => "etcd recipe",
             Self::EtcdRpc => "etcd Lock RPC",
@@ -105,6 +108,7 @@ impl Contender {
     pub(super) fn lock(self) -> LockMode {
         match self {
             Self::Combined | Self::NoStore => LockMode::Etcd,
+            Self::BatchedScript => LockMode::BatchedScript,
             Self::AtomicScript => LockMode::AtomicScript,
             Self::EtcdRecipe => LockMode::EtcdRecipe,
             Self::EtcdRpc => LockMode::EtcdRpc,

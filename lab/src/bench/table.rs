@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use loadtest::Report;
 
 use super::Results;
-use super::case::{Case, Figure};
+use super::case::{Case, Figure, Measured};
 use super::options::{Contender, Measure};
 use super::ratios::{Finding, p50, p99, rate, ratios};
 use crate::experiment::{Spread, figure, float, handovers, rows, section};
@@ -23,7 +23,7 @@ pub(super) fn text(results: &Results) -> String {
     add("Handovers", loads(results, Measure::Handovers, "handovers/s", handovers));
     add("CPU time for each request", cpu(results, Measure::Throughput));
     add("CPU time for each request, sold out", cpu(results, Measure::SoldOut));
-    add("By distance, guarded : atomic script", far(results));
+    add("By distance, guarded : without a lock", far(results));
     // writing to a string cannot fail
     for fault in &results.faults {
         let _ = writeln!(text, "FAULT: {fault}");
@@ -36,7 +36,7 @@ fn findings(findings: &[Finding]) -> String {
         let (goal, is_reached) = goal.map(|goal| goal.judge(spread.median)).unzip();
         let reached = is_reached.map_or("", |is_reached| if is_reached { "yes" } else { "no" });
         let median = figure(spread.median);
-        [(*name).to_owned(), median, range(*spread), goal.unwrap_or_default(), reached.to_owned()]
+        [name.clone(), median, range(*spread), goal.unwrap_or_default(), reached.to_owned()]
     };
     rows("ratio | median | min to max | goal | reached", findings.iter().map(row))
 }
@@ -70,30 +70,29 @@ fn cpu(results: &Results, measure: Measure) -> String {
 }
 
 fn far(results: &Results) -> String {
-    let of = |contender| {
-        results.of(Measure::Distance).filter(move |one| one.case.contender == contender)
-    };
-    let table = of(Contender::Combined).filter_map(|guarded| {
-        let script =
-            of(Contender::AtomicScript).find(|other| other.case.is_beside(&guarded.case))?;
-        let Case { far, instances, connections, .. } = guarded.case;
+    let is_guarded = |one: &&Measured| one.case.contender == Contender::Combined;
+    let of = || results.of(Measure::Distance);
+    let table = of().filter(|one| !is_guarded(one)).filter_map(|other| {
+        let guarded = of().filter(is_guarded).find(|one| one.case.is_beside(&other.case))?;
+        let Case { contender, far, instances, connections, .. } = other.case;
         let (etcd, redis) = far.unwrap_or_default();
-        let ratio = Spread::of(ratios(rate, Some(guarded), Some(script)))?;
+        let ratio = Spread::of(ratios(rate, Some(guarded), Some(other)))?;
         Some([
+            contender.title().to_owned(),
             etcd.to_string(),
             redis.to_string(),
             instances.to_string(),
             connections.to_string(),
             middle(guarded.spread(rate), 1.0),
-            middle(script.spread(rate), 1.0),
+            middle(other.spread(rate), 1.0),
             figure(ratio.median),
             range(ratio),
             middle(guarded.spread(p99), 1e-3),
-            middle(script.spread(p99), 1e-3),
+            middle(other.spread(p99), 1e-3),
         ])
     });
-    let head = "etcd ms | Redis ms | instances | connections | guarded, orders/s | atomic script | ratio \
-                | min to max | guarded, p99 ms | atomic script, p99 ms";
+    let head = "beside | etcd ms | Redis ms | instances | connections | guarded, orders/s | other | ratio \
+                | min to max | guarded, p99 ms | other, p99 ms";
     rows(head, table)
 }
 
