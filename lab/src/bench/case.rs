@@ -56,7 +56,8 @@ pub(super) struct Experiment {
 /// Everything that is wanted.
 pub(super) fn experiments(options: &BenchOptions) -> impl Iterator<Item = Experiment> {
     let contenders = Contender::value_variants().iter().copied();
-    let contenders = contenders.filter(|contender| options.wants_contender(*contender));
+    let wanted = &options.contenders;
+    let contenders = contenders.filter(|one| wanted.is_empty() || wanted.contains(one));
     let compared = contenders.map(|one| compared(one, options)).collect();
     let all = [(options.rounds(5), compared), (options.rounds(1), distances(options))];
     all.into_iter().map(|(rounds, stages): (usize, Vec<Vec<Case>>)| {
@@ -84,7 +85,8 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
         let buyers = options.full_or_short(500, 10);
         all.push(Case { connections: buyers, stock, ..case(Measure::Burst, buyers) });
     }
-    if contender.shows_handovers() {
+    // those whose ledger shows handovers between instances
+    if matches!(contender, Contender::Combined | Contender::EtcdRecipe) {
         let handovers = case(Measure::Handovers, sized(4000, 300, 20));
         all.push(Case { connections: INSTANCES, ..handovers });
     }
@@ -141,12 +143,6 @@ impl Case {
             "{measure:?}, {title}, etcd {etcd} ms, Redis {redis} ms, {instances} instances, \
              {connections} connections"
         )
-    }
-
-    /// Whether these are loads of the same size at the same distance.
-    pub(super) fn is_beside(&self, other: &Self) -> bool {
-        (self.far, self.instances, self.connections)
-            == (other.far, other.instances, other.connections)
     }
 
     /// Sends the orders and waits for the report. Compacts etcd before, as its operators do regularly: otherwise it walks

@@ -67,10 +67,6 @@ impl BenchOptions {
     pub(super) fn rounds(&self, full: usize) -> usize {
         self.rounds.unwrap_or(self.full_or_short(full, 1))
     }
-
-    pub(super) fn wants_contender(&self, contender: Contender) -> bool {
-        self.contenders.is_empty() || self.contenders.contains(&contender)
-    }
 }
 
 /// A way to guard the sale.
@@ -123,10 +119,5 @@ impl Contender {
     /// Whether it pays for the lock with every request.
     pub(super) fn locks_each_request(self) -> bool {
         matches!(self, Self::EtcdRecipe | Self::EtcdRpc)
-    }
-
-    /// Whether its ledger shows handovers between instances.
-    pub(super) fn shows_handovers(self) -> bool {
-        matches!(self, Self::Combined | Self::EtcdRecipe)
     }
 }

@@ -73,8 +73,10 @@ fn far(results: &Results) -> String {
     let is_guarded = |one: &&Measured| one.case.contender == Contender::Combined;
     let of = || results.of(Measure::Distance);
     let table = of().filter(|one| !is_guarded(one)).filter_map(|other| {
-        let guarded = of().filter(is_guarded).find(|one| one.case.is_beside(&other.case))?;
         let Case { contender, far, instances, connections, .. } = other.case;
+        let guarded = of().filter(is_guarded).find(|Measured { case, .. }| {
+            (case.far, case.instances, case.connections) == (far, instances, connections)
+        })?;
         let (etcd, redis) = far.unwrap_or_default();
         let ratio = Spread::of(ratios(rate, Some(guarded), Some(other)))?;
         Some([
