@@ -9,11 +9,13 @@
 //! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
 //! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
+//! | `batched-script` | no lock: the script is atomic | its part of a batch |
 //! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
 //! Everything but the lock is the service's: the plain read before the wait, the waiting room, the time limit of
 //! an order, the connection to the store, and the script where order ids and ledger are kept.
 
+mod batches;
 pub mod etcd;
 mod naive;
 mod order_locks;
@@ -29,6 +31,7 @@ use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve;
 
+use self::batches::Batches;
 use self::order_locks::{EachOrder, Etcd, LockCall, Mutexes, Nothing, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
@@ -61,11 +64,14 @@ pub async fn baseline(
     Ok(PerOrder::guard(context, mode, LockCall(etcd), queue))
 }
 
-/// `local`, `no-lock` or `atomic-script`. The last does not oversell, as the script is one atomic step: the lock is
-/// measured against it.
+/// `local`, `no-lock`, `batched-script` or `atomic-script`. The last two do not oversell, as the script is one atomic step:
+/// the lock is measured against them.
 fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> Box<dyn SaleGuard> {
     match mode {
         LockMode::Local => PerOrder::guard(context, mode, Mutexes::default(), None),
+        LockMode::BatchedScript => {
+            Box::new(Batches::new(context, PerOrder::guard(context, mode, Nothing, None)))
+        }
         _ => PerOrder::guard(context, mode, Nothing, None),
     }
 }
