@@ -32,7 +32,7 @@ use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve;
 
 use self::batches::Batches;
-use self::order_locks::{EachOrder, Etcd, LockCall, Mutexes, Nothing, Recipe};
+use self::order_locks::{Etcd, LockCall, Mutexes, Nothing, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
 use crate::decorated::Decorated;
@@ -87,23 +87,9 @@ pub struct GuardOptions {
     #[arg(long, env = "FLASH_SALE_LOCK_AT", value_name = "ADDRESS", value_delimiter = ',')]
     pub lock_at: Vec<String>,
 
-    /// What one hold of the lock covers
-    #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
-    pub hold: HoldMode,
-
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_FENCE")]
     pub fence: Option<Fence>,
-}
-
-/// What one hold of a lock covers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum HoldMode {
-    /// All waiting orders of this instance, as in the service.
-    #[default]
-    Combined,
-    /// One order: shows the cost of a lock for each request.
-    Request,
 }
 
 /// What refuses the writes of a holder that was overtaken.
@@ -161,13 +147,8 @@ pub async fn sale(
         let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
         let fenced = Arc::new(Decorated::with(fenced, Arc::clone(writer)));
         let instance = &context.options.instance;
-        let sessions = serve::lock_sessions(config, instance, Arc::clone(&fenced) as _).await?;
-        match options.hold {
-            HoldMode::Combined => Box::new(EtcdLock::new(&context, sessions)),
-            HoldMode::Request => {
-                PerOrder::guard(&context, lock, EachOrder(sessions), Some(fenced as _))
-            }
-        }
+        let sessions = serve::lock_sessions(config, instance, fenced as _).await?;
+        Box::new(EtcdLock::new(&context, sessions))
     } else {
         for (_, warning) in lock.status().warnings {
             tracing::warn!("{warning}");
