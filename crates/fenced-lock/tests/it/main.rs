@@ -116,8 +116,7 @@ macro_rules! server_contract {
             the_way_to_the_service_is_measured
             forked_processes_exclude_each_other
             an_open_that_was_given_up_leaves_no_session
-            a_cut_connection_hides_no_grant
-            a_cut_connection_hides_no_waiter
+            a_cut_connection_hides_nothing
             a_far_service_is_reached_again
             a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
