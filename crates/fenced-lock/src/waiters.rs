@@ -255,7 +255,8 @@ mod tests {
             waiters.watch(&claim(1), waiting(), ask).await;
             let status = last.as_ref().map_or(ClaimStatus::Gone, |answer| answer.status);
             assert_eq!(*ticket.status.borrow(), status);
-            assert!((2 * MINUTE..=4 * MINUTE).contains(&began_at.elapsed()));
+            let most = 2 * MINUTE + Duration::from_secs(1);
+            assert!((MINUTE..=most).contains(&began_at.elapsed()));
             assert_eq!(asked.into_inner(), 3);
         }
     }

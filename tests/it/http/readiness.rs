@@ -53,7 +53,7 @@ async fn a_store_that_takes_no_order_is_not_ready() {
 }
 
 /// Goal: one damaged item does not affect readiness while others are whole; nor does an item that is sold
-/// out. An instance that has sold nothing yet learns of damage by its first order.
+/// out.
 #[tokio::test]
 async fn what_is_wrong_with_all_items_is_in_the_way() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
@@ -66,14 +66,20 @@ async fn what_is_wrong_with_all_items_is_in_the_way() {
     shop.until_ready().await;
     raw.run::<()>("SET stock:{tea} many").await;
     until_unready(&shop, 500, "damaged").await;
-    let newcomer = shop.beside("8090");
-    newcomer.until_ready().await;
-    for line in ["POST /stock/reduce?item=tea", "GET /stock?item=tea"] {
-        newcomer.call(line).await.problem(500, "damaged");
-    }
-    until_unready(&newcomer, 500, "damaged").await;
     raw.run::<()>("SET stock 0").await;
     shop.until_ready().await;
+}
+
+/// Goal: an instance that has sold nothing yet learns of damage by its first order.
+#[tokio::test]
+async fn damage_is_noticed_by_who_has_not_sold_yet() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    shop.raw().await.run::<()>("SET stock:{tea} many").await;
+    shop.until_ready().await;
+    for line in ["POST /stock/reduce?item=tea", "GET /stock?item=tea"] {
+        shop.call(line).await.problem(500, "damaged");
+    }
+    until_unready(&shop, 500, "damaged").await;
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@
 mod connection;
 mod options;
 mod redlock;
+mod sentinel;
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Weak};
@@ -94,12 +95,12 @@ impl RedisBackend {
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be used, or the thread cannot be started.
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
-        let client = options.client()?;
+        let servers = options.servers()?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
         let make = |runtime: &Handle, redis: &Weak<Redis>| {
             let (redis, runtime) = (Weak::clone(redis), runtime.clone());
             let hear = move |push| _ = redis.upgrade().map(|redis| redis.hear(push, &runtime));
-            let connection = Connection::new(client, options, Some(channel.clone()), hear);
+            let connection = Connection::new(servers, options, Some(channel.clone()), hear);
             Redis { connection, channel, waiters: Waiters::default() }
         };
         Ok(Self(Driver::start("redis-lock", make)?))
@@ -208,6 +209,7 @@ impl Asked for Redis {
         }
         // short, so that a connection that died without a word is found, and made anew, in time
         let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
+        self.connection.follow(limit).await;
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
         // that nobody waits any more, a message that came behind this answer may have said already
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
@@ -268,6 +270,15 @@ impl Asked for Redis {
         };
         Ok(entries.into_iter().enumerate().filter_map(entry).collect())
     }
+}
+
+/// What all servers that failed say. Its kind is theirs if they agree.
+fn failure(what: &str, errors: &[BackendError]) -> BackendError {
+    let kind = errors.first().map_or(BackendErrorKind::Transient, |error| error.kind);
+    let is_shared = errors.iter().all(|error| error.kind == kind);
+    let kind = if is_shared { kind } else { BackendErrorKind::Transient };
+    let texts: Vec<_> = errors.iter().map(|error| format!("{error:#}")).collect();
+    BackendError::new(kind, format!("{what} ({})", texts.join("; ")))
 }
 
 fn millis(ttl: Duration) -> u64 {

@@ -177,12 +177,12 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
 /// Goal: a grant that comes when the session is lost already, or is being closed, is none.
 #[tokio::test(start_paused = true)]
 async fn a_grant_after_the_loss_is_none() {
-    for reason in [LostReason::Expired, LostReason::Closed] {
+    for (reason, late) in [(LostReason::Expired, 2 * TTL), (LostReason::Closed, SECOND)] {
         let backend = FaultyBackend::new();
         let session = session(&backend).await;
         let mutex = session.mutex("a").unwrap();
         backend.renew.always(Fault::Hangs);
-        backend.put.next(Some(Fault::Late(2 * TTL)));
+        backend.put.next(Some(Fault::Late(late)));
         let waiter = tokio::spawn(async move { mutex.lock().await });
         eventually("the claim is being queued", async || backend.put.under_way() == 1).await;
         if reason == LostReason::Closed {

@@ -9,7 +9,7 @@ use fenced_lock::{
 use testkit::wait::{eventually, within};
 use testkit::{
     Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
-    RedisOptions as ServerOptions, ReplicatedRedis,
+    RedisOptions as ServerOptions, ReplicatedRedis, Sentinels,
 };
 
 use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, with};
@@ -110,6 +110,40 @@ async fn a_failover_lets_two_hold() {
     assert_eq!(guard.token().partial_cmp(&theirs.token()), None);
     within("the first is told by its renewal", guard.lost()).await;
     assert!(!one.is_lost() && !theirs.is_lost());
+}
+
+/// Goal: sentinels lead an open session to the new primary after a failover. It grants the lock under a token of another
+/// cluster, and a holder that it does not know is told of its loss. So is one at a primary that lives on when the
+/// sentinels name another one. A wrong name is told.
+#[tokio::test]
+async fn sentinels_lead_to_the_new_primary() {
+    let dir = OwnedDir::create().unwrap();
+    let mut primary = PrivateRedis::start_in(&dir, ServerOptions::default()).await.unwrap();
+    let mut watch = Sentinels::start_in(&dir, &primary, 1).await.unwrap();
+    let lab = RedisLab::at(&watch.url());
+    let wrong = RedisLab::at(&watch.url().replace("#sale", "#other"));
+    let error = wrong.backend().open(TTL).await.unwrap_err();
+    assert!(error.kind == BackendErrorKind::Permanent && format!("{error:#}").contains("other"));
+    let (one, other) = (lab.session_for(2 * LONG).await, lab.session_for(2 * LONG).await);
+    watch.hold_writes_back(&primary).await.unwrap();
+    let guard = one.mutex("a").unwrap().lock().await.unwrap();
+    primary.kill().await.unwrap();
+    watch.until_failed_over(&mut primary).await.unwrap();
+    let theirs = within("a grant", other.mutex("a").unwrap().lock()).await.unwrap();
+    assert_eq!(guard.token().partial_cmp(&theirs.token()), None);
+    within("the first is told", guard.lost()).await;
+    assert!(!one.is_lost() && !theirs.is_lost());
+
+    let elsewhere = volatile().await;
+    let monitor = format!("MONITOR sale 127.0.0.1 {} 2", elsewhere.port());
+    for command in ["REMOVE sale", &monitor] {
+        for sentinel in &watch.sentinels {
+            sentinel.run::<()>(&format!("SENTINEL {command}")).await.unwrap();
+        }
+    }
+    within("the other is told", theirs.lost()).await;
+    drop(within("a grant", lab.mutex("a").await.lock()).await.unwrap());
+    assert!(elsewhere.run::<bool>("EXISTS {fenced-lock}:last").await.unwrap());
 }
 
 /// Goal: Redis measures a TTL by its wall clock, as the promises say. Method: the end of a session is a date, and the
