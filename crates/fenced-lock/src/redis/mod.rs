@@ -72,6 +72,11 @@ static QUEUE: LazyLock<Script> =
 /// is too much work, use etcd, PostgreSQL or ZooKeeper. `appendonly yes` with `appendfsync always`, and
 /// `min-replicas-to-write`, make that rarer, not impossible.
 ///
+/// Sentinels lead to the new primary after a failover: each connection and each renewal asks for the one that most of them
+/// name. What was replicated stays: sessions, queues and who holds, whose guard keeps its earlier token. A grant that was
+/// not replicated is lost, and its holder is told at its next renewal. So the fence, not the lock, keeps the
+/// two apart.
+///
 /// Redis measures a TTL by its wall clock, also while it is down: a clock that is set forward ends leases early.
 ///
 /// # What it asks of the server
@@ -84,7 +89,8 @@ static QUEUE: LazyLock<Script> =
 /// +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
 /// ```
 ///
-/// and `+select` for a database other than 0. Redis before 6.2 has no rights on channels: leave `&..` out there.
+/// and `+select` for a database other than 0. A sentinel with users gets the same user, which needs
+/// `+sentinel|get-master-addr-by-name` there. Redis before 6.2 has no rights on channels: leave `&..` out there.
 #[derive(Debug)]
 pub struct RedisBackend(Driver<Redis>);
 

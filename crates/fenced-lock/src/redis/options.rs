@@ -48,9 +48,8 @@ impl RedisOptions {
             return Ok(Servers { clients: vec![self.client(&self.url)?], primary: None });
         };
         let what = "the name of the primary is missing: end the address with #NAME";
-        let named = rest.rsplit_once('#').filter(|(_, name)| !name.is_empty());
-        let permanent = || BackendError::new(BackendErrorKind::Permanent, what);
-        let (rest, name) = named.ok_or_else(permanent)?;
+        let unnamed = || BackendError::new(BackendErrorKind::Permanent, what);
+        let (rest, name) = rest.rsplit_once('#').ok_or_else(unnamed)?;
         let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
         let (hosts, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let client = |host| self.client(&format!("{scheme}://{user}{host}{database}"));

@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisResult, cmd,
-};
+use redis::{Client, ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisResult, cmd};
 use tokio::time::timeout;
 
 use super::connection::refusal;
@@ -62,11 +60,9 @@ impl Servers {
 /// Host and port of the primary. A sentinel gets user and password only if it asks for them: often it has none.
 async fn ask(sentinel: &Client, name: &str) -> RedisResult<(String, u16)> {
     let sentinel = sentinel.get_connection_info();
-    let no_limits =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let ask = async |user: RedisConnectionInfo| -> RedisResult<Option<_>> {
         let client = Client::open(sentinel.clone().set_redis_settings(user))?;
-        let mut sentinel = client.get_multiplexed_async_connection_with_config(&no_limits).await?;
+        let mut sentinel = client.get_multiplexed_async_connection().await?;
         let mut question = cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut sentinel).await
     };
