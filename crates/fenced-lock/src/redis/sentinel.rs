@@ -28,9 +28,8 @@ impl Servers {
     /// The server, or the primary that most of the sentinels name that answer within this time.
     pub(super) async fn find(&self, within: Duration) -> Result<Client, BackendError> {
         let Some(name) = &self.primary else { return Ok(self.clients[0].clone()) };
-        let question = async |sentinel| {
-            let answer = timeout(within, ask(sentinel, name)).await;
-            answer.unwrap_or_else(|late| Err(io::Error::from(late).into()))
+        let question = async |sentinel| -> RedisResult<_> {
+            timeout(within, ask(sentinel, name)).await.map_err(io::Error::from)?
         };
         let mut answers: FuturesUnordered<_> = self.clients.iter().map(question).collect();
         let (mut votes, mut errors) = (HashMap::new(), Vec::new());
@@ -42,9 +41,10 @@ impl Servers {
                 Err(error) => errors.push(refusal(error)),
             }
         }
-        let most = votes.into_iter().max_by_key(|(_, votes)| *votes);
-        let Some(((named, at), _)) = most else {
-            return Err(failure("no sentinel names the primary", &errors));
+        // where as many name either, an open connection stays, and a new one waits until they agree
+        let all: usize = votes.values().sum();
+        let Some(((named, at), _)) = votes.into_iter().find(|(_, votes)| votes * 2 > all) else {
+            return Err(failure("the sentinels name no primary", &errors));
         };
         let sentinel = self.clients[0].get_connection_info();
         let mut address = sentinel.addr().clone();
@@ -63,8 +63,7 @@ async fn ask(sentinel: &Client, name: &str) -> RedisResult<(String, u16)> {
     let ask = async |user: RedisConnectionInfo| -> RedisResult<Option<_>> {
         let client = Client::open(sentinel.clone().set_redis_settings(user))?;
         let mut sentinel = client.get_multiplexed_async_connection().await?;
-        let mut question = cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut sentinel).await
+        cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut sentinel).await
     };
     let mut answer = ask(RedisConnectionInfo::default()).await;
     if answer.as_ref().is_err_and(|error| error.code() == Some("NOAUTH")) {
