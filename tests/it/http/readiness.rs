@@ -6,8 +6,7 @@ use etcd_client::{AlarmAction, Client};
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use serde_json::{Value, json};
-use testkit::shared::fresh_database;
-use testkit::shared::{no_space, shared_endpoint};
+use testkit::shared::{fresh_database, no_space, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 

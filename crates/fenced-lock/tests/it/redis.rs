@@ -163,8 +163,8 @@ async fn a_lease_ends_by_the_wall_clock() {
     assert!(!redis.run::<bool>(&format!("EXISTS {key}")).await.unwrap());
 }
 
-/// Goal: the rights that are documented suffice, over TLS, with a certificate of ours; and without any one of them
-/// an error says which, and nothing is left behind.
+/// Goal: the rights that are documented suffice, over TLS, with a certificate of ours, also by a sentinel; and without any
+/// one of them an error says which, and nothing is left behind.
 #[tokio::test]
 async fn rights_and_certificates() {
     let options = ServerOptions { secured: true, ..ServerOptions::default() };
@@ -197,6 +197,13 @@ async fn rights_and_certificates() {
         one.close().await
     };
     used().await.unwrap();
+    let sentinel = redis.start_sentinel_in(&OwnedDir::create().unwrap()).await.unwrap();
+    let right = "ACL SETUSER locker on >secret +sentinel|get-master-addr-by-name";
+    sentinel.run::<()>(right).await.unwrap();
+    let [at_redis, at_sentinel] = [&redis, &sentinel].map(|server| format!(":{}", server.port()));
+    let named = address.replace("rediss:", "rediss-sentinel:").replace(&at_redis, &at_sentinel);
+    let named = RedisBackend::new(options(&(named + "#sale"))).unwrap();
+    named.close(named.open(LONG).await.unwrap()).await.unwrap();
 
     let wrong = RedisBackend::new(options(&address.replace("secret", "wrong"))).unwrap();
     let error = wrong.open(TTL).await.unwrap_err();
