@@ -1,6 +1,7 @@
 //! The state that the handlers share, and the interface for further routes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::http::request::Parts;
@@ -23,6 +24,8 @@ pub struct AppState {
     /// Permits for reads of queues.
     pub(super) queue_reads: Arc<Semaphore>,
     pub(super) readiness: Readiness,
+    /// Whether the instance will stop soon.
+    pub(super) is_draining: AtomicBool,
     /// Cancelled when the instance stops.
     pub(super) stop: CancellationToken,
 }
@@ -43,12 +46,17 @@ impl AppState {
             extension,
             queue_reads: Arc::new(Semaphore::new(MAX_READS)),
             readiness: Readiness::default(),
+            is_draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
         }
     }
 
-    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. The event
-    /// streams end, which they would not do by themselves.
+    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere.
+    pub fn set_draining(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The event streams end, which they would not do by themselves.
     pub fn set_stopping(&self) {
         self.stop.cancel();
     }
