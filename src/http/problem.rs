@@ -19,6 +19,9 @@ use crate::inventory::{InventoryError, Item, OrderId, Refusal};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
+/// The media type of every problem.
+pub(super) const MEDIA_TYPE: &str = "application/problem+json";
+
 /// One type of problem.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct ProblemType {
@@ -97,7 +100,7 @@ problem_types! {
     SALE_CONFLICT "sale-conflict" UNPROCESSABLE_ENTITY None, "The sale runs already, with other terms";
     SALE_RUNNING "sale-running" PRECONDITION_REQUIRED None, "Another sale with orders runs; If-Match must name it";
     QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
-    HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "All headers together have at most 16 KiB";
+    HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "There are at most 100 headers, with at most 16 KiB together";
     INTERNAL "internal" INTERNAL_SERVER_ERROR None, "A fault of the service; its log has the cause";
     DAMAGED "damaged" INTERNAL_SERVER_ERROR None, "The stored data of the item is not what the service wrote";
     WAIT_TOO_LONG "wait-too-long" SERVICE_UNAVAILABLE Some(1), "The lock was not granted in time";
@@ -110,6 +113,7 @@ problem_types! {
     FOREIGN_FENCE "foreign-fence" SERVICE_UNAVAILABLE None, "Another etcd cluster guarded the stock; an operator must act";
     NOT_READY "not-ready" SERVICE_UNAVAILABLE Some(1), "The readiness check took too long, or a key without a lease holds the lock";
     TOO_MANY_WATCHERS "too-many-watchers" SERVICE_UNAVAILABLE Some(1), "Too many clients watch this instance or read queues";
+    TOO_MANY_CONNECTIONS "too-many-connections" SERVICE_UNAVAILABLE Some(1), "Too many connections to this instance are open; use another one";
     STOPPING "stopping" SERVICE_UNAVAILABLE Some(1), "The instance is stopping; use another one";
     OUTCOME_UNKNOWN "outcome-unknown" GATEWAY_TIMEOUT Some(1), "The order may have been accepted; retry with the same order id";
     START_UNKNOWN "start-unknown" GATEWAY_TIMEOUT None, "The sale may have been started; read the stock";
@@ -121,7 +125,12 @@ impl ProblemType {
     fn closes_connection(&self) -> bool {
         matches!(
             self.word,
-            "bad-request" | "body-too-large" | "headers-too-large" | "request-timeout" | "stopping"
+            "bad-request"
+                | "body-too-large"
+                | "headers-too-large"
+                | "request-timeout"
+                | "stopping"
+                | "too-many-connections"
         )
     }
 }
@@ -186,7 +195,7 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let kind = self.kind;
-        let mut response = reply::json_as("application/problem+json", kind.status, &self);
+        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &self);
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
