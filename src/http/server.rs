@@ -84,7 +84,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves `router` until `stop` completes. Then whoever is connected, or has begun to connect, gets an answer to one more
-/// request; a client that does not send it, or does not read its answers, is cut off after [`PATIENCE`]. Returns the
+/// request; a client that does not send it, or does not read its answers, is cut off after a second. Returns the
 /// number of connections that were cut off because their requests took longer than the grace period.
 ///
 /// # Cancel safety
