@@ -161,7 +161,7 @@ impl Server {
         let time = if is_beyond { PATIENCE.min(self.header_timeout) } else { self.header_timeout };
         let place = room.or(beyond);
         if is_beyond && let Some(suppressed) = FULL.pass() {
-            tracing::warn!(suppressed, "refused a connection: --max-connections are open");
+            tracing::warn!(suppressed, "--max-connections are open: others get 503");
         }
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
