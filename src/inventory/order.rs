@@ -226,12 +226,8 @@ impl Accepted {
         let [kind, position, time, quantity, remaining, token, instance, key] = fields[..] else {
             return None;
         };
-        let event = match kind {
-            "confirmed" => Event::Confirmed,
-            "cancelled" => Event::Cancelled,
-            "expired" => Event::Expired,
-            _ => return None,
-        };
+        let ends = [Event::Confirmed, Event::Cancelled, Event::Expired];
+        let event = ends.into_iter().find(|event| event.word() == kind)?;
         let common = [position, quantity, remaining, token, instance];
         Some(Self { time: time_in(time).ok()?, ..Self::parse(event, common, key)? })
     }

@@ -136,10 +136,14 @@ if operation == 'start' then
   local entries = redis.pcall('LLEN', LEDGER)
   local has_orders = entries ~= 0
   running = stock and running or has_orders and (running or decimal(now())) or nil
-  if stock and id == running then
-    if terms_text ~= ARGV[8] then return {'refused', 'sale-conflict', running} end
+  local is_same = stock and id == running
+  if is_same or replaces == '' then
+    -- a loss is given up only by who says so
     local lost = rollback_detected or lacks_any(fence, sale, stock, terms_text)
     if lost then return rolled_back(lost) end
+  end
+  if is_same then
+    if terms_text ~= ARGV[8] then return {'refused', 'sale-conflict', running} end
     -- a write, so that a WAIT behind the call covers the first one
     redis.call('SET', SALE, sale)
     if raised then redis.call('SET', FENCE, token) end

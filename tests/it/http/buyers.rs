@@ -45,7 +45,8 @@ async fn starting_a_sale_is_safe() {
     }
     let two_names = start(&other, &body, &[("idempotency-key", "tea-2")]).await;
     two_names.problem(400, "bad-body");
-    start(&other, &body, &[("idempotency-key", "a b")]).await.problem(400, "bad-sale-id");
+    let unnamed = json!({"stock": 5});
+    start(&other, &unnamed, &[("idempotency-key", "a b")]).await.problem(400, "bad-sale-id");
     assert_eq!(shop.stock().await["orders"], 1);
 
     let second = json!({"stock": 7, "sale": "tea-2"});
