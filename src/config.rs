@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::http::HeaderName;
 use clap::Args;
 
 use crate::inventory::Inventory;
@@ -74,6 +75,10 @@ pub struct Config {
     /// Most watchers at GET /events
     #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
     pub max_watchers: usize,
+
+    /// Header in which the gateway names the buyer, such as X-User-Id; `?user=` is refused then
+    #[arg(long, env = "FLASH_SALE_USER_HEADER", value_name = "NAME")]
+    pub user_header: Option<HeaderName>,
 
     /// Time for requests in flight after a stop signal
     #[arg(long, env = "FLASH_SALE_SHUTDOWN_GRACE", value_name = "TIME", default_value = "30s", value_parser = duration("0s", "1h"))]

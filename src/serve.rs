@@ -59,7 +59,7 @@ pub async fn serve_with(
 
     let (sale, extension) = sale(&config, address.port()).await?;
     let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
-    let state = Arc::new(state);
+    let state = Arc::new(state.with_user_header(config.user_header));
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
 

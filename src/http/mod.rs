@@ -3,10 +3,12 @@
 //! | call | answer |
 //! |---|---|
 //! | `GET` or `POST /stock/reduce?item=&quantity=&user=` | takes units; header `Idempotency-Key` names the order |
+//! | `POST /orders/{id}/confirm?item=&user=`, `/cancel` | ends the hold of an order |
 //! | `GET /stock?item=` | the item's state |
 //! | `PUT /stock?item=` | starts a new sale |
-//! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
-//! | `GET /orders/{id}?item=` | the answer to one order again |
+//! | `GET /sales?item=`, `DELETE /sales/{id}?item=` | the sale that runs and those that it replaced |
+//! | `GET /orders?item=&sale=&after=&limit=&wait=` | a ledger, page by page |
+//! | `GET /orders/{id}?item=&user=` | the answer to one order again |
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
@@ -28,6 +30,7 @@ pub mod problem;
 mod reduce;
 pub mod reply;
 mod request_head;
+mod sales;
 pub mod server;
 mod state;
 mod stock;
@@ -37,7 +40,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, delete, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
@@ -57,6 +60,10 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/stock", get(stock::read).put(stock::start))
         .route("/orders", get(orders::list))
         .route("/orders/{id}", get(orders::one))
+        .route("/orders/{id}/confirm", post(reduce::confirm))
+        .route("/orders/{id}/cancel", post(reduce::cancel))
+        .route("/sales", get(sales::list))
+        .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
         .route("/", get(page::index))

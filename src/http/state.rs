@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::HeaderName;
 use axum::http::request::Parts;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +12,7 @@ use super::events::Events;
 use super::lock::MAX_READS;
 use super::probes::Readiness;
 use super::problem::Problem;
+use crate::inventory::Inventory;
 use crate::sale::Sale;
 use crate::secret::Secret;
 
@@ -23,6 +25,10 @@ pub struct AppState {
     /// Permits for reads of queues.
     pub(super) queue_reads: Arc<Semaphore>,
     pub(super) readiness: Readiness,
+    /// The stock over a connection of its own: no order waits behind pages of a ledger.
+    pub(super) ledgers: Inventory,
+    /// The header in which the gateway names the buyer.
+    pub(super) user_header: Option<HeaderName>,
     /// Cancelled when the instance stops.
     pub(super) stop: CancellationToken,
 }
@@ -38,13 +44,22 @@ impl AppState {
     ) -> Self {
         Self {
             events: Events::new(sale.inventory(), watchers),
-            sale,
             admin_token,
             extension,
             queue_reads: Arc::new(Semaphore::new(MAX_READS)),
             readiness: Readiness::default(),
+            ledgers: sale.inventory().over_another_connection(),
+            user_header: None,
+            sale,
             stop: CancellationToken::new(),
         }
+    }
+
+    /// The same, with the buyer named by a header that the gateway sets.
+    #[must_use]
+    pub fn with_user_header(mut self, name: Option<HeaderName>) -> Self {
+        self.user_header = name;
+        self
     }
 
     /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. The event
@@ -60,7 +75,7 @@ pub trait Extension: Send + Sync + 'static {
     /// Its routes. Limits, unknown paths and panics are handled as for the routes of the service.
     fn routes(self: Arc<Self>) -> Router;
 
-    /// Whether this request may start a sale. It replaces the check of the admin token.
+    /// Whether this request may start a sale, or delete one. It replaces the check of the admin token.
     ///
     /// # Errors
     /// The request may not.

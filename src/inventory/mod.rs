@@ -18,14 +18,18 @@ mod sentinel;
 mod shards;
 mod stock;
 mod store;
+mod terms;
 mod watermark;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
-pub use error::InventoryError;
+pub use error::{InventoryError, Refusal};
 pub use item::{Item, Keys};
-pub use order::{Accepted, Order, OrderId, Outcome, Quantity, User};
-pub use read::{Cursor, Inspection, SaleUpdate};
+pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
+pub use read::{
+    Cursor, Inspection, KeptSale, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales,
+};
 pub use script::Replicas;
 pub use stock::{Stock, parse_token, token_record};
-pub use store::{Batch, BatchWriter, Inventory};
+pub use store::{Batch, BatchWriter, Inventory, Started};
+pub use terms::{NewSale, Replaces, SaleId, Terms, Timestamp};

@@ -1,5 +1,6 @@
 //! The HTTP interface.
 
+mod buyers;
 mod cluster;
 mod events;
 mod instance;
