@@ -73,10 +73,12 @@ export function setup() {
     headers.Authorization = `Bearer ${adminToken}`;
   }
   const terms = { stock, per_user: perUser || undefined, hold_seconds: hold || undefined };
-  let started = http.put(`${urls[0]}/stock${query}`, JSON.stringify(terms), { headers });
+  const start = () => http.put(`${urls[0]}/stock${query}`, JSON.stringify(terms), { headers });
+  let started = start();
   if (started.status === 428) {
+    // in place of a sale with orders
     headers['If-Match'] = '*';
-    started = http.put(`${urls[0]}/stock${query}`, JSON.stringify(terms), { headers });
+    started = start();
   }
   if (started.status < 200 || started.status > 299) {
     fail(`the sale cannot be started (status ${started.status}): ${started.body}`);

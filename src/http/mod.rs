@@ -14,8 +14,8 @@
 //! | `GET /`, `/static/..` | the page |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
-//! [`router`] is the interface without a socket, [`server`] serves it on one. Errors are in [`problem`]. An
-//! [`Extension`] adds routes.
+//! [`router`] is the interface without a socket, [`buyers_router`] the part for buyers; [`server`] serves them on sockets.
+//! Errors are in [`problem`]. An [`Extension`] adds routes.
 
 pub mod body;
 mod client_io;
@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, post};
+use axum::routing::{any, delete, get, post, put};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
@@ -55,20 +55,15 @@ use problem::{Problem, ProblemType};
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.extension.clone();
-    let routes = Router::new()
-        .route("/stock/reduce", any(reduce::reduce))
-        .route("/stock", get(stock::read).put(stock::start))
+    let routes = for_buyers()
+        .route("/stock", put(stock::start))
         .route("/orders", get(orders::list))
-        .route("/orders/{id}", get(orders::one))
-        .route("/orders/{id}/confirm", post(reduce::confirm))
-        .route("/orders/{id}/cancel", post(reduce::cancel))
         .route("/sales", get(sales::list))
         .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
         .route("/", get(page::index))
         .route("/static/{*name}", get(page::file))
-        .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
@@ -77,6 +72,21 @@ pub fn router(state: Arc<AppState>) -> Router {
         Some(extension) => routes.merge(extension.routes()),
         None => routes,
     })
+}
+
+/// The routes that buyers need, where operators have a port of their own.
+pub fn buyers_router(state: Arc<AppState>) -> Router {
+    with_defaults(for_buyers().with_state(state))
+}
+
+fn for_buyers() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/stock/reduce", any(reduce::reduce))
+        .route("/stock", get(stock::read))
+        .route("/orders/{id}", get(orders::one))
+        .route("/orders/{id}/confirm", post(reduce::confirm))
+        .route("/orders/{id}/cancel", post(reduce::cancel))
+        .route("/healthz", get(probes::healthz))
 }
 
 /// Adds what every route needs: problems for unknown paths and methods, an answer after a
@@ -97,7 +107,7 @@ pub fn with_defaults(routes: Router) -> Router {
 async fn no_such_path() -> Problem {
     Problem::new(
         ProblemType::NOT_FOUND,
-        "there is nothing at this path: try /stock, /orders, /lock or POST /stock/reduce",
+        "there is nothing at this path: try GET /stock or POST /stock/reduce",
     )
 }
 

@@ -7,19 +7,20 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::problem::Problem;
 use super::state::AppState;
 use super::stock::{StockView, check_admin};
 use super::{params, reply};
-use crate::inventory::{InventoryError, Item, KeptSale, Sales};
+use crate::inventory::{InventoryError, Item, Sales};
 use crate::sale::SaleError;
 
 #[derive(Serialize)]
 struct SalesView<'a> {
     item: &'a Item,
     running: Option<StockView<'a>>,
-    kept: &'a [KeptSale],
+    kept: Vec<Value>,
 }
 
 /// The sale that runs, and those that it replaced.
@@ -30,7 +31,7 @@ pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<R
         return Err(SaleError::of_read(InventoryError::UnknownItem, &item).into());
     }
     let running = running.as_ref().map(|stock| StockView::of(&item, stock));
-    Ok(reply::json(&SalesView { item: &item, running, kept: &kept }))
+    Ok(reply::json(&SalesView { item: &item, running, kept }))
 }
 
 /// Deletes a sale that was replaced.

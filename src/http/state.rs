@@ -1,6 +1,7 @@
 //! The state that the handlers share, and the interface for further routes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::http::HeaderName;
@@ -25,6 +26,8 @@ pub struct AppState {
     /// Permits for reads of queues.
     pub(super) queue_reads: Arc<Semaphore>,
     pub(super) readiness: Readiness,
+    /// Whether the instance will stop soon.
+    pub(super) is_draining: AtomicBool,
     /// The stock over a connection of its own: no order waits behind pages of a ledger.
     pub(super) ledgers: Inventory,
     /// The header in which the gateway names the buyer.
@@ -51,6 +54,7 @@ impl AppState {
             ledgers: sale.inventory().over_another_connection(),
             user_header: None,
             sale,
+            is_draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
         }
     }
@@ -62,8 +66,12 @@ impl AppState {
         self
     }
 
-    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. The event
-    /// streams end, which they would not do by themselves.
+    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere.
+    pub fn set_draining(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The event streams end, which they would not do by themselves.
     pub fn set_stopping(&self) {
         self.stop.cancel();
     }

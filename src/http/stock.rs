@@ -80,6 +80,8 @@ pub(super) async fn start(
         Some(replaces) => replaces,
     };
     let per_order = per_order.or((!is_demo).then_some(1));
+    // the largest limit is none
+    let per_order = per_order.filter(|most| *most != Terms::MAX_LIMIT);
     let terms = Terms { per_order, per_user, hold_seconds, starts_at, ends_at };
     terms.check().map_err(|error| bad(error.to_owned()))?;
     let is_named = id.is_some();

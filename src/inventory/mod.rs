@@ -27,7 +27,7 @@ pub use error::{InventoryError, Refusal};
 pub use item::{Item, Keys};
 pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
 pub use read::{
-    Cursor, Inspection, KeptSale, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales,
+    Available, Cursor, Inspection, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales,
 };
 pub use script::Replicas;
 pub use stock::{Stock, parse_token, token_record};

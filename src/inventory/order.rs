@@ -226,12 +226,8 @@ impl Accepted {
         let [kind, position, time, quantity, remaining, token, instance, key] = fields[..] else {
             return None;
         };
-        let event = match kind {
-            "confirmed" => Event::Confirmed,
-            "cancelled" => Event::Cancelled,
-            "expired" => Event::Expired,
-            _ => return None,
-        };
+        let ends = [Event::Confirmed, Event::Cancelled, Event::Expired];
+        let event = ends.into_iter().find(|event| event.word() == kind)?;
         let common = [position, quantity, remaining, token, instance];
         Some(Self { time: time_in(time).ok()?, ..Self::parse(event, common, key)? })
     }
@@ -326,6 +322,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Whether the same order could get another outcome when the script runs once more. Holds bring units back.
+    pub(crate) fn may_change(&self, has_holds: bool) -> bool {
+        match self {
+            Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
+            Self::NotStarted { .. } | Self::Unknown => true,
+            _ => false,
+        }
+    }
+
     /// The same to a buyer who did not send it twice.
     #[must_use]
     pub(crate) fn into_first(self) -> Self {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use fenced_lock::Token;
 use futures_util::FutureExt;
 use redis::{FromRedisValue, ParsingError, Value};
-use serde::{Deserialize, Serialize, Serializer};
 use tokio::time::timeout;
 
 use super::connection::Answers;
@@ -51,14 +50,14 @@ static LEDGER: LazyLock<Script> = reader!(
     local running = stock and id_of(terms, sale)
     local id, suffix = running or '', ''
     if wanted ~= '' and wanted ~= id then
-      if not redis.call('HGET', SALES, wanted) then return {'unknown-sale', id} end
+      if not redis.call('HGET', SALES, wanted) then return {'unknown-sale', id, {}, {}} end
       id, suffix = wanted, '@' .. wanted
     elseif not stock then
       return false
     end
     local ledger, orders = LEDGER .. suffix, ORDERS .. suffix
     if expected ~= '' and expected ~= id or first > redis.call('LLEN', ledger) then
-      return {'sale-replaced', running or ''}
+      return {'sale-replaced', running or '', {}, {}}
     end
     local entries = redis.call('LRANGE', ledger, first, last)
     return {'ok', id, entries, #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}}"
@@ -173,17 +172,24 @@ pub struct LedgerPage {
     pub entries: Vec<Accepted>,
 }
 
-/// What was found of some orders, at one moment.
-#[derive(Debug)]
-pub struct Lookup {
+/// What there is to buy.
+#[derive(Clone, Copy, Debug)]
+pub struct Available {
     /// The units not yet sold.
     pub stock: i64,
-    /// The id of the sale.
-    pub sale: String,
     /// Whether holds are due: a batch brings their units back.
     pub is_due: bool,
     /// The most units of one order.
     pub per_order: Option<u32>,
+}
+
+/// What was found of some orders, at one moment.
+#[derive(Debug)]
+pub struct Lookup {
+    /// What there is to buy.
+    pub available: Available,
+    /// The id of the sale.
+    pub sale: String,
     /// For each key its accepted order, if any, with what became of it. A damaged record concerns its order alone.
     pub orders: Vec<Result<Option<Accepted>, InventoryError>>,
 }
@@ -193,38 +199,8 @@ pub struct Lookup {
 pub struct Sales {
     /// The one that runs.
     pub running: Option<Stock>,
-    /// Those that were replaced, oldest first.
-    pub kept: Vec<KeptSale>,
-}
-
-/// What is known of a sale that was replaced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptSale {
-    /// Its id.
-    pub id: String,
-    /// When it began.
-    #[serde(serialize_with = "as_time")]
-    pub began: u64,
-    /// When it was replaced.
-    #[serde(serialize_with = "as_time")]
-    pub ended: u64,
-    /// Units not sold.
-    pub stock: i64,
-    /// Units sold.
-    pub lucky: i64,
-    /// Units that it began with.
-    pub initial: i64,
-    /// Accepted orders.
-    pub orders: u64,
-    /// Entries of its ledger.
-    pub entries: u64,
-    /// What it allowed.
-    pub terms: Option<Terms>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn as_time<S: Serializer>(micros: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    Timestamp(*micros).serialize(serializer)
+    /// What is known of those that were replaced, oldest first: id, times, the numbers at the end, terms.
+    pub kept: Vec<serde_json::Value>,
 }
 
 impl Inventory {
@@ -285,6 +261,7 @@ impl Inventory {
         from: impl Into<LedgerPosition>,
         limit: u32,
     ) -> Result<LedgerPage, InventoryError> {
+        type Page = (String, String, Vec<Text>, Vec<Option<Text>>);
         let keys = Keys::of(item);
         let LedgerPosition { sale, of, after } = from.into();
         let limit = limit.clamp(1, Self::MAX_PAGE);
@@ -294,15 +271,11 @@ impl Inventory {
         let text = |id: Option<SaleId>| id.map(|id| id.as_str().to_owned()).unwrap_or_default();
         let call = Call::read(&LEDGER, item, &self.watermarks.of(item));
         let call = call.arg(first).arg(last).arg(text(sale)).arg(text(of));
-        let page: Option<Vec<Value>> = self.read(call).await?;
-        let mut page = page.ok_or(InventoryError::UnknownItem)?.into_iter();
-        let mut next = || content::<Value>((page.next().unwrap_or(Value::Nil), None));
-        let (status, sale) = (text_of(next()?)?, text_of(next()?)?);
+        let page: Option<Page> = self.read(call).await?;
+        let (status, sale, entries, records) = page.ok_or(InventoryError::UnknownItem)?;
         if let Some(refused) = Refusal::error(&status, sale.clone()) {
             return Err(refused);
         }
-        let entries: Vec<Text> = content((next()?, None))?;
-        let records: Vec<Option<Text>> = content((next()?, None))?;
         Ok(LedgerPage { sale, entries: all(&keys, &entries, records)? })
     }
 
@@ -374,7 +347,7 @@ impl Inventory {
             self.watermarks.raise(item, &sent, fence, &sale, latest);
         }
         let per_order = Some(per_order).filter(|most| *most > 0);
-        Ok(Lookup { stock, sale: id.0, is_due, per_order, orders })
+        Ok(Lookup { available: Available { stock, is_due, per_order }, sale: id.0, orders })
     }
 
     /// The sale of `item` that runs, and those that were replaced.
@@ -386,12 +359,21 @@ impl Inventory {
         let call = Call::read(&SALES, item, &self.watermarks.of(item));
         let (found, kept): (State, Vec<Text>) = self.read(call).await?;
         let parse = |text: Text| {
-            serde_json::from_str(&text.0)
-                .map_err(|_| damaged(format!("{} is not JSON", keys.sales)))
+            let mut sale: serde_json::Value = serde_json::from_str(&text.0).ok()?;
+            for time in ["began", "ended"] {
+                sale[time] = Timestamp(sale[time].as_u64()?).to_string().into();
+            }
+            Some(sale)
         };
-        let mut kept: Vec<KeptSale> = kept.into_iter().map(parse).collect::<Result<_, _>>()?;
-        kept.sort_by_key(|sale| sale.ended);
+        let kept: Option<Vec<_>> = kept.into_iter().map(parse).collect();
+        let mut kept = kept.ok_or_else(|| damaged(format!("{} is not JSON", keys.sales)))?;
+        kept.sort_by_key(|sale| sale["ended"].to_string());
         Ok(Sales { running: state(&keys, found)?, kept })
+    }
+
+    /// Whether the sale of `item` has holds, as last seen here.
+    pub fn has_holds(&self, item: &Item) -> bool {
+        self.watermarks.with_holds().contains(item)
     }
 
     /// The known items with holds, as far as they were seen here.
@@ -511,10 +493,6 @@ type State = (
 /// What a command that only reads answered.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {
     redis::from_redis_value(answer).map_err(|error| Effect::Read.failed(error.into()))
-}
-
-fn text_of(value: Value) -> Result<String, InventoryError> {
-    content((value, None))
 }
 
 fn state(keys: &Keys, found: State) -> Result<Option<Stock>, InventoryError> {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::terms::Terms;
 
 /// The state of one item, read at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stock {
     /// Units not yet sold.
     pub stock: i64,

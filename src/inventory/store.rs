@@ -266,20 +266,8 @@ impl Inventory {
         self.watermarks.note(item, &Ok(()));
         self.watermarks.note_holds(item, new.terms.hold_seconds.is_some());
         let (id, terms) = (Some(new.id.as_str().to_owned()), new.terms);
-        let (orders, entries, held) = (0, 0, 0);
         let sale = began(&sale);
-        let stock = Stock {
-            stock: initial,
-            lucky: 0,
-            initial,
-            fence,
-            orders,
-            entries,
-            held,
-            id,
-            terms,
-            sale,
-        };
+        let stock = Stock { stock: initial, initial, fence, id, terms, sale, ..Stock::default() };
         Ok(Started { stock, is_repeated: !values.is_empty() })
     }
 

@@ -190,7 +190,7 @@ fn of_the_store(error: &InventoryError, item: &Item) -> String {
         }
         InventoryError::RolledBack { .. } => {
             "the store lost data that it acknowledged to this instance, or runs on an older copy: nothing is sold \
-             until an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover \
+             until an operator restores the data, starts a new sale with If-Match, or accepts the loss with `flash-sale recover \
              store`"
         }
         InventoryError::StaleToken { .. } => {

@@ -9,7 +9,7 @@ use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
     Action, Inventory, InventoryError, InventoryOptions, Item, LedgerPosition, NewSale, Order,
-    OrderId, RedisAccess, Replaces, Replicas, Terms, User,
+    OrderId, RedisAccess, Replaces, Replicas, SaleId, Terms, User,
 };
 use flash_sale::secret::{Secret, SecretSource};
 use tempfile::NamedTempFile;
@@ -319,6 +319,14 @@ async fn a_redis_cluster_over_mutual_tls() {
     eventually("the slots are served", async || inventory.start(&tea, None, 5).await.is_ok()).await;
     inventory.reduce(&tea, None, "8080", &[order]).await.unwrap();
     assert_eq!(inventory.available(&tea).await.unwrap(), 4);
+    // the names of what is kept are made of those in the same slot
+    let next = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
+    inventory.start(&tea, None, next).await.unwrap();
+    let kept = inventory.sales(&tea).await.unwrap().kept.remove(0);
+    let kept: SaleId = kept["id"].as_str().unwrap().parse().unwrap();
+    let from = LedgerPosition { sale: Some(kept.clone()), of: None, after: 0 };
+    assert_eq!(inventory.ledger(&tea, from, 9).await.unwrap().entries.len(), 1);
+    inventory.forget(&tea, &kept).await.unwrap();
 }
 
 /// This address, with the certificates of another one.

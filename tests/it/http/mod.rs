@@ -11,6 +11,7 @@ mod page;
 mod readiness;
 mod refusals;
 mod roll_back;
+mod rolling;
 mod selling;
 mod server;
 mod shipped;

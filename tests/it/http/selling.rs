@@ -171,7 +171,7 @@ async fn the_probes_answer() {
     let version = shop.call("GET /version").await.json(200);
     assert_eq!((&version["name"], &version["version"]), (&json!("flash-sale"), &json!("0.1.0")));
 
-    shop.state.set_stopping();
+    shop.state.set_draining();
     let reply = shop.call("GET /readyz").await;
     reply.problem(503, "stopping");
     assert_eq!(reply.headers["connection"], "close");
