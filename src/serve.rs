@@ -1,6 +1,7 @@
 //! The `serve` command: connect, run, stop.
 
 mod connect;
+mod lease_file;
 mod signals;
 
 use std::io;
@@ -58,7 +59,9 @@ pub async fn serve_with(
     let address = listener.local_addr().map_err(not_bound)?;
 
     let (sale, extension) = sale(&config, address.port()).await?;
-    let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
+    let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension)
+        .with_admin_token_file(config.admin_token_file)
+        .with_rate_limit(config.rate_limit);
     let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");

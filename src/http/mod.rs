@@ -25,6 +25,7 @@ mod page;
 mod params;
 mod probes;
 pub mod problem;
+pub mod rate_limit;
 mod reduce;
 pub mod reply;
 mod request_head;
@@ -52,8 +53,8 @@ use problem::{Problem, ProblemType};
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.extension.clone();
-    let routes = Router::new()
-        .route("/stock/reduce", any(reduce::reduce))
+    let buyers = Router::new().route("/stock/reduce", any(reduce::reduce));
+    let routes = rate_limit::limited(buyers, &state)
         .route("/stock", get(stock::read).put(stock::start))
         .route("/orders", get(orders::list))
         .route("/orders/{id}", get(orders::one))

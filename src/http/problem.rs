@@ -28,10 +28,13 @@ pub struct ProblemType {
     /// The status of the answer.
     #[serde(serialize_with = "as_number")]
     pub status: StatusCode,
-    /// After how many seconds a retry can help, where it can.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// After how many seconds, at the least, a retry can help, where it can.
+    #[serde(skip)]
     pub retry_after_seconds: Option<u32>,
 }
+
+/// The most seconds that are added at random, so that refused clients do not come back all at once.
+const RETRY_JITTER_SECONDS: u32 = 2;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
@@ -63,7 +66,7 @@ problem_types! {
     ITEM_REQUIRED "item-required" BAD_REQUEST None, "The store is a Redis Cluster, which has named items only";
     BAD_QUANTITY "bad-quantity" BAD_REQUEST None, "A quantity is a whole number from 1 to 1000000";
     BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An order id (Idempotency-Key) is 1 to 128 visible ASCII characters";
-    BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control characters";
+    BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control or format characters";
     BAD_PARAMETER "bad-parameter" BAD_REQUEST None, "A query parameter is unknown, repeated or invalid";
     BAD_BODY "bad-body" BAD_REQUEST None, "The body is not what this call takes";
     BAD_REQUEST "bad-request" BAD_REQUEST None, "The head of the request violates HTTP/1.1";
@@ -79,6 +82,7 @@ problem_types! {
     URI_TOO_LONG "uri-too-long" URI_TOO_LONG None, "Path and query together have at most 8 KiB";
     ORDER_CONFLICT "order-conflict" UNPROCESSABLE_ENTITY None, "The order id belongs to an order with another quantity or user";
     QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
+    RATE_LIMITED "rate-limited" TOO_MANY_REQUESTS Some(1), "The client sends more requests than --rate-limit allows";
     HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "All headers together have at most 16 KiB";
     INTERNAL "internal" INTERNAL_SERVER_ERROR None, "A fault of the service; its log has the cause";
     DAMAGED "damaged" INTERNAL_SERVER_ERROR None, "The stored data of the item is not what the service wrote";
@@ -91,7 +95,7 @@ problem_types! {
     STALE_TOKEN "stale-token" SERVICE_UNAVAILABLE Some(1), "The instance lost the lock to a later holder";
     FOREIGN_FENCE "foreign-fence" SERVICE_UNAVAILABLE None, "Another etcd cluster guarded the stock; an operator must act";
     NOT_READY "not-ready" SERVICE_UNAVAILABLE Some(1), "The readiness check took too long, or a key without a lease holds the lock";
-    TOO_MANY_WATCHERS "too-many-watchers" SERVICE_UNAVAILABLE Some(1), "Too many clients watch this instance or read queues";
+    TOO_MANY_WATCHERS "too-many-watchers" SERVICE_UNAVAILABLE Some(1), "Too many clients watch this instance, or read queues or ledgers";
     STOPPING "stopping" SERVICE_UNAVAILABLE Some(1), "The instance is stopping; use another one";
     OUTCOME_UNKNOWN "outcome-unknown" GATEWAY_TIMEOUT Some(1), "The order may have been accepted; retry with the same order id";
     START_UNKNOWN "start-unknown" GATEWAY_TIMEOUT None, "The sale may have been started; read the stock";
@@ -124,13 +128,21 @@ pub struct Problem {
     /// How many units are left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remaining: Option<u64>,
+    /// After how many seconds to retry: that of the type, and up to two more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) retry_after_seconds: Option<u32>,
 }
 
 impl Problem {
     /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about
     /// the inside of the service.
     pub fn new(kind: &'static ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), order: None, item: None, remaining: None }
+        let retry_after_seconds = kind.retry_after_seconds.map(|least| {
+            let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]);
+            least + random % (RETRY_JITTER_SECONDS + 1)
+        });
+        let (order, item, remaining) = (None, None, None);
+        Self { kind, detail: detail.into(), order, item, remaining, retry_after_seconds }
     }
 
     /// A panic: the log has its message.
@@ -154,7 +166,7 @@ impl IntoResponse for Problem {
         let kind = self.kind;
         let mut response = reply::json_as("application/problem+json", kind.status, &self);
         let headers = response.headers_mut();
-        if let Some(seconds) = kind.retry_after_seconds {
+        if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         if kind == ProblemType::TOKEN_REQUIRED {
@@ -192,6 +204,7 @@ impl From<SaleError> for Problem {
                 error if error.is_wrong_server() => (P::STORE_MISCONFIGURED, Some(&FAULT), None),
                 _ => (P::STORE_UNAVAILABLE, Some(&STORE), None),
             },
+            E::TooManyReads => (P::TOO_MANY_WATCHERS, Some(&OVERLOAD), None),
             E::Stopping => (P::STOPPING, None, None),
         };
         if let Some(log) = log {
@@ -264,6 +277,7 @@ mod tests {
             ("outcome-unknown", E::OutcomeUnknown { order, source: cause() }),
             ("start-unknown", E::StartUnknown { item: item(), source: cause() }),
             ("stopping", E::Stopping),
+            ("too-many-watchers", E::TooManyReads),
             ("store-unavailable", store(I::too_late())),
             ("store-unavailable", store(refused("OOM"))),
             ("store-misconfigured", store(refused("NOPERM"))),

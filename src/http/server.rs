@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client_io::ClientIo;
+use super::rate_limit::PeerAddress;
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::safeguard::LIMITS;
 use crate::throttle::Throttle;
@@ -98,7 +99,7 @@ pub async fn serve(
     // a disconnected buyer leaves the queue
     let mut connections = JoinSet::new();
     loop {
-        let (stream, permit) = tokio::select! {
+        let (stream, peer, permit) = tokio::select! {
             () = &mut stop => break,
             // removes the ended connections
             Some(_) = connections.join_next() => continue,
@@ -107,7 +108,10 @@ pub async fn serve(
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
         let router = TowerToHyperService::new(router.clone());
-        let service = service_fn(move |request| answer(&router, request));
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(PeerAddress(peer));
+            answer(&router, request)
+        });
         let io = TokioIo::new(ClientIo::new(stream, options.header_timeout));
         let connection = graceful.watch(http.serve_connection(io, service));
         connections.spawn(async move {
@@ -153,12 +157,12 @@ fn answer(
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
+) -> (TcpStream, IpAddr, OwnedSemaphorePermit) {
     static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
     let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
     loop {
         match listener.accept().await {
-            Ok((stream, _peer)) => return (stream, permit),
+            Ok((stream, peer)) => return (stream, peer.ip(), permit),
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
                 if let Some(suppressed) = FAILURES.pass() {

@@ -49,7 +49,7 @@ pub(super) async fn start(
     let (head, content) = request.into_parts();
     match &app.extension {
         Some(extension) => extension.check_start(&head)?,
-        None => check_start(app.admin_token.as_ref(), &head.headers)?,
+        None => check_start(app.admin_token().as_ref(), &head.headers)?,
     }
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;

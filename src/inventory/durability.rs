@@ -47,6 +47,12 @@ impl Inventory {
         };
 
         let mut warnings = Vec::new();
+        let version = info("redis_version").unwrap_or_default();
+        if is_too_old(&version) {
+            warnings.push(format!(
+                "Redis {version} is too old for the service's scripts: use 7 or later, or Valkey."
+            ));
+        }
         match (info("aof_enabled").as_deref(), synced.as_deref()) {
             (Some("1"), Some("always")) => {}
             (Some("1"), Some(value)) => warnings.push(format!(
@@ -85,6 +91,12 @@ impl Inventory {
     }
 }
 
+/// Whether this version of Redis lacks what the scripts use. Valkey tells one that it is equal to.
+fn is_too_old(version: &str) -> bool {
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    major.is_some_and(|major| major < 7)
+}
+
 /// The command's answer, or `None` if the server refuses it.
 async fn unless_refused<T: FromRedisValue>(
     server: &Connection,
@@ -96,5 +108,18 @@ async fn unless_refused<T: FromRedisValue>(
         Ok(answer) => Ok(Some(answer)),
         Err(InventoryError::Refused { .. }) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions() {
+        assert_eq!(
+            ["6.2.14", "7.0.15", "7.2.4", "8.0.0", ""].map(is_too_old),
+            [true, false, false, false, false]
+        );
     }
 }

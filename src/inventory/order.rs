@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 
 use super::Item;
 use super::stock::{parse_token, token_record};
+use crate::logging::is_invisible;
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -15,7 +16,7 @@ pub struct OrderId(Box<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Quantity(u32);
 
-/// The buyer, which is only recorded: at most 128 bytes without control characters, or empty.
+/// The buyer, which is only recorded: at most 128 bytes without control, format or separator characters, or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct User(Box<str>);
 
@@ -68,10 +69,16 @@ impl User {
     /// # Errors
     /// What is allowed, if it is longer than 128 bytes or has a control character.
     pub fn new(user: &str) -> Result<Self, &'static str> {
-        let valid = user.len() <= 128 && !user.chars().any(char::is_control);
+        let valid = user.len() <= 128 && !user.chars().any(is_invisible);
         valid
             .then(|| Self(user.into()))
-            .ok_or("a user is at most 128 bytes without control characters")
+            .ok_or("a user is at most 128 bytes without control or format characters")
+    }
+
+    /// As an earlier version may have recorded it, with format characters.
+    fn recorded(user: &str) -> Option<Self> {
+        let valid = user.len() <= 128 && !user.chars().any(char::is_control);
+        valid.then(|| Self(user.into()))
     }
 
     /// The text.
@@ -135,7 +142,7 @@ impl Accepted {
             text => Some(parse_token(text)?),
         };
         let instance = fields.next()?.to_owned();
-        let user = User::new(fields.next()?).ok()?;
+        let user = User::recorded(fields.next()?)?;
         let order = OrderId::new(order).ok()?;
         Some(Self { position, order, quantity, user, remaining, instance, token })
     }

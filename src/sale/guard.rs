@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use super::metrics::Metrics;
+use super::reads::Reads;
 use super::stock_reads::StockReads;
 use crate::inventory::{Inventory, Item, Order, Outcome, Stock};
 
@@ -107,6 +108,7 @@ pub struct SaleContext {
     pub tasks: TaskTracker,
     places: Arc<Semaphore>,
     pub(super) stock_reads: Arc<StockReads>,
+    pub(super) reads: Reads,
     pub(super) metrics: Metrics,
 }
 
@@ -116,6 +118,7 @@ impl SaleContext {
         Arc::new(Self {
             places: Arc::new(Semaphore::new(options.queue_length.min(Semaphore::MAX_PERMITS))),
             stock_reads: Arc::default(),
+            reads: Reads::new(&inventory),
             inventory,
             options,
             stopping: CancellationToken::new(),

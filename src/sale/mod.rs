@@ -13,6 +13,7 @@ mod hold_policy;
 mod lock;
 pub mod metrics;
 mod order_queue;
+mod reads;
 mod retry;
 mod stock_reads;
 
@@ -23,7 +24,7 @@ pub use lock::{EtcdLock, lock_name};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
+use fenced_lock::{ObservedClaim, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
 use self::metrics::Metrics;
 use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
@@ -70,7 +71,10 @@ impl Sale {
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         let count = self.context.metrics.order();
         let answer = match self.check_open() {
-            Ok(()) => self.guard.reduce(order).await,
+            Ok(()) => match self.context.reads.check(&order.item).await {
+                Ok(()) => self.guard.reduce(order).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         count.end(&answer);
@@ -87,7 +91,9 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
         self.check_open()?;
-        self.guard.start(item, units).await
+        let started = self.guard.start(item, units).await;
+        self.context.reads.started(item, started.is_ok());
+        started
     }
 
     /// The state of `item`, read at one moment.
@@ -95,6 +101,7 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
+        self.context.reads.check(item).await?;
         self.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
@@ -103,7 +110,7 @@ impl Sale {
         &self.context.inventory
     }
 
-    /// Up to `limit` orders of the ledger behind position `after` (0: from the first).
+    /// Up to `limit` orders of the ledger behind position `after` (0: from the first). Pages are read one by one.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -113,8 +120,8 @@ impl Sale {
         after: u64,
         limit: u32,
     ) -> Result<Vec<Accepted>, SaleError> {
-        let page = self.context.inventory.ledger(item, after, limit).await;
-        page.map_err(|error| SaleError::of_read(error, item))
+        self.context.reads.check(item).await?;
+        self.context.reads.page(item, after, limit).await
     }
 
     /// The accepted order of this id, if there is one.
@@ -122,16 +129,36 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn order(&self, item: &Item, id: &OrderId) -> Result<Option<Accepted>, SaleError> {
+        self.context.reads.check(item).await?;
         let order = self.context.inventory.order(item, id).await;
         order.map_err(|error| SaleError::of_read(error, item))
     }
 
-    /// The claims on the lock of `item`, the holder first; empty without a distributed lock.
+    /// The claims on the lock of `item`, the holder first; empty without a distributed lock. The queue of an item that
+    /// this instance knows is watched for a while from now on.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        if self.context.reads.is_known(item) {
+            self.queue_snapshot(item);
+        }
         self.guard.queue(item).await
+    }
+
+    /// The same without a request; `None` if the queue is not watched, or the lock service does not answer.
+    pub fn watched_queue(&self, item: &Item) -> Option<Vec<QueueEntry>> {
+        let (name, session) = self.lock_name(item).zip(self.session())?;
+        let etcd = self.context.options.etcd.as_ref().filter(|_| session.is_answered())?;
+        let entry = |claim: ObservedClaim| {
+            let mut entry =
+                QueueEntry::new(claim.lease, String::from_utf8_lossy(&claim.key).into_owned());
+            entry.token = Some(Token::new(session.lease().cluster, claim.revision));
+            entry.label = claim.label.as_deref().map(str::to_owned);
+            entry.age = claim.made_at.map(|at| at.elapsed().unwrap_or_default());
+            entry
+        };
+        Some(etcd.watched_queue(&name)?.into_iter().map(entry).collect())
     }
 
     /// The name of the lock of `item`; nothing without a distributed lock.

@@ -1,5 +1,6 @@
 //! One instance in process, over a real etcd and a real Redis, and calls to its router.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
+use flash_sale::config::Rate;
 use flash_sale::http::{AppState, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item, Replicas};
 use flash_sale::sale::{Sale, SaleOptions};
@@ -38,6 +40,8 @@ pub(crate) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 #[derive(Clone)]
 pub(crate) struct ShopOptions {
     pub(crate) admin_token: Option<Secret>,
+    pub(crate) admin_token_file: Option<PathBuf>,
+    pub(crate) rate_limit: Option<Rate>,
     pub(crate) watchers: usize,
     pub(crate) queue_length: usize,
     pub(crate) wait_timeout: Duration,
@@ -50,6 +54,8 @@ impl Default for ShopOptions {
     fn default() -> Self {
         Self {
             admin_token: Some(Secret::new("s3cret")),
+            admin_token_file: None,
+            rate_limit: None,
             watchers: 64,
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
@@ -122,7 +128,10 @@ impl Shop {
         };
         let sale = Sale::guarded(inventory, sessions(locks, instance), sale_options);
         let token = options.admin_token.clone();
-        let state = Arc::new(AppState::new(sale.clone(), token, options.watchers, None));
+        let state = AppState::new(sale.clone(), token, options.watchers, None)
+            .with_admin_token_file(options.admin_token_file.clone())
+            .with_rate_limit(options.rate_limit);
+        let state = Arc::new(state);
         let router = router(Arc::clone(&state));
         Self { sale, state, redis, etcd, lock_name, router, options }
     }
@@ -207,6 +216,15 @@ impl Reply {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
         assert_eq!(self.headers["cache-control"], "no-store");
         serde_json::from_str(&self.text).unwrap()
+    }
+
+    /// Asserts that it says when to retry, in its head and its body: after one to three seconds.
+    #[track_caller]
+    pub(crate) fn assert_retry_after(&self) {
+        let problem: Value = serde_json::from_str(&self.text).unwrap();
+        let seconds = problem["retry_after_seconds"].as_u64().expect("a number");
+        assert!((1..=3).contains(&seconds), "{problem}");
+        assert_eq!(self.headers["retry-after"], seconds.to_string());
     }
 
     /// The problem of this status and type.

@@ -25,7 +25,12 @@ pub struct Answer {
 impl Connection {
     /// Connects to a server.
     pub async fn open(address: SocketAddr) -> Self {
-        Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
+        Self::over(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// Over this stream.
+    pub fn over(stream: TcpStream) -> Self {
+        Self(BufReader::new(stream))
     }
 
     /// Sends these bytes and nothing more.

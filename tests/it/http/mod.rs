@@ -3,6 +3,7 @@
 mod cluster;
 mod events;
 mod instance;
+mod limits;
 mod metrics;
 mod outages;
 mod overload;

@@ -23,7 +23,7 @@ pub(super) const OPTIONS: ServerOptions = ServerOptions {
 
 /// A server that runs, and how to stop it.
 pub(super) struct Running {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     pub(super) stop: oneshot::Sender<()>,
     pub(super) ended: JoinHandle<usize>,
 }
