@@ -118,12 +118,23 @@ impl Config {
     pub fn read_files(&mut self) -> Result<(), FileError> {
         self.servers.check_files()?;
         if let Some(path) = &self.admin_token_file {
-            let read = read_admin_token(path);
-            let unusable =
-                |source| FileError { flag: "--admin-token-file", path: path.clone(), source };
-            self.admin_token = Some(read.map_err(unusable)?);
+            let flag = "--admin-token-file";
+            let token = read_secret(flag, path)?;
+            let token = admin_token(token.expose()).map_err(|what| {
+                let source = io::Error::new(io::ErrorKind::InvalidData, what);
+                FileError { flag, path: path.clone(), source }
+            })?;
+            // a pipe has its content once
+            let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
+            self.admin_token = (!is_file).then_some(token);
         }
         Ok(())
+    }
+
+    /// The admin token; a file is read at each use.
+    pub fn admin_token(&self) -> Option<SecretSource> {
+        let text = self.admin_token.clone().map(SecretSource::Text);
+        text.or_else(|| self.admin_token_file.clone().map(SecretSource::File))
     }
 
     /// The options of the sale, for an instance that listens on `port`.
@@ -175,16 +186,6 @@ fn admin_token(text: &str) -> Result<Secret, String> {
             token.len()
         )),
     }
-}
-
-/// Reads the admin token in a file.
-///
-/// # Errors
-/// The file cannot be read, or has no token, or one that is too long.
-pub(crate) fn read_admin_token(path: &Path) -> io::Result<Secret> {
-    let secret = SecretSource::File(path.to_owned()).read()?;
-    let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-    admin_token(secret.expose()).map_err(invalid)
 }
 
 /// The most requests of one client in a time.

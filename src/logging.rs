@@ -88,15 +88,12 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Whether a character shows nothing, or changes how others are shown: control characters, format characters (those of
-/// Unicode's category Cf), and separators of lines and paragraphs.
+/// Whether a character shows nothing, or changes how others are shown: control and format characters, and separators of
+/// lines and paragraphs.
 pub(crate) fn is_invisible(c: char) -> bool {
     c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
-            | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
-            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Parses levels by target. `Targets` would take the empty text behind a comma for the level `error`.

@@ -59,8 +59,7 @@ pub async fn serve_with(
     let address = listener.local_addr().map_err(not_bound)?;
 
     let (sale, extension) = sale(&config, address.port()).await?;
-    let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension)
-        .with_admin_token_file(config.admin_token_file)
+    let state = AppState::new(sale.clone(), config.admin_token(), config.max_watchers, extension)
         .with_rate_limit(config.rate_limit);
     let state = Arc::new(state);
     let instance = sale.instance();

@@ -6,12 +6,13 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
@@ -26,7 +27,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client_io::ClientIo;
-use super::rate_limit::PeerAddress;
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::safeguard::LIMITS;
 use crate::throttle::Throttle;
@@ -109,7 +109,7 @@ pub async fn serve(
         let _ = stream.set_nodelay(true);
         let router = TowerToHyperService::new(router.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(PeerAddress(peer));
+            request.extensions_mut().insert(ConnectInfo(peer));
             answer(&router, request)
         });
         let io = TokioIo::new(ClientIo::new(stream, options.header_timeout));
@@ -157,12 +157,12 @@ fn answer(
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> (TcpStream, IpAddr, OwnedSemaphorePermit) {
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
     static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
     let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => return (stream, peer.ip(), permit),
+            Ok((stream, peer)) => return (stream, peer, permit),
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
                 if let Some(suppressed) = FAILURES.pass() {

@@ -1,28 +1,24 @@
 //! The state that the handlers share, and the interface for further routes.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::http::request::Parts;
-use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::events::Events;
 use super::probes::Readiness;
 use super::problem::Problem;
 use super::rate_limit::RateLimit;
-use crate::config::{Rate, read_admin_token};
+use crate::config::Rate;
 use crate::sale::Sale;
-use crate::secret::Secret;
-use crate::throttle::{Pace, Throttle};
+use crate::secret::SecretSource;
+use crate::throttle::Pace;
 
 /// The state that the handlers of one instance share.
 pub struct AppState {
     pub(super) sale: Sale,
-    admin_token: Option<Mutex<Secret>>,
-    admin_token_file: Option<PathBuf>,
+    pub(super) admin_token: Option<SecretSource>,
     pub(super) rate_limit: Option<RateLimit>,
     pub(super) events: Events,
     pub(super) extension: Option<Arc<dyn Extension>>,
@@ -38,15 +34,14 @@ impl AppState {
     /// start a sale.
     pub fn new(
         sale: Sale,
-        admin_token: Option<Secret>,
+        admin_token: Option<SecretSource>,
         watchers: usize,
         extension: Option<Arc<dyn Extension>>,
     ) -> Self {
         Self {
             events: Events::new(sale.inventory(), watchers),
             sale,
-            admin_token: admin_token.map(Mutex::new),
-            admin_token_file: None,
+            admin_token,
             rate_limit: None,
             extension,
             queue_reads: Pace::default(),
@@ -55,40 +50,10 @@ impl AppState {
         }
     }
 
-    /// The same, with the admin token read anew from this file, if any, at each use.
-    #[must_use]
-    pub fn with_admin_token_file(self, admin_token_file: Option<PathBuf>) -> Self {
-        Self { admin_token_file, ..self }
-    }
-
     /// The same, with a limit on the orders of one client, if any.
     #[must_use]
     pub fn with_rate_limit(self, rate: Option<Rate>) -> Self {
         Self { rate_limit: rate.map(RateLimit::new), ..self }
-    }
-
-    /// The admin token as it is now. One that cannot be read leaves the last one: the file may be half written. What is
-    /// not a plain file, such as a pipe, was read once.
-    pub(super) fn admin_token(&self) -> Option<Secret> {
-        static UNREADABLE: Throttle = Throttle::new(Duration::from_secs(1));
-        let mut token = self.admin_token.as_ref()?.lock();
-        if let Some(path) = &self.admin_token_file
-            && std::fs::metadata(path).map_or(true, |file| file.is_file())
-        {
-            match read_admin_token(path) {
-                Ok(read) => *token = read,
-                Err(error) => {
-                    if let Some(suppressed) = UNREADABLE.pass() {
-                        tracing::warn!(
-                            %error,
-                            suppressed,
-                            "cannot read the admin token: the last one stays valid"
-                        );
-                    }
-                }
-            }
-        }
-        Some(token.clone())
     }
 
     /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. The event

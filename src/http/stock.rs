@@ -1,5 +1,6 @@
 //! `GET` and `PUT /stock`.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -11,7 +12,7 @@ use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{body, params, reply};
 use crate::inventory::{Inventory, Item, Stock};
-use crate::secret::Secret;
+use crate::secret::SecretSource;
 
 /// The state of an item, here and in the events.
 #[derive(Serialize)]
@@ -49,7 +50,7 @@ pub(super) async fn start(
     let (head, content) = request.into_parts();
     match &app.extension {
         Some(extension) => extension.check_start(&head)?,
-        None => check_start(app.admin_token().as_ref(), &head.headers)?,
+        None => check_start(app.admin_token.as_ref(), &head.headers)?,
     }
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
@@ -70,10 +71,17 @@ pub(super) async fn start(
 /// admin token of this instance; without one, every start is refused.
 ///
 /// # Errors
-/// `token-required` or `not-allowed`.
-fn check_start(token: Option<&Secret>, headers: &HeaderMap) -> Result<(), Problem> {
-    match token {
-        Some(token) if bearer(headers).is_some_and(|sent| token.matches(sent)) => Ok(()),
+/// `token-required` or `not-allowed`; `internal` if the token cannot be read.
+fn check_start(token: Option<&SecretSource>, headers: &HeaderMap) -> Result<(), Problem> {
+    let sent = bearer(headers);
+    let unreadable = |error: io::Error| {
+        tracing::error!(%error, "cannot read the admin token");
+        Problem::new(ProblemType::INTERNAL, "the admin token cannot be read: the log has the cause")
+    };
+    // only for who sends one
+    let token = token.map(|token| sent.map(|_| token.read()).transpose()).transpose();
+    match token.map_err(unreadable)? {
+        Some(Some(token)) if sent.is_some_and(|sent| token.matches(sent)) => Ok(()),
         Some(_) => Err(Problem::new(
             ProblemType::TOKEN_REQUIRED,
             "send the admin token of this instance as `Authorization: Bearer <token>`",

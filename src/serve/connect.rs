@@ -29,7 +29,18 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, BoxError> {
     let options = SaleOptions { etcd: Some(Arc::clone(&etcd)), ..config.sale_options(port) };
     let inventory = inventory(config).await?;
     let sessions = lock_sessions(config, &options.instance, Arc::clone(&etcd) as _).await?;
-    tokio::spawn(warn_of_version(Arc::clone(&etcd)));
+    let opened = sessions.clone();
+    tokio::spawn(async move {
+        if opened.session().await.is_ok()
+            && let Ok(version) = etcd.version().await
+            && is_faulty(&version)
+        {
+            tracing::warn!(
+                "etcd {version} has a fault by which a holder may learn too late that it lost the lock: use 3.4.31, \
+                 3.5.13, 3.6 or later"
+            );
+        }
+    });
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
@@ -114,34 +125,12 @@ async fn warn_of_refusal(session: &Session, lock: &str) {
     }
 }
 
-/// Warns of a version of etcd that does not keep the lock's promises.
-async fn warn_of_version(etcd: Arc<EtcdBackend>) {
-    let version = loop {
-        match etcd.version().await {
-            Ok(version) => break version,
-            Err(error) if error.kind == BackendErrorKind::Transient => {
-                sleep(Duration::from_secs(1)).await;
-            }
-            // it hides it
-            Err(_) => return,
-        }
-    };
-    if is_faulty(&version) {
-        tracing::warn!(
-            "etcd {version} has known faults: a holder may learn too late that it lost the lock. Use 3.4.31, 3.5.13, \
-             3.6 or later"
-        );
-    }
-}
-
+/// Whether this version of etcd does not keep the lock's promises.
 fn is_faulty(version: &str) -> bool {
-    let numbers = version.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    match numbers.collect::<Vec<_>>()[..] {
-        [3, 4, patch, ..] => patch < 31,
-        [3, 5, patch, ..] => patch < 13,
-        [major, minor, ..] => (major, minor) < (3, 4),
-        _ => false,
-    }
+    let numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    let numbers: Vec<_> = numbers.collect();
+    let is_below = |least: &[u32]| numbers.as_slice() < least;
+    numbers.len() > 1 && (is_below(&[3, 4, 31]) || (!is_below(&[3, 5]) && is_below(&[3, 5, 13])))
 }
 
 /// Checks the settings of the store once it answers.

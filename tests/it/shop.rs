@@ -1,6 +1,5 @@
 //! One instance in process, over a real etcd and a real Redis, and calls to its router.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use flash_sale::config::Rate;
 use flash_sale::http::{AppState, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item, Replicas};
 use flash_sale::sale::{Sale, SaleOptions};
-use flash_sale::secret::Secret;
+use flash_sale::secret::{Secret, SecretSource};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use testkit::Proxy;
@@ -39,8 +38,7 @@ pub(crate) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 /// What a shop is like, if not like most.
 #[derive(Clone)]
 pub(crate) struct ShopOptions {
-    pub(crate) admin_token: Option<Secret>,
-    pub(crate) admin_token_file: Option<PathBuf>,
+    pub(crate) admin_token: Option<SecretSource>,
     pub(crate) rate_limit: Option<Rate>,
     pub(crate) watchers: usize,
     pub(crate) queue_length: usize,
@@ -53,8 +51,7 @@ pub(crate) struct ShopOptions {
 impl Default for ShopOptions {
     fn default() -> Self {
         Self {
-            admin_token: Some(Secret::new("s3cret")),
-            admin_token_file: None,
+            admin_token: Some(SecretSource::Text(Secret::new("s3cret"))),
             rate_limit: None,
             watchers: 64,
             queue_length: 100,
@@ -129,7 +126,6 @@ impl Shop {
         let sale = Sale::guarded(inventory, sessions(locks, instance), sale_options);
         let token = options.admin_token.clone();
         let state = AppState::new(sale.clone(), token, options.watchers, None)
-            .with_admin_token_file(options.admin_token_file.clone())
             .with_rate_limit(options.rate_limit);
         let state = Arc::new(state);
         let router = router(Arc::clone(&state));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use flash_sale::config::Rate;
-use flash_sale::secret::Secret;
+use flash_sale::secret::SecretSource;
 use testkit::client::Connection;
 use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::eventually;
@@ -142,8 +142,8 @@ async fn orders_of_one_address_are_limited() {
     assert_eq!(shop.stock().await["lucky"], 4);
 }
 
-/// Goal: a new admin token in the file counts at once, however it got there, and the old one no longer. A file without
-/// one leaves the last one.
+/// Goal: a new admin token in the file counts at once, however it got there, and the old one no longer. Without one, nobody
+/// may start a sale.
 #[tokio::test]
 async fn the_admin_token_can_be_changed() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,8 +151,7 @@ async fn the_admin_token_can_be_changed() {
     let rewrite = |token: &str| std::fs::write(&file, token).unwrap();
     rewrite("first\n");
     let options = ShopOptions {
-        admin_token: Some(Secret::new("first")),
-        admin_token_file: Some(file.clone()),
+        admin_token: Some(SecretSource::File(file.clone())),
         ..ShopOptions::default()
     };
     let shop = Shop::empty(options).await;
@@ -169,7 +168,10 @@ async fn the_admin_token_can_be_changed() {
     std::fs::rename(&renamed, &file).unwrap();
     assert!(is_token("third").await && !is_token("second").await);
     rewrite("");
-    assert!(is_token("third").await && !is_token("").await);
+    assert!(!is_token("third").await && !is_token("").await);
+    shop.call_with("PUT /stock", &[ADMIN], "").await.problem(500, "internal");
     std::fs::remove_file(&file).unwrap();
+    assert!(!is_token("third").await);
+    rewrite("third");
     assert!(is_token("third").await);
 }
