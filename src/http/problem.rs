@@ -249,11 +249,21 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use fenced_lock::{ClusterId, Token};
 
     use super::*;
     use crate::sale::BoxError;
     use crate::sale::metrics::OUTCOMES;
+
+    #[test]
+    fn refused_clients_come_back_at_different_times() {
+        let problems = (0..100).map(|_| Problem::new(ProblemType::QUEUE_FULL, ""));
+        let seconds: BTreeSet<_> =
+            problems.filter_map(|refused| refused.retry_after_seconds).collect();
+        assert_eq!(seconds, BTreeSet::from([1, 2, 3]));
+    }
 
     /// Goal: every error of the sale has a type and a metric, and the client reads no word of its source.
     #[test]

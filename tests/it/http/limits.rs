@@ -51,22 +51,6 @@ async fn a_made_up_item_is_looked_up_once() {
     eventually("the other instance sees it", is_seen).await;
 }
 
-/// Goal: more made-up items than are remembered are all unknown, and hide no sale.
-#[tokio::test]
-async fn made_up_items_are_remembered_within_a_bound() {
-    let (_redis, shop) = own_redis().await;
-    let names: Vec<_> =
-        (0..5000).map(|number| format!("GET /stock?item=made-up-{number}")).collect();
-    for calls in names.chunks(500) {
-        let calls = calls.iter().map(|line| shop.call(line));
-        for reply in futures_util::future::join_all(calls).await {
-            reply.problem(404, "unknown-item");
-        }
-    }
-    start(&shop, "made-up-1").await.json(200);
-    shop.call(&names[1]).await.json(200);
-}
-
 /// Goal: pages of the ledger come one by one over a connection of their own, and one that would wait too long is refused.
 #[tokio::test]
 async fn pages_wait_for_each_other() {
