@@ -3,17 +3,19 @@
 //! | call | answer |
 //! |---|---|
 //! | `GET` or `POST /stock/reduce?item=&quantity=&user=` | takes units; header `Idempotency-Key` names the order |
+//! | `POST /orders/{id}/confirm?item=&user=`, `/cancel` | ends the hold of an order |
 //! | `GET /stock?item=` | the item's state |
 //! | `PUT /stock?item=` | starts a new sale |
-//! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
-//! | `GET /orders/{id}?item=` | the answer to one order again |
+//! | `GET /sales?item=`, `DELETE /sales/{id}?item=` | the sale that runs and those that it replaced |
+//! | `GET /orders?item=&sale=&after=&limit=&wait=` | a ledger, page by page |
+//! | `GET /orders/{id}?item=&user=` | the answer to one order again |
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
-//! [`router`] is the interface without a socket, [`server`] serves it on one. Errors are in [`problem`]. An
-//! [`Extension`] adds routes.
+//! [`router`] is the interface without a socket, [`buyers_router`] the part for buyers; [`server`] serves them on sockets.
+//! Errors are in [`problem`]. An [`Extension`] adds routes.
 
 pub mod body;
 mod client_io;
@@ -29,6 +31,7 @@ pub mod rate_limit;
 mod reduce;
 pub mod reply;
 mod request_head;
+mod sales;
 pub mod server;
 mod state;
 mod stock;
@@ -38,7 +41,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, delete, get, post, put};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
@@ -53,16 +56,15 @@ use problem::{Problem, ProblemType};
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.extension.clone();
-    let buyers = Router::new().route("/stock/reduce", any(reduce::reduce));
-    let routes = rate_limit::limited(buyers, &state)
-        .route("/stock", get(stock::read).put(stock::start))
+    let routes = for_buyers(&state)
+        .route("/stock", put(stock::start))
         .route("/orders", get(orders::list))
-        .route("/orders/{id}", get(orders::one))
+        .route("/sales", get(sales::list))
+        .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
         .route("/", get(page::index))
         .route("/static/{*name}", get(page::file))
-        .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
@@ -71,6 +73,22 @@ pub fn router(state: Arc<AppState>) -> Router {
         Some(extension) => routes.merge(extension.routes()),
         None => routes,
     })
+}
+
+/// The routes that buyers need, where operators have a port of their own.
+pub fn buyers_router(state: Arc<AppState>) -> Router {
+    with_defaults(for_buyers(&state).with_state(state))
+}
+
+fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
+    let orders = Router::new()
+        .route("/stock/reduce", any(reduce::reduce))
+        .route("/orders/{id}/confirm", post(reduce::confirm))
+        .route("/orders/{id}/cancel", post(reduce::cancel));
+    rate_limit::limited(orders, state)
+        .route("/stock", get(stock::read))
+        .route("/orders/{id}", get(orders::one))
+        .route("/healthz", get(probes::healthz))
 }
 
 /// Adds what every route needs: problems for unknown paths and methods, an answer after a
@@ -91,7 +109,7 @@ pub fn with_defaults(routes: Router) -> Router {
 async fn no_such_path() -> Problem {
     Problem::new(
         ProblemType::NOT_FOUND,
-        "there is nothing at this path: try /stock, /orders, /lock or POST /stock/reduce",
+        "there is nothing at this path: try GET /stock or POST /stock/reduce",
     )
 }
 

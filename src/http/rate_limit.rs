@@ -18,6 +18,9 @@ use crate::config::Rate;
 /// The most clients that are remembered. Who has more addresses than this cannot be limited by address.
 const MAX_CLIENTS: usize = 100_000;
 
+/// Longer users are refused where they are read.
+const MAX_USER: usize = 128;
+
 /// Counts for each client until when it has used up what the rate allows: each request moves that time on by one step,
 /// and nobody may be ahead by more than one burst (the generic cell rate algorithm).
 pub(super) struct RateLimit {
@@ -51,8 +54,12 @@ impl RateLimit {
     }
 }
 
-/// Who orders: the address of the connection.
-fn client_of(request: &Request) -> String {
+/// Who orders: the user whom the gateway names, else the address of the connection.
+fn client_of(app: &AppState, request: &Request) -> String {
+    let user = app.user_header.as_ref().and_then(|name| request.headers().get(name));
+    if let Some(user) = user.filter(|user| user.len() <= MAX_USER) {
+        return format!("user {}", String::from_utf8_lossy(user.as_bytes()));
+    }
     let peer = request.extensions().get().map(|ConnectInfo::<SocketAddr>(peer)| peer.ip());
     match peer.map(|peer| peer.to_canonical()) {
         // a host has all addresses of its network
@@ -75,7 +82,7 @@ pub(super) fn limited(
 
 async fn check(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     match &app.rate_limit {
-        Some(limit) if !limit.admits(client_of(&request)) => {
+        Some(limit) if !limit.admits(client_of(&app, &request)) => {
             let detail = "this client sends too many orders: nothing was taken, retry later";
             Problem::new(ProblemType::RATE_LIMITED, detail).into_response()
         }

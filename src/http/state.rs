@@ -1,8 +1,10 @@
 //! The state that the handlers share, and the interface for further routes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
+use axum::http::HeaderName;
 use axum::http::request::Parts;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +27,10 @@ pub struct AppState {
     /// For reads of queues in etcd, which the lock needs as well.
     pub(super) queue_reads: Pace,
     pub(super) readiness: Readiness,
+    /// Whether the instance will stop soon.
+    pub(super) is_draining: AtomicBool,
+    /// The header in which the gateway names the buyer.
+    pub(super) user_header: Option<HeaderName>,
     /// Cancelled when the instance stops.
     pub(super) stop: CancellationToken,
 }
@@ -40,12 +46,14 @@ impl AppState {
     ) -> Self {
         Self {
             events: Events::new(sale.inventory(), watchers),
-            sale,
             admin_token,
             rate_limit: None,
             extension,
             queue_reads: Pace::default(),
             readiness: Readiness::default(),
+            user_header: None,
+            sale,
+            is_draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
         }
     }
@@ -56,8 +64,19 @@ impl AppState {
         Self { rate_limit: rate.map(RateLimit::new), ..self }
     }
 
-    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. The event
-    /// streams end, which they would not do by themselves.
+    /// The same, with the buyer named by a header that the gateway sets.
+    #[must_use]
+    pub fn with_user_header(mut self, name: Option<HeaderName>) -> Self {
+        self.user_header = name;
+        self
+    }
+
+    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere.
+    pub fn set_draining(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The event streams end, which they would not do by themselves.
     pub fn set_stopping(&self) {
         self.stop.cancel();
     }
@@ -69,7 +88,7 @@ pub trait Extension: Send + Sync + 'static {
     /// Its routes. Limits, unknown paths and panics are handled as for the routes of the service.
     fn routes(self: Arc<Self>) -> Router;
 
-    /// Whether this request may start a sale. It replaces the check of the admin token.
+    /// Whether this request may start a sale, or delete one. It replaces the check of the admin token.
     ///
     /// # Errors
     /// The request may not.

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::SaleError;
-use crate::inventory::{Accepted, Inventory, InventoryError, Item};
+use crate::inventory::{Inventory, InventoryError, Item, LedgerPage, LedgerPosition};
 use crate::throttle::Pace;
 
 /// How long an item without a sale is remembered: so late, at most, a sale that starts at another instance is seen.
@@ -102,11 +102,11 @@ impl Reads {
     pub(super) async fn page(
         &self,
         item: &Item,
-        after: u64,
+        from: LedgerPosition,
         limit: u32,
-    ) -> Result<Vec<Accepted>, SaleError> {
+    ) -> Result<LedgerPage, SaleError> {
         let (inventory, of) = (self.inventory.clone(), item.clone());
-        let page = self.pages.run(async move { inventory.ledger(&of, after, limit).await }).await;
+        let page = self.pages.run(async move { inventory.ledger(&of, from, limit).await }).await;
         page.ok_or(SaleError::TooManyReads)?.map_err(|error| SaleError::of_read(error, item))
     }
 }

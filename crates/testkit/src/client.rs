@@ -25,12 +25,20 @@ pub struct Answer {
 impl Connection {
     /// Connects to a server.
     pub async fn open(address: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(address).await.unwrap())
+        Self::try_open(address).await.unwrap()
     }
 
     /// Over this stream.
     pub fn over(stream: TcpStream) -> Self {
         Self(BufReader::new(stream))
+    }
+
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// The server did not take the connection.
+    pub async fn try_open(address: SocketAddr) -> std::io::Result<Self> {
+        Ok(Self::over(TcpStream::connect(address).await?))
     }
 
     /// Sends these bytes and nothing more.

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{Promises, QueueEntry, SessionKeeper};
-use flash_sale::inventory::{Item, Order, Outcome, Stock};
+use flash_sale::inventory::{Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::order_locks::take;
+use super::order_locks::unavailable;
 use super::per_order::by_the_script;
 use super::{Fence, LockMode, in_process};
 use crate::safeguard::Safeguard;
@@ -98,8 +98,12 @@ impl SaleGuard for Switch {
         }
     }
 
-    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
-        self.current().start(item, units)
+    fn start<'a>(
+        &'a self,
+        item: &'a Item,
+        sale: NewSale,
+    ) -> BoxFuture<'a, Result<Started, SaleError>> {
+        self.current().start(item, sale)
     }
 
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
@@ -140,7 +144,7 @@ async fn reduce_in_the_request(
     }
     let name = lock_name(&context.options.lock_name, &order.item);
     let sell = async {
-        let guard = take(sessions, &name).await?;
+        let guard = sessions.lock(&name).await.map_err(unavailable)?;
         let sold = by_the_script(context, Some(guard.token()), &order).await;
         sold.map_err(|error| SaleError::of_read(error, &order.item))
     };

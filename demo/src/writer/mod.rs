@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fenced_lock::{Claim, ClaimStatus, Ticket, Token};
 use flash_sale::inventory::{
-    Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
+    Action, Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -25,6 +25,8 @@ use crate::safeguard::Safeguard;
 pub struct Writer {
     /// The safeguards that are off.
     off: Mutex<BTreeSet<Safeguard>>,
+    /// Whether batches have no tokens, since their lock excludes no other instance.
+    pub(crate) without_tokens: bool,
     /// Without `careful-retry`: how often each order was sent and not answered.
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
@@ -68,7 +70,10 @@ impl Writer {
         };
         fault::at(Point::BeforeWrite).await;
         let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
-        let outcomes = if seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard)) {
+        // only the script knows holds
+        let has_changes = batch.orders.iter().any(|order| order.action != Action::Reserve);
+        let is_whole = seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard));
+        let outcomes = if is_whole || has_changes {
             fault::once_sent(inventory.reduce_by_script(batch)).await?
         } else {
             by_flags::reduce(self, inventory, batch, seen).await?
@@ -110,8 +115,9 @@ impl BatchWriter for Writer {
     fn reduce<'a>(
         &'a self,
         inventory: &'a Inventory,
-        batch: Batch<'a>,
+        mut batch: Batch<'a>,
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
+        batch.token.take_if(|_| self.without_tokens);
         Box::pin(async move {
             let written = if self.has(Safeguard::CarefulRetry) {
                 self.write(inventory, batch).await

@@ -149,7 +149,7 @@ impl Servers {
             _ => (1, None),
         };
         let shop = Shop::open(&self.stock, stock).await?;
-        Story { servers: self, accident, article, shop, pair }.tell().await
+        Box::pin(Story { servers: self, accident, article, shop, pair }.tell()).await
     }
 }
 
@@ -272,7 +272,7 @@ impl Story<'_> {
                 let mut expire = redis::cmd("PEXPIREAT");
                 expire.arg(&self.shop.lock).arg(1).query_async::<()>(&mut redis).await?;
             }
-            Accident::Restart => self.servers.lock.members[1].restart(&[]).await?,
+            Accident::Restart => self.servers.lock.members[1].restart().await?,
             _ => {}
         }
         Ok(())

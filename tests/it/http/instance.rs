@@ -11,8 +11,7 @@ use tempfile::NamedTempFile;
 use testkit::client::Connection;
 use testkit::copies::restart_with;
 use testkit::ports::address_in;
-use testkit::shared::fresh_database;
-use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
 use tokio::process::{Child, Command};
@@ -22,30 +21,36 @@ use tokio::time::timeout;
 use crate::program::run;
 use crate::support::etcd::session;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
+pub(super) const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 
 /// A running program.
-struct Instance {
+pub(super) struct Instance {
     child: Child,
     log: NamedTempFile,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
 impl Instance {
     /// Starts it, and waits until it listens.
-    async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
+    pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
         let mut command = Command::new(PROGRAM);
         command.env("FLASH_SALE_LOCK_TTL", "5s");
-        Self::start_by(command, etcd, redis, lock_name).await
+        Self::start_by(command, "127.0.0.1:0", etcd, redis, lock_name).await
     }
 
-    /// The same, by a command that takes the program's arguments.
-    async fn start_by(mut command: Command, etcd: &str, redis: &str, lock_name: &str) -> Self {
+    /// The same at this address, by a command that takes the program's arguments.
+    pub(super) async fn start_by(
+        mut command: Command,
+        listen: &str,
+        etcd: &str,
+        redis: &str,
+        lock_name: &str,
+    ) -> Self {
         // a program inherits "ignore", which `nohup` sets, but not a handler: so SIGHUP has its default there
         let _handler = signal(SignalKind::hangup()).unwrap();
         let log = NamedTempFile::new().unwrap();
         let child = command
-            .args(["serve", "--admin-token", "s3cret", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--admin-token", "s3cret", "--listen", listen])
             .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name])
             .stderr(log.reopen().unwrap())
             .kill_on_drop(true)
@@ -61,17 +66,17 @@ impl Instance {
         answer.ok().map(|(status, _)| status.as_u16())
     }
 
-    async fn until_ready(&self) {
+    pub(super) async fn until_ready(&self) {
         eventually("the instance is ready", async || self.status("/readyz").await == Some(200))
             .await;
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
-    async fn exit(&mut self) -> (ExitStatus, String) {
+    pub(super) async fn exit(&mut self) -> (ExitStatus, String) {
         let status = timeout(DEADLINE, self.child.wait()).await.expect("it exits in time").unwrap();
         (status, self.log())
     }
@@ -94,23 +99,6 @@ async fn start_sale_of_five(instance: &Instance) -> Connection {
         .await;
     assert_eq!(buyer.answer().await.status, 200);
     buyer
-}
-
-/// Goal: an instance that starts before its sentinels says why it is not ready, and is ready once one is there.
-#[tokio::test]
-async fn it_starts_through_sentinels() {
-    let dir = OwnedDir::create().unwrap();
-    let redis = PrivateRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
-    let mut watch = Sentinels::start_in(&dir, &redis, 0).await.unwrap();
-    let (etcd, lock) = (shared_endpoint().await, fresh_lock_name());
-    for sentinel in &mut watch.sentinels {
-        sentinel.kill().await.unwrap();
-    }
-    let instance = Instance::start(&etcd, &watch.url(), &lock).await;
-    assert!(instance.log().contains("no sentinel names the primary"), "{}", instance.log());
-    assert_eq!(instance.status("/readyz").await, Some(503));
-    watch.sentinels[2].restart().await.unwrap();
-    instance.until_ready().await;
 }
 
 /// Goal: a second Ctrl-C does not wait for the order in flight.
@@ -170,11 +158,12 @@ async fn signals_in_a_row_drop_no_order() {
         eventually("the orders wait", all_wait).await;
 
         instance.signal(signals[0]);
+        eventually("it stops", async || instance.log().contains("stopping after")).await;
+        instance.signal(signals[1]);
+        eventually("it is noticed", async || instance.log().contains("stopping already")).await;
         eventually("nobody new is let in", async || instance.status("/readyz").await.is_none())
             .await;
         assert!(idle.is_closed().await, "{signals:?}");
-        instance.signal(signals[1]);
-        eventually("it is noticed", async || instance.log().contains("stopping already")).await;
         guard.unlock().await.unwrap();
         for buyer in &mut buyers {
             let answer = buyer.answer().await;
@@ -190,13 +179,97 @@ async fn signals_in_a_row_drop_no_order() {
     }
 }
 
+/// Goal: an instance that is asked to stop is not ready first, and serves everything for the time of `--drain-delay`.
+#[tokio::test]
+async fn it_drains_before_it_stops() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_DRAIN_DELAY", "1h");
+    let lock = fresh_lock_name();
+    let mut instance = Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &lock).await;
+    instance.until_ready().await;
+    let mut buyer = start_sale_of_five(&instance).await;
+    instance.signal(Signal::TERM);
+    eventually("it is not ready", async || instance.status("/readyz").await == Some(503)).await;
+    Connection::open(instance.address).await.get("/readyz").await.assert_problem(503, "stopping");
+    for buyer in [&mut buyer, &mut Connection::open(instance.address).await] {
+        for _ in 0..2 {
+            let answer = buyer.get("/stock/reduce").await;
+            assert_eq!((answer.status, answer.header("connection")), (200, None));
+        }
+    }
+    assert_eq!(instance.status("/healthz").await, Some(200));
+    // no timer is needed to end it
+    eventually("it ends", async || {
+        instance.signal(Signal::INT);
+        instance.child.try_wait().unwrap().is_some()
+    })
+    .await;
+}
+
+/// Goal: with `--admin-listen`, buyers reach what they need and nothing else; operators reach everything. Without, the
+/// start warns.
+#[tokio::test]
+async fn operators_have_a_door_of_their_own() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_ADMIN_LISTEN", "127.0.0.1:0");
+    let lock = fresh_lock_name();
+    let instance = Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &lock).await;
+    let named = async || {
+        let log = instance.log();
+        let (_, rest) = log.split_once("operators: http://")?;
+        rest.split_whitespace().next()?.parse::<SocketAddr>().ok()
+    };
+    eventually("the log names the other port", async || named().await.is_some()).await;
+    let admin = named().await.unwrap();
+    let mut operator = Connection::open(admin).await;
+    eventually("it is ready", async || operator.get("/readyz").await.status == 200).await;
+    let (_, log) = run(&["health", &format!("http://{admin}/readyz")]).await;
+    assert_eq!(log, "");
+    let start = "PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\nContent-Length: 11\r\n\r\n{\"stock\":5}";
+    let mut buyer = Connection::open(instance.address).await;
+    buyer.send(start).await;
+    buyer.answer().await.assert_problem(405, "method-not-allowed");
+    operator.send(start).await;
+    assert_eq!(operator.answer().await.status, 200);
+    for (path, for_buyers) in [
+        ("/stock/reduce", 200),
+        ("/stock", 200),
+        ("/orders/none", 404),
+        ("/orders/none/confirm", 405),
+        ("/orders/none/cancel", 405),
+        ("/healthz", 200),
+        ("/orders", 404),
+        ("/sales", 404),
+        ("/lock", 404),
+        ("/", 404),
+        ("/static/icon.svg", 404),
+        ("/readyz", 404),
+        ("/version", 404),
+        ("/metrics", 404),
+    ] {
+        let answer = buyer.get(path).await;
+        assert_eq!(answer.status, for_buyers, "{path}: {answer:?}");
+        let is_unknown = for_buyers == 404 && path != "/orders/none";
+        assert_eq!(answer.body.contains("not-found"), is_unknown, "{path}: {answer:?}");
+        let answer = operator.get(path).await;
+        assert!(!answer.body.contains("not-found"), "{path}: {answer:?}");
+    }
+    buyer.get("/events").await.assert_problem(404, "not-found");
+    let is_warned = |instance: &Instance| instance.log().contains("set --admin-listen");
+    assert!(!is_warned(&instance));
+    assert!(is_warned(&Instance::start(&etcd, &redis, &lock).await));
+}
+
 /// Goal: a service under `nohup` outlives its terminal.
 #[tokio::test]
 async fn under_nohup_it_outlives_its_terminal() {
     let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
     let mut command = Command::new("nohup");
     command.arg(PROGRAM);
-    let mut instance = Instance::start_by(command, &etcd, &redis, &fresh_lock_name()).await;
+    let mut instance =
+        Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
     instance.until_ready().await;
     instance.signal(Signal::HUP);
     assert_eq!(instance.status("/readyz").await, Some(200));
@@ -206,14 +279,21 @@ async fn under_nohup_it_outlives_its_terminal() {
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
-/// Goal: an instance can start before its servers: it lives, is not ready, and is ready once they run.
+/// Goal: an instance can start before its servers: it lives, is not ready and says why, and is ready once they run, Redis
+/// by a sentinel.
 #[tokio::test]
 async fn it_may_start_before_its_servers() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let dir = OwnedDir::create().unwrap();
+    let mut redis = PrivateRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
+    let mut watch = Sentinels::start_in(&dir, &redis, 0).await.unwrap();
     etcd.kill().await.unwrap();
     redis.kill().await.unwrap();
-    let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock").await;
+    for sentinel in &mut watch.sentinels {
+        sentinel.kill().await.unwrap();
+    }
+    let mut instance = Instance::start(&etcd.endpoint(), &watch.url(), "lock").await;
+    assert!(instance.log().contains("no sentinel names the primary"), "{}", instance.log());
     eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
     // an outage is logged ever more rarely
@@ -223,6 +303,7 @@ async fn it_may_start_before_its_servers() {
     assert_eq!(lines.matches("could not open a lock session").count(), 3, "of four");
     assert!(!lines.contains("transport::Error"), "an error shows its cause alone: {lines}");
     redis.restart().await.unwrap();
+    watch.sentinels[2].restart().await.unwrap();
     etcd.restart().await.unwrap();
     instance.until_ready().await;
     instance.signal(Signal::TERM);
@@ -230,32 +311,13 @@ async fn it_may_start_before_its_servers() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
-/// Goal: a roll-back is one line in the log, not one for each order; so is another Redis process.
+/// Goal: the log of a sale that stands still names the first key of the queue, once; a roll-back is one line in it, not one
+/// for each order; so is another Redis process.
 #[tokio::test]
-async fn a_roll_back_is_logged_once() {
+async fn what_stops_a_sale_is_logged_once() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let mut instance =
-        Instance::start(&shared_endpoint().await, &redis.url(), &fresh_lock_name()).await;
-    instance.until_ready().await;
-    let _buyer = start_sale_of_five(&instance).await;
-    restart_with(&mut redis, None).await;
-    for _ in 0..20 {
-        assert_eq!(instance.status("/stock/reduce").await, Some(503));
-        assert_eq!(instance.status("/readyz").await, Some(503));
-    }
-    instance.signal(Signal::TERM);
-    let (_, log) = instance.exit().await;
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("was rolled back")).collect();
-    assert_eq!(lines.len(), 1, "{log}");
-    assert!(lines[0].contains("ERROR"), "{log}");
-    assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
-}
-
-/// Goal: the log of a sale that stands still names the first key of the queue, once.
-#[tokio::test]
-async fn a_key_without_a_lease_is_named_in_the_log() {
     let (etcd, lock_name) = (shared_endpoint().await, fresh_lock_name());
-    let mut instance = Instance::start(&etcd, &fresh_database().await, &lock_name).await;
+    let mut instance = Instance::start(&etcd, &redis.url(), &lock_name).await;
     instance.until_ready().await;
     let mut buyer = start_sale_of_five(&instance).await;
     // whatever it is called, it makes no second line
@@ -263,25 +325,29 @@ async fn a_key_without_a_lease_is_named_in_the_log() {
     let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
     client.put(key.as_str(), "", None).await.unwrap();
     buyer.send_get("/stock/reduce").await;
-    let lines = async || {
-        let log = tokio::fs::read_to_string(instance.log.path()).await.unwrap();
-        let is_named = |line: &&str| line.contains("forgotten") || line.contains("forged");
-        log.lines().filter(is_named).map(str::to_owned).collect::<Vec<_>>()
-    };
-    eventually("the log names it", async || !lines().await.is_empty()).await;
-    client.delete(key.as_str(), None).await.unwrap();
-    assert_eq!(buyer.answer().await.status, 200);
-    let lines = lines().await;
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("ERROR") && lines[0].contains("without a lease"), "{lines:?}");
-    client.put(key.as_str(), "", None).await.unwrap();
+    let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
+    eventually("the log names it", async || log().await.contains("forgotten")).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
     client.delete(key.as_str(), None).await.unwrap();
-    let log = instance.log();
-    assert!(log.contains("forged, which has no lease"), "{log}");
-    assert!(!log.lines().any(|line| line.starts_with("INFO forged")), "{log}");
+    assert_eq!(buyer.answer().await.status, 200);
+    restart_with(&mut redis, None).await;
+    for _ in 0..20 {
+        assert_eq!(instance.status("/stock/reduce").await, Some(503));
+        assert_eq!(instance.status("/readyz").await, Some(503));
+    }
     instance.signal(Signal::TERM);
-    instance.exit().await;
+    let (_, log) = instance.exit().await;
+    assert!(!log.lines().any(|line| line.starts_with("INFO forged")), "{log}");
+    for words in [
+        ["a key without a lease", "forgotten"],
+        ["which has no lease", "forgotten"],
+        ["was rolled back", ""],
+    ] {
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(words[0])).collect();
+        assert_eq!(lines.len(), 1, "{log}");
+        assert!(lines[0].contains("ERROR") && lines[0].contains(words[1]), "{log}");
+    }
+    assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
 }
 
 /// Goal: a killed instance that starts again ends the lease of the process before it, and no live one's. Method: a lease
@@ -295,7 +361,8 @@ async fn a_killed_instance_gives_its_place_up_when_it_starts_again() {
     let start = async || {
         let mut command = Command::new(PROGRAM);
         command.env("FLASH_SALE_LOCK_TTL", "10m").env("FLASH_SALE_LEASE_FILE", &file);
-        let instance = Instance::start_by(command, &etcd.endpoint(), &redis, "lock").await;
+        let instance =
+            Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
         instance.until_ready().await;
         instance
     };
@@ -330,7 +397,7 @@ async fn a_killed_instance_gives_its_place_up_when_it_starts_again() {
     std::fs::write(&other, "another text").unwrap();
     let mut command = Command::new(PROGRAM);
     command.env("FLASH_SALE_LEASE_FILE", &other).env("FLASH_SALE_WAIT_TIMEOUT", "1s");
-    let third = Instance::start_by(command, &etcd.endpoint(), &redis, "lock").await;
+    let third = Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
     eventually("it says so", async || third.log().contains("it is left alone")).await;
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "another text");
     assert!(

@@ -2,9 +2,12 @@
 //! servers of the test's own where they are counted or stopped.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderName;
 use flash_sale::config::Rate;
+use flash_sale::http::{AppState, router};
 use flash_sale::secret::SecretSource;
 use testkit::client::Connection;
 use testkit::shared::{fresh_database, shared_endpoint};
@@ -158,4 +161,25 @@ async fn the_admin_token_can_be_changed() {
     assert!(!is_token("third").await);
     rewrite("third");
     assert!(is_token("third").await);
+}
+
+/// Goal: where the gateway names the user, each user has a limit, and confirmations count as well.
+#[tokio::test]
+async fn orders_of_one_user_are_limited() {
+    let rate = Rate { count: 2, per: Duration::from_mins(1) };
+    let mut shop = Shop::selling(9, ShopOptions::default()).await;
+    let state = AppState::new(shop.sale.clone(), None, 9, None);
+    let state = state.with_user_header(Some(HeaderName::from_static("x-user-id")));
+    shop.router = router(Arc::new(state.with_rate_limit(Some(rate))));
+    for user in ["ann", "bob"] {
+        let order = async |line| shop.call_with(line, &[("x-user-id", user)], "").await;
+        let bought = order("POST /stock/reduce").await.json(200);
+        let line = format!("POST /orders/{}/confirm", bought["order"].as_str().unwrap());
+        order(&line).await.json(200);
+        let cancel = line.replace("confirm", "cancel");
+        for line in ["POST /stock/reduce", &line, &cancel] {
+            order(line).await.problem(429, "rate-limited");
+        }
+        order("GET /stock").await.json(200);
+    }
 }
