@@ -85,7 +85,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves `router` until `stop` completes. Then whoever is connected, or has begun to connect, gets an answer to one more
-/// request; a client that does not send it, or does not read its answers, is cut off after [`PATIENCE`]. Returns the
+/// request; a client that does not send it, or does not read its answers, is cut off after a second. Returns the
 /// number of connections that were cut off because their requests took longer than the grace period.
 ///
 /// # Cancel safety
@@ -162,7 +162,7 @@ impl Server {
         let time = if is_beyond { PATIENCE.min(self.header_timeout) } else { self.header_timeout };
         let place = room.or(beyond);
         if is_beyond && let Some(suppressed) = FULL.pass() {
-            tracing::warn!(suppressed, "refused a connection: --max-connections are open");
+            tracing::warn!(suppressed, "--max-connections are open: others get 503");
         }
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);

@@ -172,17 +172,24 @@ pub struct LedgerPage {
     pub entries: Vec<Accepted>,
 }
 
-/// What was found of some orders, at one moment.
-#[derive(Debug)]
-pub struct Lookup {
+/// What there is to buy.
+#[derive(Clone, Copy, Debug)]
+pub struct Available {
     /// The units not yet sold.
     pub stock: i64,
-    /// The id of the sale.
-    pub sale: String,
     /// Whether holds are due: a batch brings their units back.
     pub is_due: bool,
     /// The most units of one order.
     pub per_order: Option<u32>,
+}
+
+/// What was found of some orders, at one moment.
+#[derive(Debug)]
+pub struct Lookup {
+    /// What there is to buy.
+    pub available: Available,
+    /// The id of the sale.
+    pub sale: String,
     /// For each key its accepted order, if any, with what became of it. A damaged record concerns its order alone.
     pub orders: Vec<Result<Option<Accepted>, InventoryError>>,
 }
@@ -235,7 +242,7 @@ impl Inventory {
     /// See [`InventoryError`].
     pub async fn exists(&self, item: &Item) -> Result<bool, InventoryError> {
         let mut exists = redis::cmd("EXISTS");
-        exists.arg(&Keys::of(item).all());
+        exists.arg(&Keys::all(item));
         let answer = self.shards.send(item, &exists, None).await?;
         let count: u64 = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
         Ok(count > 0)
@@ -266,6 +273,7 @@ impl Inventory {
         from: impl Into<LedgerPosition>,
         limit: u32,
     ) -> Result<LedgerPage, InventoryError> {
+        type Page = (String, String, Vec<Text>, Vec<Option<Text>>);
         let keys = Keys::of(item);
         let LedgerPosition { sale, of, after } = from.into();
         let limit = limit.clamp(1, Self::MAX_PAGE);
@@ -275,7 +283,6 @@ impl Inventory {
         let text = |id: Option<SaleId>| id.map(|id| id.as_str().to_owned()).unwrap_or_default();
         let call = Call::read(&LEDGER, item, &self.watermarks.of(item));
         let call = call.arg(first).arg(last).arg(text(sale)).arg(text(of));
-        type Page = (String, String, Vec<Text>, Vec<Option<Text>>);
         let page: Option<Page> = self.read(call).await?;
         let (status, sale, entries, records) = page.ok_or(InventoryError::UnknownItem)?;
         if let Some(refused) = Refusal::error(&status, sale.clone()) {
@@ -352,7 +359,7 @@ impl Inventory {
             self.watermarks.raise(item, &sent, fence, &sale, latest);
         }
         let per_order = Some(per_order).filter(|most| *most > 0);
-        Ok(Lookup { stock, sale: id.0, is_due, per_order, orders })
+        Ok(Lookup { available: Available { stock, is_due, per_order }, sale: id.0, orders })
     }
 
     /// The sale of `item` that runs, and those that were replaced.
@@ -374,6 +381,11 @@ impl Inventory {
         let mut kept = kept.ok_or_else(|| damaged(format!("{} is not JSON", keys.sales)))?;
         kept.sort_by_key(|sale| sale["ended"].to_string());
         Ok(Sales { running: state(&keys, found)?, kept })
+    }
+
+    /// Whether the sale of `item` has holds, as last seen here.
+    pub fn has_holds(&self, item: &Item) -> bool {
+        self.watermarks.with_holds().contains(item)
     }
 
     /// The known items with holds, as far as they were seen here.
