@@ -1,6 +1,7 @@
 //! The `serve` command: connect, run, stop.
 
 mod connect;
+mod lease_file;
 mod signals;
 
 use std::net::SocketAddr;
@@ -63,8 +64,10 @@ pub async fn serve_with(
 
     let (sale, extension) = sale(&config, address.port()).await?;
     let is_service = extension.is_none();
-    let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
-    let state = Arc::new(state.with_user_header(config.user_header));
+    let state = AppState::new(sale.clone(), config.admin_token(), config.max_watchers, extension)
+        .with_user_header(config.user_header)
+        .with_rate_limit(config.rate_limit);
+    let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
 

@@ -27,6 +27,7 @@ mod page;
 mod params;
 mod probes;
 pub mod problem;
+pub mod rate_limit;
 mod reduce;
 pub mod reply;
 mod request_head;
@@ -55,7 +56,7 @@ use problem::{Problem, ProblemType};
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.extension.clone();
-    let routes = for_buyers()
+    let routes = for_buyers(&state)
         .route("/stock", put(stock::start))
         .route("/orders", get(orders::list))
         .route("/sales", get(sales::list))
@@ -76,16 +77,17 @@ pub fn router(state: Arc<AppState>) -> Router {
 
 /// The routes that buyers need, where operators have a port of their own.
 pub fn buyers_router(state: Arc<AppState>) -> Router {
-    with_defaults(for_buyers().with_state(state))
+    with_defaults(for_buyers(&state).with_state(state))
 }
 
-fn for_buyers() -> Router<Arc<AppState>> {
-    Router::new()
+fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
+    let orders = Router::new()
         .route("/stock/reduce", any(reduce::reduce))
+        .route("/orders/{id}/confirm", post(reduce::confirm))
+        .route("/orders/{id}/cancel", post(reduce::cancel));
+    rate_limit::limited(orders, state)
         .route("/stock", get(stock::read))
         .route("/orders/{id}", get(orders::one))
-        .route("/orders/{id}/confirm", post(reduce::confirm))
-        .route("/orders/{id}/cancel", post(reduce::cancel))
         .route("/healthz", get(probes::healthz))
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
@@ -165,10 +166,15 @@ impl Server {
         }
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
+        // fails if the client has gone already
+        let Ok(peer) = stream.peer_addr() else { return };
         let client = Arc::new(Client::new(self.stopping.subscribe()));
         let io = TokioIo::new(ClientIo::new(stream, time, Arc::clone(&client)));
         let (router, requester) = (self.router.clone(), Arc::clone(&client));
-        let service = service_fn(move |request| answer(&router, request, &requester, is_beyond));
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            answer(&router, request, &requester, is_beyond)
+        });
         let connection = self.http.header_read_timeout(time).serve_connection(io, service);
         self.connections.spawn(async move {
             tokio::select! {

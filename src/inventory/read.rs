@@ -236,6 +236,18 @@ impl Inventory {
         Ok(Inspection { stock: state(&keys, found)?, latest, rollback_detected })
     }
 
+    /// Whether the store has anything of `item`: a cheap read, for names that a client may have made up.
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn exists(&self, item: &Item) -> Result<bool, InventoryError> {
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(&Keys::all(item));
+        let answer = self.shards.send(item, &exists, None).await?;
+        let count: u64 = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
+        Ok(count > 0)
+    }
+
     /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
     /// stock of a store that was rolled back.
     ///

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use super::metrics::Metrics;
+use super::reads::Reads;
 use super::stock_reads::StockReads;
 use crate::inventory::{
     Accepted, Action, Available, Event, Inventory, Item, NewSale, Order, Outcome, Started,
@@ -113,6 +114,7 @@ pub struct SaleContext {
     pub tasks: TaskTracker,
     places: Arc<Semaphore>,
     pub(super) stock_reads: Arc<StockReads>,
+    pub(super) reads: Reads,
     pub(super) metrics: Metrics,
 }
 
@@ -122,6 +124,7 @@ impl SaleContext {
         Arc::new(Self {
             places: Arc::new(Semaphore::new(options.queue_length.min(Semaphore::MAX_PERMITS))),
             stock_reads: Arc::default(),
+            reads: Reads::new(&inventory),
             inventory,
             options,
             stopping: CancellationToken::new(),

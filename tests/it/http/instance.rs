@@ -33,7 +33,9 @@ pub(super) struct Instance {
 impl Instance {
     /// Starts it, and waits until it listens.
     pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
-        Self::start_by(Command::new(PROGRAM), "127.0.0.1:0", etcd, redis, lock_name).await
+        let mut command = Command::new(PROGRAM);
+        command.env("FLASH_SALE_LOCK_TTL", "5s");
+        Self::start_by(command, "127.0.0.1:0", etcd, redis, lock_name).await
     }
 
     /// The same at this address, by a command that takes the program's arguments.
@@ -49,7 +51,7 @@ impl Instance {
         let log = NamedTempFile::new().unwrap();
         let child = command
             .args(["serve", "--admin-token", "s3cret", "--listen", listen])
-            .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name, "--lock-ttl", "5s"])
+            .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name])
             .stderr(log.reopen().unwrap())
             .kill_on_drop(true)
             .spawn()
@@ -318,12 +320,14 @@ async fn what_stops_a_sale_is_logged_once() {
     let mut instance = Instance::start(&etcd, &redis.url(), &lock_name).await;
     instance.until_ready().await;
     let mut buyer = start_sale_of_five(&instance).await;
-    let key = format!("{lock_name}/forgotten");
+    // whatever it is called, it makes no second line
+    let key = format!("{lock_name}/forgotten\nINFO forged");
     let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
     client.put(key.as_str(), "", None).await.unwrap();
     buyer.send_get("/stock/reduce").await;
     let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
-    eventually("the log names it", async || log().await.contains(&key)).await;
+    eventually("the log names it", async || log().await.contains("forgotten")).await;
+    assert_eq!(instance.status("/readyz").await, Some(503));
     client.delete(key.as_str(), None).await.unwrap();
     assert_eq!(buyer.answer().await.status, 200);
     restart_with(&mut redis, None).await;
@@ -333,12 +337,74 @@ async fn what_stops_a_sale_is_logged_once() {
     }
     instance.signal(Signal::TERM);
     let (_, log) = instance.exit().await;
-    for words in [[&*key, "without a lease"], ["was rolled back", ""]] {
+    assert!(!log.lines().any(|line| line.starts_with("INFO forged")), "{log}");
+    for words in [
+        ["a key without a lease", "forgotten"],
+        ["which has no lease", "forgotten"],
+        ["was rolled back", ""],
+    ] {
         let lines: Vec<_> = log.lines().filter(|line| line.contains(words[0])).collect();
         assert_eq!(lines.len(), 1, "{log}");
         assert!(lines[0].contains("ERROR") && lines[0].contains(words[1]), "{log}");
     }
     assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
+}
+
+/// Goal: a killed instance that starts again ends the lease of the process before it, and no live one's. Method: a lease
+/// that would end in ten minutes.
+#[tokio::test]
+async fn a_killed_instance_gives_its_place_up_when_it_starts_again() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let redis = fresh_database().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lease");
+    let start = async || {
+        let mut command = Command::new(PROGRAM);
+        command.env("FLASH_SALE_LOCK_TTL", "10m").env("FLASH_SALE_LEASE_FILE", &file);
+        let instance =
+            Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
+        instance.until_ready().await;
+        instance
+    };
+    let mut client = etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap();
+    let mut leases = async || {
+        let leases = client.leases().await.unwrap();
+        leases.leases().iter().map(etcd_client::LeaseStatus::id).collect::<Vec<_>>()
+    };
+    let written = async || {
+        let text = tokio::fs::read_to_string(&file).await.unwrap();
+        i64::from_str_radix(text.trim(), 16).ok()
+    };
+    let mut first = start().await;
+    drop(start_sale_of_five(&first).await);
+    eventually("its lease is noted", async || written().await.is_some()).await;
+    let lease = written().await.unwrap();
+    assert_eq!(leases().await, [lease]);
+    // another live instance with the same file
+    let second = start().await;
+    first.signal(Signal::KILL);
+    first.exit().await;
+    eventually("the lease of the dead one has ended", async || !leases().await.contains(&lease))
+        .await;
+    eventually("the other one has the file", async || {
+        written().await.is_some_and(|id| id != lease)
+    })
+    .await;
+    assert_eq!(leases().await.len(), 1, "its own");
+    assert_eq!(second.status("/stock/reduce").await, Some(200));
+    // what is not a lease's file is left alone
+    let other = dir.path().join("other");
+    std::fs::write(&other, "another text").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_LEASE_FILE", &other).env("FLASH_SALE_WAIT_TIMEOUT", "1s");
+    let third = Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
+    eventually("it says so", async || third.log().contains("it is left alone")).await;
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "another text");
+    assert!(
+        third.log().contains("--wait-timeout (1s) is shorter than --lock-ttl (8s)"),
+        "{}",
+        third.log()
+    );
 }
 
 /// Goal: a permanent error ends the start with a message that hides the password.

@@ -4,6 +4,7 @@ mod buyers;
 mod cluster;
 mod events;
 mod instance;
+mod limits;
 mod metrics;
 mod outages;
 mod overload;
