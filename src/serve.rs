@@ -3,7 +3,10 @@
 mod connect;
 mod signals;
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +65,7 @@ pub async fn serve_with(
     let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
+    tell_systemd("READY=1");
 
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
@@ -72,6 +76,7 @@ pub async fn serve_with(
         _ = &mut serving => return Ok(()),
     };
     tracing::info!("{signal}: stopping after the requests in flight");
+    tell_systemd("STOPPING=1");
     state.set_stopping();
     let stop_by = Instant::now() + options.shutdown_grace;
     stop.cancel();
@@ -99,6 +104,24 @@ pub async fn serve_with(
             Err("a second Ctrl-C ended the instance before it had stopped".into())
         }
     }
+}
+
+/// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
+fn tell_systemd(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let send = |to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to);
+    if let Err(error) = notify_address(&socket).and_then(send) {
+        tracing::warn!(%error, "systemd could not be told {state}");
+    }
+}
+
+fn notify_address(socket: &OsStr) -> io::Result<SocketAddr> {
+    #[cfg(target_os = "linux")]
+    if let [b'@', name @ ..] = socket.as_bytes() {
+        use std::os::linux::net::SocketAddrExt as _;
+        return SocketAddr::from_abstract_name(name);
+    }
+    SocketAddr::from_pathname(socket)
 }
 
 /// Raises the soft limit on open files to the hard limit, and returns how many of the `wanted` connections

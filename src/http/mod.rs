@@ -28,6 +28,7 @@ pub mod problem;
 mod reduce;
 pub mod reply;
 mod request_head;
+mod requests;
 pub mod server;
 mod state;
 mod stock;
@@ -36,11 +37,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::trace::{DefaultOnFailure, TraceLayer};
-use tracing::Level;
 
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
 pub use events::stale_batch;
@@ -48,10 +48,11 @@ pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use state::{AppState, Extension};
 
 use problem::{Problem, ProblemType};
+use requests::{Answers, observe};
 
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
-    let extension = state.extension.clone();
+    let (extension, answers) = (state.extension.clone(), Arc::clone(&state.answers));
     let routes = Router::new()
         .route("/stock/reduce", any(reduce::reduce))
         .route("/stock", get(stock::read).put(stock::start))
@@ -66,25 +67,26 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
         .with_state(state);
-    with_defaults(match extension {
+    let routes = match extension {
         Some(extension) => routes.merge(extension.routes()),
         None => routes,
-    })
+    };
+    counted(routes, answers)
 }
 
-/// Adds what every route needs: problems for unknown paths and methods, an answer after a
-/// panic, and tracing. [`server::serve`] checks the head of each request before.
+/// Adds what every route needs: problems for unknown paths and methods, for a head that [`server::serve`] refuses and
+/// after a panic, an id and a span for each request.
 pub fn with_defaults(routes: Router) -> Router {
-    let routes = routes
+    counted(routes, Arc::default())
+}
+
+/// The same, and counts the answers.
+fn counted(routes: Router, answers: Arc<Answers>) -> Router {
+    routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(async || no_such_method())
-        .layer(CatchPanicLayer::custom(after_panic));
-    // the filter of the log is set before the router is built, and does not change
-    if tracing::enabled!(target: "tower_http::trace", Level::DEBUG) {
-        let trace = TraceLayer::new_for_http();
-        return routes.layer(trace.on_failure(DefaultOnFailure::new().level(Level::DEBUG)));
-    }
-    routes
+        .layer(CatchPanicLayer::custom(after_panic))
+        .layer(from_fn(move |request, next| observe(Arc::clone(&answers), request, next)))
 }
 
 async fn no_such_path() -> Problem {
@@ -106,6 +108,7 @@ fn no_such_method() -> Problem {
 fn after_panic(payload: Box<dyn Any + Send>) -> Response {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
-    tracing::error!("a handler panicked: {}", message.unwrap_or("(no message)"));
+    let request_id = requests::current_id();
+    tracing::error!(request_id, "a handler panicked: {}", message.unwrap_or("(no message)"));
     Problem::panicked().into_response()
 }

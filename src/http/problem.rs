@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 
-use super::reply;
+use super::{reply, requests};
 use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Item, OrderId};
 use crate::sale::SaleError;
@@ -151,8 +151,16 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Sent {
+            #[serde(flatten)]
+            problem: Problem,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            request_id: Option<String>,
+        }
         let kind = self.kind;
-        let mut response = reply::json_as("application/problem+json", kind.status, &self);
+        let sent = Sent { problem: self, request_id: requests::current_id() };
+        let mut response = reply::json_as("application/problem+json", kind.status, &sent);
         let headers = response.headers_mut();
         if let Some(seconds) = kind.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
@@ -225,11 +233,11 @@ impl Log {
 
     fn write(&self, error: &SaleError) {
         let Some(suppressed) = self.throttle.pass() else { return };
-        let error = ErrorChain(error);
+        let (error, request_id) = (ErrorChain(error), requests::current_id());
         if self.is_fault {
-            tracing::error!(suppressed, "{error}");
+            tracing::error!(suppressed, request_id, "{error}");
         } else {
-            tracing::warn!(suppressed, "{error}");
+            tracing::warn!(suppressed, request_id, "{error}");
         }
     }
 }

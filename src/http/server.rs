@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, Request, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -74,7 +74,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `router` until `stop` completes, then answers the requests that are in flight. Returns the number of
+/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes, then answers the requests that are in flight. Returns the number of
 /// connections that were cut off, because their requests took longer than the grace period.
 ///
 /// # Cancel safety
@@ -127,7 +127,8 @@ pub async fn serve(
     connections.len()
 }
 
-/// Answers one request. One that violates HTTP or is too large gets a problem, and no handler sees it.
+/// Answers one request. For one that violates HTTP or is too large, the router gets the problem to answer with, and
+/// no handler sees it.
 fn answer(
     router: &TowerToHyperService<Router>,
     mut request: Request<Incoming>,
@@ -136,12 +137,12 @@ fn answer(
     let checked = request_head::check(&request);
     // at once, not when the future is first polled: by then hyper has looked for the next request
     request_head::detach_from_read_buffer(&mut request);
-    let answer = checked.map(|()| router.call(request));
+    if let Err(problem) = checked {
+        request.extensions_mut().insert(problem);
+    }
+    let answer = router.call(request);
     async move {
-        let mut answer = match answer {
-            Ok(answer) => answer.await?,
-            Err(problem) => problem.into_response(),
-        };
+        let mut answer = answer.await?;
         if is_chunked {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -11,6 +11,7 @@ use super::events::Events;
 use super::lock::MAX_READS;
 use super::probes::Readiness;
 use super::problem::Problem;
+use super::requests::Answers;
 use crate::sale::Sale;
 use crate::secret::Secret;
 
@@ -19,6 +20,7 @@ pub struct AppState {
     pub(super) sale: Sale,
     pub(super) admin_token: Option<Secret>,
     pub(super) events: Events,
+    pub(super) answers: Arc<Answers>,
     pub(super) extension: Option<Arc<dyn Extension>>,
     /// Permits for reads of queues.
     pub(super) queue_reads: Arc<Semaphore>,
@@ -39,6 +41,7 @@ impl AppState {
         Self {
             events: Events::new(sale.inventory(), watchers),
             sale,
+            answers: Arc::default(),
             admin_token,
             extension,
             queue_reads: Arc::new(Semaphore::new(MAX_READS)),

@@ -1,5 +1,6 @@
 //! Reading the stock and the ledger. Nothing here needs the lock.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -259,7 +260,9 @@ impl Inventory {
         let call = Call::read(&POLL, item, &self.watermarks.of(item));
         let call = call.arg(after).arg(most).arg(last);
         let (found, is_same_ledger, step, ids, records): Found = self.read(call).await?;
-        let stock = state(&keys, found)?.ok_or(InventoryError::UnknownItem)?;
+        let stock = state(&keys, found)?;
+        self.levels.note(item, stock.map(|stock| (stock.stock, stock.lucky)));
+        let stock = stock.ok_or(InventoryError::UnknownItem)?;
         let orders = ids.iter().zip(records).map(|(id, record)| accepted(&keys, &id.0, record));
         Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
     }
@@ -305,6 +308,11 @@ impl Inventory {
     pub fn known_items(&self, most: usize) -> Vec<Item> {
         let items = self.watermarks.items(most);
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
+    }
+
+    /// Stock and lucky of up to 100 items, as the latest readiness check, start or read of their state found them.
+    pub fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
+        self.levels.all()
     }
 
     /// How many known items the store was rolled back for.

@@ -22,7 +22,8 @@
 --         instance missed after a roll-back.
 -- Record: position, quantity, remaining, token, instance, user; tabs between them.
 -- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
---         fence, and for reduce one answer an order. Or the error ROLLEDBACK.
+--         fence, and for reduce one answer an order, for probe
+--         stock and lucky. Or the error ROLLEDBACK.
 
 local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
 local operation, token = ARGV[5], ARGV[6]
@@ -157,7 +158,7 @@ if asks_for_order then
   ids[#ids] = nil
 end
 
-if operation == 'probe' then return {'ok', sale, fence} end
+if operation == 'probe' then return {'ok', sale, fence, stock, lucky} end
 
 -- The first batch of a stock that was set by hand.
 local writes = {}

@@ -12,7 +12,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::error::Effect;
 use super::script::{self, Call, Done};
 use super::shards::{Shards, slot_of};
-use super::stock::began;
+use super::stock::{Levels, began};
 use super::watermark::Watermarks;
 use super::{
     Accepted, InventoryError, InventoryOptions, Item, Order, Outcome, RedisAccess, Replicas, Stock,
@@ -40,6 +40,7 @@ pub struct Inventory {
     /// most other items use other connections. Each is opened when it is first used.
     replicated_connections: Option<(Arc<[Shards; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
+    pub(super) levels: Arc<Levels>,
     /// Writes the batches instead of the script. Another program may plug it in.
     batch_writer: Option<Arc<dyn BatchWriter>>,
 }
@@ -89,6 +90,7 @@ impl Inventory {
             shards,
             replicated_connections: None,
             watermarks: Arc::default(),
+            levels: Arc::default(),
             batch_writer: None,
         })
     }
@@ -240,6 +242,7 @@ impl Inventory {
         ))?;
         let Done { fence, sale, .. } = self.change("start", item, token, Some(units)).await?;
         self.watermarks.note(item, &Ok(()));
+        self.levels.note(item, Some((initial, 0)));
         Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale: began(&sale) })
     }
 
@@ -314,7 +317,20 @@ impl Inventory {
         let watermark = self.watermarks.of(item);
         let probed = self.write(&Call::probe(item, token, &watermark)?).await;
         self.watermarks.note(item, &probed);
-        probed.map(drop)
+        match probed {
+            Ok(Done { values, .. }) => {
+                let [stock, lucky]: [i64; 2] = redis::from_redis_value(Value::Array(values))
+                    .map_err(|_| script::not_understood())?;
+                self.levels.note(item, Some((stock, lucky)));
+                Ok(())
+            }
+            Err(error) => {
+                if matches!(error, InventoryError::UnknownItem) {
+                    self.levels.note(item, None);
+                }
+                Err(error)
+            }
+        }
     }
 }
 

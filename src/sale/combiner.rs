@@ -16,6 +16,7 @@ use std::time::Duration;
 use fenced_lock::Guard;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use tracing::Instrument as _;
 
 use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, is_refused, unavailable};
@@ -115,7 +116,7 @@ impl Combiner {
         let Self { lock, queue } = self;
         let SaleContext { metrics, stopping, options, .. } = &*lock.context;
         loop {
-            let tenure = metrics.granted(asked_at);
+            let tenure = metrics.granted(asked_at, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
             loop {
                 let waiting = queue.len();
@@ -130,7 +131,12 @@ impl Combiner {
                     let orders = batch.len();
                     // all buyers may have disconnected
                     if orders > 0 {
-                        match self.run_batch(&guard, batch, policy.ends_at()).await {
+                        let span = tracing::debug_span!(parent: &tenure.span, "batch", orders);
+                        for waiting in &batch {
+                            span.follows_from(&waiting.span);
+                        }
+                        let ran = self.run_batch(&guard, batch, policy.ends_at()).instrument(span);
+                        match ran.await {
                             Ok(took) => policy.ran(Instant::now(), took, orders),
                             Err(pause) => return Some(pause),
                         }
@@ -164,7 +170,7 @@ impl Combiner {
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
-                next = guard.requeue() => next,
+                next = guard.requeue().instrument(tracing::debug_span!("claim", item = %queue.item)) => next,
             };
             match next {
                 Ok(next) => guard = next,
