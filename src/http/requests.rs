@@ -60,6 +60,8 @@ pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: N
     let id = id_in(request.headers()).unwrap_or_else(new_id);
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::debug_span!("request", id = ?id, %method, path);
+    #[cfg(feature = "otel")]
+    crate::logging::otel::continue_trace(&span, request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let refusal = request.extensions_mut().remove::<Problem>();
     let answer = async {
