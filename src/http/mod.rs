@@ -10,6 +10,7 @@
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
+//! | `GET /openapi.json` | these calls, in OpenAPI 3.1 |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
 //! [`router`] is the interface without a socket, [`server`] serves it on one. Errors are in [`problem`]. An
@@ -61,6 +62,7 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
         .route("/", get(page::index))
+        .route("/openapi.json", get(page::openapi))
         .route("/static/{*name}", get(page::file))
         .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))

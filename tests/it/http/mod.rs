@@ -4,6 +4,7 @@ mod cluster;
 mod events;
 mod instance;
 mod metrics;
+mod openapi;
 mod outages;
 mod overload;
 mod page;
