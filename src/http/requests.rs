@@ -1,6 +1,6 @@
 //! What is told of each request: its id, a span, and the status of its answer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -31,28 +31,7 @@ pub(super) fn current_id() -> Option<String> {
 
 /// How many answers had which status, by route: all unknown paths are one, so the number of entries is bounded.
 #[derive(Debug, Default)]
-pub(super) struct Answers(Mutex<HashMap<String, BTreeMap<u16, u64>>>);
-
-impl Answers {
-    fn count(&self, route: &str, status: u16) {
-        let mut routes = self.0.lock();
-        if !routes.contains_key(route) {
-            routes.insert(route.to_owned(), BTreeMap::new());
-        }
-        if let Some(statuses) = routes.get_mut(route) {
-            *statuses.entry(status).or_default() += 1;
-        }
-    }
-
-    /// The counts by route and status.
-    pub(super) fn all(&self) -> BTreeMap<(String, u16), u64> {
-        let routes = self.0.lock();
-        let each = routes.iter().flat_map(|(route, statuses)| {
-            statuses.iter().map(move |(status, count)| ((route.clone(), *status), *count))
-        });
-        each.collect()
-    }
-}
+pub(super) struct Answers(pub(super) Mutex<BTreeMap<(String, u16), u64>>);
 
 /// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as extension, and no
 /// handler sees it.
@@ -73,7 +52,8 @@ pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: N
         answer
     };
     let mut answer = REQUEST_ID.scope(id.clone(), answer.instrument(span)).await;
-    answers.count(route.as_ref().map_or("none", MatchedPath::as_str), answer.status().as_u16());
+    let route = route.as_ref().map_or("none", MatchedPath::as_str).to_owned();
+    *answers.0.lock().entry((route, answer.status().as_u16())).or_default() += 1;
     answer.headers_mut().insert(X_REQUEST_ID, id);
     answer
 }
