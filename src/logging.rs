@@ -83,9 +83,10 @@ fn filter(text: &str) -> Result<String, &'static str> {
 pub(crate) mod otel {
     use std::sync::OnceLock;
 
-    use axum::http::{HeaderMap, HeaderName};
-    use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
+    use axum::http::HeaderMap;
+    use opentelemetry::propagation::TextMapPropagator as _;
     use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry_http::HeaderExtractor;
     use opentelemetry_otlp::SpanExporter;
     use opentelemetry_sdk::Resource;
     use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -124,19 +125,7 @@ pub(crate) mod otel {
     /// The span becomes a part of the trace that the header `traceparent` names.
     pub(crate) fn continue_trace(span: &Span, headers: &HeaderMap) {
         // fails for a span that is not recorded
-        let _ = span.set_parent(TraceContextPropagator::new().extract(&Headers(headers)));
-    }
-
-    struct Headers<'a>(&'a HeaderMap);
-
-    impl Extractor for Headers<'_> {
-        fn get(&self, name: &str) -> Option<&str> {
-            self.0.get(name)?.to_str().ok()
-        }
-
-        fn keys(&self) -> Vec<&str> {
-            self.0.keys().map(HeaderName::as_str).collect()
-        }
+        let _ = span.set_parent(TraceContextPropagator::new().extract(&HeaderExtractor(headers)));
     }
 }
 

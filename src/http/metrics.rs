@@ -39,7 +39,7 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     page.labelled("lucky", "gauge", "Units sold by item, as last read.", lucky);
     let help = "Answers by route and status; route none: no such path.";
     let answers =
-        app.answers.all().into_iter().map(|((route, status), count)| {
+        app.answers.0.lock().clone().into_iter().map(|((route, status), count)| {
             (format!("route=\"{route}\",status=\"{status}\""), count)
         });
     page.labelled("http_answers_total", "counter", help, answers);
