@@ -34,14 +34,11 @@ pub mod server;
 mod state;
 mod stock;
 
-use std::any::Any;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use tower_http::catch_panic::CatchPanicLayer;
 
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
 pub use events::stale_batch;
@@ -87,7 +84,6 @@ fn counted(routes: Router, answers: Arc<Answers>) -> Router {
     routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(async || no_such_method())
-        .layer(CatchPanicLayer::custom(after_panic))
         .layer(from_fn(move |request, next| observe(Arc::clone(&answers), request, next)))
 }
 
@@ -103,14 +99,4 @@ fn no_such_method() -> Problem {
         ProblemType::METHOD_NOT_ALLOWED,
         "the path does not have this method: the header Allow lists those it has",
     )
-}
-
-/// The client learns only that there was a fault; the log has the message of the panic.
-#[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
-fn after_panic(payload: Box<dyn Any + Send>) -> Response {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
-    let request_id = requests::current_id();
-    tracing::error!(request_id, "a handler panicked: {}", message.unwrap_or("(no message)"));
-    Problem::panicked().into_response()
 }

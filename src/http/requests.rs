@@ -1,6 +1,8 @@
-//! What is told of each request: its id, a span, and the status of its answer.
+//! What every request gets: an id, a span, an answer also after a panic, and a count of its status.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -8,6 +10,7 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::task_local;
 use tracing::Instrument as _;
@@ -38,15 +41,17 @@ pub(super) struct Answers(pub(super) Mutex<BTreeMap<(String, u16), u64>>);
 pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: Next) -> Response {
     let id = id_in(request.headers()).unwrap_or_else(new_id);
     let (method, path) = (request.method(), request.uri().path());
-    let span = tracing::debug_span!("request", id = ?id, %method, path);
+    let span = tracing::debug_span!("request", id = id.to_str().ok(), %method, path);
     #[cfg(feature = "otel")]
     crate::logging::otel::continue_trace(&span, request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let refusal = request.extensions_mut().remove::<Problem>();
+    // boxed: it is large, and each future around it would copy it
+    let answered = Box::pin(AssertUnwindSafe(next.run(request)).catch_unwind());
     let answer = async {
         let answer = match refusal {
             Some(problem) => problem.into_response(),
-            None => next.run(request).await,
+            None => answered.await.unwrap_or_else(|payload| after_panic(&*payload)),
         };
         tracing::debug!(status = answer.status().as_u16(), "answered");
         answer
@@ -56,6 +61,15 @@ pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: N
     *answers.0.lock().entry((route, answer.status().as_u16())).or_default() += 1;
     answer.headers_mut().insert(X_REQUEST_ID, id);
     answer
+}
+
+/// The client learns only that there was a fault; the log has the message of the panic.
+fn after_panic(payload: &(dyn Any + Send)) -> Response {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    let request_id = current_id();
+    tracing::error!(request_id, "a handler panicked: {}", message.unwrap_or("(no message)"));
+    Problem::panicked().into_response()
 }
 
 /// The id that the client or a proxy in front chose, if it is one id of visible ASCII.
