@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::http::HeaderName;
 use clap::Args;
 
 use crate::inventory::Inventory;
@@ -20,9 +21,13 @@ use crate::secret::{Secret, SecretSource};
 /// The flags of `serve`: one instance of the service.
 #[derive(Args, Clone, Debug)]
 pub struct Config {
-    /// Address and port to listen on
+    /// Address and port to listen on; with --admin-listen, for buyers only
     #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
     pub listen: SocketAddr,
+
+    /// Address and port for operators: start, ledger, lock, page, metrics, probes [default: the same]
+    #[arg(long, env = "FLASH_SALE_ADMIN_LISTEN", value_name = "ADDRESS", value_parser = address)]
+    pub admin_listen: Option<SocketAddr>,
 
     /// Name of this instance, recorded with each order [default: the port that it listens on]
     #[arg(long, env = "FLASH_SALE_INSTANCE", value_parser = instance_name)]
@@ -75,7 +80,15 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
     pub max_watchers: usize,
 
-    /// Time for requests in flight after a stop signal
+    /// Header in which the gateway names the buyer, such as X-User-Id; `?user=` is refused then
+    #[arg(long, env = "FLASH_SALE_USER_HEADER", value_name = "NAME")]
+    pub user_header: Option<HeaderName>,
+
+    /// Time to go on after a stop signal, not ready, until load balancers have noticed
+    #[arg(long, env = "FLASH_SALE_DRAIN_DELAY", value_name = "TIME", default_value = "0s", value_parser = duration("0s", "1h"))]
+    pub drain_delay: Duration,
+
+    /// Time for requests in flight after that
     #[arg(long, env = "FLASH_SALE_SHUTDOWN_GRACE", value_name = "TIME", default_value = "30s", value_parser = duration("0s", "1h"))]
     pub shutdown_grace: Duration,
 
@@ -83,7 +96,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("10ms", "1h"))]
     pub header_timeout: Duration,
 
-    /// Most open connections
+    /// Most open connections at --listen
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
     pub max_connections: usize,
 }

@@ -130,7 +130,7 @@ async fn under_lock(
         return Err(format!("the store has no stock of {item}, {advice}").into());
     }
     print(&state(item, inventory, &inspected, token));
-    let fence = inspected.stock.and_then(|stock| stock.fence);
+    let fence = inspected.stock.as_ref().and_then(|stock| stock.fence);
     if let Some(fence) = fence.filter(|fence| *fence > token) {
         return Err(format!(
             "the fence is token {fence} of this etcd cluster, but its next token is {token}: the cluster was \

@@ -5,32 +5,39 @@ mod signals;
 
 use std::ffi::OsStr;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{self, UnixDatagram};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use futures_util::future::join_all;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::http::server::{self, ServerOptions};
-use crate::http::{AppState, Extension, router};
+use crate::http::server::{self, MAX_BEYOND, ServerOptions};
+use crate::http::{AppState, Extension, buyers_router, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
 use signals::Signals;
 
-/// File descriptors for everything but clients: etcd, Redis, the runtime, the standard streams.
-const RESERVED_FILES: u64 = 64;
+/// File descriptors for everything but clients that are served: etcd, Redis, the runtime, the standard streams, and
+/// clients beyond the limit.
+const RESERVED_FILES: u64 = 64 + 2 * MAX_BEYOND as u64;
+
+/// The most connections of operators, besides those of watchers.
+const OPERATORS: usize = 256;
 
 /// The time to release the lock if the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready, accepts no more connections,
-/// answers the requests in flight, releases the lock and revokes its lease. Further signals are ignored, but a
-/// SIGINT more than a second later ends it at once. A SIGHUP that is ignored from the start, as under `nohup`,
-/// stays ignored.
+/// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready. After the time for load balancers to
+/// notice, it accepts no more connections, answers the requests in flight, releases the lock and revokes its lease.
+/// Further signals are ignored, but a SIGINT more than a second later ends it at once. A SIGHUP that is ignored from the
+/// start, as under `nohup`, stays ignored.
 ///
 /// # Errors
 /// A sentence: why the instance did not start, or did not stop in order.
@@ -48,41 +55,62 @@ pub async fn serve_with(
     sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), BoxError>,
 ) -> Result<(), BoxError> {
     config.read_files()?;
+    let operators = config.admin_listen.map_or(0, |_| OPERATORS + config.max_watchers);
     let options = ServerOptions {
         header_timeout: config.header_timeout,
-        max_connections: room_for(config.max_connections),
+        max_connections: room_for(config.max_connections, operators),
         shutdown_grace: config.shutdown_grace,
     };
     let mut signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let not_bound = |error: io::Error| {
-        format!("cannot listen on {}: {error}; choose an address with --listen", config.listen)
-    };
-    let listener = server::bind(config.listen).map_err(not_bound)?;
-    let address = listener.local_addr().map_err(not_bound)?;
+    let (address, listener) = bind("--listen", config.listen)?;
+    let admin = config.admin_listen.map(|address| bind("--admin-listen", address)).transpose()?;
 
     let (sale, extension) = sale(&config, address.port()).await?;
+    let is_service = extension.is_none();
     let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
-    let state = Arc::new(state);
+    let state = Arc::new(state.with_user_header(config.user_header));
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
     tell_systemd("READY=1");
 
     let stop = CancellationToken::new();
-    let stopped = stop.clone().cancelled_owned();
-    let mut serving = pin!(server::serve(listener, router(Arc::clone(&state)), options, stopped));
+    let mut doors = Vec::new();
+    if let Some((address, admin)) = admin {
+        tracing::info!("operators: http://{address}");
+        doors.push((listener, buyers_router(Arc::clone(&state)), options));
+        let options = ServerOptions { max_connections: operators, ..options };
+        doors.push((admin, router(Arc::clone(&state)), options));
+    } else {
+        if is_service {
+            tracing::warn!(
+                "buyers can reach the ledger and all other paths for operators: set --admin-listen"
+            );
+        }
+        doors.push((listener, router(Arc::clone(&state)), options));
+    }
+    let servers = doors.into_iter().map(|(listener, router, options)| {
+        server::serve(listener, router, options, stop.clone().cancelled_owned())
+    });
+    let mut serving = pin!(join_all(servers));
     let signal = tokio::select! {
         signal = signals.next() => signal,
         // it ends only after `stop`
         _ = &mut serving => return Ok(()),
     };
-    tracing::info!("{signal}: stopping after the requests in flight");
+    let drain_delay = humantime::format_duration(config.drain_delay);
+    tracing::info!(%drain_delay, "{signal}: stopping after the requests in flight");
     tell_systemd("STOPPING=1");
-    state.set_stopping();
-    let stop_by = Instant::now() + options.shutdown_grace;
-    stop.cancel();
+    state.set_draining();
 
     let finish = async {
-        let connections = serving.await;
+        let drain = async {
+            sleep(config.drain_delay).await;
+            state.set_stopping();
+            stop.cancel();
+            Instant::now() + options.shutdown_grace
+        };
+        let (stop_by, connections) = tokio::join!(drain, serving);
+        let connections: usize = connections.into_iter().sum();
         if connections > 0 {
             tracing::warn!(connections, "requests in flight took longer than the time to stop");
         }
@@ -115,20 +143,28 @@ fn tell_systemd(state: &str) {
     }
 }
 
-fn notify_address(socket: &OsStr) -> io::Result<SocketAddr> {
+fn notify_address(socket: &OsStr) -> io::Result<net::SocketAddr> {
     #[cfg(target_os = "linux")]
     if let [b'@', name @ ..] = socket.as_bytes() {
         use std::os::linux::net::SocketAddrExt as _;
-        return SocketAddr::from_abstract_name(name);
+        return net::SocketAddr::from_abstract_name(name);
     }
-    SocketAddr::from_pathname(socket)
+    net::SocketAddr::from_pathname(socket)
+}
+
+/// Listens on the address of this flag, and returns the address with the port that it got.
+fn bind(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), BoxError> {
+    let bound = server::bind(address).and_then(|bound| Ok((bound.local_addr()?, bound)));
+    bound.map_err(|error| {
+        format!("cannot listen on {address}: {error}; choose an address with {flag}").into()
+    })
 }
 
 /// Raises the soft limit on open files to the hard limit, and returns how many of the `wanted` connections
-/// fit. The usual soft limit of 1024 is meant for programs that use `select`; this one does not.
-fn room_for(wanted: usize) -> usize {
-    let room =
-        rlimit::increase_nofile_limit(u64::MAX).map_or(wanted, |limit| room_within(limit, wanted));
+/// fit beside `others`. The usual soft limit of 1024 is meant for programs that use `select`; this one does not.
+fn room_for(wanted: usize, others: usize) -> usize {
+    let limit = rlimit::increase_nofile_limit(u64::MAX);
+    let room = limit.map_or(wanted, |limit| room_within(limit, wanted, others));
     if room < wanted {
         tracing::warn!(
             "the limit on open files leaves room for {room} connections, not for {wanted}: raise it with \
@@ -138,9 +174,9 @@ fn room_for(wanted: usize) -> usize {
     room
 }
 
-fn room_within(limit: u64, wanted: usize) -> usize {
-    let room = limit.saturating_sub(RESERVED_FILES).max(1);
-    usize::try_from(room).map_or(wanted, |room| room.min(wanted))
+fn room_within(limit: u64, wanted: usize, others: usize) -> usize {
+    let room = usize::try_from(limit.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX);
+    room.saturating_sub(others).clamp(1, wanted)
 }
 
 #[cfg(test)]
@@ -149,9 +185,10 @@ mod tests {
 
     #[test]
     fn connections_leave_room_for_other_files() {
-        assert_eq!(room_within(u64::MAX, 20_000), 20_000);
-        assert_eq!(room_within(1_048_576, 20_000), 20_000);
-        assert_eq!(room_within(1024, 20_000), 960);
-        assert_eq!(room_within(10, 20_000), 1);
+        assert_eq!(room_within(u64::MAX, 20_000, 0), 20_000);
+        assert_eq!(room_within(1_048_576, 20_000, 0), 20_000);
+        assert_eq!(room_within(1024, 20_000, 0), 832);
+        assert_eq!(room_within(1024, 20_000, 320), 512);
+        assert_eq!(room_within(10, 20_000, 320), 1);
     }
 }

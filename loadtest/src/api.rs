@@ -60,7 +60,7 @@ impl Problem {
 #[derive(Deserialize)]
 struct Page {
     orders: Vec<LedgerEntry>,
-    next: Option<u64>,
+    next: Option<String>,
 }
 
 /// Calls one instance about one item, over a connection of its own.
@@ -99,11 +99,19 @@ impl<'a> Api<'a> {
         token: Option<&HeaderValue>,
     ) -> Result<()> {
         let mut request = self.endpoint.request(Method::PUT, &self.path("/stock", ""));
-        *request.body_mut() = format!("{{\"stock\":{units}}}").into();
+        // the service's own limit is one unit
+        *request.body_mut() = format!("{{\"stock\":{units},\"per_order\":1000000}}").into();
         request.headers_mut().insert(header::CONTENT_TYPE, JSON);
         let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
         request.headers_mut().extend(token);
-        self.call(&request, ATTEMPTS).await.map(drop)
+        match self.call(&request, ATTEMPTS).await {
+            // another sale has orders, which the caller replaces
+            Err(error) if status(&error) == Some(StatusCode::PRECONDITION_REQUIRED) => {
+                request.headers_mut().insert(header::IF_MATCH, HeaderValue::from_static("*"));
+                self.call(&request, ATTEMPTS).await.map(drop)
+            }
+            started => started.map(drop),
+        }
     }
 
     /// The state of the item; `None` if it is not on sale.
@@ -121,14 +129,19 @@ impl<'a> Api<'a> {
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn ledger(&mut self, mut after: u64) -> Result<Vec<LedgerEntry>> {
+    pub(crate) async fn ledger(&mut self, mut position: u64) -> Result<Vec<LedgerEntry>> {
         let mut orders = Vec::new();
+        let mut after = position.to_string();
         loop {
             let path = self.path("/orders", &format!("after={after}&limit={PAGE_ORDERS}"));
             let page: Page = self.get(&path).await?;
             orders.extend(page.orders);
-            match page.next {
-                Some(next) if next > after && orders.len() < LONGEST_LEDGER => after = next,
+            // the number behind the sale
+            let number = |next: &str| next.rsplit(':').next().and_then(|text| text.parse().ok());
+            match page.next.and_then(|next| Some((number(&next)?, next))) {
+                Some((number, next)) if number > position && orders.len() < LONGEST_LEDGER => {
+                    (position, after) = (number, next);
+                }
                 // where the pages go back or do not end, the ledger is not whole, and does not add up
                 _ => return Ok(orders),
             }

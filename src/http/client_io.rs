@@ -1,16 +1,102 @@
-//! The socket of one client, with a time limit for writing.
+//! The socket of one client: a time limit for writing, an end that is noticed at once, and bodies for the errors of
+//! hyper.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use axum::body::{Body, HttpBody as _};
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
+
+use super::problem::{self, Problem, ProblemType};
 
 /// How much of an answer a client has to read within the timeout, unless less is left.
 const LEAST_BYTES: usize = 16 * 1024;
+
+/// The time for a client that the server would rather not wait for: beyond the limit, or after the stop.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the connection, the socket and the requests of one client tell each other.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Whether the instance stops.
+    stopping: watch::Receiver<bool>,
+    /// Whether a whole request was received, and not answered yet.
+    is_served: AtomicBool,
+    /// How many bytes were written since the last look.
+    written: AtomicUsize,
+}
+
+impl Client {
+    pub(super) fn new(stopping: watch::Receiver<bool>) -> Self {
+        Self { stopping, is_served: AtomicBool::new(false), written: AtomicUsize::new(0) }
+    }
+
+    /// The body of a request, which is complete when nobody reads it any more.
+    pub(super) fn sends(self: &Arc<Self>, body: Incoming) -> Body {
+        self.is_served.store(body.is_end_stream(), Ordering::Relaxed);
+        let rest = RestOfRequest(Arc::clone(self));
+        Body::new(body.map_err(move |error| {
+            let _ = &rest;
+            error
+        }))
+    }
+
+    /// The answer is there, and will be written. Returns whether it is the last one, since the instance stops.
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_served.store(false, Ordering::Relaxed);
+        *self.stopping.borrow()
+    }
+
+    /// Waits for the stop, and then until everything waited for the client for the time of [`PATIENCE`]: for a request, for
+    /// the rest of one, or until it read its answers.
+    pub(super) async fn stalls_a_stop(&self) {
+        let _ = self.stopping.clone().wait_for(|stops| *stops).await;
+        let is_served = || self.is_served.load(Ordering::Relaxed);
+        let mut was_served = is_served();
+        loop {
+            self.written.store(0, Ordering::Relaxed);
+            sleep(PATIENCE).await;
+            let waits = !was_served && !is_served();
+            if waits && self.written.load(Ordering::Relaxed) < LEAST_BYTES {
+                return;
+            }
+            was_served = is_served();
+        }
+    }
+}
+
+/// A request whose body is not read yet.
+struct RestOfRequest(Arc<Client>);
+
+impl Drop for RestOfRequest {
+    fn drop(&mut self) {
+        self.0.is_served.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection to a client.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
+    /// Whether the client sends no more, once there is an end or a byte that nobody has read.
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<bool>;
+}
+
+impl Socket for TcpStream {
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        let _ = ready!(self.poll_read_ready(cx));
+        let ready = self.ready(Interest::READABLE).now_or_never();
+        Poll::Ready(matches!(ready, Some(Ok(ready)) if ready.is_read_closed()))
+    }
+}
 
 /// The socket of one client. A write fails, which ends the connection, if the client reads too little within the
 /// timeout.
@@ -18,6 +104,11 @@ const LEAST_BYTES: usize = 16 * 1024;
 pub(super) struct ClientIo<S> {
     socket: S,
     write_timeout: Duration,
+    client: Arc<Client>,
+    /// Whether hyper waits for bytes. If not, it has some, and does not look for the end behind them.
+    is_read: bool,
+    /// When to look for the end again.
+    again: Option<Pin<Box<Sleep>>>,
     /// Set while a write waits for the client.
     deadline: Option<Pin<Box<Sleep>>>,
     /// How much was written since the deadline was set.
@@ -38,10 +129,18 @@ impl<S> Drop for ClientIo<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> ClientIo<S> {
-    pub(super) fn new(socket: S, write_timeout: Duration) -> Self {
+impl<S: Socket> ClientIo<S> {
+    pub(super) fn new(socket: S, write_timeout: Duration, client: Arc<Client>) -> Self {
         OPEN.fetch_add(1, Ordering::Relaxed);
-        Self { socket, write_timeout, deadline: None, written: 0 }
+        Self {
+            socket,
+            write_timeout,
+            client,
+            is_read: false,
+            again: None,
+            deadline: None,
+            written: 0,
+        }
     }
 
     /// Fails a write that still waits at the deadline.
@@ -59,33 +158,50 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientIo<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientIo<S> {
+impl<S: Socket> AsyncRead for ClientIo<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        self.is_read = read.is_pending();
+        read
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
+impl<S: Socket> AsyncWrite for ClientIo<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        let instead = instead_of(bytes);
+        let written =
+            Pin::new(&mut self.socket).poll_write(cx, instead.as_deref().unwrap_or(bytes));
         let written = ready!(self.check_deadline(cx, written))?;
+        self.client.written.fetch_add(written, Ordering::Relaxed);
         self.written += written;
         if self.written >= LEAST_BYTES {
             (self.deadline, self.written) = (None, 0);
         }
-        Poll::Ready(Ok(written))
+        // so short an answer is written at once
+        Poll::Ready(Ok(if instead.is_some() { bytes.len() } else { written }))
     }
 
-    /// hyper flushes when it has written everything.
+    /// hyper flushes when it has written everything, and whenever it has looked for something to do.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // requests that were sent ahead hide the end: those of a client that is gone must not be handled
+        if !self.is_read
+            && let Poll::Ready(is_end) = self.socket.poll_end(cx)
+        {
+            if is_end {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            // the end may come behind bytes that nobody reads yet, and wakes nobody
+            let again = self.again.insert(Box::pin(sleep(PATIENCE)));
+            let _ = again.as_mut().poll(cx);
+        }
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         ready!(self.check_deadline(cx, flushed))?;
         (self.deadline, self.written) = (None, 0);
@@ -96,6 +212,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
         let shut = Pin::new(&mut self.socket).poll_shutdown(cx);
         self.check_deadline(cx, shut)
     }
+}
+
+/// What to write in place of these bytes, if they are an answer without a body that hyper gives by itself: to a head that it
+/// cannot parse, or that is too large.
+fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (kind, detail) = match bytes.get(..13)? {
+        b"HTTP/1.1 400 " => (ProblemType::BAD_REQUEST, "the head of the request is not HTTP/1.1"),
+        b"HTTP/1.1 431 " => (
+            ProblemType::HEADERS_TOO_LARGE,
+            "there are at most 100 headers, with at most 16 KiB together",
+        ),
+        _ => return None,
+    };
+    // every answer of a handler with such a status has a body
+    if !bytes.windows(19).any(|text| text == b"content-length: 0\r\n") {
+        return None;
+    }
+    let body = serde_json::to_string(&Problem::new(kind, detail)).ok()?;
+    let head = format!("HTTP/1.1 {}\r\ncontent-type: {}\r\n", kind.status, problem::MEDIA_TYPE);
+    let rest = format!("connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    Some([head, rest].concat().into_bytes())
 }
 
 #[cfg(test)]
@@ -110,9 +247,16 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
+    impl Socket for DuplexStream {
+        fn poll_end(&self, _cx: &mut Context<'_>) -> Poll<bool> {
+            Poll::Pending
+        }
+    }
+
     fn pipe() -> (ClientIo<DuplexStream>, DuplexStream) {
         let (server, client) = duplex(64);
-        (ClientIo::new(server, TIMEOUT), client)
+        let state = Arc::new(Client::new(watch::channel(false).1));
+        (ClientIo::new(server, TIMEOUT, state), client)
     }
 
     #[tokio::test(start_paused = true)]

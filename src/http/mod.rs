@@ -3,18 +3,20 @@
 //! | call | answer |
 //! |---|---|
 //! | `GET` or `POST /stock/reduce?item=&quantity=&user=` | takes units; header `Idempotency-Key` names the order |
+//! | `POST /orders/{id}/confirm?item=&user=`, `/cancel` | ends the hold of an order |
 //! | `GET /stock?item=` | the item's state |
 //! | `PUT /stock?item=` | starts a new sale |
-//! | `GET /orders?item=&after=&limit=` | the ledger, page by page |
-//! | `GET /orders/{id}?item=` | the answer to one order again |
+//! | `GET /sales?item=`, `DELETE /sales/{id}?item=` | the sale that runs and those that it replaced |
+//! | `GET /orders?item=&sale=&after=&limit=&wait=` | a ledger, page by page |
+//! | `GET /orders/{id}?item=&user=` | the answer to one order again |
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
 //! | `GET /openapi.json` | these calls, in `OpenAPI` 3.1 |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
-//! [`router`] is the interface without a socket, [`server`] serves it on one. Errors are in [`problem`]. An
-//! [`Extension`] adds routes.
+//! [`router`] is the interface without a socket, [`buyers_router`] the part for buyers; [`server`] serves them on sockets.
+//! Errors are in [`problem`]. An [`Extension`] adds routes.
 
 pub mod body;
 mod client_io;
@@ -30,6 +32,7 @@ mod reduce;
 pub mod reply;
 mod request_head;
 mod requests;
+mod sales;
 pub mod server;
 mod state;
 mod stock;
@@ -38,7 +41,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn;
-use axum::routing::{any, get};
+use axum::routing::{any, delete, get, post, put};
 
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
 pub use events::stale_batch;
@@ -51,17 +54,16 @@ use requests::{Answers, observe};
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
     let (extension, answers) = (state.extension.clone(), Arc::clone(&state.answers));
-    let routes = Router::new()
-        .route("/stock/reduce", any(reduce::reduce))
-        .route("/stock", get(stock::read).put(stock::start))
+    let routes = for_buyers()
+        .route("/stock", put(stock::start))
         .route("/orders", get(orders::list))
-        .route("/orders/{id}", get(orders::one))
+        .route("/sales", get(sales::list))
+        .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
         .route("/", get(page::index))
         .route("/openapi.json", get(page::openapi))
         .route("/static/{*name}", get(page::file))
-        .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
@@ -71,6 +73,22 @@ pub fn router(state: Arc<AppState>) -> Router {
         None => routes,
     };
     counted(routes, answers)
+}
+
+/// The routes that buyers need, where operators have a port of their own.
+pub fn buyers_router(state: Arc<AppState>) -> Router {
+    let answers = Arc::clone(&state.answers);
+    counted(for_buyers().with_state(state), answers)
+}
+
+fn for_buyers() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/stock/reduce", any(reduce::reduce))
+        .route("/stock", get(stock::read))
+        .route("/orders/{id}", get(orders::one))
+        .route("/orders/{id}/confirm", post(reduce::confirm))
+        .route("/orders/{id}/cancel", post(reduce::cancel))
+        .route("/healthz", get(probes::healthz))
 }
 
 /// Adds what every route needs: problems for unknown paths and methods, for a head that [`server::serve`] refuses and
@@ -90,7 +108,7 @@ fn counted(routes: Router, answers: Arc<Answers>) -> Router {
 async fn no_such_path() -> Problem {
     Problem::new(
         ProblemType::NOT_FOUND,
-        "there is nothing at this path: try /stock, /orders, /lock or POST /stock/reduce",
+        "there is nothing at this path: try GET /stock or POST /stock/reduce",
     )
 }
 

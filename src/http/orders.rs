@@ -1,66 +1,196 @@
 //! `GET /orders` and `GET /orders/{id}`: the ledger.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
-use axum::http::Uri;
-use axum::response::Response;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
 
 use super::problem::{Problem, ProblemType};
+use super::reduce::{named_order, prefers};
 use super::state::AppState;
 use super::{params, reply};
-use crate::inventory::{Accepted, Inventory, OrderId};
+use crate::inventory::{
+    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, OrderId, SaleId,
+};
+use crate::sale::SaleError;
 
 /// The default length of a page.
 const DEFAULT_LIMIT: u32 = 100;
+
+/// The longest wait for the next entry, and how often it is looked for.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PageParams {
     item: Option<String>,
-    after: Option<u64>,
+    after: Option<String>,
     limit: Option<u32>,
+    sale: Option<String>,
+    wait: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Page {
-    orders: Vec<Accepted>,
+struct Page<'a> {
+    /// The id of the sale, if it has one.
+    sale: Option<&'a str>,
+    orders: Vec<Line<'a>>,
     /// The `after` of the next page, if there is one.
-    next: Option<u64>,
+    next: Option<&'a str>,
+    /// Where this page ends, for an `after` at any time.
+    cursor: &'a str,
 }
 
-/// One page of the ledger.
-pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
-    let PageParams { item, after, limit } = params::parse(&uri)?;
+#[derive(Serialize)]
+struct Line<'a> {
+    sale: &'a str,
+    #[serde(flatten)]
+    entry: &'a Accepted,
+}
+
+/// A part of a ledger that is read page by page.
+struct Reading {
+    app: Arc<AppState>,
+    item: Item,
+    from: LedgerPosition,
+    limit: u32,
+}
+
+impl Reading {
+    /// The next page; if it is empty, after a wait for the next entry.
+    async fn next(&mut self, wait: Duration) -> Result<LedgerPage, Problem> {
+        let Self { app, item, from, limit } = self;
+        let until = Instant::now() + wait;
+        loop {
+            let page = app.ledgers.ledger(item, from.clone(), *limit).await;
+            let page = page.map_err(|error| SaleError::of_read(error, item))?;
+            let is_over = Instant::now() >= until || app.stop.is_cancelled();
+            if !page.entries.is_empty() || is_over {
+                from.of = page.sale.parse().ok();
+                from.after += page.entries.len() as u64;
+                return Ok(page);
+            }
+            let pause = LOOK_EVERY.min(until - Instant::now());
+            app.stop.run_until_cancelled(sleep(pause)).await;
+        }
+    }
+
+    /// Whether there may be more behind this page.
+    fn goes_on(&self, page: &LedgerPage) -> bool {
+        page.entries.len() as u64 >= u64::from(self.limit)
+    }
+
+    /// The `after` behind what was read.
+    fn cursor(&self) -> String {
+        let sale = self.from.of.as_ref().map(|sale| format!("{}:", sale.as_str()));
+        format!("{}{}", sale.unwrap_or_default(), self.from.after)
+    }
+
+    /// The rest of the ledger from this page on, one entry a line. Only one page is in memory; a body that cannot be
+    /// finished breaks off.
+    fn lines(self, first: LedgerPage) -> Body {
+        let pages = stream::try_unfold((self, Some(first)), |(mut reading, page)| async {
+            let Some(page) = page else { return Ok(None) };
+            let mut text = Vec::new();
+            for line in lines_of(&page) {
+                serde_json::to_writer(&mut text, &line)?;
+                text.push(b'\n');
+            }
+            let next = if reading.goes_on(&page) {
+                let next = reading.next(Duration::ZERO).await;
+                Some(next.map_err(|problem| io::Error::other(problem.detail))?)
+            } else {
+                None
+            };
+            Ok::<_, io::Error>(Some((Bytes::from(text), (reading, next))))
+        });
+        Body::from_stream(pages)
+    }
+}
+
+fn lines_of(page: &LedgerPage) -> impl Iterator<Item = Line<'_>> {
+    page.entries.iter().map(|entry| Line { sale: &page.sale, entry })
+}
+
+/// One page of the ledger, or the rest of it.
+pub(super) async fn list(
+    State(app): State<Arc<AppState>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let PageParams { item, after, limit, sale, wait } = params::parse(&uri)?;
     let item = params::item(item.as_deref())?;
-    let (after, limit) = (after.unwrap_or(0), limit.unwrap_or(DEFAULT_LIMIT));
+    let from = position(sale.as_deref(), after.as_deref())?;
+    let wait = wait.as_deref().map_or(Ok(Duration::ZERO), wait_time)?;
+    let is_stream = prefers(&headers, "application/x-ndjson");
+    let limit = limit.unwrap_or(if is_stream { Inventory::MAX_PAGE } else { DEFAULT_LIMIT });
     if !(1..=Inventory::MAX_PAGE).contains(&limit) {
         let detail = format!("`limit` is a whole number from 1 to {}", Inventory::MAX_PAGE);
         return Err(Problem::new(ProblemType::BAD_PARAMETER, detail));
     }
-
-    let orders = app.sale.ledger(&item, after, limit).await?;
+    let _place = if wait.is_zero() { None } else { Some(app.events.take_place()?) };
+    let mut reading = Reading { app, item, from, limit };
+    let page = reading.next(wait).await?;
+    if is_stream {
+        let headers =
+            [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
+        return Ok((headers, reading.lines(page)).into_response());
+    }
     // a full page may be the last one: then the next one is empty
-    let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
-    let next = (count >= u64::from(limit)).then(|| after.saturating_add(count));
-    Ok(reply::json(&Page { orders, next }))
+    let cursor = reading.cursor();
+    let next = reading.goes_on(&page).then_some(&*cursor);
+    let sale = Some(&*page.sale).filter(|sale| !sale.is_empty());
+    Ok(reply::json(&Page { sale, orders: lines_of(&page).collect(), next, cursor: &cursor }))
 }
 
-/// The answer to one order again.
+/// The position of parameters `sale` and `after`: `POSITION`, or `SALE:POSITION`.
+fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, Problem> {
+    let (of, after) = match after.map(|text| text.rsplit_once(':').ok_or(text)) {
+        Some(Ok((of, after))) => (Some(params::sale_id(of)?), after),
+        Some(Err(after)) => (None, after),
+        None => (None, "0"),
+    };
+    let is_number = after.bytes().all(|byte| byte.is_ascii_digit());
+    let after = after.parse().ok().filter(|_| is_number).ok_or_else(|| {
+        let detail = "`after` is a position, or a sale and a position, as in `next`";
+        Problem::new(ProblemType::BAD_PARAMETER, detail)
+    })?;
+    let sale: Option<SaleId> = sale.map(params::sale_id).transpose()?;
+    Ok(LedgerPosition { sale, of, after })
+}
+
+fn wait_time(text: &str) -> Result<Duration, Problem> {
+    let wait = humantime::parse_duration(text).ok().filter(|wait| *wait <= LONGEST_WAIT);
+    let detail = "`wait` is a time of at most 60s, such as 30s";
+    wait.ok_or_else(|| Problem::new(ProblemType::BAD_PARAMETER, detail))
+}
+
+/// The answer to one order again, with what became of it.
 pub(super) async fn one(
     State(app): State<Arc<AppState>>,
     id: Result<Path<String>, PathRejection>,
-    uri: Uri,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let item = params::only_item(&uri)?;
-    let id = OrderId::new(&id.map(|Path(id)| id).unwrap_or_default())
-        .map_err(|error| Problem::new(ProblemType::BAD_ORDER_ID, error))?;
-    let Some(accepted) = app.sale.order(&item, &id).await? else {
-        let detail = "no order of this id was accepted: it took nothing so far";
-        let problem = Problem::new(ProblemType::UNKNOWN_ORDER, detail);
-        return Err(Problem { order: Some(id), item: Some(item), ..problem });
-    };
-    Ok(reply::json(&accepted))
+    let (head, _) = request.into_parts();
+    let Order { id, item, user, .. } = named_order(&app, id, &head, Action::Reserve)?;
+    match app.sale.order(&item, &id, &user).await? {
+        (sale, Some(entry)) => Ok(reply::json(&Line { sale: &sale, entry: &entry })),
+        (_, None) => Err(unknown(id, item)),
+    }
+}
+
+/// The problem of an order that is not there.
+pub(super) fn unknown(id: OrderId, item: Item) -> Problem {
+    let detail = "no order of this id and user was accepted: it took nothing so far";
+    let problem = Problem::new(ProblemType::UNKNOWN_ORDER, detail);
+    Problem { order: Some(id), item: Some(item), ..problem }
 }

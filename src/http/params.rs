@@ -3,12 +3,12 @@
 //! An unknown or repeated parameter is refused: `?qty=2` must not silently buy one unit.
 
 use axum::extract::Query;
-use axum::http::Uri;
+use axum::http::{HeaderMap, HeaderName, Uri};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::problem::{Problem, ProblemType};
-use crate::inventory::{Item, Quantity, User};
+use crate::inventory::{Item, OrderId, Quantity, SaleId, User};
 
 /// The length of the longest reason: it can repeat what the client sent.
 const MAX_REASON: usize = 200;
@@ -59,17 +59,94 @@ pub(super) fn quantity(text: Option<&str>) -> Result<Quantity, Problem> {
     Quantity::new(units).map_err(|error| Problem::new(ProblemType::BAD_QUANTITY, error.to_string()))
 }
 
-/// The user of parameter `user`: empty by default.
+/// The buyer: the value of the header in which the gateway names them, if there is one, or else parameter `user`, which is
+/// empty by default.
 ///
 /// # Errors
-/// `bad-user`, or `bad-parameter` if it is not UTF-8.
-pub(super) fn user(name: Option<&str>) -> Result<User, Problem> {
-    let name = name.unwrap_or_default();
+/// `bad-user`; `user-required` without the header; `bad-parameter` for a parameter beside it, or one that is not UTF-8.
+pub(super) fn user(
+    header: Option<&HeaderName>,
+    headers: &HeaderMap,
+    name: Option<&str>,
+) -> Result<User, Problem> {
+    let from_header = match header {
+        Some(_) if name.is_some() => {
+            let detail = "the gateway names the user: leave the parameter `user` out";
+            return Err(Problem::new(ProblemType::BAD_PARAMETER, detail));
+        }
+        Some(header) => {
+            let mut values = headers.get_all(header).iter();
+            let value = values.next().filter(|value| !value.is_empty() && values.next().is_none());
+            let missing = || {
+                let detail =
+                    format!("the request needs one header {header}, which the gateway sets");
+                Problem::new(ProblemType::USER_REQUIRED, detail)
+            };
+            let text = str::from_utf8(value.ok_or_else(missing)?.as_bytes());
+            Some(text.map_err(|_| Problem::new(ProblemType::BAD_USER, "the user is not UTF-8"))?)
+        }
+        None => None,
+    };
+    let name = from_header.or(name).unwrap_or_default();
     // decoding replaces bytes that are not UTF-8 by this character
     if name.contains(char::REPLACEMENT_CHARACTER) {
         return Err(Problem::new(ProblemType::BAD_PARAMETER, "the user is not UTF-8"));
     }
     User::new(name).map_err(|error| Problem::new(ProblemType::BAD_USER, error.to_string()))
+}
+
+/// The text of the header `Idempotency-Key`, if there is one. `name`: what it names.
+///
+/// The IETF draft of the header requires a quoted string, `"8e03978e"`; most clients send the bare text. Both
+/// name the same.
+///
+/// # Errors
+/// `kind`, if there are two, or a string that is none.
+pub(super) fn idempotency_key(
+    headers: &HeaderMap,
+    kind: &'static ProblemType,
+) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Problem::new(kind, "there is more than one Idempotency-Key"));
+    }
+    // what is no ASCII text cannot be an id either
+    let text = value.to_str().unwrap_or_default();
+    if text.starts_with('"') {
+        let detail = "the Idempotency-Key begins with a quote but is no string";
+        return serde_json::from_str(text).map_err(|_| Problem::new(kind, detail));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+/// The id of an order.
+///
+/// # Errors
+/// `bad-order-id`.
+pub(super) fn order_id(id: &str) -> Result<OrderId, Problem> {
+    OrderId::new(id).map_err(|error| Problem::new(ProblemType::BAD_ORDER_ID, error))
+}
+
+/// The id of a sale.
+///
+/// # Errors
+/// `bad-sale-id`.
+pub(super) fn sale_id(id: &str) -> Result<SaleId, Problem> {
+    id.parse().map_err(|error| Problem::new(ProblemType::BAD_SALE_ID, error))
+}
+
+/// Refuses what a page of another site makes a browser send.
+///
+/// # Errors
+/// `cross-site`.
+pub(super) fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
+    let site = headers.get("sec-fetch-site");
+    if site.is_some_and(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site")) {
+        let detail = "the request comes from a page of another site: nothing was done";
+        return Err(Problem::new(ProblemType::CROSS_SITE, detail));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `GET /healthz`, `/readyz` and `/version`: for load balancers and operators.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -29,7 +30,7 @@ pub(super) async fn healthz() -> Response {
 
 /// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
-    if app.stop.is_cancelled() {
+    if app.is_draining.load(Ordering::Relaxed) {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     app.readiness.next(&app.sale).await?;

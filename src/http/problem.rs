@@ -5,17 +5,22 @@
 //! the sale become problems at the end of this file.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::{reply, requests};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{InventoryError, Item, OrderId};
+use crate::inventory::{InventoryError, Item, OrderId, Refusal};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
+
+/// The media type of every problem.
+pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 
 /// One type of problem.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -29,7 +34,7 @@ pub struct ProblemType {
     #[serde(serialize_with = "as_number")]
     pub status: StatusCode,
     /// After how many seconds a retry can help, where it can.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub retry_after_seconds: Option<u32>,
 }
 
@@ -63,23 +68,39 @@ problem_types! {
     ITEM_REQUIRED "item-required" BAD_REQUEST None, "The store is a Redis Cluster, which has named items only";
     BAD_QUANTITY "bad-quantity" BAD_REQUEST None, "A quantity is a whole number from 1 to 1000000";
     BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An order id (Idempotency-Key) is 1 to 128 visible ASCII characters";
+    BAD_SALE_ID "bad-sale-id" BAD_REQUEST None, "A sale's id is 1 to 64 letters, digits, dots, - and _";
     BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control characters";
+    USER_REQUIRED "user-required" BAD_REQUEST None, "The order needs a user: the sale limits the units of each one, or the gateway names them";
     BAD_PARAMETER "bad-parameter" BAD_REQUEST None, "A query parameter is unknown, repeated or invalid";
     BAD_BODY "bad-body" BAD_REQUEST None, "The body is not what this call takes";
     BAD_REQUEST "bad-request" BAD_REQUEST None, "The head of the request violates HTTP/1.1";
     TOKEN_REQUIRED "token-required" UNAUTHORIZED None, "The call requires the admin token as a bearer token";
     NOT_ALLOWED "not-allowed" FORBIDDEN None, "This instance has no admin token, so the call is off";
+    CROSS_SITE "cross-site" FORBIDDEN None, "A page of another site may not make this call";
     NOT_FOUND "not-found" NOT_FOUND None, "There is nothing at this path";
     UNKNOWN_ITEM "unknown-item" NOT_FOUND None, "The item has no sale";
     UNKNOWN_ORDER "unknown-order" NOT_FOUND None, "No order with this id was accepted";
+    UNKNOWN_SALE "unknown-sale" NOT_FOUND None, "No sale with this id was kept";
     METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED None, "The path does not have this method; the header Allow lists those it has";
     REQUEST_TIMEOUT "request-timeout" REQUEST_TIMEOUT None, "The body did not arrive in time";
     SOLD_OUT "sold-out" CONFLICT None, "Fewer units are left than the order asks for";
+    LIMIT_REACHED "limit-reached" CONFLICT None, "The order asks for more units than one order or one user may have";
+    NOT_STARTED "not-started" CONFLICT Some(1), "The sale has not started";
+    ENDED "ended" CONFLICT None, "The sale has ended";
+    ORDER_FINAL "order-final" CONFLICT None, "The order is confirmed, or had no hold, and cannot be cancelled";
+    SALE_REPLACED "sale-replaced" CONFLICT None, "The sale was replaced, or the position is not in its ledger";
+    NOT_REPLACED "not-replaced" CONFLICT None, "The sale runs; only one that was replaced can be deleted";
+    TOO_MANY_SALES "too-many-sales" CONFLICT None, "1000 replaced sales of the item are kept; delete some";
+    EXPIRED "expired" GONE None, "The hold of the order ended before it was confirmed";
+    CANCELLED "cancelled" GONE None, "The order was cancelled";
+    SALE_MISMATCH "sale-mismatch" PRECONDITION_FAILED None, "If-Match does not name the running sale";
     BODY_TOO_LARGE "body-too-large" PAYLOAD_TOO_LARGE None, "A body has at most 16 KiB";
     URI_TOO_LONG "uri-too-long" URI_TOO_LONG None, "Path and query together have at most 8 KiB";
     ORDER_CONFLICT "order-conflict" UNPROCESSABLE_ENTITY None, "The order id belongs to an order with another quantity or user";
+    SALE_CONFLICT "sale-conflict" UNPROCESSABLE_ENTITY None, "The sale runs already, with other terms";
+    SALE_RUNNING "sale-running" PRECONDITION_REQUIRED None, "Another sale with orders runs; If-Match must name it";
     QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
-    HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "All headers together have at most 16 KiB";
+    HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "There are at most 100 headers, with at most 16 KiB together";
     INTERNAL "internal" INTERNAL_SERVER_ERROR None, "A fault of the service; its log has the cause";
     DAMAGED "damaged" INTERNAL_SERVER_ERROR None, "The stored data of the item is not what the service wrote";
     WAIT_TOO_LONG "wait-too-long" SERVICE_UNAVAILABLE Some(1), "The lock was not granted in time";
@@ -92,6 +113,7 @@ problem_types! {
     FOREIGN_FENCE "foreign-fence" SERVICE_UNAVAILABLE None, "Another etcd cluster guarded the stock; an operator must act";
     NOT_READY "not-ready" SERVICE_UNAVAILABLE Some(1), "The readiness check took too long, or a key without a lease holds the lock";
     TOO_MANY_WATCHERS "too-many-watchers" SERVICE_UNAVAILABLE Some(1), "Too many clients watch this instance or read queues";
+    TOO_MANY_CONNECTIONS "too-many-connections" SERVICE_UNAVAILABLE Some(1), "Too many connections to this instance are open; use another one";
     STOPPING "stopping" SERVICE_UNAVAILABLE Some(1), "The instance is stopping; use another one";
     OUTCOME_UNKNOWN "outcome-unknown" GATEWAY_TIMEOUT Some(1), "The order may have been accepted; retry with the same order id";
     START_UNKNOWN "start-unknown" GATEWAY_TIMEOUT None, "The sale may have been started; read the stock";
@@ -103,7 +125,12 @@ impl ProblemType {
     fn closes_connection(&self) -> bool {
         matches!(
             self.word,
-            "bad-request" | "body-too-large" | "headers-too-large" | "request-timeout" | "stopping"
+            "bad-request"
+                | "body-too-large"
+                | "headers-too-large"
+                | "request-timeout"
+                | "stopping"
+                | "too-many-connections"
         )
     }
 }
@@ -121,16 +148,32 @@ pub struct Problem {
     /// The item that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) item: Option<Item>,
-    /// How many units are left.
+    /// Further members: remaining, sale, limit, has and time.
+    #[serde(flatten)]
+    pub(super) more: BTreeMap<&'static str, Value>,
+    /// After how many seconds a retry can help, where it can.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) remaining: Option<u64>,
+    pub(super) retry_after_seconds: Option<u32>,
 }
 
 impl Problem {
     /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about
     /// the inside of the service.
     pub fn new(kind: &'static ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), order: None, item: None, remaining: None }
+        Self {
+            kind,
+            detail: detail.into(),
+            order: None,
+            item: None,
+            more: BTreeMap::new(),
+            retry_after_seconds: kind.retry_after_seconds,
+        }
+    }
+
+    /// The same with another member.
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.more.insert(name, value.into());
+        self
     }
 
     /// A panic: the log has its message.
@@ -152,17 +195,17 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         #[derive(Serialize)]
-        struct Sent {
+        struct Sent<'a> {
             #[serde(flatten)]
-            problem: Problem,
+            problem: &'a Problem,
             #[serde(skip_serializing_if = "Option::is_none")]
             request_id: Option<String>,
         }
         let kind = self.kind;
-        let sent = Sent { problem: self, request_id: requests::current_id() };
-        let mut response = reply::json_as("application/problem+json", kind.status, &sent);
+        let sent = Sent { problem: &self, request_id: requests::current_id() };
+        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &sent);
         let headers = response.headers_mut();
-        if let Some(seconds) = kind.retry_after_seconds {
+        if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         if kind == ProblemType::TOKEN_REQUIRED {
@@ -181,6 +224,7 @@ impl From<SaleError> for Problem {
         use InventoryError as I;
         use ProblemType as P;
         use SaleError as E;
+        let mut running_sale = None;
         let (kind, log, item) = match &error {
             E::QueueFull { item, .. } => (P::QUEUE_FULL, Some(&OVERLOAD), Some(item)),
             E::WaitTooLong { .. } => (P::WAIT_TOO_LONG, Some(&OVERLOAD), None),
@@ -191,6 +235,10 @@ impl From<SaleError> for Problem {
             E::StartUnknown { item, .. } => (P::START_UNKNOWN, Some(&STORE), Some(item)),
             E::Store { item, source } => match &**source {
                 I::UnknownItem => (P::UNKNOWN_ITEM, None, Some(item)),
+                I::SaleRefused { refusal, running } => {
+                    running_sale.clone_from(running);
+                    (of_refusal(*refusal), None, Some(item))
+                }
                 I::ItemRequired => (P::ITEM_REQUIRED, None, None),
                 I::Damaged { .. } => (P::DAMAGED, Some(&FAULT), Some(item)),
                 // the inventory logs a roll-back, once
@@ -207,11 +255,19 @@ impl From<SaleError> for Problem {
         }
         let mut problem = Self::new(kind, error.to_string());
         problem.item = item.cloned();
+        problem.more.extend(running_sale.map(|id| ("sale", id.into())));
         if let E::OutcomeUnknown { order, .. } = error {
             problem.order = Some(order);
         }
         problem
     }
+}
+
+/// The type for a refusal: that of the same word.
+fn of_refusal(refusal: Refusal) -> &'static ProblemType {
+    let word = Refusal::ALL.into_iter().find(|(own, _)| *own == refusal).map(|(_, word)| word);
+    let kind = ProblemType::ALL.iter().copied().find(|kind| Some(kind.word) == word);
+    kind.unwrap_or(ProblemType::INTERNAL)
 }
 
 static OVERLOAD: Log = Log::new(false);
@@ -286,6 +342,11 @@ mod tests {
             let problem = Problem::from(error);
             assert_eq!(problem.kind().word, word);
             assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
+        }
+        for (refusal, word) in Refusal::ALL {
+            let running = Some("tea-1".to_owned());
+            let problem = Problem::from(store(I::SaleRefused { refusal, running }));
+            assert_eq!((problem.kind().word, &problem.more["sale"]), (word, &"tea-1".into()));
         }
     }
 }

@@ -1,9 +1,12 @@
-//! `GET` or `POST /stock/reduce`: the sale itself.
+//! `GET` or `POST /stock/reduce`, `POST /orders/{id}/confirm` and `/cancel`: the sale itself.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
@@ -11,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{body, params, reply};
-use crate::inventory::{Accepted, InventoryError, Item, Order, OrderId, Outcome, Quantity};
+use crate::inventory::{
+    Accepted, Action, Event, InventoryError, Item, Order, OrderId, Outcome, Quantity, Timestamp,
+};
 use crate::sale::SaleError;
 
 #[derive(Deserialize)]
@@ -22,15 +27,23 @@ struct OrderParams {
     user: Option<String>,
 }
 
+/// The longest time after which a client looks again whether the sale has started.
+const MOST_RETRY_SECONDS: u64 = 60;
+
 #[derive(Serialize)]
-struct Reserved<'a> {
-    outcome: &'static str,
+struct Answer<'a> {
+    outcome: Event,
     order: &'a OrderId,
     item: &'a Item,
     quantity: Quantity,
     remaining: u64,
     instance: &'a str,
     token: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold_until: Option<Timestamp>,
+    /// When the hold was confirmed or cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Timestamp>,
 }
 
 /// Takes the units of the order.
@@ -47,75 +60,189 @@ pub(super) async fn reduce(
         return Ok(refusal);
     }
     let (head, content) = request.into_parts();
+    params::check_site(&head.headers)?;
     let OrderParams { item, quantity, user } = params::parse(&head.uri)?;
+    let id = params::idempotency_key(&head.headers, ProblemType::BAD_ORDER_ID)?;
     let order = Order {
-        id: order_id(&head.headers)?,
+        id: id.map_or_else(|| Ok(OrderId::random()), |id| params::order_id(&id))?,
         item: params::item(item.as_deref())?,
         quantity: params::quantity(quantity.as_deref())?,
-        user: params::user(user.as_deref())?,
+        user: params::user(app.user_header.as_ref(), &head.headers, user.as_deref())?,
+        action: Action::Reserve,
     };
     body::refuse(content).await?;
 
-    let wants_text = wants_text(&head.headers);
+    let wants_text = prefers(&head.headers, "text/plain");
     let (id, item) = (order.id.clone(), order.item.clone());
-    match app.sale.reduce(order).await? {
-        Outcome::Reserved(accepted) if wants_text => {
+    let outcome = app.sale.reduce(order).await?;
+    let (text, status) = match &outcome {
+        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) => {
             let Accepted { instance, remaining, .. } = accepted;
             let line = format!("{instance} reduce stock success, {remaining} left\n");
-            Ok(reply::text(StatusCode::OK, line))
+            (line, StatusCode::OK)
         }
-        Outcome::Reserved(accepted) => Ok(reply::json(&Reserved {
-            outcome: "reserved",
-            order: &accepted.order,
-            item: &item,
-            quantity: accepted.quantity,
-            remaining: accepted.remaining,
-            instance: &accepted.instance,
-            token: accepted.token.map(Token::revision),
-        })),
-        Outcome::SoldOut { .. } if wants_text => {
+        Outcome::SoldOut { .. } => {
             let line = format!("{} reduce stock end!\n", app.sale.instance());
-            Ok(reply::text(ProblemType::SOLD_OUT.status, line))
+            (line, ProblemType::SOLD_OUT.status)
         }
-        Outcome::SoldOut { remaining } => Err(sold_out(id, item, remaining)),
+        _ => (String::new(), StatusCode::OK),
+    };
+    if wants_text && !text.is_empty() {
+        return Ok(marked(reply::text(status, text), matches!(outcome, Outcome::Repeated(_))));
+    }
+    answer(id, &item, outcome)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BuyerParams {
+    item: Option<String>,
+    user: Option<String>,
+}
+
+/// The order that the path names, for `action`.
+pub(super) fn named_order(
+    app: &AppState,
+    id: Result<Path<String>, PathRejection>,
+    head: &Parts,
+    action: Action,
+) -> Result<Order, Problem> {
+    let BuyerParams { item, user } = params::parse(&head.uri)?;
+    Ok(Order {
+        id: params::order_id(&id.map(|Path(id)| id).unwrap_or_default())?,
+        item: params::item(item.as_deref())?,
+        quantity: Quantity::ONE,
+        user: params::user(app.user_header.as_ref(), &head.headers, user.as_deref())?,
+        action,
+    })
+}
+
+/// Confirms the order.
+pub(super) async fn confirm(
+    State(app): State<Arc<AppState>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    change(&app, id, request, Action::Confirm).await
+}
+
+/// Gives the units of the order back.
+pub(super) async fn cancel(
+    State(app): State<Arc<AppState>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    change(&app, id, request, Action::Cancel).await
+}
+
+async fn change(
+    app: &AppState,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+    action: Action,
+) -> Result<Response, Problem> {
+    let (head, content) = request.into_parts();
+    params::check_site(&head.headers)?;
+    let order = named_order(app, id, &head, action)?;
+    body::refuse(content).await?;
+    let (id, item) = (order.id.clone(), order.item.clone());
+    let outcome = match app.sale.reduce(order).await? {
+        // without a hold it was final from the start
+        Outcome::Repeated(order) | Outcome::Reserved(order) => {
+            let change = Accepted { event: Event::Confirmed, ..order };
+            Outcome::Changed { change, is_repeated: false }
+        }
+        other => other,
+    };
+    answer(id, &item, outcome)
+}
+
+/// The answer to an order, a confirmation or a cancellation.
+fn answer(id: OrderId, item: &Item, outcome: Outcome) -> Result<Response, Problem> {
+    let is_repeated =
+        matches!(outcome, Outcome::Repeated(_) | Outcome::Changed { is_repeated: true, .. });
+    let problem = |kind, detail: Cow<'static, str>| {
+        let (order, item) = (Some(id.clone()), Some(item.clone()));
+        Problem { order, item, ..Problem::new(kind, detail) }
+    };
+    Err(match outcome {
+        Outcome::Reserved(entry)
+        | Outcome::Repeated(entry)
+        | Outcome::Changed { change: entry, .. } => {
+            let answer = reply::json(&Answer {
+                outcome: entry.event,
+                order: &entry.order,
+                item,
+                quantity: entry.quantity,
+                remaining: entry.remaining,
+                instance: &entry.instance,
+                token: entry.token.map(Token::revision),
+                hold_until: entry.hold_until,
+                time: (entry.event != Event::Reserved).then_some(entry.time).flatten(),
+            });
+            return Ok(marked(answer, is_repeated));
+        }
+        Outcome::Over { event, time } => {
+            let (kind, what) = match event {
+                Event::Cancelled => (ProblemType::CANCELLED, "the order was cancelled"),
+                _ => (ProblemType::EXPIRED, "the hold of the order ended"),
+            };
+            let detail = format!("{what} at {time}: order again under a new Idempotency-Key");
+            problem(kind, detail.into()).with("time", time.to_string())
+        }
+        Outcome::Final => problem(
+            ProblemType::ORDER_FINAL,
+            "the order is confirmed, or was final from the start: its units stay sold".into(),
+        ),
+        Outcome::Unknown => super::orders::unknown(id, item.clone()),
+        Outcome::SoldOut { remaining } => sold_out(id, item.clone(), remaining),
+        Outcome::LimitReached { is_per_user, limit, has } => {
+            let whose = if is_per_user { "each user" } else { "one order" };
+            let had = if has > 0 { format!(", and you have {has}") } else { String::new() };
+            let detail =
+                format!("the sale allows {whose} at most {limit} units{had}: nothing was taken");
+            problem(ProblemType::LIMIT_REACHED, detail.into()).with("limit", limit).with("has", has)
+        }
+        Outcome::UserRequired => problem(
+            ProblemType::USER_REQUIRED,
+            "the sale limits the units of each user: name the user".into(),
+        ),
+        Outcome::NotStarted { at, within } => {
+            let seconds = within.as_secs().saturating_add(1).min(MOST_RETRY_SECONDS);
+            let problem =
+                problem(ProblemType::NOT_STARTED, format!("the sale starts at {at}").into());
+            let retry_after_seconds = u32::try_from(seconds).ok();
+            Problem { retry_after_seconds, ..problem.with("time", at.to_string()) }
+        }
+        Outcome::SaleEnded { at } => {
+            let problem = problem(ProblemType::ENDED, format!("the sale ended at {at}").into());
+            problem.with("time", at.to_string())
+        }
         Outcome::Conflict => {
             let detail = "this order id belongs to an order with another quantity or user: nothing was taken, \
                  use a new Idempotency-Key for a new order";
-            let problem = Problem::new(ProblemType::ORDER_CONFLICT, detail);
-            Err(Problem { order: Some(id), ..problem })
+            Problem { item: None, ..problem(ProblemType::ORDER_CONFLICT, detail.into()) }
         }
         Outcome::Damaged { what } => {
-            Err(SaleError::of_read(InventoryError::Damaged { what }, &item).into())
+            SaleError::of_read(InventoryError::Damaged { what }, item).into()
         }
-    }
+    })
 }
 
-/// The order id in the header `Idempotency-Key`, or a random one.
-///
-/// The IETF draft of the header requires a quoted string, `"8e03978e"`; most clients send the bare text. Both
-/// name the same order.
-fn order_id(headers: &HeaderMap) -> Result<OrderId, Problem> {
-    let bad = |detail: String| Problem::new(ProblemType::BAD_ORDER_ID, detail);
-    let mut values = headers.get_all("idempotency-key").iter();
-    let Some(value) = values.next() else { return Ok(OrderId::random()) };
-    if values.next().is_some() {
-        return Err(bad("there is more than one Idempotency-Key".into()));
+/// With a header that says so, if this answer was given before.
+pub(super) fn marked(mut answer: Response, is_repeated: bool) -> Response {
+    if is_repeated {
+        let name = HeaderName::from_static("idempotency-replayed");
+        answer.headers_mut().insert(name, HeaderValue::from_static("true"));
     }
-    // what is no ASCII text cannot be an id either
-    let text = value.to_str().unwrap_or_default();
-    let id = if text.starts_with('"') {
-        serde_json::from_str(text)
-            .map_err(|_| bad("the Idempotency-Key begins with a quote but is no string".into()))?
-    } else {
-        text.to_owned()
-    };
-    OrderId::new(&id).map_err(|error| bad(error.to_string()))
+    answer
 }
 
-/// Whether `text/plain` is the first media type that the client accepts. Many clients accept it after JSON.
-fn wants_text(headers: &HeaderMap) -> bool {
-    let first = headers.get(header::ACCEPT).and_then(|value| value.as_bytes().split_at_checked(10));
-    first.is_some_and(|(name, _)| name.eq_ignore_ascii_case(b"text/plain"))
+/// Whether this is the first media type that the client accepts. Many clients accept others after JSON.
+pub(super) fn prefers(headers: &HeaderMap, media_type: &str) -> bool {
+    let accepted = headers.get(header::ACCEPT);
+    let first = accepted.and_then(|value| value.as_bytes().split_at_checked(media_type.len()));
+    first.is_some_and(|(name, _)| name.eq_ignore_ascii_case(media_type.as_bytes()))
 }
 
 fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {
@@ -124,8 +251,9 @@ fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {
         1 => "only 1 unit is left".into(),
         _ => format!("only {remaining} units are left"),
     };
-    let (order, item, remaining) = (Some(order), Some(item), Some(remaining));
-    Problem { order, item, remaining, ..Problem::new(ProblemType::SOLD_OUT, detail) }
+    let (order, item) = (Some(order), Some(item));
+    let problem = Problem { order, item, ..Problem::new(ProblemType::SOLD_OUT, detail) };
+    problem.with("remaining", remaining)
 }
 
 #[cfg(test)]
@@ -138,7 +266,9 @@ mod tests {
     }
 
     fn id(values: &[&str]) -> Result<String, &'static ProblemType> {
-        let id = order_id(&headers("idempotency-key", values));
+        let key =
+            params::idempotency_key(&headers("idempotency-key", values), ProblemType::BAD_ORDER_ID);
+        let id = key.and_then(|key| params::order_id(&key.expect("a header")));
         id.map(|id| id.as_str().to_owned()).map_err(|problem| problem.kind())
     }
 
@@ -171,8 +301,8 @@ mod tests {
             ("text/html,application/xhtml+xml,*/*;q=0.8", false),
             ("", false),
         ] {
-            assert_eq!(wants_text(&headers("accept", &[accept])), is_text, "{accept}");
+            assert_eq!(prefers(&headers("accept", &[accept]), "text/plain"), is_text, "{accept}");
         }
-        assert!(!wants_text(&HeaderMap::new()));
+        assert!(!prefers(&HeaderMap::new(), "text/plain"));
     }
 }

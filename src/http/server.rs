@@ -18,14 +18,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::client_io::ClientIo;
+use super::client_io::{Client, ClientIo, PATIENCE};
+use super::problem::{Problem, ProblemType};
 use super::request_head::{self, MAX_HEADER_BYTES, MAX_URI_BYTES};
 use crate::safeguard::LIMITS;
 use crate::throttle::Throttle;
@@ -41,6 +41,15 @@ const RECEIVE_BUFFER_BYTES: u32 = 64 * 1024;
 /// answers a head beyond this with a bare 431.
 pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 
+/// How many clients beyond `max_connections` are told so, at the same time.
+pub(crate) const MAX_BEYOND: usize = 64;
+
+/// What they can call nevertheless: a busy instance must not look dead.
+const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// The time for handshakes that have begun, before the port closes.
+const LAST_HANDSHAKES: Duration = Duration::from_millis(20);
+
 /// The pause after the system failed to accept a connection: file descriptors or memory have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -50,7 +59,7 @@ pub struct ServerOptions {
     /// The time for a client to send the head of a request, which includes the time that the connection is idle;
     /// and to read 16 KiB of its answers, or the rest of them.
     pub header_timeout: Duration,
-    /// The most open connections; more wait to be accepted.
+    /// The most open connections. A few more get answers to probes, and else `too-many-connections`.
     pub max_connections: usize,
     /// The time for requests in flight after the stop.
     pub shutdown_grace: Duration,
@@ -74,8 +83,9 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes, then answers the requests that are in flight. Returns the number of
-/// connections that were cut off, because their requests took longer than the grace period.
+/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. Then whoever is connected, or has begun to connect, gets an answer to one more
+/// request; a client that does not send it, or does not read its answers, is cut off after a second. Returns the
+/// number of connections that were cut off because their requests took longer than the grace period.
 ///
 /// # Cancel safety
 /// Dropping the future closes every connection at once.
@@ -86,80 +96,151 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> usize {
     let mut stop = pin!(stop);
-    let graceful = GracefulShutdown::new();
-    let permits = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(options.header_timeout)
         .max_buf_size(if LIMITS.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
         // for answers this small, copying head and body together costs less than `writev`
         .writev(false);
     // `half_close` stays off: a client that sends no more is gone. hyper drops the handler, so that the order of
     // a disconnected buyer leaves the queue
-    let mut connections = JoinSet::new();
+    let (stopping, _) = watch::channel(false);
+    let mut server = Server {
+        http,
+        router: TowerToHyperService::new(router),
+        header_timeout: options.header_timeout,
+        room: Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS))),
+        stopping,
+        connections: JoinSet::new(),
+    };
+    let beyond = Arc::new(Semaphore::new(MAX_BEYOND));
+    let next = async || {
+        let place = Arc::clone(&beyond).acquire_owned().await;
+        (accept(&listener).await, place.ok())
+    };
     loop {
-        let (stream, permit) = tokio::select! {
+        tokio::select! {
             () = &mut stop => break,
             // removes the ended connections
-            Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits) => accepted,
-        };
-        // answers are small and complete: Nagle's algorithm would only delay them
-        let _ = stream.set_nodelay(true);
-        let router = TowerToHyperService::new(router.clone());
-        let service = service_fn(move |request| answer(&router, request));
-        let io = TokioIo::new(ClientIo::new(stream, options.header_timeout));
-        let connection = graceful.watch(http.serve_connection(io, service));
-        connections.spawn(async move {
-            // a broken connection is no fault of the service
-            if let Err(error) = connection.await {
-                tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
-            }
-            drop(permit);
-        });
+            Some(_) = server.connections.join_next() => {}
+            (stream, place) = next() => server.take(stream, place),
+        }
+    }
+    server.stopping.send_replace(true);
+    begin_no_handshake(&listener);
+    let until = Instant::now() + LAST_HANDSHAKES;
+    while let Ok(stream) = timeout_at(until, accept(&listener)).await {
+        server.take(stream, None);
     }
     drop(listener);
 
-    if timeout(options.shutdown_grace, graceful.shutdown()).await.is_ok() {
-        return 0;
-    }
+    let connections = &mut server.connections;
+    let all_end = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(options.shutdown_grace, all_end).await;
     while connections.try_join_next().is_some() {}
     connections.len()
 }
 
-/// Answers one request. For one that violates HTTP or is too large, the router gets the problem to answer with, and
-/// no handler sees it.
+/// What all connections have in common.
+struct Server {
+    http: http1::Builder,
+    router: TowerToHyperService<Router>,
+    header_timeout: Duration,
+    /// A permit for each of `max_connections`.
+    room: Arc<Semaphore>,
+    /// Whether each answer is the last one of its connection.
+    stopping: watch::Sender<bool>,
+    connections: JoinSet<()>,
+}
+
+impl Server {
+    /// Serves a client. If there is no room, it keeps its place beyond the limit.
+    fn take(&mut self, stream: TcpStream, beyond: Option<OwnedSemaphorePermit>) {
+        static FULL: Throttle = Throttle::new(Duration::from_secs(1));
+        let room = Arc::clone(&self.room).try_acquire_owned().ok();
+        let is_beyond = room.is_none();
+        let time = if is_beyond { PATIENCE.min(self.header_timeout) } else { self.header_timeout };
+        let place = room.or(beyond);
+        if is_beyond && let Some(suppressed) = FULL.pass() {
+            tracing::warn!(suppressed, "--max-connections are open: others get 503");
+        }
+        // answers are small and complete: Nagle's algorithm would only delay them
+        let _ = stream.set_nodelay(true);
+        let client = Arc::new(Client::new(self.stopping.subscribe()));
+        let io = TokioIo::new(ClientIo::new(stream, time, Arc::clone(&client)));
+        let (router, requester) = (self.router.clone(), Arc::clone(&client));
+        let service = service_fn(move |request| answer(&router, request, &requester, is_beyond));
+        let connection = self.http.header_read_timeout(time).serve_connection(io, service);
+        self.connections.spawn(async move {
+            tokio::select! {
+                biased;
+                // a broken connection is no fault of the service
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
+                },
+                () = client.stalls_a_stop() => tracing::debug!("the stop did not wait for a client"),
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Answers one request. For one that violates HTTP, is too large or has no room, the router gets the problem to answer
+/// with, and no handler sees it.
 fn answer(
     router: &TowerToHyperService<Router>,
     mut request: Request<Incoming>,
+    client: &Arc<Client>,
+    is_beyond: bool,
 ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
-    let is_chunked = request_head::is_chunked(request.headers());
-    let checked = request_head::check(&request);
+    let is_last = is_beyond || request_head::is_chunked(request.headers());
+    let mut checked = request_head::check(&request);
+    if is_beyond && !PROBES.contains(&request.uri().path()) {
+        let detail = "this instance has no room for another connection: use another one, or wait";
+        checked = Err(Problem::new(ProblemType::TOO_MANY_CONNECTIONS, detail));
+    }
     // at once, not when the future is first polled: by then hyper has looked for the next request
     request_head::detach_from_read_buffer(&mut request);
     if let Err(problem) = checked {
         request.extensions_mut().insert(problem);
     }
-    let answer = router.call(request);
+    let client = Arc::clone(client);
+    let answer = router.call(request.map(|body| client.sends(body)));
     async move {
         let mut answer = answer.await?;
-        if is_chunked {
+        if client.is_answered() || is_last {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(answer)
     }
 }
 
-/// The next connection, once there is room for one.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
+/// Lets no new connection begin, while those whose handshake has begun come through. Without this, some of them would be
+/// reset when the port closes.
+#[cfg(target_os = "linux")]
+fn begin_no_handshake(listener: &TcpListener) {
+    use socket2::{SockFilter, SockRef};
+    // in the language of packet filters (BPF)
+    let filter = [
+        // the flags of the TCP segment; of these, SYN and ACK
+        SockFilter::new(0x30, 0, 0, 13),
+        SockFilter::new(0x54, 0, 0, 0x12),
+        // SYN alone begins a handshake: keep no byte of it, and all of anything else
+        SockFilter::new(0x15, 0, 1, 0x02),
+        SockFilter::new(0x06, 0, 0, 0),
+        SockFilter::new(0x06, 0, 0, u32::MAX),
+    ];
+    let _ = SockRef::from(listener).attach_filter(&filter);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn begin_no_handshake(_listener: &TcpListener) {}
+
+/// The next connection.
+async fn accept(listener: &TcpListener) -> TcpStream {
     static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
-    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
     loop {
         match listener.accept().await {
-            Ok((stream, _peer)) => return (stream, permit),
+            Ok((stream, _peer)) => return stream,
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
                 if let Some(suppressed) = FAILURES.pass() {

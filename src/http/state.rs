@@ -1,8 +1,10 @@
 //! The state that the handlers share, and the interface for further routes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
+use axum::http::HeaderName;
 use axum::http::request::Parts;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +14,7 @@ use super::lock::MAX_READS;
 use super::probes::Readiness;
 use super::problem::Problem;
 use super::requests::Answers;
+use crate::inventory::Inventory;
 use crate::sale::Sale;
 use crate::secret::Secret;
 
@@ -25,6 +28,12 @@ pub struct AppState {
     /// Permits for reads of queues.
     pub(super) queue_reads: Arc<Semaphore>,
     pub(super) readiness: Readiness,
+    /// Whether the instance will stop soon.
+    pub(super) is_draining: AtomicBool,
+    /// The stock over a connection of its own: no order waits behind pages of a ledger.
+    pub(super) ledgers: Inventory,
+    /// The header in which the gateway names the buyer.
+    pub(super) user_header: Option<HeaderName>,
     /// Cancelled when the instance stops.
     pub(super) stop: CancellationToken,
 }
@@ -40,18 +49,32 @@ impl AppState {
     ) -> Self {
         Self {
             events: Events::new(sale.inventory(), watchers),
-            sale,
             answers: Arc::default(),
             admin_token,
             extension,
             queue_reads: Arc::new(Semaphore::new(MAX_READS)),
             readiness: Readiness::default(),
+            ledgers: sale.inventory().over_another_connection(),
+            user_header: None,
+            sale,
+            is_draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
         }
     }
 
-    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. The event
-    /// streams end, which they would not do by themselves.
+    /// The same, with the buyer named by a header that the gateway sets.
+    #[must_use]
+    pub fn with_user_header(mut self, name: Option<HeaderName>) -> Self {
+        self.user_header = name;
+        self
+    }
+
+    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere.
+    pub fn set_draining(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The event streams end, which they would not do by themselves.
     pub fn set_stopping(&self) {
         self.stop.cancel();
     }
@@ -63,7 +86,7 @@ pub trait Extension: Send + Sync + 'static {
     /// Its routes. Limits, unknown paths and panics are handled as for the routes of the service.
     fn routes(self: Arc<Self>) -> Router;
 
-    /// Whether this request may start a sale. It replaces the check of the admin token.
+    /// Whether this request may start a sale, or delete one. It replaces the check of the admin token.
     ///
     /// # Errors
     /// The request may not.

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
+use super::reduce::marked;
 use super::state::AppState;
 use super::{body, params, reply};
-use crate::inventory::{Inventory, Item, Stock};
-use crate::secret::Secret;
+use crate::inventory::{
+    Inventory, Item, NewSale, Replaces, SaleId, Started, Stock, Terms, Timestamp,
+};
 
 /// The state of an item, here and in the events.
 #[derive(Serialize)]
@@ -30,8 +33,14 @@ impl<'a> StockView<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewSale {
+struct SaleBody {
     stock: u64,
+    sale: Option<String>,
+    per_order: Option<u32>,
+    per_user: Option<u32>,
+    hold_seconds: Option<u32>,
+    starts_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
 }
 
 /// The state of an item.
@@ -41,39 +50,75 @@ pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<R
     Ok(reply::json(&StockView::of(&item, &stock)))
 }
 
-/// Starts a sale afresh.
+/// Starts a sale.
 pub(super) async fn start(
     State(app): State<Arc<AppState>>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
-    match &app.extension {
-        Some(extension) => extension.check_start(&head)?,
-        None => check_start(app.admin_token.as_ref(), &head.headers)?,
-    }
+    check_admin(&app, &head)?;
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
-    let sale = body::object(&content)
-        .filter(|sale: &NewSale| sale.stock <= Inventory::MAX_UNITS)
-        .ok_or_else(|| {
+    let bad = |detail: String| Problem::new(ProblemType::BAD_BODY, detail);
+    let SaleBody { stock, sale, per_order, per_user, hold_seconds, starts_at, ends_at } =
+        body::object(&content).filter(|sale: &SaleBody| sale.stock <= Inventory::MAX_UNITS).ok_or_else(|| {
             let most = Inventory::MAX_UNITS;
-            let detail = format!(
-                "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to {most}"
-            );
-            Problem::new(ProblemType::BAD_BODY, detail)
+            bad(format!(
+                "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to {most}; besides, it \
+                 may have sale, per_order, per_user, hold_seconds, starts_at and ends_at (2026-11-27T08:00:00Z)"
+            ))
         })?;
-    let stock = app.sale.start(&item, sale.stock).await?;
-    Ok(reply::json(&StockView::of(&item, &stock)))
+    let in_header = params::idempotency_key(&head.headers, ProblemType::BAD_SALE_ID)?;
+    if in_header.is_some() && sale.is_some() && in_header != sale {
+        return Err(bad("the Idempotency-Key and `sale` name two sales".to_owned()));
+    }
+    let id = in_header.or(sale).map(|id| params::sale_id(&id)).transpose()?;
+    let is_demo = app.extension.is_some();
+    let replaces = match replaced(&head.headers)? {
+        None if id.is_none() && is_demo => Replaces::Unconditionally,
+        None => Replaces::WithoutOrders,
+        Some(replaces) => replaces,
+    };
+    let per_order = per_order.or((!is_demo).then_some(1));
+    // the largest limit is none
+    let per_order = per_order.filter(|most| *most != Terms::MAX_LIMIT);
+    let terms = Terms { per_order, per_user, hold_seconds, starts_at, ends_at };
+    terms.check().map_err(|error| bad(error.to_owned()))?;
+    let is_named = id.is_some();
+    let id = id.unwrap_or_else(SaleId::random);
+    let new = NewSale { units: stock, id, is_named, terms, replaces };
+    let Started { stock, is_repeated } = app.sale.start(&item, new).await?;
+    Ok(marked(reply::json(&StockView::of(&item, &stock)), is_repeated))
 }
 
-/// Checks the headers of a request to start a sale, which deletes all orders of the one before. `token` is the
-/// admin token of this instance; without one, every start is refused.
+/// The sales that may be replaced, by the header `If-Match`, if there is one.
+fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
+    let mut ids = Vec::new();
+    for value in headers.get_all(header::IF_MATCH) {
+        for id in value.to_str().unwrap_or("?").split(',').map(str::trim) {
+            if id == "*" {
+                return Ok(Some(Replaces::Any));
+            }
+            ids.push(params::sale_id(id.trim_matches('"'))?);
+        }
+    }
+    Ok(Some(ids).filter(|ids| !ids.is_empty()).map(Replaces::AnyOf))
+}
+
+/// Checks a request to start a sale or to delete one: it needs the admin token of this instance, without which every such
+/// request is refused, and comes from no page of another site.
 ///
 /// # Errors
-/// `token-required` or `not-allowed`.
-fn check_start(token: Option<&Secret>, headers: &HeaderMap) -> Result<(), Problem> {
-    match token {
-        Some(token) if bearer(headers).is_some_and(|sent| token.matches(sent)) => Ok(()),
+/// `token-required`, `not-allowed` or `cross-site`.
+pub(super) fn check_admin(app: &AppState, head: &Parts) -> Result<(), Problem> {
+    if let Some(extension) = &app.extension {
+        extension.check_start(head)?;
+        return params::check_site(&head.headers);
+    }
+    match &app.admin_token {
+        Some(token) if bearer(&head.headers).is_some_and(|sent| token.matches(sent)) => {
+            params::check_site(&head.headers)
+        }
         Some(_) => Err(Problem::new(
             ProblemType::TOKEN_REQUIRED,
             "send the admin token of this instance as `Authorization: Bearer <token>`",

@@ -56,6 +56,14 @@ pub enum InventoryError {
     /// The item has no stock.
     #[error("there is no stock of this item")]
     UnknownItem,
+    /// A sale is not started or deleted, or its ledger is not read, because of the sale that runs or those that were kept.
+    #[error("refused: {refusal:?}")]
+    SaleRefused {
+        /// Why.
+        refusal: Refusal,
+        /// The id of the running sale, if there is one.
+        running: Option<String>,
+    },
     /// The item's keys hold what the service does not write.
     #[error("the item's data is damaged: {what}")]
     Damaged {
@@ -97,6 +105,45 @@ pub enum InventoryError {
         /// The server's words.
         source: RedisError,
     },
+}
+
+/// Why a sale is not started or deleted, or its ledger is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The sale of this id runs, and has other terms.
+    Conflict,
+    /// The sale of this id was replaced; or a position in a ledger is of another sale, or behind its end.
+    Replaced,
+    /// Another sale with orders runs.
+    Running,
+    /// Another sale runs than the one that may be replaced.
+    Mismatch,
+    /// There is no room for another sale that was replaced.
+    TooMany,
+    /// No sale of this id was kept.
+    Unknown,
+    /// The sale to be deleted runs.
+    NotReplaced,
+}
+
+impl Refusal {
+    /// All, with the word for each in the answer of a script, which is the type of the problem as well.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Conflict, "sale-conflict"),
+        (Self::Replaced, "sale-replaced"),
+        (Self::Running, "sale-running"),
+        (Self::Mismatch, "sale-mismatch"),
+        (Self::TooMany, "too-many-sales"),
+        (Self::Unknown, "unknown-sale"),
+        (Self::NotReplaced, "not-replaced"),
+    ];
+
+    /// The error of a script's answer with this word.
+    pub(super) fn error(word: &str, running: String) -> Option<InventoryError> {
+        let (refusal, _) = Self::ALL.into_iter().find(|(_, own)| *own == word)?;
+        let running = Some(running).filter(|running| !running.is_empty());
+        Some(InventoryError::SaleRefused { refusal, running })
+    }
 }
 
 impl InventoryError {

@@ -59,9 +59,9 @@ pub struct Keys {
     pub lucky: String,
     /// Units that the sale began with; a whole number.
     pub initial: String,
-    /// A hash from the id of each accepted order to its record.
+    /// A hash from the [key](super::Order::key) of each accepted order to its record.
     pub orders: String,
-    /// A list of the ids of the accepted orders, in the order of acceptance.
+    /// A list of the keys of the accepted orders, and of what became of their holds, in the order in which it happened.
     pub ledger: String,
     /// The largest token that was accepted.
     pub fence: String,
@@ -69,6 +69,17 @@ pub struct Keys {
     pub sale: String,
     /// What an instance missed in the store. While this key exists, nothing of the item is sold.
     pub rollback_detected: String,
+    /// What the sale allows, and its id: JSON.
+    pub terms: String,
+    /// A hash from the key of an order whose hold was ended to the entry of the ledger about that.
+    pub changes: String,
+    /// A sorted set of the orders with an open hold, by its end.
+    pub holds: String,
+    /// A hash from each user to the units that they have, in a sale with a limit.
+    pub buyers: String,
+    /// A hash from the id of each sale that was replaced to what is known of it. Its orders and its ledger are in keys with
+    /// `@` and its id behind the name.
+    pub sales: String,
 }
 
 impl Keys {
@@ -87,13 +98,34 @@ impl Keys {
             fence: key("fence"),
             sale: key("sale"),
             rollback_detected: key("doubt"),
+            terms: key("terms"),
+            changes: key("changes"),
+            holds: key("holds"),
+            buyers: key("buyers"),
+            sales: key("sales"),
         }
     }
 
     /// All keys, as the script expects them.
-    pub(super) fn all(&self) -> [&str; 8] {
-        let Self { stock, lucky, initial, orders, ledger, fence, sale, rollback_detected } = self;
-        [stock, lucky, initial, orders, ledger, fence, sale, rollback_detected]
+    pub(super) fn all(&self) -> [&str; 13] {
+        let Self { stock, lucky, initial, orders, ledger, fence, sale, rollback_detected, .. } =
+            self;
+        let Self { terms, changes, holds, buyers, sales, .. } = self;
+        [
+            stock,
+            lucky,
+            initial,
+            orders,
+            ledger,
+            fence,
+            sale,
+            rollback_detected,
+            terms,
+            changes,
+            holds,
+            buyers,
+            sales,
+        ]
     }
 }
 
@@ -104,7 +136,10 @@ mod tests {
     /// Goal: the names of the keys, which operators use, stay.
     #[test]
     fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
-        let all = ["stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt"];
+        let all = [
+            "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms",
+            "changes", "holds", "buyers", "sales",
+        ];
         assert_eq!(Keys::of(&Item::DEFAULT).all(), all);
         let named: Item = "tea-pot".parse().expect("a valid item name");
         assert_eq!(Keys::of(&named).all(), all.map(|key| format!("{key}:{{tea-pot}}")));

@@ -1,10 +1,14 @@
 //! One buyer's attempt, and its outcome.
 
+use std::num::ParseIntError;
+use std::time::Duration;
+
 use fenced_lock::Token;
 use serde::{Serialize, Serializer};
 
 use super::Item;
-use super::stock::{parse_token, token_record};
+use super::stock::parse_token;
+use super::terms::Timestamp;
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -15,7 +19,7 @@ pub struct OrderId(Box<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Quantity(u32);
 
-/// The buyer, which is only recorded: at most 128 bytes without control characters, or empty.
+/// The buyer: at most 128 bytes without control characters, or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct User(Box<str>);
 
@@ -80,37 +84,110 @@ impl User {
     }
 }
 
-/// One buyer's attempt to take some units of an item.
+/// What is asked of an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Action {
+    /// To take its units, for good or for the time of a hold.
+    #[default]
+    Reserve,
+    /// To end its hold: the units are sold.
+    Confirm,
+    /// To end its hold: the units are on sale again.
+    Cancel,
+    /// To end the holds of all orders whose time is over; it concerns no order.
+    Expire,
+}
+
+/// One buyer's attempt to take some units of an item, or to confirm or cancel it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Makes retries safe: a known id gets its first answer again.
+    /// Makes retries safe: a known id gets its first answer again. Two users can have equal ids.
     pub id: OrderId,
     /// The item.
     pub item: Item,
-    /// The number of units.
+    /// The number of units, where they are taken.
     pub quantity: Quantity,
     /// The buyer.
     pub user: User,
+    /// What is asked of it.
+    pub action: Action,
 }
 
-/// An accepted order as the ledger records it, and as `GET /orders` shows it.
+impl Order {
+    /// The order of this id and user under which the store records it.
+    pub fn key(&self) -> String {
+        order_key(&self.id, &self.user)
+    }
+
+    /// What asks to end the holds of `item` that are due.
+    pub(crate) fn expiring(item: Item) -> Self {
+        let (quantity, action) = (Quantity::ONE, Action::Expire);
+        Self { id: OrderId("-".into()), item, quantity, user: User::default(), action }
+    }
+}
+
+/// The name of an order in the store: its id, behind the user and a tab where there is one.
+pub(super) fn order_key(id: &OrderId, user: &User) -> String {
+    match user.as_str() {
+        "" => id.as_str().to_owned(),
+        user => format!("{user}\t{}", id.as_str()),
+    }
+}
+
+/// What happened to an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Event {
+    /// It was accepted. Without a hold it is final.
+    Reserved,
+    /// Its hold was confirmed: it is final.
+    Confirmed,
+    /// It was given back.
+    Cancelled,
+    /// Its hold ended by itself.
+    Expired,
+}
+
+impl Event {
+    /// Its name.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Confirmed => "confirmed",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// An entry of the ledger: an accepted order, or what became of its hold. `GET /orders` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     /// Its place in the ledger, from 1; 0 if it is in none.
     pub position: u64,
+    /// What happened. Of an order that was looked up: the latest that happened to it.
+    pub event: Event,
     /// The order's id.
     pub order: OrderId,
-    /// The units taken.
+    /// Its units.
     pub quantity: Quantity,
     /// The buyer.
     pub user: User,
     /// The stock that was left after it.
     pub remaining: u64,
-    /// The instance that accepted it.
+    /// The instance that wrote it.
     pub instance: String,
-    /// The token under which it was accepted; `None` without a lock.
+    /// The token under which it was written; `None` without a lock.
     #[serde(serialize_with = "revision")]
     pub token: Option<Token>,
+    /// When, by Redis' clock; `None` in a record of an earlier version.
+    pub time: Option<Timestamp>,
+    /// When the hold of a reserved order ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_until: Option<Timestamp>,
+    /// Of an order that was looked up: when its hold was confirmed, cancelled or ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Timestamp>,
 }
 
 #[allow(clippy::ref_option, reason = "the signature that serde asks for")]
@@ -124,41 +201,116 @@ impl Accepted {
         self.quantity == order.quantity && self.user == order.user
     }
 
-    /// Parses the record of the order with this id.
-    pub fn from_record(order: &str, record: &str) -> Option<Self> {
-        let mut fields = record.splitn(6, '\t');
-        let position = fields.next()?.parse().ok()?;
-        let quantity = Quantity::new(fields.next()?.parse().ok()?).ok()?;
-        let remaining = fields.next()?.parse().ok()?;
-        let token = match fields.next()? {
-            "" => None,
-            text => Some(parse_token(text)?),
+    /// Parses the record of the order with this key.
+    pub fn from_record(key: &str, record: &str) -> Option<Self> {
+        let fields: Vec<&str> = record.split('\t').collect();
+        let (common, time, hold_until, user) = match fields[..] {
+            ["2", position, quantity, remaining, token, instance, time, hold_until, user] => {
+                ([position, quantity, remaining, token, instance], time, hold_until, user)
+            }
+            // written by an earlier version
+            [position, quantity, remaining, token, instance, user] => {
+                ([position, quantity, remaining, token, instance], "", "", user)
+            }
+            _ => return None,
         };
-        let instance = fields.next()?.to_owned();
-        let user = User::new(fields.next()?).ok()?;
-        let order = OrderId::new(order).ok()?;
-        Some(Self { position, order, quantity, user, remaining, instance, token })
+        let accepted = Self::parse(Event::Reserved, common, key)?;
+        let user = User::new(user).ok()?;
+        let (time, hold_until) = (time_in(time).ok()?, time_in(hold_until).ok()?);
+        Some(Self { user, time, hold_until, ..accepted })
     }
 
-    /// The order's record, as the script writes it: position, quantity, remaining, token, instance and user, with
-    /// tabs between them.
-    pub fn record(&self) -> String {
-        let Self { position, quantity, user, remaining, instance, token, .. } = self;
-        let token = token.map(token_record).unwrap_or_default();
-        let (quantity, user) = (quantity.get(), user.as_str());
-        format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}\t{user}")
+    /// Parses what became of a hold, as the ledger has it.
+    pub(super) fn from_change(entry: &str) -> Option<Self> {
+        let fields: Vec<&str> = entry.strip_prefix('\n')?.splitn(8, '\t').collect();
+        let [kind, position, time, quantity, remaining, token, instance, key] = fields[..] else {
+            return None;
+        };
+        let ends = [Event::Confirmed, Event::Cancelled, Event::Expired];
+        let event = ends.into_iter().find(|event| event.word() == kind)?;
+        let common = [position, quantity, remaining, token, instance];
+        Some(Self { time: time_in(time).ok()?, ..Self::parse(event, common, key)? })
     }
+
+    /// The fields that all entries have.
+    fn parse(event: Event, common: [&str; 5], key: &str) -> Option<Self> {
+        let [position, quantity, remaining, token, instance] = common;
+        let (user, id) = key.rsplit_once('\t').unwrap_or(("", key));
+        Some(Self {
+            position: position.parse().ok()?,
+            event,
+            order: OrderId::new(id).ok()?,
+            quantity: Quantity::new(quantity.parse().ok()?).ok()?,
+            user: User::new(user).ok()?,
+            remaining: remaining.parse().ok()?,
+            instance: instance.to_owned(),
+            token: if token.is_empty() { None } else { Some(parse_token(token)?) },
+            time: None,
+            hold_until: None,
+            changed: None,
+        })
+    }
+}
+
+/// The time of a field, which may be empty.
+fn time_in(field: &str) -> Result<Option<Timestamp>, ParseIntError> {
+    let field = Some(field).filter(|field| !field.is_empty());
+    field.map(|micros| micros.parse().map(Timestamp)).transpose()
 }
 
 /// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was accepted, now or when it was first sent.
+    /// It was accepted now.
     Reserved(Accepted),
-    /// Fewer units are left than it asks for. Nothing is recorded: a retry with the same id is a new attempt.
+    /// It was accepted when it was first sent, and stands. Also the confirmation of an order without a hold.
+    Repeated(Accepted),
+    /// Its hold was confirmed or cancelled.
+    Changed {
+        /// What happened to it.
+        change: Accepted,
+        /// Whether that had been done before.
+        is_repeated: bool,
+    },
+    /// It was accepted, and cancelled or expired then.
+    Over {
+        /// Which of both.
+        event: Event,
+        /// When.
+        time: Timestamp,
+    },
+    /// It is final, and cannot be cancelled.
+    Final,
+    /// There is no such order to confirm or cancel.
+    Unknown,
+    /// Fewer units are left than it asks for. Nothing is recorded: a retry with the same id is a new attempt. So are the
+    /// refusals below.
     SoldOut {
         /// The units left.
         remaining: u64,
+    },
+    /// It asks for more than an order may have, or than its user may have.
+    LimitReached {
+        /// Whether the limit is that of each user.
+        is_per_user: bool,
+        /// The limit.
+        limit: u64,
+        /// The units that the user has, if the sale counts them.
+        has: u64,
+    },
+    /// The sale limits the units of each user, and the order has none.
+    UserRequired,
+    /// The sale begins at this time.
+    NotStarted {
+        /// When.
+        at: Timestamp,
+        /// How long until then, by Redis' clock.
+        within: Duration,
+    },
+    /// The sale has ended.
+    SaleEnded {
+        /// When.
+        at: Timestamp,
     },
     /// Its id belongs to an order with another quantity or user.
     Conflict,
@@ -167,4 +319,16 @@ pub enum Outcome {
         /// Which key, and what is wrong with it.
         what: String,
     },
+}
+
+impl Outcome {
+    /// The same to a buyer who did not send it twice.
+    #[must_use]
+    pub(crate) fn into_first(self) -> Self {
+        match self {
+            Self::Repeated(accepted) => Self::Reserved(accepted),
+            Self::Changed { change, .. } => Self::Changed { change, is_repeated: false },
+            other => other,
+        }
+    }
 }

@@ -11,10 +11,15 @@ use tokio::time::timeout;
 
 use super::connection::Answers;
 use super::error::Effect;
+use super::order::order_key;
 use super::script::{Call, Script};
 use super::stock::{began, parse_number, parse_token};
-use super::watermark::Watermark;
-use super::{Accepted, Inventory, InventoryError, Item, Keys, OrderId, Stock};
+use super::terms::StoredTerms;
+use super::watermark::{Acknowledged, Watermark};
+use super::{
+    Accepted, Inventory, InventoryError, Item, Keys, OrderId, Refusal, SaleId, Stock, Terms,
+    Timestamp, User,
+};
 
 /// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
@@ -39,24 +44,43 @@ macro_rules! reader {
     };
 }
 
-/// One page of the ledger, ids and records, at one moment: no start of a sale can come between.
+/// One page of a ledger, entries and records, at one moment: no start of a sale can come between.
 static LEDGER: LazyLock<Script> = reader!(
-    "if lost or not stock then return lost or false end
-    local ids = redis.call('LRANGE', LEDGER, ARGV[5], ARGV[6])
-    return {ids, #ids > 0 and redis.call('HMGET', ORDERS, unpack(ids)) or {}}"
+    "if lost then return lost end
+    local first, last, wanted, expected = tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
+    local running = stock and id_of(terms, sale)
+    local id, suffix = running or '', ''
+    if wanted ~= '' and wanted ~= id then
+      if not redis.call('HGET', SALES, wanted) then return {'unknown-sale', id, {}, {}} end
+      id, suffix = wanted, '@' .. wanted
+    elseif not stock then
+      return false
+    end
+    local ledger, orders = LEDGER .. suffix, ORDERS .. suffix
+    if expected ~= '' and expected ~= id or first > redis.call('LLEN', ledger) then
+      return {'sale-replaced', running or '', {}, {}}
+    end
+    local entries = redis.call('LRANGE', ledger, first, last)
+    return {'ok', id, entries, #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}}"
 );
 
-/// The stock and the records of some orders, at one moment.
-static STOCK_AND_ORDERS: LazyLock<Script> = reader!(
-    "return lost or {
-        stock, sale and beginning(sale) and sale or false, fence,
-        redis.call('HMGET', ORDERS, unpack(ARGV, 5))}"
+/// The stock and what became of some orders, at one moment.
+static LOOKUP: LazyLock<Script> = reader!(
+    "if lost then return lost end
+    local keys, hold = {unpack(ARGV, 5)}, terms.hold_seconds
+    return {
+        {stock, sale and beginning(sale) and sale or false, fence, id_of(terms, sale) or ''},
+        {hold and 1 or 0, hold and #due(1) > 0 and 1 or 0, terms.per_order or 0,
+         records_of(keys, terms_text), hold and redis.call('HMGET', CHANGES, unpack(keys)) or {}}}"
 );
+
+/// The sale that runs and those that it replaced.
+static SALES: LazyLock<Script> = reader!("return lost or {state(), redis.call('HVALS', SALES)}");
 
 /// What an operator inspects: all that there is, also after a roll-back.
 static INSPECT: LazyLock<Script> = reader!(
-    "local id = redis.call('LINDEX', LEDGER, -1)
-    return {state(), rollback_detected, id, id and redis.call('HGET', ORDERS, id)}"
+    "local entry = redis.call('LINDEX', LEDGER, -1)
+    return {state(), rollback_detected, entry, entry and redis.call('HGET', ORDERS, entry)}"
 );
 
 /// All that the store has of an item, also after a roll-back.
@@ -64,7 +88,7 @@ static INSPECT: LazyLock<Script> = reader!(
 pub struct Inspection {
     /// The state; nothing if there is no stock.
     pub stock: Option<Stock>,
-    /// The latest order in the ledger.
+    /// The latest entry of the ledger.
     pub latest: Option<Accepted>,
     /// What an instance missed in the store, if the sale is stopped for it.
     pub rollback_detected: Option<String>,
@@ -101,10 +125,10 @@ static POLL: LazyLock<Script> = reader!(
 /// How far a ledger was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The position of the last order that was read.
+    /// The position of the last entry that was read.
     pub position: u64,
-    /// The order there; `None` at position 0.
-    pub order: Option<OrderId>,
+    /// The entry there; `None` at position 0.
+    pub entry: Option<String>,
 }
 
 /// The state of a sale at one moment, and what is new in its ledger.
@@ -117,8 +141,60 @@ pub struct SaleUpdate {
     pub is_same_ledger: bool,
     /// How many orders of the ledger each of `orders` stands for: 1 if none is left out.
     pub step: u64,
-    /// The new orders, in the order of acceptance: every `step`th up to the newest.
-    pub orders: Vec<Accepted>,
+    /// The new entries, as they came: every `step`th up to the newest.
+    pub entries: Vec<Accepted>,
+    /// The newest of them, for the next cursor.
+    pub newest: Option<String>,
+}
+
+/// Where to read on in a ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerPosition {
+    /// The sale of the ledger; `None`: the one that runs.
+    pub sale: Option<SaleId>,
+    /// The sale that the position is of, if that is known.
+    pub of: Option<SaleId>,
+    /// How many entries were read; 0: none.
+    pub after: u64,
+}
+
+impl From<u64> for LedgerPosition {
+    fn from(after: u64) -> Self {
+        Self { after, ..Self::default() }
+    }
+}
+
+/// Some entries of a ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerPage {
+    /// The id of the sale; empty for a stock set by hand before its first order.
+    pub sale: String,
+    /// The entries, as they came.
+    pub entries: Vec<Accepted>,
+}
+
+/// What was found of some orders, at one moment.
+#[derive(Debug)]
+pub struct Lookup {
+    /// The units not yet sold.
+    pub stock: i64,
+    /// The id of the sale.
+    pub sale: String,
+    /// Whether holds are due: a batch brings their units back.
+    pub is_due: bool,
+    /// The most units of one order.
+    pub per_order: Option<u32>,
+    /// For each key its accepted order, if any, with what became of it. A damaged record concerns its order alone.
+    pub orders: Vec<Result<Option<Accepted>, InventoryError>>,
+}
+
+/// The sales of an item.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sales {
+    /// The one that runs.
+    pub running: Option<Stock>,
+    /// What is known of those that were replaced, oldest first: id, times, the numbers at the end, terms.
+    pub kept: Vec<serde_json::Value>,
 }
 
 impl Inventory {
@@ -143,13 +219,13 @@ impl Inventory {
         let keys = Keys::of(item);
         let call = Call::read(&INSPECT, item, &Watermark::default());
         let answer = call.send(&self.shards, None).await?;
-        let (found, rollback_detected, id, record): (
+        let (found, rollback_detected, entry, record): (
             State,
             Option<Text>,
             Option<Text>,
             Option<Text>,
         ) = content(answer)?;
-        let latest = id.map(|id| accepted(&keys, &id.0, record)).transpose()?;
+        let latest = entry.map(|entry| accepted(&keys, &entry.0, record.as_ref())).transpose()?;
         let rollback_detected = rollback_detected.map(|text| text.0);
         Ok(Inspection { stock: state(&keys, found)?, latest, rollback_detected })
     }
@@ -168,30 +244,36 @@ impl Inventory {
         number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)
     }
 
-    /// Up to `limit` orders of the ledger behind position `after` (0: from the first), in the order
-    /// of acceptance. At least one and at most [`MAX_PAGE`](Self::MAX_PAGE), whatever the limit; fewer than asked for
-    /// only at the end.
+    /// Up to `limit` entries of a ledger behind a position, as they came. At least one and at most
+    /// [`MAX_PAGE`](Self::MAX_PAGE), whatever the limit; fewer than asked for only at the end.
     ///
     /// # Errors
-    /// See [`InventoryError`].
+    /// See [`InventoryError`]; [`InventoryError::SaleRefused`] for a position of another sale or behind the end.
     pub async fn ledger(
         &self,
         item: &Item,
-        after: u64,
+        from: impl Into<LedgerPosition>,
         limit: u32,
-    ) -> Result<Vec<Accepted>, InventoryError> {
+    ) -> Result<LedgerPage, InventoryError> {
+        type Page = (String, String, Vec<Text>, Vec<Option<Text>>);
         let keys = Keys::of(item);
+        let LedgerPosition { sale, of, after } = from.into();
         let limit = limit.clamp(1, Self::MAX_PAGE);
         // no ledger is longer, and Redis would refuse some larger numbers
         let first = after.min(u64::from(u32::MAX));
         let last = first + u64::from(limit) - 1;
-        let call = Call::read(&LEDGER, item, &self.watermarks.of(item)).arg(first).arg(last);
-        let page: Option<(Vec<Text>, Vec<Option<Text>>)> = self.read(call).await?;
-        let (ids, records) = page.ok_or(InventoryError::UnknownItem)?;
-        ids.iter().zip(records).map(|(id, record)| accepted(&keys, &id.0, record)).collect()
+        let text = |id: Option<SaleId>| id.map(|id| id.as_str().to_owned()).unwrap_or_default();
+        let call = Call::read(&LEDGER, item, &self.watermarks.of(item));
+        let call = call.arg(first).arg(last).arg(text(sale)).arg(text(of));
+        let page: Option<Page> = self.read(call).await?;
+        let (status, sale, entries, records) = page.ok_or(InventoryError::UnknownItem)?;
+        if let Some(refused) = Refusal::error(&status, sale.clone()) {
+            return Err(refused);
+        }
+        Ok(LedgerPage { sale, entries: all(&keys, &entries, records)? })
     }
 
-    /// The accepted order of this id, if there is one.
+    /// The accepted order of this id and user, if there is one, with what became of it, and the id of the sale.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -199,37 +281,57 @@ impl Inventory {
         &self,
         item: &Item,
         id: &OrderId,
-    ) -> Result<Option<Accepted>, InventoryError> {
-        let (_, mut orders) = self.stock_and_orders(item, std::slice::from_ref(id)).await?;
-        orders.pop().transpose().map(Option::flatten)
+        user: &User,
+    ) -> Result<(String, Option<Accepted>), InventoryError> {
+        let mut found = self.look_up(item, &[order_key(id, user)]).await?;
+        let order = found.orders.pop().transpose()?.flatten();
+        Ok((found.sale, order))
     }
 
-    /// The units of `item` not yet sold, and for each of these ids, at most [`MAX_BATCH`](Self::MAX_BATCH), its
-    /// accepted order, if any, at one moment. A damaged record concerns its order alone.
+    /// The units of `item` not yet sold, and for each of these [keys](super::Order::key), at least one and at most
+    /// [`MAX_BATCH`](Self::MAX_BATCH), its accepted order, if any, at one moment.
     ///
     /// # Errors
     /// See [`available`](Self::available).
-    pub async fn stock_and_orders(
-        &self,
-        item: &Item,
-        ids: &[OrderId],
-    ) -> Result<(i64, Vec<Result<Option<Accepted>, InventoryError>>), InventoryError> {
-        type Found = (Option<Text>, Option<Text>, Option<Text>, Vec<Option<Text>>);
-        let keys = Keys::of(item);
+    pub async fn look_up(&self, item: &Item, keys: &[String]) -> Result<Lookup, InventoryError> {
+        type Found = (
+            (Option<Text>, Option<Text>, Option<Text>, Text),
+            (bool, bool, u32, Vec<Option<Text>>, Vec<Option<Text>>),
+        );
         let sent = self.watermarks.of(item);
-        let mut call = Call::read(&STOCK_AND_ORDERS, item, &sent);
-        for id in ids {
-            call = call.arg(id.as_str());
-        }
-        let (stock, sale, fence, records): Found = self.read(call).await?;
-        let stock = number(&keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
+        let found = self.read(Call::read(&LOOKUP, item, &sent).arg(keys)).await?;
+        let ((stock, sale, fence, id), (has_holds, is_due, per_order, records, changes)): Found =
+            found;
+        let all_keys = Keys::of(item);
+        let stock = number(&all_keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
-        let order = |(id, record): (&OrderId, Option<Text>)| {
-            record.map(|record| accepted(&keys, id.as_str(), Some(record))).transpose()
-        };
-        let orders: Vec<_> = ids.iter().zip(records).map(order).collect();
-        let found = orders.iter().filter_map(|order| order.as_ref().ok()?.as_ref());
-        let latest = found.max_by_key(|accepted| accepted.position);
+        self.watermarks.note_holds(item, has_holds);
+        let mut latest: Option<Acknowledged> = None;
+        let mut changes = changes.into_iter();
+        let mut orders = Vec::with_capacity(keys.len());
+        for (key, record) in keys.iter().zip(records) {
+            let change = changes.next().flatten();
+            let Some(record) = record else {
+                orders.push(Ok(None));
+                continue;
+            };
+            let change = change.and_then(|entry| Accepted::from_change(&entry.0).zip(Some(entry)));
+            let found = accepted(&all_keys, key, Some(&record)).map(|mut order| {
+                let (position, entry) = match &change {
+                    Some((change, entry)) => {
+                        (order.event, order.changed) = (change.event, change.time);
+                        (change.position, entry)
+                    }
+                    None => (order.position, &record),
+                };
+                if latest.as_ref().is_none_or(|latest| latest.position < position) {
+                    let (key, entry) = (key.clone(), entry.0.clone());
+                    latest = Some(Acknowledged { position, key, entry });
+                }
+                Some(order)
+            });
+            orders.push(found);
+        }
         // showing an order that may not have reached the replicas does not acknowledge it
         if latest.is_some()
             && self.replicas().is_none()
@@ -238,10 +340,37 @@ impl Inventory {
             let fence = fence.and_then(|fence| parse_token(&fence.0));
             self.watermarks.raise(item, &sent, fence, &sale, latest);
         }
-        Ok((stock, orders))
+        let per_order = Some(per_order).filter(|most| *most > 0);
+        Ok(Lookup { stock, sale: id.0, is_due, per_order, orders })
     }
 
-    /// The state of `item`, and at most `most` orders behind `cursor`, or the last ones without a cursor. One
+    /// The sale of `item` that runs, and those that were replaced.
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn sales(&self, item: &Item) -> Result<Sales, InventoryError> {
+        let keys = Keys::of(item);
+        let call = Call::read(&SALES, item, &self.watermarks.of(item));
+        let (found, kept): (State, Vec<Text>) = self.read(call).await?;
+        let parse = |text: Text| {
+            let mut sale: serde_json::Value = serde_json::from_str(&text.0).ok()?;
+            for time in ["began", "ended"] {
+                sale[time] = Timestamp(sale[time].as_u64()?).to_string().into();
+            }
+            Some(sale)
+        };
+        let kept: Option<Vec<_>> = kept.into_iter().map(parse).collect();
+        let mut kept = kept.ok_or_else(|| damaged(format!("{} is not JSON", keys.sales)))?;
+        kept.sort_by_key(|sale| sale["ended"].to_string());
+        Ok(Sales { running: state(&keys, found)?, kept })
+    }
+
+    /// The known items with holds, as far as they were seen here.
+    pub fn items_with_holds(&self) -> Vec<Item> {
+        self.watermarks.with_holds()
+    }
+
+    /// The state of `item`, and at most `most` entries behind `cursor`, or the last ones without a cursor. One
     /// command of bounded cost, for those who watch. `most` is at most [`MAX_PAGE`](Self::MAX_PAGE).
     ///
     /// # Errors
@@ -256,15 +385,17 @@ impl Inventory {
         let keys = Keys::of(item);
         let most = most.min(Self::MAX_PAGE);
         let after = cursor.map_or(-1, |f| i64::try_from(f.position).unwrap_or(i64::MAX));
-        let last = cursor.and_then(|f| f.order.as_ref()).map_or("", OrderId::as_str);
+        let last = cursor.and_then(|f| f.entry.as_deref()).unwrap_or_default();
         let call = Call::read(&POLL, item, &self.watermarks.of(item));
         let call = call.arg(after).arg(most).arg(last);
-        let (found, is_same_ledger, step, ids, records): Found = self.read(call).await?;
+        let (found, is_same_ledger, step, mut texts, records): Found = self.read(call).await?;
         let stock = state(&keys, found)?;
-        self.levels.note(item, stock.map(|stock| (stock.stock, stock.lucky)));
+        self.levels.note(item, stock.as_ref().map(|stock| (stock.stock, stock.lucky)));
         let stock = stock.ok_or(InventoryError::UnknownItem)?;
-        let orders = ids.iter().zip(records).map(|(id, record)| accepted(&keys, &id.0, record));
-        Ok(SaleUpdate { stock, is_same_ledger, step, orders: orders.collect::<Result<_, _>>()? })
+        self.watermarks.note_holds(item, stock.terms.hold_seconds.is_some());
+        let entries = all(&keys, &texts, records)?;
+        let newest = texts.pop().map(|text| text.0);
+        Ok(SaleUpdate { stock, is_same_ledger, step, entries, newest })
     }
 
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
@@ -348,8 +479,12 @@ impl FromRedisValue for Text {
     }
 }
 
-/// Stock, lucky, initial, fence, length of the ledger and name of the sale, unparsed.
-type State = (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>);
+/// Stock, lucky, initial, fence, length of the ledger and name of the sale, unparsed; the numbers of orders and of open
+/// holds, and the terms.
+type State = (
+    (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>),
+    (u64, u64, Option<Text>),
+);
 
 /// What a command that only reads answered.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {
@@ -357,7 +492,7 @@ fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError>
 }
 
 fn state(keys: &Keys, found: State) -> Result<Option<Stock>, InventoryError> {
-    let (stock, lucky, initial, fence, orders, sale) = found;
+    let ((stock, lucky, initial, fence, entries, name), (orders, held, terms)) = found;
     let Some(stock) = number(&keys.stock, stock)? else { return Ok(None) };
     let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
     let too_large = || damaged(format!("{} and {} are too large", keys.stock, keys.lucky));
@@ -367,8 +502,14 @@ fn state(keys: &Keys, found: State) -> Result<Option<Stock>, InventoryError> {
     };
     let no_fence = || damaged(format!("{} is not a cluster and a revision", keys.fence));
     let fence = fence.map(|text| parse_token(&text.0).ok_or_else(no_fence)).transpose()?;
-    let sale = sale.and_then(|name| began(&name.0));
-    Ok(Some(Stock { stock, lucky, initial, fence, orders, sale }))
+    let sale = name.and_then(|name| began(&name.0));
+    let no_terms = |_| damaged(format!("{} is not JSON", keys.terms));
+    let stored = terms.map(|terms| serde_json::from_str::<StoredTerms>(&terms.0).map_err(no_terms));
+    let (id, terms) = match stored.transpose()? {
+        Some(StoredTerms { id, terms, .. }) => (Some(id), terms),
+        None => (sale.map(|began| began.to_string()), Terms::default()),
+    };
+    Ok(Some(Stock { stock, lucky, initial, fence, orders, entries, held, id, terms, sale }))
 }
 
 fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
@@ -376,9 +517,22 @@ fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError>
     value.map(|text| parse_number(&text.0).ok_or_else(no_number)).transpose()
 }
 
-fn accepted(keys: &Keys, id: &str, record: Option<Text>) -> Result<Accepted, InventoryError> {
-    let accepted = record.and_then(|record| Accepted::from_record(id, &record.0));
-    accepted.ok_or_else(|| damaged(format!("{} has no order under {id}", keys.orders)))
+/// An entry of the ledger; an order has a record.
+fn accepted(keys: &Keys, entry: &str, record: Option<&Text>) -> Result<Accepted, InventoryError> {
+    let accepted = match record {
+        Some(record) => Accepted::from_record(entry, &record.0),
+        None => Accepted::from_change(entry),
+    };
+    accepted.ok_or_else(|| damaged(format!("{} has no order under {entry:?}", keys.orders)))
+}
+
+fn all(
+    keys: &Keys,
+    entries: &[Text],
+    records: Vec<Option<Text>>,
+) -> Result<Vec<Accepted>, InventoryError> {
+    let pairs = entries.iter().zip(records);
+    pairs.map(|(entry, record)| accepted(keys, &entry.0, record.as_ref())).collect()
 }
 
 fn damaged(what: String) -> InventoryError {

@@ -8,60 +8,82 @@
 -- fails or the server is a replica, so that nothing is half written. For the same reason everything is
 -- validated before the first write.
 --
--- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt
--- ARGV  1 to 4 the watermark (see watermark.lua; only reduce and probe compare it)
---       5 operation: reduce, probe (whether reduce would work; writes nothing), start, recover-cluster,
+-- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt, terms, changes, holds, buyers, sales
+-- ARGV  1 to 4 the watermark (see watermark.lua; start compares it only if that sale runs already)
+--       5 operation: reduce, probe (whether reduce would work; writes nothing), start, forget, recover-cluster,
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked
---       start:  7 units
+--       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 the ids that it may replace, with spaces around each; or
+--               *: any; !: any, and its orders are kept only if it has a name; empty: one without orders
+--       forget: 7 id of the sale
 --       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
---       covers all that it read; 8 instance, then for each order its id, quantity and user
+--       covers all that it read; 8 instance, then for each order its key, its quantity or a word (confirm, cancel,
+--       expire: ends what is due, for no order), and its user
 --
--- Keys:   stock, lucky, initial are whole numbers; ledger is the list of accepted order ids;
---         orders maps an id to its record; fence is a token; sale identifies the sale; doubt is what an
---         instance missed after a roll-back.
--- Record: position, quantity, remaining, token, instance, user; tabs between them.
--- Answer: a status (ok, stale, foreign, unknown, damaged) and what belongs to it: to ok the sale, the
---         fence, and for reduce one answer an order, for probe
---         stock and lucky. Or the error ROLLEDBACK.
+-- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is what an
+--         instance missed after a roll-back; terms is JSON; an order's key is its id, behind "<user>\t" if there is one;
+--         orders maps it to its record, changes to its change; ledger is the list of the keys of the accepted orders and
+--         of the changes; holds has the end of each open hold; buyers has the units of each user; sales has what is
+--         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name.
+-- Record: 2, position, quantity, remaining, token, instance, time, end of the hold, user; tabs between them. Never changes.
+-- Change: "\n" and confirmed, cancelled or expired; position, time, quantity, remaining, token, instance, key. Its
+--         order's last one: there is no other.
+-- Answer: a status (ok, stale, foreign, unknown, damaged, refused) and what belongs to it: to ok the sale, the
+--         fence, and whether it has holds; for reduce also one answer an order, for probe stock and lucky. Or the
+--         error ROLLEDBACK.
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED = unpack(KEYS)
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS, SALES =
+  unpack(KEYS)
 local operation, token = ARGV[5], ARGV[6]
 
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
 local LARGEST = 9007199254740991
+
+-- How many holds one batch ends at most.
+local MOST_DUE = 500
+
+-- How many replaced sales are kept.
+local MOST_SALES = 1000
 
 local function whole(text)
   local number = string.find(text, '^%d+$') and tonumber(text)
   return number and number <= LARGEST and number
 end
 
--- tostring() would turn 1e15 into "1e+15".
-local function decimal(number)
-  return string.format('%.0f', number)
-end
-
 local function damaged(key, what)
   return {'damaged', key .. ' ' .. what}
 end
 
+local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, ROLLBACK_DETECTED, TERMS)
+local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
+local rollback_detected, terms_text = values[6], values[7]
+local terms = parsed(terms_text)
+local running = id_of(terms, sale)
+
 -- Redis checks the permission for a command when it runs: a missing one would leave half of the writes done.
 local needed = {
-  {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, ''},
+  {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, '', TERMS, ''},
   {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', ROLLBACK_DETECTED, ''},
 }
-if operation == 'start' or operation == 'recover-store' then
-  needed[5] = {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED}
+if terms and terms.per_user then needed[#needed + 1] = {'HSET', BUYERS, '', ''} end
+if terms and terms.hold_seconds then
+  needed[#needed + 1] = {'HSET', CHANGES, '', ''}
+  needed[#needed + 1] = {'ZADD', HOLDS, '0', ''}
+  needed[#needed + 1] = {'ZREM', HOLDS, ''}
+end
+if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
+  local kept = running or ''
+  needed = {
+    needed[1], needed[4], {'RENAME', ORDERS, ORDERS .. '@' .. kept}, {'RENAME', LEDGER, LEDGER .. '@' .. kept},
+    {'HSET', SALES, '', ''}, {'HDEL', SALES, ''},
+    {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS},
+  }
 end
 for _, command in ipairs(needed) do
   if not redis.acl_check_cmd(unpack(command)) then
     return redis.error_reply('NOPERM this user may not run ' .. command[1])
   end
 end
-
-local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, ROLLBACK_DETECTED)
-local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
-local rollback_detected = values[6]
 
 -- MGET answers nil for a missing key and for a key that is no string.
 local function hidden(key, value)
@@ -89,8 +111,7 @@ local raised = token ~= '' and token ~= fence
 -- The name of a sale that begins now. Its time is later than that of the sale before, also if the clock was
 -- set back.
 local function begins(how)
-  local now = redis.call('TIME')
-  local at = tonumber(now[1]) * 1000000 + tonumber(now[2])
+  local at = now()
   local _, before = beginning(sale or '')
   if before and before >= at then at = before + 1 end
   return how .. ' ' .. decimal(at) .. (token ~= '' and ' ' .. token or '')
@@ -102,12 +123,61 @@ if operation == 'recover-cluster' then
   return {'ok', sale, token}
 end
 
+if operation == 'forget' then
+  if stock and ARGV[7] == running then return {'refused', 'not-replaced', running} end
+  if redis.call('HDEL', SALES, ARGV[7]) == 0 then return {'refused', 'unknown-sale', running or ''} end
+  redis.call('UNLINK', ORDERS .. '@' .. ARGV[7], LEDGER .. '@' .. ARGV[7])
+  return {'ok', sale, fence}
+end
+
 if operation == 'start' then
+  local id, replaces = ARGV[9], ARGV[10]
+  local is_forced = replaces == '!'
+  -- damage counts as orders
+  local entries = redis.pcall('LLEN', LEDGER)
+  local has_orders = entries ~= 0
+  running = stock and running or has_orders and (running or decimal(now())) or nil
+  local is_same = stock and id == running
+  if is_same or replaces == '' then
+    -- a loss is given up only by who says so
+    local lost = rollback_detected or lacks_any(fence, sale, stock, terms_text)
+    if lost then return rolled_back(lost) end
+  end
+  if is_same then
+    if terms_text ~= ARGV[8] then return {'refused', 'sale-conflict', running} end
+    -- a write, so that a WAIT behind the call covers the first one
+    redis.call('SET', SALE, sale)
+    if raised then redis.call('SET', FENCE, token) end
+    -- with the fence of the first time
+    return {'ok', sale, string.match(sale, '^%l+ %d+ (.+)$') or fence, 'again'}
+  end
+  local kept = redis.pcall('HGET', SALES, id)
+  if type(kept) == 'table' then return damaged(SALES, 'is not a hash') end
+  if kept then return {'refused', 'sale-replaced', running or ''} end
+  if replaces == '' then
+    if has_orders then return {'refused', 'sale-running', running} end
+  elseif not is_forced and replaces ~= '*' and not string.find(replaces, ' ' .. (running or '') .. ' ', 1, true) then
+    return {'refused', 'sale-mismatch', running or ''}
+  end
+  -- A name is kept also without orders: the start of that sale may be repeated late.
+  if running and (terms and terms.named or has_orders and not is_forced) then
+    if redis.call('HLEN', SALES) >= MOST_SALES then return {'refused', 'too-many-sales', running} end
+    local orders = redis.pcall('HLEN', ORDERS)
+    local _, began = beginning(sale or '')
+    local function number(value) return decimal(tonumber(type(value) ~= 'table' and value or 0) or 0) end
+    for _, key in ipairs({ORDERS, LEDGER}) do
+      if redis.call('EXISTS', key) == 1 then redis.call('RENAME', key, key .. '@' .. running) end
+    end
+    redis.call('HSET', SALES, running, string.format(
+      '{"id":%s,"began":%s,"ended":%s,"stock":%s,"lucky":%s,"initial":%s,"orders":%s,"entries":%s,"terms":%s}',
+      cjson.encode(running), decimal(began or 0), decimal(now()), number(stock), number(lucky), number(initial),
+      number(orders), number(entries), terms and terms_text or 'null'))
+  end
   -- The fence stays: a holder from before the fresh start must not sell from it.
   if not raised then token = fence or '' end
   sale = begins('started')
-  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED)
-  redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale)
+  redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS)
+  redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale, TERMS, ARGV[8])
   if raised then redis.call('SET', FENCE, token) end
   return {'ok', sale, token ~= '' and token}
 end
@@ -130,9 +200,9 @@ local lost, is_later = lacks(fence, sale, stock or hidden(STOCK, stock))
 if lost then return rolled_back(lost) end
 local asks_for_order = ARGV[3] ~= '' and not is_later
 
-if hidden(STOCK, stock) then return damaged(STOCK, 'is not a string') end
-if hidden(LUCKY, lucky) then return damaged(LUCKY, 'is not a string') end
-if hidden(INITIAL, initial) then return damaged(INITIAL, 'is not a string') end
+for key, value in pairs({[STOCK] = stock, [LUCKY] = lucky, [INITIAL] = initial, [TERMS] = terms_text}) do
+  if hidden(key, value) then return damaged(key, 'is not a string') end
+end
 if not stock then return {'unknown'} end
 stock = whole(stock)
 if not stock then return damaged(STOCK, 'is not a whole number from 0') end
@@ -140,25 +210,58 @@ lucky = whole(lucky or '0')
 if not lucky then return damaged(LUCKY, 'is not a whole number from 0') end
 if stock + lucky > LARGEST then return damaged(STOCK, 'and ' .. LUCKY .. ' are too large') end
 if initial and not whole(initial) then return damaged(INITIAL, 'is not a whole number from 0') end
+if not terms then return damaged(TERMS, 'is not JSON') end
+local per_order, per_user, hold = terms.per_order, terms.per_user, terms.hold_seconds
 
-local position = redis.pcall('LLEN', LEDGER)
-if type(position) ~= 'number' then return damaged(LEDGER, 'is not a list') end
-local records = redis.pcall('HLEN', ORDERS)
-if type(records) ~= 'number' then return damaged(ORDERS, 'is not a hash') end
-if position ~= records then return damaged(LEDGER, 'and ' .. ORDERS .. ' differ in length') end
-
-local instance = ARGV[8]
-local ids = {}
-for i = 1, (#ARGV - 8) / 3 do ids[i] = ARGV[3 * i + 6] end
-if asks_for_order then ids[#ids + 1] = ARGV[3] end
-local known = redis.call('HMGET', ORDERS, unpack(ids))
-if asks_for_order then
-  lost = lacks_order(known[#ids])
-  if lost then return rolled_back(lost) end
-  ids[#ids] = nil
+local function count(command, key, what)
+  local number = redis.pcall(command, key)
+  return type(number) == 'number' and number, damaged(key, 'is not a ' .. what)
+end
+local position, wrong = count('LLEN', LEDGER, 'list')
+if not position then return wrong end
+local recorded
+recorded, wrong = count('HLEN', ORDERS, 'hash')
+if not recorded then return wrong end
+local ended_before = 0
+if hold then ended_before, wrong = count('HLEN', CHANGES, 'hash') end
+if not ended_before then return wrong end
+if position ~= recorded + ended_before then
+  return damaged(LEDGER, 'and ' .. ORDERS .. (hold and ' with ' .. CHANGES or '') .. ' differ in length')
 end
 
-if operation == 'probe' then return {'ok', sale, fence, stock, lucky} end
+local instance = ARGV[8]
+local keys = {}
+for i = 1, (#ARGV - 8) / 3 do keys[i] = ARGV[3 * i + 6] end
+-- the record of the watermark comes with the others
+if asks_for_order and not kind_of(ARGV[4]) then keys[#keys + 1] = ARGV[3] end
+local known = records_of(keys, terms_text)
+if asks_for_order then
+  local is_change = kind_of(ARGV[4])
+  if is_change then lost = lacks_order(remembered(terms_text)) else lost = lacks_order(known[#keys]) end
+  if lost then return rolled_back(lost) end
+  if not is_change then keys[#keys] = nil end
+end
+
+local changes, due_keys, due_records, units = {}, {}, {}, {}  -- units: of each user
+if hold then
+  changes = redis.call('HMGET', CHANGES, unpack(keys))
+  due_keys = due(MOST_DUE)
+  if due_keys.err then return damaged(HOLDS, 'is not a sorted set') end
+  if #due_keys > 0 then due_records = redis.call('HMGET', ORDERS, unpack(due_keys)) end
+end
+if per_user then
+  local users = {}
+  for i = 1, #keys do users[i] = ARGV[3 * i + 8] end
+  for _, record in ipairs(due_records) do
+    local _, _, user = fields_of(record or '')
+    if user then users[#users + 1] = user end
+  end
+  local found = redis.pcall('HMGET', BUYERS, unpack(users))
+  if found.err then return damaged(BUYERS, 'is not a hash') end
+  for i, user in ipairs(users) do units[user] = tonumber(found[i] or '0') or 0 end
+end
+
+if operation == 'probe' then return {'ok', sale, fence, hold and 1 or 0, stock, lucky} end
 
 -- The first batch of a stock that was set by hand.
 local writes = {}
@@ -169,49 +272,120 @@ if not sale then
   writes[#writes + 1] = sale
 end
 
-local answers = {'ok', sale, token ~= '' and token or fence}
+local answers = {'ok', sale, token ~= '' and token or fence, hold and 1 or 0}
 local FIRST = #answers
-local accepted = {}  -- by id, for an order that comes twice in one batch
-local added, count = {}, 0  -- ids, in the order of acceptance
-local fields = {}    -- the same with their records
+local accepted, changed = {}, {}  -- by key, for an order that comes twice in one batch
+local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
+local held, freed, new_changes, new_units = {}, {}, {}, {}
 local sold = 0
 -- `%d` is a long: with 32 bits in some builds, and much faster than `%.0f`. No ledger is longer than that.
-local numbers = stock < 2147483648 and '%d\t%s\t%d' or '%d\t%s\t%.0f'
-local signature = '\t' .. token .. '\t' .. instance .. '\t'
+local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
+local held_until = hold and decimal(now() + hold * 1000000) or ''
+local signature = '\t' .. token .. '\t' .. instance .. '\t' .. decimal(now()) .. '\t' .. held_until .. '\t'
 
-for i = 1, #ids do
-  local id, quantity, user = ids[i], ARGV[3 * i + 7], ARGV[3 * i + 8]
-  local record = known[i] or accepted[id]
-  if record then
+local function take(user, quantity)
+  stock = stock - quantity
+  sold = sold + quantity
+  if per_user and user ~= '' then
+    units[user] = math.max((units[user] or 0) + quantity, 0)
+    new_units[user] = units[user]
+  end
+end
+
+-- Ends a hold, and adds that to the ledger.
+local function change(kind, key, quantity, user)
+  if kind ~= 'confirmed' then take(user, -quantity) end
+  position = position + 1
+  local entry = string.format('\n%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s',
+    kind, position, decimal(now()), decimal(quantity), decimal(stock), token, instance, key)
+  changed[key] = entry
+  added[#added + 1] = entry
+  freed[#freed + 1] = key
+  new_changes[#new_changes + 1] = key
+  new_changes[#new_changes + 1] = entry
+  return entry
+end
+
+for i, key in ipairs(due_keys) do
+  local quantity, _, user = fields_of(due_records[i] or '')
+  -- a damaged record concerns its order alone, which keeps its units
+  if quantity then change('expired', key, tonumber(quantity), user) else freed[#freed + 1] = key end
+end
+
+-- What an order gets whose record is there.
+local function answer_known(key, word, user, record, final)
+  local quantity, hold_end, first_user = fields_of(record)
+  -- a damaged record concerns its order alone
+  if not quantity then return damaged(ORDERS, 'has no order under ' .. key) end
+  if not final and hold_end ~= '' and tonumber(hold_end) <= now() then
+    final = change('expired', key, tonumber(quantity), first_user)
+  end
+  local kind = final and kind_of(final)
+  if word ~= 'confirm' and word ~= 'cancel' then
     -- the first answer again, unless the id was used for another order
-    local first_quantity, first_user = string.match(record, RECORD)
-    if not first_quantity then
-      -- a damaged record concerns its order alone
-      answers[FIRST + i] = damaged(ORDERS, 'has no order under ' .. id)
-    else
-      answers[FIRST + i] = first_quantity == quantity and first_user == user and record
-    end
+    if quantity ~= word or first_user ~= user then return false end
+    if final and kind ~= 'confirmed' then return {'ended', final} end
+    return {'again', record}
+  end
+  local wanted = word == 'confirm' and 'confirmed' or 'cancelled'
+  if not final and hold_end ~= '' then return {'changed', change(wanted, key, tonumber(quantity), user)} end
+  if kind == wanted then return {'changed', final, 'again'} end
+  if final and kind ~= 'confirmed' then return {'ended', final} end
+  return {word == 'confirm' and 'again' or 'final', record}
+end
+
+-- Why a new order is refused whatever is left, or nil.
+local function refusal(quantity, user)
+  if terms.opens and now() < terms.opens then
+    return {'not-started', decimal(terms.opens), decimal(terms.opens - now())}
+  end
+  if terms.closes and now() >= terms.closes then return {'ended', decimal(terms.closes)} end
+  if per_user and user == '' then return {'user-required'} end
+  if per_order and quantity > per_order then
+    return {'limit', 'per_order', decimal(per_order), decimal(units[user] or 0)}
+  end
+  if per_user and units[user] + quantity > per_user then
+    return {'limit', 'per_user', decimal(per_user), decimal(units[user])}
+  end
+end
+local has_rules = terms.opens or terms.closes or per_order or per_user
+
+for i = 1, #keys do
+  local key, quantity, user = keys[i], ARGV[3 * i + 7], ARGV[3 * i + 8]
+  local record = known[i] or accepted[key]
+  if record then
+    answers[FIRST + i] = answer_known(key, quantity, user, record, changed[key] or changes[i])
   else
-    local units = quantity == '1' and 1 or tonumber(quantity)  -- parsing is slow, and most take one
-    if units > stock then
+    local number = quantity == '1' and 1 or tonumber(quantity)  -- parsing is slow, and most take one
+    local refused_for = number and has_rules and refusal(number, user)
+    if not number then
+      answers[FIRST + i] = {'none'}
+    elseif refused_for then
+      answers[FIRST + i] = refused_for
+    elseif number > stock then
       -- no trace: a retry with the same id is a new attempt
       answers[FIRST + i] = stock
     else
-      stock = stock - units
-      sold = sold + units
+      take(user, number)
       position = position + 1
       record = string.format(numbers, position, quantity, stock) .. signature .. user
-      accepted[id] = record
-      count = count + 1
-      added[count], fields[2 * count - 1], fields[2 * count] = id, id, record
+      accepted[key] = record
+      added[#added + 1] = key
+      fields[#fields + 1] = key
+      fields[#fields + 1] = record
+      if hold then
+        held[#held + 1] = held_until
+        held[#held + 1] = key
+      end
       answers[FIRST + i] = record
     end
   end
 end
+if lucky + sold < 0 then return damaged(LUCKY, 'is less than the units that come back') end
 
 -- From here on nothing can fail. Few, variadic commands: a batch is bounded by the caller, so that
 -- unpack() stays far below what Lua's stack holds.
-if sold > 0 then
+if #added > 0 then
   writes[#writes + 1] = STOCK
   writes[#writes + 1] = decimal(stock)
   writes[#writes + 1] = LUCKY
@@ -223,8 +397,17 @@ if raised then
 end
 if ARGV[7] ~= '' and #writes == 0 then writes = {SALE, sale} end
 if #writes > 0 then redis.call('MSET', unpack(writes)) end
-if sold > 0 then
-  redis.call('HSET', ORDERS, unpack(fields))
-  redis.call('RPUSH', LEDGER, unpack(added))
+if #fields > 0 then redis.call('HSET', ORDERS, unpack(fields)) end
+if #new_changes > 0 then redis.call('HSET', CHANGES, unpack(new_changes)) end
+if #held > 0 then redis.call('ZADD', HOLDS, unpack(held)) end
+if #freed > 0 then redis.call('ZREM', HOLDS, unpack(freed)) end
+if next(new_units) then
+  local of_users = {}
+  for user, number in pairs(new_units) do
+    of_users[#of_users + 1] = user
+    of_users[#of_users + 1] = decimal(number)
+  end
+  redis.call('HSET', BUYERS, unpack(of_users))
 end
+if #added > 0 then redis.call('RPUSH', LEDGER, unpack(added)) end
 return answers

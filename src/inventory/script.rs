@@ -13,7 +13,7 @@ use super::error::Effect;
 use super::shards::Shards;
 use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
-use super::{Batch, InventoryError, Item, Keys};
+use super::{Action, Batch, InventoryError, Item, Keys, Refusal};
 
 /// The only writer of an item's keys.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -84,7 +84,13 @@ impl<'a> Call<'a> {
             .arg(if writes_always { "1" } else { "" })
             .arg(instance);
         for order in orders {
-            call = call.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
+            call = match order.action {
+                Action::Reserve => call.arg(order.key()).arg(order.quantity.get()),
+                Action::Confirm => call.arg(order.key()).arg("confirm"),
+                Action::Cancel => call.arg(order.key()).arg("cancel"),
+                Action::Expire => call.arg("").arg("expire"),
+            };
+            call = call.arg(order.user.as_str());
         }
         Ok(call)
     }
@@ -205,6 +211,7 @@ fn parse(answer: Value, token: Option<Token>) -> Option<Result<Done, InventoryEr
         }
         "unknown" => Err(InventoryError::UnknownItem),
         "damaged" => Err(InventoryError::Damaged { what: next_text()?? }),
+        "refused" => Err(Refusal::error(&next_text()??, next_text()??)?),
         _ => return None,
     })
 }

@@ -8,9 +8,10 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use super::Item;
+use super::terms::Terms;
 
 /// The state of one item, read at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stock {
     /// Units not yet sold.
     pub stock: i64,
@@ -22,8 +23,17 @@ pub struct Stock {
     /// write under a token.
     #[serde(serialize_with = "cluster_and_revision")]
     pub fence: Option<Token>,
-    /// Orders in the ledger.
+    /// Accepted orders, also those that were given back.
     pub orders: u64,
+    /// Entries of the ledger: the orders, and what became of their holds.
+    pub entries: u64,
+    /// Orders whose hold is open.
+    pub held: u64,
+    /// The id of the sale. None for a stock set by hand before its first order.
+    pub id: Option<String>,
+    /// What the sale allows.
+    #[serde(flatten)]
+    pub terms: Terms,
     /// Identifies the sale of the item: its start, in microseconds since 1970, made unique. None for a stock set
     /// by hand before its first order.
     pub sale: Option<u64>,

@@ -13,9 +13,10 @@ use super::error::Effect;
 use super::script::{self, Call, Done};
 use super::shards::{Shards, slot_of};
 use super::stock::{Levels, began};
-use super::watermark::Watermarks;
+use super::watermark::{Acknowledged, Watermarks};
 use super::{
-    Accepted, InventoryError, InventoryOptions, Item, Order, Outcome, RedisAccess, Replicas, Stock,
+    Accepted, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
+    Replicas, SaleId, Stock, Timestamp,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -56,6 +57,15 @@ pub struct Batch<'a> {
     pub instance: &'a str,
     /// The orders.
     pub orders: &'a [&'a Order],
+}
+
+/// A sale that was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// Its state at that moment.
+    pub stock: Stock,
+    /// Whether it was started by an earlier call.
+    pub is_repeated: bool,
 }
 
 /// The seam at which the batches of an [`Inventory`] are written. The service has none, and writes them
@@ -140,7 +150,8 @@ impl Inventory {
         self.replicated_connections.as_ref().map(|(_, replicas)| *replicas)
     }
 
-    /// Takes the units of each of `orders`, one after the other, while the stock lasts. All must be of `item`.
+    /// Takes the units of each of `orders`, one after the other, while the stock lasts, or does what else they
+    /// [ask](super::Action) for. All must be of `item`. Before that, the holds that are due end.
     /// Returns one outcome for each order, in the same order. The batch is atomic.
     ///
     /// `token` is the fencing token of the lock that the caller holds. The store refuses a token below the
@@ -195,18 +206,29 @@ impl Inventory {
         let done = self.write(&Call::reduce(batch, &watermark, replicated)?).await;
         self.watermarks.note(item, &done);
         let Done { sale, fence, values } = done?;
+        let mut values = values.into_iter();
+        let has_holds = matches!(values.next(), Some(Value::Int(1)));
+        self.watermarks.note_holds(item, has_holds);
         if values.len() != orders.len() {
             return Err(script::not_understood());
         }
-        let answers = orders.iter().zip(values);
-        let outcomes: Vec<Outcome> =
-            answers.map(|(order, answer)| outcome(order, answer)).collect::<Result<_, _>>()?;
-        let accepted = outcomes.iter().filter_map(|outcome| match outcome {
-            Outcome::Reserved(accepted) => Some(accepted),
-            _ => None,
-        });
-        let latest = accepted.max_by_key(|accepted| accepted.position);
-        self.watermarks.raise(item, &watermark, fence, &sale, latest);
+        let mut outcomes = Vec::with_capacity(orders.len());
+        let mut latest = None;
+        for (order, answer) in orders.iter().zip(values) {
+            let (outcome, entry) = outcome(order, answer).ok_or_else(script::not_understood)?;
+            outcomes.push(outcome);
+            let position = |entry: &Option<(u64, _, String)>| entry.as_ref().map(|entry| entry.0);
+            let entry = entry.map(|(position, entry)| (position, order, entry));
+            if position(&entry) > position(&latest) {
+                latest = entry;
+            }
+        }
+        let acknowledged = |(position, order, entry): (u64, &&Order, String)| Acknowledged {
+            position,
+            key: order.key(),
+            entry,
+        };
+        self.watermarks.raise(item, &watermark, fence, &sale, latest.map(acknowledged));
         Ok(outcomes)
     }
 
@@ -222,28 +244,42 @@ impl Inventory {
         }
     }
 
-    /// Starts a new sale of `item`, in any state: stock and initial `units`, lucky 0, no orders, an empty
-    /// ledger. The fence stays, or rises to `token`. Returns the new state.
-    ///
-    /// It is not idempotent: a repetition deletes the orders accepted since.
+    /// Starts a sale of `item`: lucky 0, no orders, an empty ledger. The fence stays, or rises to `token`. The sale that runs
+    /// may have to be [named](NewSale::replaces). If it is this one already, nothing changes: so it is safe to repeat
+    /// the call.
     ///
     /// # Errors
-    /// See [`InventoryError`]; [`InventoryError::InvalidArgument`] for more than
-    /// [`MAX_UNITS`](Self::MAX_UNITS) units.
+    /// See [`InventoryError`]; [`InventoryError::SaleRefused`], and [`InventoryError::InvalidArgument`] for more than
+    /// [`MAX_UNITS`](Self::MAX_UNITS) units or terms that make no sense.
     pub async fn start(
         &self,
         item: &Item,
         token: Option<Token>,
-        units: u64,
-    ) -> Result<Stock, InventoryError> {
-        let initial = i64::try_from(units).ok().filter(|_| units <= Self::MAX_UNITS);
+        sale: impl Into<NewSale>,
+    ) -> Result<Started, InventoryError> {
+        let new: NewSale = sale.into();
+        let initial = i64::try_from(new.units).ok().filter(|_| new.units <= Self::MAX_UNITS);
         let initial = initial.ok_or(InventoryError::InvalidArgument(
             "a sale starts with at most 1,000,000,000,000 units",
         ))?;
-        let Done { fence, sale, .. } = self.change("start", item, token, Some(units)).await?;
+        new.terms.check().map_err(InventoryError::InvalidArgument)?;
+        let Done { fence, sale, values } =
+            self.change("start", item, token, &new.arguments()).await?;
         self.watermarks.note(item, &Ok(()));
-        self.levels.note(item, Some((initial, 0)));
-        Ok(Stock { stock: initial, lucky: 0, initial, fence, orders: 0, sale: began(&sale) })
+        self.watermarks.note_holds(item, new.terms.hold_seconds.is_some());
+        let (id, terms) = (Some(new.id.as_str().to_owned()), new.terms);
+        let sale = began(&sale);
+        let stock = Stock { stock: initial, initial, fence, id, terms, sale, ..Stock::default() };
+        Ok(Started { stock, is_repeated: !values.is_empty() })
+    }
+
+    /// Deletes the orders and the ledger of a sale that was replaced.
+    ///
+    /// # Errors
+    /// See [`InventoryError`]; [`InventoryError::SaleRefused`].
+    pub async fn forget(&self, item: &Item, id: &SaleId) -> Result<(), InventoryError> {
+        let call = Call::write("forget", item, None, &self.watermarks.of(item))?.arg(id.as_str());
+        self.write(&call).await.map(drop)
     }
 
     /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with
@@ -253,7 +289,7 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and no instance misses it.
     pub async fn recover_store(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        self.change("recover-store", item, Some(token), None).await?;
+        self.change("recover-store", item, Some(token), &[]).await?;
         self.watermarks.note(item, &Ok(()));
         Ok(())
     }
@@ -267,7 +303,7 @@ impl Inventory {
     /// and delete its key.
     pub async fn recover_cluster(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
         // this mends no roll-back
-        self.change("recover-cluster", item, Some(token), None).await.map(drop)
+        self.change("recover-cluster", item, Some(token), &[]).await.map(drop)
     }
 
     /// Runs an operation that sells nothing.
@@ -276,10 +312,15 @@ impl Inventory {
         operation: &str,
         item: &Item,
         token: Option<Token>,
-        units: Option<u64>,
+        arguments: &[String],
     ) -> Result<Done, InventoryError> {
         let watermark = self.watermarks.of(item);
-        let done = self.write(&Call::write(operation, item, token, &watermark)?.arg(units)).await?;
+        let call = Call::write(operation, item, token, &watermark)?.arg(arguments);
+        let done = self.write(&call).await;
+        if matches!(done, Err(InventoryError::RolledBack { .. })) {
+            self.watermarks.note(item, &done);
+        }
+        let done = done?;
         self.watermarks.raise(item, &watermark, done.fence, &done.sale, None);
         Ok(done)
     }
@@ -317,39 +358,68 @@ impl Inventory {
         let watermark = self.watermarks.of(item);
         let probed = self.write(&Call::probe(item, token, &watermark)?).await;
         self.watermarks.note(item, &probed);
-        match probed {
-            Ok(Done { values, .. }) => {
-                let [stock, lucky]: [i64; 2] = redis::from_redis_value(Value::Array(values))
-                    .map_err(|_| script::not_understood())?;
-                self.levels.note(item, Some((stock, lucky)));
-                Ok(())
-            }
-            Err(error) => {
-                if matches!(error, InventoryError::UnknownItem) {
-                    self.levels.note(item, None);
-                }
-                Err(error)
-            }
+        if let Err(InventoryError::UnknownItem) = probed {
+            self.levels.note(item, None);
         }
+        let answer = redis::from_redis_value(Value::Array(probed?.values));
+        let [holds, stock, lucky]: [i64; 3] = answer.map_err(|_| script::not_understood())?;
+        self.watermarks.note_holds(item, holds == 1);
+        self.levels.note(item, Some((stock, lucky)));
+        Ok(())
     }
 }
 
-fn outcome(order: &Order, answer: Value) -> Result<Outcome, InventoryError> {
-    let outcome = match answer {
-        Value::BulkString(record) => std::str::from_utf8(&record)
-            .ok()
-            .and_then(|record| Accepted::from_record(order.id.as_str(), record))
-            .map(Outcome::Reserved),
+/// The outcome of `order`, and the position and the text of the entry of the ledger that the answer acknowledges.
+fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<(u64, String)>)> {
+    let record = |record: &str| Accepted::from_record(&order.key(), record);
+    let mut words = match answer {
+        Value::BulkString(text) => {
+            let text = String::from_utf8(text).ok()?;
+            let accepted = record(&text)?;
+            let position = accepted.position;
+            return Some((Outcome::Reserved(accepted), Some((position, text))));
+        }
         Value::Int(left) => {
-            u64::try_from(left).ok().map(|remaining| Outcome::SoldOut { remaining })
+            return Some((Outcome::SoldOut { remaining: u64::try_from(left).ok()? }, None));
         }
-        Value::Nil => Some(Outcome::Conflict),
-        // a status, and what is damaged
-        Value::Array(mut words) => {
-            let what = words.pop().and_then(|what| redis::from_redis_value(what).ok());
-            what.map(|what| Outcome::Damaged { what })
-        }
-        _ => None,
+        Value::Nil => return Some((Outcome::Conflict, None)),
+        // a status, and what belongs to it
+        answer => redis::from_redis_value::<Vec<String>>(answer).ok()?.into_iter(),
     };
-    outcome.ok_or_else(script::not_understood)
+    let status = words.next()?;
+    let text = words.next().unwrap_or_default();
+    let number = |text: Option<String>| text?.parse().ok();
+    let time = || text.parse().ok().map(Timestamp);
+    let outcome = match status.as_str() {
+        "again" => {
+            let accepted = record(&text)?;
+            let position = accepted.position;
+            return Some((Outcome::Repeated(accepted), Some((position, text))));
+        }
+        "changed" | "ended" if text.starts_with('\n') => {
+            let change = Accepted::from_change(&text)?;
+            let entry = Some((change.position, text));
+            let outcome = if status == "ended" {
+                Outcome::Over { event: change.event, time: change.time? }
+            } else {
+                Outcome::Changed { change, is_repeated: words.next().is_some() }
+            };
+            return Some((outcome, entry));
+        }
+        "final" => Outcome::Final,
+        "none" => Outcome::Unknown,
+        "user-required" => Outcome::UserRequired,
+        "limit" => {
+            let (limit, has) = (number(words.next())?, number(words.next())?);
+            Outcome::LimitReached { is_per_user: text == "per_user", limit, has }
+        }
+        "not-started" => {
+            let within = Duration::from_micros(number(words.next())?);
+            Outcome::NotStarted { at: time()?, within }
+        }
+        "ended" => Outcome::SaleEnded { at: time()? },
+        "damaged" => Outcome::Damaged { what: text },
+        _ => return None,
+    };
+    Some((outcome, None))
 }

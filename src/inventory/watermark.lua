@@ -7,9 +7,9 @@
 -- and refuses every caller until a sale is started or the loss is accepted. Data that is restored whole comes
 -- without that key.
 --
--- KEYS  8 doubt
--- ARGV  1 the fence, 2 the sale, 3 the order and 4 that order's record, of the watermark; each may be empty,
---       which is not compared
+-- KEYS  4 orders, 8 doubt, 10 changes, 11 holds
+-- ARGV  1 the fence, 2 the sale, 3 the latest order or the one that changed last, and 4 its record or its change, of the
+--       watermark; each may be empty, which is not compared
 --
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
@@ -67,14 +67,59 @@ local function lacks(fence, sale, stock)
   if ARGV[2] ~= '' and not stock then return 'its stock is gone' end
 end
 
-local RECORD = '^%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t([^\t]*)$'
+local RECORD = '^2\t%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t%d+\t(%d*)\t([^\t]*)$'
+local OLD_RECORD = '^%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t([^\t]*)$'
 
--- The same of the order. A record that is none is damage, and no older copy.
-local function lacks_order(record)
-  if not record then return 'order ' .. ARGV[3] .. ' is not in its ledger any more' end
-  if record ~= ARGV[4] and string.match(record, RECORD) then
-    return 'order ' .. ARGV[3] .. ' is not the one that was acknowledged'
+-- Of an order's record: the quantity, the end of the hold (empty without one), the user; or nil.
+local function fields_of(record)
+  local quantity, held_until, user = string.match(record, RECORD)
+  if quantity then return quantity, held_until, user end
+  -- written by an earlier version
+  quantity, user = string.match(record, OLD_RECORD)
+  return quantity, '', user
+end
+
+-- The kind of a change, or nil for what is none.
+local function kind_of(entry)
+  return string.match(entry, '^\n(%l+)\t')
+end
+
+-- The records of these orders. A sale of an earlier version (without terms) has them under their ids alone.
+local function records_of(keys, has_terms)
+  local found = redis.call('HMGET', KEYS[4], unpack(keys))
+  if not has_terms then
+    for i, key in ipairs(keys) do
+      local user, id = string.match(key, '^([^\t]*)\t(.*)$')
+      if user and not found[i] then
+        local record = redis.call('HGET', KEYS[4], id)
+        local _, _, theirs = fields_of(record or '')
+        found[i] = theirs == user and record
+      end
+    end
   end
+  return found
+end
+
+-- What the store has in place of the order or change of the watermark.
+local function remembered(has_terms)
+  if kind_of(ARGV[4]) then return redis.call('HGET', KEYS[10], ARGV[3]) end
+  return records_of({ARGV[3]}, has_terms)[1]
+end
+
+-- Whether it lacks that. A record that is none is damage, and no older copy.
+local function lacks_order(record)
+  local what = (kind_of(ARGV[4]) and 'a change of order ' or 'order ') .. string.match(ARGV[3], '[^\t]*$')
+  if not record then return what .. ' is not in its ledger any more' end
+  if record ~= ARGV[4] and (fields_of(record) or kind_of(record)) then
+    return what .. ' is not the one that was acknowledged'
+  end
+end
+
+-- What the store lacks of the watermark, or nil.
+local function lacks_any(fence, sale, stock, has_terms)
+  local lost, is_later = lacks(fence, sale, stock)
+  if not lost and not is_later and ARGV[3] ~= '' then return lacks_order(remembered(has_terms)) end
+  return lost
 end
 
 local function refused(what)
@@ -87,3 +132,35 @@ local function rolled_back(what)
   return refused(what)
 end
 
+-- The terms of the running sale as a table: nil if they are damaged. A sale of an earlier version has none.
+local function parsed(text)
+  if not text then return {} end
+  local is_json, terms = pcall(cjson.decode, text)
+  return is_json and type(terms) == 'table' and terms or nil
+end
+
+-- The id of the running sale, or nil. Without terms, it is the time of its beginning.
+local function id_of(terms, sale)
+  return terms and terms.id or string.match(sale or '', '^%l+ (%d+)')
+end
+
+local clock
+
+-- Redis' time in microseconds, the same throughout a script.
+local function now()
+  if not clock then
+    local time = redis.call('TIME')
+    clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  end
+  return clock
+end
+
+-- tostring() would turn 1e15 into "1e+15".
+local function decimal(number)
+  return string.format('%.0f', number)
+end
+
+-- Up to `most` orders whose holds have ended.
+local function due(most)
+  return redis.pcall('ZRANGEBYSCORE', KEYS[11], '-inf', decimal(now()), 'LIMIT', 0, most)
+end

@@ -4,8 +4,9 @@
 //! A Redis that lost its last writes looks healthy: it restarted without them, a lagging replica was
 //! promoted, or a backup was restored. Only an instance that remembers can tell. So every call carries the
 //! watermark of its item, and the script compares before it writes or answers: the fence, which never goes
-//! down; the sale; and the latest order that was acknowledged here, whose record never changes. That costs
-//! one more field in a command that is sent anyway.
+//! down; the sale; and the latest entry of the ledger that was acknowledged here, an order or what became of its hold, which
+//! never changes. It is compared as the store wrote it, so that a new field is no difference. That costs one more field
+//! in a command that is sent anyway.
 //!
 //! The first instance that misses something has the script record it in the store (key `doubt`), and then
 //! every instance is refused. Until an instance that remembers sends a call, the others sell on.
@@ -20,16 +21,25 @@ use fenced_lock::Token;
 use parking_lot::Mutex;
 
 use super::stock::token_record;
-use super::{Accepted, InventoryError, Item};
+use super::{InventoryError, Item};
 
 /// What the store must still have of an item; empty if it acknowledged nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watermark {
     fence: Option<Token>,
-    /// The latest order's place in the ledger.
+    /// The latest entry's place in the ledger.
     position: u64,
-    /// As the scripts take it: the fence, the sale's name in the store, the latest order, its record.
+    /// As the scripts take it: the fence, the sale's name in the store, the latest entry's order, and the entry.
     arguments: [String; 4],
+}
+
+/// An entry of the ledger that the store acknowledged.
+pub(super) struct Acknowledged {
+    pub(super) position: u64,
+    /// The order's key.
+    pub(super) key: String,
+    /// The order's record, or what became of its hold, as the store wrote it.
+    pub(super) entry: String,
 }
 
 impl Watermark {
@@ -44,7 +54,7 @@ impl Watermark {
 
     /// Raises it to what an answer about the same sale acknowledged. Answers may overtake each other: it never goes
     /// down.
-    fn raise(&mut self, fence: Option<Token>, latest: Option<&Accepted>) {
+    fn raise(&mut self, fence: Option<Token>, latest: Option<Acknowledged>) {
         let is_new = |fence: &Token| {
             self.fence.is_none_or(|known| known.cluster() != fence.cluster() || known < *fence)
         };
@@ -54,8 +64,8 @@ impl Watermark {
         }
         if let Some(latest) = latest.filter(|latest| latest.position > self.position) {
             self.position = latest.position;
-            latest.order.as_str().clone_into(&mut self.arguments[2]);
-            self.arguments[3] = latest.record();
+            self.arguments[2] = latest.key;
+            self.arguments[3] = latest.entry;
         }
     }
 }
@@ -69,6 +79,8 @@ struct Entry {
     watermark: Arc<Watermark>,
     /// Whether the latest answer said that the store is below the watermark of this or another instance.
     is_rolled_back: bool,
+    /// Whether its sale has holds, as last seen.
+    has_holds: bool,
 }
 
 impl Watermarks {
@@ -77,15 +89,15 @@ impl Watermarks {
         self.0.lock().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
     }
 
-    /// Raises the watermark of `item` to what the answer to a call acknowledged: the fence, the sale, and the accepted
-    /// order with the largest position in the ledger. `sent` went with the call.
+    /// Raises the watermark of `item` to what the answer to a call acknowledged: the fence, the sale, and the entry with the
+    /// largest position in the ledger. `sent` went with the call.
     pub(super) fn raise(
         &self,
         item: &Item,
         sent: &Watermark,
         fence: Option<Token>,
         sale: &str,
-        latest: Option<&Accepted>,
+        latest: Option<Acknowledged>,
     ) {
         let mut entries = self.0.lock();
         let entry = entries.entry(item.clone()).or_default();
@@ -127,6 +139,22 @@ impl Watermarks {
         self.0.lock().entry(item.clone()).or_default();
     }
 
+    /// Notes whether the sale of `item` has holds.
+    pub(super) fn note_holds(&self, item: &Item, has_holds: bool) {
+        let mut entries = self.0.lock();
+        match entries.get_mut(item) {
+            Some(entry) => entry.has_holds = has_holds,
+            None if has_holds => entries.entry(item.clone()).or_default().has_holds = true,
+            None => {}
+        }
+    }
+
+    /// The known items whose sales have holds.
+    pub(super) fn with_holds(&self) -> Vec<Item> {
+        let entries = self.0.lock();
+        entries.iter().filter(|(_, entry)| entry.has_holds).map(|(item, _)| item.clone()).collect()
+    }
+
     /// Up to `most` known items: those that the store was rolled back for first, and at least one other.
     pub(super) fn items(&self, most: usize) -> Vec<Item> {
         let entries = self.0.lock();
@@ -162,19 +190,10 @@ impl Watermarks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{OrderId, Quantity, User};
     use fenced_lock::ClusterId;
 
-    fn accepted(position: u64) -> Accepted {
-        Accepted {
-            position,
-            order: OrderId::new(&format!("order-{position}")).expect("visible ASCII"),
-            quantity: Quantity::ONE,
-            user: User::default(),
-            remaining: 7,
-            instance: "8080".into(),
-            token: None,
-        }
+    fn acknowledged(position: u64) -> Acknowledged {
+        Acknowledged { position, key: format!("order-{position}"), entry: format!("at {position}") }
     }
 
     /// Goal: answers that overtake each other never lower a watermark, nor does the answer to a call that was
@@ -184,14 +203,14 @@ mod tests {
         let (watermarks, item) = (Watermarks::default(), Item::DEFAULT);
         let raise = |sent: &Watermark, sale, revision, position: Option<u64>| {
             let fence = Some(Token::new(ClusterId(1), revision));
-            watermarks.raise(&item, sent, fence, sale, position.map(accepted).as_ref());
+            watermarks.raise(&item, sent, fence, sale, position.map(acknowledged));
         };
         let before = watermarks.of(&item);
         assert_eq!(*before.arguments(), ["", "", "", ""]);
         raise(&before, "first", 3, Some(5));
         raise(&before, "first", 2, Some(4));
         let first = watermarks.of(&item);
-        assert_eq!(*first.arguments(), ["1 3", "first", "order-5", "5\t1\t7\t\t8080\t"]);
+        assert_eq!(*first.arguments(), ["1 3", "first", "order-5", "at 5"]);
 
         raise(&first, "second", 9, None);
         assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);

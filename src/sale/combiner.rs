@@ -11,6 +11,7 @@
 //! tenure without an order ends with the release alone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fenced_lock::Guard;
@@ -204,6 +205,8 @@ impl Combiner {
         // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
         let deadline = Instant::now() + options.wait_timeout;
+        // what this instance repeats itself is no repetition to the buyer
+        let is_unknown = AtomicBool::new(false);
         let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
             let sent_at = Instant::now();
@@ -215,6 +218,7 @@ impl Combiner {
                 Ok(outcomes) => Ok((outcomes, sent_at.elapsed())),
                 Err(error) => {
                     let error = Arc::new(error);
+                    is_unknown.fetch_or(!error.nothing_written(), Ordering::Relaxed);
                     if !is_stale(&error) {
                         tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
                         // the next orders read the stock first, and soon notice that the store does not answer
@@ -232,7 +236,7 @@ impl Combiner {
         };
         let Failed { latest, unknown } = match until_known(send, may_repeat).await {
             Ok((outcomes, took)) => {
-                self.answer(batch, outcomes);
+                self.answer(batch, outcomes, is_unknown.into_inner());
                 return Ok(took);
             }
             Err(failed) => failed,
@@ -260,20 +264,22 @@ impl Combiner {
         Err(STORE_PAUSE)
     }
 
-    /// Answers the orders of a batch.
-    fn answer(&self, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>) {
+    /// Answers the orders of a batch. `is_unknown`: whether it was sent before and not answered.
+    fn answer(&self, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>, is_unknown: bool) {
         let Self { lock, queue } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted.remaining),
+            Outcome::Changed { change, is_repeated: false } => Some(change.remaining),
             Outcome::SoldOut { remaining } => Some(*remaining),
-            Outcome::Conflict | Outcome::Damaged { .. } => None,
+            _ => None,
         });
         if let Some(left) = left.min() {
             lock.context.stock_reads.note(&queue.item, i64::try_from(left).unwrap_or(i64::MAX));
         }
         queue.set_store_error(None);
         for (waiting, outcome) in batch.into_iter().zip(outcomes) {
-            waiting.answer(Ok(outcome));
+            let is_first = is_unknown || waiting.unknown.is_some();
+            waiting.answer(Ok(if is_first { outcome.into_first() } else { outcome }));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::inventory::{InventoryError, Item, Order, OrderId};
+use crate::inventory::{InventoryError, Item, Order, OrderId, Refusal};
 
 /// Why an order, or a question about the sale, got no answer.
 ///
@@ -63,8 +63,8 @@ pub enum SaleError {
     },
     /// The order was sent to the store and not confirmed, or too few replicas have it.
     #[error(
-        "the store did not confirm order {order} in time, so it may have been accepted: retry with this id as \
-         the Idempotency-Key, which takes nothing twice",
+        "the store did not answer for order {order} in time, so it may have been accepted, or confirmed or cancelled if \
+         that was asked: send the same call again, with this id as the Idempotency-Key, which takes nothing twice",
         order = .order.as_str()
     )]
     OutcomeUnknown {
@@ -75,7 +75,8 @@ pub enum SaleError {
     },
     /// The start of a sale was sent to the store and not confirmed.
     #[error(
-        "the store did not answer in time, so the sale of {item} may have been started: see GET /stock"
+        "the store did not answer in time, so the sale of {item} may have been started or deleted: send the same call \
+         with the same id again, or see GET /sales"
     )]
     StartUnknown {
         /// The item.
@@ -149,6 +150,33 @@ fn of_the_store(error: &InventoryError, item: &Item) -> String {
                 "the data of {item} in the store is damaged: the log of this instance has the cause"
             );
         }
+        InventoryError::SaleRefused { refusal, running } => {
+            let running = running.as_deref().unwrap_or("none");
+            return match refusal {
+                Refusal::Conflict => {
+                    format!("sale {running} of {item} runs already, with other terms")
+                }
+                Refusal::Replaced => format!(
+                    "the sale that this names was replaced, or its ledger is shorter: the running sale of {item} is \
+                     {running}; ?sale= reads the ledger of one that was kept"
+                ),
+                Refusal::Running => format!(
+                    "sale {running} of {item} runs: name it in `If-Match: \"{running}\"` to replace it"
+                ),
+                Refusal::Mismatch => {
+                    format!("the running sale of {item} is {running}, which If-Match does not name")
+                }
+                Refusal::TooMany => {
+                    format!("1000 sales of {item} are kept: DELETE /sales/{{id}} makes room")
+                }
+                Refusal::NotReplaced => format!(
+                    "sale {running} of {item} runs: only a sale that was replaced can be deleted"
+                ),
+                Refusal::Unknown => {
+                    format!("no sale of {item} with this id was kept: see GET /sales")
+                }
+            };
+        }
         InventoryError::ForeignFence { fence, token } => {
             let (theirs, ours) = (fence.cluster(), token.cluster());
             return format!(
@@ -162,7 +190,7 @@ fn of_the_store(error: &InventoryError, item: &Item) -> String {
         }
         InventoryError::RolledBack { .. } => {
             "the store lost data that it acknowledged to this instance, or runs on an older copy: nothing is sold \
-             until an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover \
+             until an operator restores the data, starts a new sale with If-Match, or accepts the loss with `flash-sale recover \
              store`"
         }
         InventoryError::StaleToken { .. } => {

@@ -11,19 +11,25 @@ use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use super::metrics::Metrics;
-use super::stock_reads::StockReads;
-use crate::inventory::{Inventory, Item, Order, Outcome, Stock};
+use super::stock_reads::{Available, StockReads};
+use crate::inventory::{
+    Accepted, Action, Event, Inventory, Item, NewSale, Order, Outcome, Started,
+};
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
 pub trait SaleGuard: Send + Sync + 'static {
     /// Its description for the page, the log and the metrics.
     fn status(&self) -> GuardStatus;
 
-    /// Takes the order's units.
+    /// Takes the order's units, or does what else it [asks](Action) for.
     fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>>;
 
-    /// Starts a sale of `item` afresh.
-    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>>;
+    /// Starts a sale of `item`.
+    fn start<'a>(
+        &'a self,
+        item: &'a Item,
+        sale: NewSale,
+    ) -> BoxFuture<'a, Result<Started, SaleError>>;
 
     /// The claims on the lock of `item`, the holder first.
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>>;
@@ -143,27 +149,40 @@ impl SaleContext {
         self.options.queue_length.min(Semaphore::MAX_PERMITS) - self.places.available_permits()
     }
 
-    /// Reads the stock without the lock: too little of it is already the truth at that moment. An order that
-    /// was accepted before gets its first answer. `None`: the order needs a batch. Orders that come at the same time
-    /// share a read.
+    /// Reads the stock without the lock: too little of it is already the truth at that moment, unless holds are due. An
+    /// order that was accepted before gets its first answer. `None`: the order needs a batch. Orders that come at the same
+    /// time share a read.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn check_stock(&self, order: &Order) -> Result<Option<Outcome>, SaleError> {
-        let within = self.options.wait_timeout;
-        let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
-        if available >= i64::from(order.quantity.get()) {
-            self.stock_reads.note(&order.item, available);
+        if order.action != Action::Reserve {
             return Ok(None);
         }
+        let within = self.options.wait_timeout;
+        let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
+        let Available { stock, is_due, per_order } = available;
+        if stock >= i64::from(order.quantity.get()) {
+            self.stock_reads.note(&order.item, stock);
+            return Ok(None);
+        }
+        // what is due comes back, and an order for too many is told so
+        let asks_too_much = per_order.is_some_and(|most| order.quantity.get() > most);
         // an order that may not have reached the replicas needs a batch, which waits for them
-        if first.is_some() && self.inventory.replicas().is_some() {
+        if is_due || asks_too_much || (first.is_some() && self.inventory.replicas().is_some()) {
             return Ok(None);
         }
         Ok(Some(match first {
-            Some(first) if first.is_repeated_by(order) => Outcome::Reserved(first),
-            Some(_) => Outcome::Conflict,
-            None => Outcome::SoldOut { remaining: u64::try_from(available).unwrap_or(0) },
+            Some(first) if !first.is_repeated_by(order) => Outcome::Conflict,
+            Some(Accepted {
+                event: event @ (Event::Cancelled | Event::Expired),
+                changed: Some(time),
+                ..
+            }) => Outcome::Over { event, time },
+            Some(first) => {
+                Outcome::Repeated(Accepted { event: Event::Reserved, changed: None, ..first })
+            }
+            None => Outcome::SoldOut { remaining: u64::try_from(stock).unwrap_or(0) },
         }))
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{
@@ -15,7 +16,7 @@ use super::guard::{GuardStatus, SaleGuard};
 use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{SaleContext, SaleError};
-use crate::inventory::{InventoryError, Item, Order, Outcome, Stock};
+use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Started};
 use crate::throttle::Throttle;
 
 /// How long a question about a lock may take: less than the readiness check, which could not tell who is silent.
@@ -112,11 +113,12 @@ impl SaleGuard for EtcdLock {
         GuardStatus { name: "etcd", description: "the lock", ..GuardStatus::default() }
     }
 
-    /// Reads the stock first, unless the last read had enough units.
+    /// Reads the stock before it takes units, unless the last read had enough of them.
     fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
         Box::pin(async move {
             let context = &self.context;
-            if !context.stock_reads.had_enough_for(&order)
+            if order.action == Action::Reserve
+                && !context.stock_reads.had_enough_for(&order)
                 && let Some(outcome) = context.check_stock(&order).await?
             {
                 return Ok(outcome);
@@ -129,24 +131,37 @@ impl SaleGuard for EtcdLock {
         })
     }
 
-    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
+    fn start<'a>(
+        &'a self,
+        item: &'a Item,
+        sale: NewSale,
+    ) -> BoxFuture<'a, Result<Started, SaleError>> {
         Box::pin(async move {
             let wait_timeout = self.context.options.wait_timeout;
             let locked = timeout(wait_timeout, self.take(item)).await;
             let guard = locked.map_err(|_| self.not_granted())?.map_err(unavailable)?;
             let deadline = Instant::now() + wait_timeout;
+            // what this instance repeats itself is no repetition to the caller
+            let is_unknown = AtomicBool::new(false);
             let start = || async {
-                let started = self.context.inventory.start(item, Some(guard.token()), units).await;
-                started.map_err(Arc::new)
+                let token = Some(guard.token());
+                let started = self.context.inventory.start(item, token, sale.clone()).await;
+                started.map_err(Arc::new).inspect_err(|error| {
+                    is_unknown.fetch_or(!error.nothing_written(), Ordering::Relaxed);
+                })
             };
-            // while the lock is held no order can run, so repeating the start changes nothing
+            // a sale that runs is not started again
             let may_repeat = |error: &InventoryError| {
                 !guard.is_lost() && error.is_retryable() && Instant::now() < deadline
             };
             // an attempt without an answer outweighs a later refusal: the sale may have been started
-            until_known(start, may_repeat).await.map_err(|failed| {
+            let mut started = until_known(start, may_repeat).await.map_err(|failed| {
                 SaleError::of_start(failed.unknown.unwrap_or(failed.latest), item)
-            })
+            })?;
+            started.is_repeated &= !is_unknown.load(Ordering::Relaxed);
+            // its units are not those that were seen last
+            self.context.stock_reads.forget(item);
+            Ok(started)
         })
     }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::Span;
 
 use super::SaleError;
-use crate::inventory::{InventoryError, Outcome};
+use crate::inventory::{Accepted, InventoryError, Outcome};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -115,10 +115,19 @@ fn no_latencies() -> hdrhistogram::Histogram<u64> {
 }
 
 /// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 18] = [
+pub const OUTCOMES: [&str; 27] = [
     "reserved",
     "sold-out",
     "conflict",
+    "confirmed",
+    "cancelled",
+    "expired",
+    "final",
+    "unknown-order",
+    "limit-reached",
+    "user-required",
+    "not-started",
+    "ended",
     ABANDONED,
     "queue-full",
     "wait-too-long",
@@ -217,8 +226,18 @@ pub(super) struct OrderCount<'a> {
 impl OrderCount<'_> {
     pub(super) fn end(mut self, answer: &Result<Outcome, SaleError>) {
         self.outcome = match answer {
-            Ok(Outcome::Reserved(_)) => "reserved",
+            Ok(Outcome::Reserved(_) | Outcome::Repeated(_)) => "reserved",
             Ok(Outcome::SoldOut { .. }) => "sold-out",
+            Ok(
+                Outcome::Changed { change: Accepted { event, .. }, .. }
+                | Outcome::Over { event, .. },
+            ) => event.word(),
+            Ok(Outcome::Final) => "final",
+            Ok(Outcome::Unknown) => "unknown-order",
+            Ok(Outcome::LimitReached { .. }) => "limit-reached",
+            Ok(Outcome::UserRequired) => "user-required",
+            Ok(Outcome::NotStarted { .. }) => "not-started",
+            Ok(Outcome::SaleEnded { .. }) => "ended",
             Ok(Outcome::Conflict) => "conflict",
             Ok(Outcome::Damaged { .. }) => "damaged",
             Err(error) => error.outcome(),

@@ -25,8 +25,18 @@ use std::time::Duration;
 
 use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
 use self::metrics::Metrics;
-use crate::inventory::{Accepted, Inventory, Item, Order, OrderId, Outcome, Stock};
+use crate::inventory::{
+    Accepted, Inventory, Item, Lookup, NewSale, Order, OrderId, Outcome, SaleId, Sales, Started,
+    Stock, User,
+};
+
+/// How often an instance looks for holds that are due.
+const HOLDS_EVERY: Duration = Duration::from_secs(1);
 
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
@@ -56,10 +66,13 @@ impl Sale {
 
     /// A sale guarded in another way. The guard shares `context`.
     pub fn new(context: Arc<SaleContext>, guard: Arc<dyn SaleGuard>) -> Self {
+        let weak = (Arc::downgrade(&context), Arc::downgrade(&guard));
+        let sale = move || Some(Self { context: weak.0.upgrade()?, guard: weak.1.upgrade()? });
+        context.tasks.spawn(end_holds(context.stopping.clone(), sale));
         Self { context, guard }
     }
 
-    /// Takes the order's units if that many are left.
+    /// Takes the order's units if that many are left, or confirms or cancels it.
     ///
     /// # Cancel safety
     /// A future that is dropped before its order is in a batch takes nothing. After that the order is carried
@@ -78,17 +91,34 @@ impl Sale {
         answer
     }
 
-    /// Starts a sale of `item` afresh: stock `units`, lucky 0, no orders. Returns the new state.
+    /// Starts a sale of `item`: lucky 0, no orders.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have started the sale. Repeating it is safe while no order was
-    /// accepted since.
+    /// A dropped call may or may not have started the sale. Repeating it with the same id is safe.
     ///
     /// # Errors
     /// See [`SaleError`].
-    pub async fn start(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
+    pub async fn start(&self, item: &Item, sale: impl Into<NewSale>) -> Result<Started, SaleError> {
         self.check_open()?;
-        self.guard.start(item, units).await
+        self.guard.start(item, sale.into()).await
+    }
+
+    /// Deletes the orders and the ledger of a sale that was replaced.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn forget(&self, item: &Item, id: &SaleId) -> Result<(), SaleError> {
+        self.check_open()?;
+        let forgotten = self.context.inventory.forget(item, id).await;
+        forgotten.map_err(|error| SaleError::of_start(error, item))
+    }
+
+    /// The sale of `item` that runs, and those that were replaced.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
+        self.context.inventory.sales(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
     /// The state of `item`, read at one moment.
@@ -104,26 +134,17 @@ impl Sale {
         &self.context.inventory
     }
 
-    /// Up to `limit` orders of the ledger behind position `after` (0: from the first).
+    /// The accepted order of this id and user, if there is one, with what became of it, and the id of the sale.
     ///
     /// # Errors
     /// See [`SaleError`].
-    pub async fn ledger(
+    pub async fn order(
         &self,
         item: &Item,
-        after: u64,
-        limit: u32,
-    ) -> Result<Vec<Accepted>, SaleError> {
-        let page = self.context.inventory.ledger(item, after, limit).await;
-        page.map_err(|error| SaleError::of_read(error, item))
-    }
-
-    /// The accepted order of this id, if there is one.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn order(&self, item: &Item, id: &OrderId) -> Result<Option<Accepted>, SaleError> {
-        let order = self.context.inventory.order(item, id).await;
+        id: &OrderId,
+        user: &User,
+    ) -> Result<(String, Option<Accepted>), SaleError> {
+        let order = self.context.inventory.order(item, id, user).await;
         order.map_err(|error| SaleError::of_read(error, item))
     }
 
@@ -227,5 +248,26 @@ impl Sale {
 
     fn check_open(&self) -> Result<(), SaleError> {
         if self.context.stopping.is_cancelled() { Err(SaleError::Stopping) } else { Ok(()) }
+    }
+}
+
+/// Ends the holds that are due of items that nobody asks for, until the sale stops or is dropped.
+async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>) {
+    loop {
+        // not all instances at once: the first one leaves nothing to do
+        let pause = HOLDS_EVERY + HOLDS_EVERY * u32::from(Uuid::new_v4().as_bytes()[0]) / 1024;
+        if stopping.run_until_cancelled(sleep(pause)).await.is_none() {
+            return;
+        }
+        let Some(Sale { context, guard }) = sale() else { return };
+        for item in context.inventory.items_with_holds() {
+            let no_order = [String::new()];
+            let found = context.inventory.look_up(&item, &no_order);
+            let found = stopping.run_until_cancelled(found).await;
+            if matches!(found, Some(Ok(Lookup { is_due: true, .. }))) {
+                // a failure is that of every other batch, and is logged there
+                drop(stopping.run_until_cancelled(guard.reduce(Order::expiring(item))).await);
+            }
+        }
     }
 }

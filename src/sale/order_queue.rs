@@ -228,7 +228,7 @@ impl OrderQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{OrderId, Quantity, User};
+    use crate::inventory::{Action, OrderId, Quantity, User};
 
     fn order(id: &str) -> Order {
         Order {
@@ -236,6 +236,7 @@ mod tests {
             item: Item::DEFAULT,
             quantity: Quantity::new(1).expect("a valid quantity"),
             user: User::default(),
+            action: Action::Reserve,
         }
     }
 

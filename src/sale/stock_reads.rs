@@ -14,16 +14,27 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::SaleError;
-use crate::inventory::{Accepted, Inventory, InventoryError, Item, Order, OrderId};
+use crate::inventory::{Accepted, Inventory, InventoryError, Item, Lookup, Order};
 
 /// The least time from one read of an item to the next. One more order costs a read next to nothing, and another
 /// read costs Redis much: a crowd must not keep it busy with reads of a few orders each.
 const PACE: Duration = Duration::from_millis(1);
 
-type Seen = Result<(i64, Option<Accepted>), Arc<InventoryError>>;
+/// What a read has found of an item.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Available {
+    /// The units left.
+    pub(super) stock: i64,
+    /// Whether a batch would bring units of holds back.
+    pub(super) is_due: bool,
+    /// The most units of one order.
+    pub(super) per_order: Option<u32>,
+}
 
-/// An order that waits for the next read.
-type Waiting = (OrderId, oneshot::Sender<Seen>);
+type Seen = Result<(Available, Option<Accepted>), Arc<InventoryError>>;
+
+/// An order that waits for the next read, by its key.
+type Waiting = (String, oneshot::Sender<Seen>);
 
 #[derive(Debug, Default)]
 pub(super) struct StockReads {
@@ -56,7 +67,7 @@ impl StockReads {
         self.left.lock().remove(item);
     }
 
-    /// The units left, and the order that was accepted under this id, if any. A read takes at most `within`.
+    /// What is left, and the order that was accepted under this id, if any. A read takes at most `within`.
     ///
     /// # Cancel safety
     /// A dropped call changes nothing for the others.
@@ -65,9 +76,9 @@ impl StockReads {
         inventory: &Inventory,
         order: &Order,
         within: Duration,
-    ) -> Result<(i64, Option<Accepted>), SaleError> {
+    ) -> Result<(Available, Option<Accepted>), SaleError> {
         let (reply, answer) = oneshot::channel();
-        let waiting = (order.id.clone(), reply);
+        let waiting = (order.key(), reply);
         let is_first = {
             let mut items = self.waiting.lock();
             let is_first = !items.contains_key(&order.item);
@@ -100,13 +111,14 @@ impl Reader {
         loop {
             pace.tick().await;
             let Some(orders) = self.next() else { return };
-            let (ids, replies): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
-            let read = timeout(self.within, inventory.stock_and_orders(&self.item, &ids));
+            let (keys, replies): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
+            let read = timeout(self.within, inventory.look_up(&self.item, &keys));
             match read.await.unwrap_or_else(|_| Err(InventoryError::too_late())) {
-                Ok((units, orders)) => {
+                Ok(Lookup { stock, is_due, per_order, orders, .. }) => {
+                    let available = Available { stock, is_due, per_order };
                     for (reply, order) in replies.into_iter().zip(orders) {
                         // fails if the buyer disconnected
-                        drop(reply.send(order.map(|order| (units, order)).map_err(Arc::new)));
+                        drop(reply.send(order.map(|order| (available, order)).map_err(Arc::new)));
                     }
                 }
                 Err(error) => {

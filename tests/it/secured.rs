@@ -8,7 +8,8 @@ use std::time::Duration;
 use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
-    Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, RedisAccess, Replicas,
+    Action, Inventory, InventoryError, InventoryOptions, Item, LedgerPosition, NewSale, Order,
+    OrderId, RedisAccess, Replaces, Replicas, SaleId, Terms, User,
 };
 use flash_sale::secret::{Secret, SecretSource};
 use tempfile::NamedTempFile;
@@ -199,12 +200,25 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         return Err(warning.clone().into());
     }
     for item in [Item::DEFAULT, "tea".parse()?] {
-        let order = |id| Order { item: item.clone(), ..order(id, 1) };
-        inventory.start(&item, token(1), 5).await?;
+        let order = |id| {
+            let user = User::new("alice").expect("a user");
+            Order { item: item.clone(), user, ..order(id, 1) }
+        };
+        let terms = Terms { per_user: Some(9), hold_seconds: Some(9), ..Terms::default() };
+        let held = NewSale { terms, is_named: true, ..NewSale::from(5) };
+        inventory.start(&item, token(1), held.clone()).await?;
         inventory.reduce(&item, token(2), "8080", &[order("a"), order("b")]).await?;
+        let confirm = Order { action: Action::Confirm, ..order("a") };
+        inventory.reduce(&item, token(2), "8080", &[confirm]).await?;
+        let other = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
+        inventory.start(&item, token(2), other).await?;
+        let kept = LedgerPosition { sale: Some(held.id.clone()), of: None, after: 0 };
+        inventory.ledger(&item, kept, 10).await?;
+        inventory.sales(&item).await?;
+        inventory.forget(&item, &held.id).await?;
         inventory.available(&item).await?;
         inventory.stock(&item).await?;
-        inventory.order(&item, &OrderId::new("a")?).await?;
+        inventory.order(&item, &OrderId::new("a")?, &User::default()).await?;
         inventory.ledger(&item, 0, 10).await?;
         inventory.poll_since(&item, None, 10).await?;
         inventory.inspect(&item).await?;
@@ -305,6 +319,14 @@ async fn a_redis_cluster_over_mutual_tls() {
     eventually("the slots are served", async || inventory.start(&tea, None, 5).await.is_ok()).await;
     inventory.reduce(&tea, None, "8080", &[order]).await.unwrap();
     assert_eq!(inventory.available(&tea).await.unwrap(), 4);
+    // the names of what is kept are made of those in the same slot
+    let next = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
+    inventory.start(&tea, None, next).await.unwrap();
+    let kept = inventory.sales(&tea).await.unwrap().kept.remove(0);
+    let kept: SaleId = kept["id"].as_str().unwrap().parse().unwrap();
+    let from = LedgerPosition { sale: Some(kept.clone()), of: None, after: 0 };
+    assert_eq!(inventory.ledger(&tea, from, 9).await.unwrap().entries.len(), 1);
+    inventory.forget(&tea, &kept).await.unwrap();
 }
 
 /// This address, with the certificates of another one.

@@ -24,7 +24,8 @@
 //!   does. So nothing is kept of a batch that is put back, and a loss and a crash leave the same behind.
 //! - The way from an instance to a buyer. Who is not told asks again, and in here everybody may.
 //! - Copies of a batch that would change nothing in Redis: fence and ledger only grow and the stock
-//!   only falls, so they never will.
+//!   only falls, so they never will. With holds the stock rises, and only copies that are stale or whose orders are
+//!   decided are left out.
 //! - Names. Orders are numbered as they are first asked for, and of two instances without a claim A is
 //!   the one that enqueues.
 //!
@@ -32,18 +33,24 @@
 //! while its own first batch is still under way. Redis keeps what it has answered and etcd's revisions
 //! only grow in it; what happens otherwise is for other tests, as are re-entry and quantities.
 //!
+//! # Holds
+//!
+//! A second sale, of two claims and batches of one, has holds: a buyer asks for an order, to confirm it and to cancel it,
+//! also all at once and at both instances; another one never pays. A hold is **due** at any moment, which Redis' clock decides, and ends with the next batch.
+//! One unit for two buyers; or two units, and one buyer who may have one.
+//!
 //! # How to read a counterexample
 //!
 //! The controls print theirs, one action a line: `cargo test --test model -- --nocapture`.
-//! `Run(B, [0, 1])` is B sending the orders 0 and 1, and the number in `Expire(1)` is a token. To
+//! `Run(B, [0, 1])` is B sending the orders 0 and 1; 3 more confirms the order, 6 more cancels it. The number in `Expire(1)` is a token. To
 //! walk through the states in a browser:
 //! `EXPLORE=127.0.0.1:3000 cargo test --test model explore -- --ignored`.
 
 mod state;
 
-use stateright::{Checker, HasDiscoveries, Model, Path, Property};
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
 
-use state::{Action, Answer, Claim, Event, ORDERS, Order, STOCK, State};
+use state::{Action, Answer, Ask, Claim, EXPIRED, Event, ORDERS, State, units_taken};
 
 /// A sale and its safeguards.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +65,16 @@ struct Sale {
     /// Redis reads and writes in one step. Else the holder reads (GET) and then writes (SET), and may
     /// be paused in between.
     script: bool,
+    holds: Option<Holds>,
+}
+
+/// A sale with holds.
+#[derive(Clone, Copy, Debug)]
+struct Holds {
+    /// One buyer has all orders, and may have one unit. Else there is one unit.
+    per_user: bool,
+    /// What ended a hold is recorded with the order, and done once.
+    once: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,15 +89,19 @@ enum Fence {
 
 /// The service as it is built.
 const AS_BUILT: Sale =
-    Sale { fence: Fence::Lock, lock_excludes: true, order_ids: true, script: true };
+    Sale { fence: Fence::Lock, lock_excludes: true, order_ids: true, script: true, holds: None };
 /// Guarded work of more than one step, which is what a lock is for.
 const IN_TWO_STEPS: Sale = Sale { script: false, ..AS_BUILT };
 /// A lock that excludes nobody, and the fence of the store.
 const ANY_LOCK: Sale = Sale { fence: Fence::Store, lock_excludes: false, ..IN_TWO_STEPS };
 
+/// The same with holds, for two buyers of one unit.
+const WITH_HOLDS: Sale = Sale { holds: Some(Holds { per_user: false, once: true }), ..AS_BUILT };
+
 const NO_OVERSELL: &str = "no more is sold than there was";
 const NO_LOST_UPDATE: &str = "stock and ledger make up the initial stock";
 const NO_ORDER_TWICE: &str = "no order is twice in the ledger";
+const ONE_END: &str = "what ended a hold is once in the ledger, behind its order";
 const TOKENS_RISE: &str = "tokens in the ledger never go down";
 
 /// What holds in every state, and then what some states show: that the model gets as far as that.
@@ -88,22 +109,32 @@ fn properties() -> Vec<Property<Sale>> {
     fn holders(state: &State, counts: fn(&Claim) -> bool) -> usize {
         state.claims.iter().flatten().filter(|claim| claim.is_granted && counts(claim)).count()
     }
-    fn times(state: &State, order: Order) -> usize {
-        state.ledger.iter().filter(|(entry, _)| *entry == order).count()
+    fn times(state: &State, ask: Ask) -> usize {
+        state.ledger.iter().filter(|(entry, _)| *entry == ask).count()
     }
     let (always, sometimes) = (Property::<Sale>::always, Property::<Sale>::sometimes);
     vec![
-        always(NO_OVERSELL, |_, s| s.ledger.len() <= STOCK),
-        always(NO_LOST_UPDATE, |_, s| s.stock + s.ledger.len() == STOCK),
+        always(NO_OVERSELL, |sale, s| units_taken(s) <= sale.units()),
+        always(NO_LOST_UPDATE, |sale, s| s.stock + units_taken(s) == sale.units()),
+        always(ONE_END, |_, s| {
+            (0..ORDERS).all(|order| {
+                let ends: usize = (1..=EXPIRED).map(|end| times(s, order + end * ORDERS)).sum();
+                ends <= times(s, order)
+            })
+        }),
+        always("nobody has more than the limit", |sale, s| {
+            units_taken(s) <= 1 || !sale.holds.is_some_and(|holds| holds.per_user)
+        }),
         always(NO_ORDER_TWICE, |_, s| (0..ORDERS).all(|order| times(s, order) <= 1)),
         always(
             "an acknowledged order is in the ledger, and one that is sold out is not",
             |_, s| {
-                (0..ORDERS).all(|order| match s.answers[order] {
-                    Some(Answer::Reserved { position }) => {
-                        s.ledger.get(position).is_some_and(|(entry, _)| *entry == order)
-                    }
-                    Some(Answer::SoldOut) => s.stock == 0 && times(s, order) == 0,
+                (0..s.answers.len()).all(|ask| match s.answers[ask] {
+                    Some(Answer::Entry { position }) => s
+                        .ledger
+                        .get(position)
+                        .is_some_and(|(entry, _)| entry % ORDERS == ask % ORDERS),
+                    Some(Answer::SoldOut) => s.stock == 0 && times(s, ask) == 0,
                     None => true,
                 })
             },
@@ -120,13 +151,33 @@ fn properties() -> Vec<Property<Sale>> {
         sometimes("a stale batch is refused", |_, s| s.event == Some(Event::StaleRefused)),
         sometimes("an order is answered again", |_, s| s.event == Some(Event::AnsweredAgain)),
         sometimes("all is sold and all are answered", |_, s| {
-            s.stock == 0 && s.answers.iter().all(Option::is_some)
+            s.stock == 0 && s.answers[..ORDERS].iter().all(Option::is_some)
         }),
         sometimes(
             "two tenures have sold",
             |_, s| matches!(s.ledger[..], [(_, first), (_, second)] if first != second),
         ),
     ]
+}
+
+/// What a sale with holds has in addition to what holds in every state: that the model gets as far as that.
+fn properties_with_holds() -> Vec<Property<Sale>> {
+    let sometimes = Property::<Sale>::sometimes;
+    let mut all = properties();
+    all.retain(|property| property.expectation == Expectation::Always);
+    all.extend([
+        sometimes("a unit that came back is sold again", |_, s| {
+            s.ledger.iter().filter(|(entry, _)| *entry < ORDERS).count() == 2
+        }),
+        sometimes("a confirmation comes too late", |_, s| {
+            let expired = |position: usize| s.ledger[position].0 >= EXPIRED * ORDERS;
+            matches!(s.answers[ORDERS], Some(Answer::Entry { position }) if expired(position))
+        }),
+        sometimes("an order is confirmed", |_, s| {
+            s.ledger.iter().any(|(entry, _)| *entry == ORDERS)
+        }),
+    ]);
+    all
 }
 
 /// Looks at every state there is, or until a property is broken.
@@ -198,6 +249,21 @@ fn the_fence_of_the_store_needs_no_lock() {
 #[test]
 fn without_order_ids_an_order_is_taken_twice() {
     assert_broken(Sale { order_ids: false, ..AS_BUILT }, NO_ORDER_TWICE);
+}
+
+/// Goal: crossing, late and repeated confirmations, cancellations and ends of holds have one outcome, nobody is told
+/// two, no unit is lost and none is sold twice; also for a buyer with a limit.
+#[test]
+fn a_hold_ends_once() {
+    check(WITH_HOLDS);
+    check(Sale { holds: Some(Holds { per_user: true, once: true }), ..AS_BUILT });
+}
+
+/// Goal: it is the record of the end that does it: without it, a cancellation that arrives twice gives two units back.
+#[test]
+fn a_cancellation_without_a_record_is_done_twice() {
+    let holds = Some(Holds { per_user: true, once: false });
+    assert_broken(Sale { holds, ..AS_BUILT }, ONE_END);
 }
 
 /// Shows the states in a browser, until it is interrupted.

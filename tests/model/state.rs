@@ -7,17 +7,24 @@ use Action::*;
 use Instance::{A, B};
 use stateright::{Model, Property};
 
-use super::{Fence, Sale, properties};
+use super::{Fence, Sale, properties, properties_with_holds};
 
 pub(crate) const ORDERS: usize = 3;
 pub(crate) const STOCK: usize = 2;
-pub(crate) const CLAIMS: Token = 3;
+/// What may be asked: an order, [`ORDERS`] more to confirm it, twice as many to cancel it. The ledger has the same
+/// numbers, and three times as many more for a hold that ended by itself.
+pub(crate) const ASKS: usize = 3 * ORDERS;
+pub(crate) const EXPIRED: usize = 3;
 pub(crate) const BATCHES: [Batch; 9] =
     [&[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 0], &[1, 2], &[2, 0], &[2, 1]];
 
+/// The buyer of order 1 takes it, and never pays.
+pub(crate) const BATCHES_WITH_HOLDS: [Batch; 4] = [&[0], &[1], &[3], &[6]];
+
 pub(crate) type Order = usize;
+pub(crate) type Ask = usize;
 pub(crate) type Token = usize;
-pub(crate) type Batch = &'static [Order];
+pub(crate) type Batch = &'static [Ask];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Instance {
@@ -42,6 +49,8 @@ pub(crate) enum Action {
     HandOver(Instance),
     Release(Instance),
     Expire(Token),
+    /// The hold of an order is over, by Redis' clock.
+    Due(Order),
     Lost(Instance),
     Crash(Instance),
 }
@@ -67,10 +76,11 @@ pub(crate) struct State {
     // Redis
     pub(crate) stock: usize,
     pub(crate) fence: Token,
-    pub(crate) ledger: Vec<(Order, Token)>,
+    pub(crate) ledger: Vec<(Ask, Token)>,
+    pub(crate) due: [bool; ORDERS],
     // the buyers: how many have asked, and what they were told first
     pub(crate) asked: usize,
-    pub(crate) answers: [Option<Answer>; ORDERS],
+    pub(crate) answers: [Option<Answer>; ASKS],
     // what was special about the latest step
     pub(crate) event: Option<Event>,
 }
@@ -91,7 +101,10 @@ pub(crate) struct Claim {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
-    Reserved { position: usize },
+    /// The entry of the ledger with the order, or with its end.
+    Entry {
+        position: usize,
+    },
     SoldOut,
 }
 
@@ -105,8 +118,62 @@ pub(crate) enum Event {
 /// What Redis says to a token below the fence.
 struct Stale;
 
+/// The units that were taken and did not come back.
+pub(crate) fn units_taken(state: &State) -> usize {
+    let comes_back = |entry: usize| entry >= 2 * ORDERS;
+    let back = state.ledger.iter().filter(|(entry, _)| comes_back(*entry)).count();
+    state.ledger.iter().filter(|(entry, _)| *entry < ORDERS).count().saturating_sub(back)
+}
+
 /// Redis.
 impl Sale {
+    /// The units of the sale.
+    pub(crate) fn units(self) -> usize {
+        if self.holds.is_some_and(|holds| !holds.per_user) { 1 } else { STOCK }
+    }
+
+    /// The most claims. With holds there is more to try under each.
+    fn claims(self) -> Token {
+        if self.holds.is_some() { 2 } else { 3 }
+    }
+
+    fn batches(self) -> &'static [Batch] {
+        if self.holds.is_some() { &BATCHES_WITH_HOLDS } else { &BATCHES }
+    }
+
+    /// The script with holds: ends what is due, then does what is asked.
+    fn reduce_with_holds(self, state: &mut State, number: Token, ask: Ask) -> Option<Answer> {
+        let holds = self.holds?;
+        let position = |state: &State, entries: &[Ask]| {
+            state.ledger.iter().position(|(entry, _)| entries.contains(entry))
+        };
+        let ends = |order: Order| [order + ORDERS, order + 2 * ORDERS, order + EXPIRED * ORDERS];
+        for order in 0..ORDERS {
+            if state.due[order] && position(state, &ends(order)).is_none() {
+                state.stock += 1;
+                state.ledger.push((order + EXPIRED * ORDERS, number));
+            }
+        }
+        let (order, is_new) = (ask % ORDERS, ask < ORDERS);
+        let known = position(state, &[order]);
+        let end = position(state, &ends(order)).filter(|_| holds.once || is_new);
+        match (known, end) {
+            (_, Some(position)) if !is_new || state.ledger[position].0 / ORDERS != 1 => {
+                return Some(Answer::Entry { position });
+            }
+            (Some(position), _) if is_new => return Some(Answer::Entry { position }),
+            (None, _) if !is_new => return None,
+            (Some(_), _) => state.stock += usize::from(ask >= 2 * ORDERS),
+            // no answer is kept: a retry is a new attempt
+            (None, _) if state.stock == 0 || holds.per_user && units_taken(state) > 0 => {
+                return None;
+            }
+            (None, _) => state.stock -= 1,
+        }
+        state.ledger.push((ask, number));
+        Some(Answer::Entry { position: state.ledger.len() - 1 })
+    }
+
     fn pass_fence(self, state: &mut State, number: Token) -> Result<(), Stale> {
         if self.fence != Fence::None {
             if number < state.fence {
@@ -117,24 +184,28 @@ impl Sale {
         Ok(())
     }
 
-    fn reduce(self, state: &mut State, claim: &Claim) -> Result<Vec<Answer>, Stale> {
+    fn reduce(self, state: &mut State, claim: &Claim) -> Result<Vec<Option<Answer>>, Stale> {
         let number = claim.number.expect("only who holds the lock sends a batch");
         self.pass_fence(state, number)?;
+        if self.holds.is_some() {
+            let asks = claim.batch.iter();
+            return Ok(asks.map(|ask| self.reduce_with_holds(state, number, *ask)).collect());
+        }
         let mut stock = claim.seen.unwrap_or(state.stock);
-        let answer = |order: &Order| {
+        let mut answer = |order: &Order| {
             let known = state.ledger.iter().position(|(known, _)| known == order);
             match known.filter(|_| self.order_ids) {
-                Some(position) => Answer::Reserved { position },
+                Some(position) => Answer::Entry { position },
                 None if stock == 0 => Answer::SoldOut,
                 None => {
                     stock -= 1;
                     state.stock = stock;
                     state.ledger.push((*order, number));
-                    Answer::Reserved { position: state.ledger.len() - 1 }
+                    Answer::Entry { position: state.ledger.len() - 1 }
                 }
             }
         };
-        Ok(claim.batch.iter().map(answer).collect())
+        Ok(claim.batch.iter().map(|order| Some(answer(order))).collect())
     }
 
     /// Whether a copy that arrives late would change anything. In two steps there are no copies: a
@@ -142,6 +213,15 @@ impl Sale {
     fn can_matter(self, state: &State, number: Token, batch: Batch) -> bool {
         if !self.script || batch.is_empty() {
             return false;
+        }
+        if let Some(holds) = self.holds {
+            let is_over = |ask: Ask| {
+                let decided = |entry: usize| {
+                    entry % ORDERS == ask % ORDERS && (entry >= ORDERS || ask < ORDERS)
+                };
+                state.ledger.iter().any(|(entry, _)| decided(*entry))
+            };
+            return number >= state.fence && !(holds.once && batch.iter().all(|ask| is_over(*ask)));
         }
         let mut after = state.clone();
         drop(self.reduce(&mut after, &late(number, batch)));
@@ -161,7 +241,8 @@ impl State {
     fn ask(&self, batch: Batch) -> Option<usize> {
         batch
             .iter()
-            .try_fold(self.asked, |asked, order| (*order <= asked).then_some(asked.max(order + 1)))
+            .map(|ask| ask % ORDERS)
+            .try_fold(self.asked, |asked, order| (order <= asked).then_some(asked.max(order + 1)))
     }
 
     fn enqueue(&mut self, instance: Instance, lock_excludes: bool) {
@@ -187,7 +268,11 @@ impl State {
         Some(())
     }
 
-    fn receive(&mut self, instance: Instance, answers: Result<Vec<Answer>, Stale>) -> Option<()> {
+    fn receive(
+        &mut self,
+        instance: Instance,
+        answers: Result<Vec<Option<Answer>>, Stale>,
+    ) -> Option<()> {
         let Ok(answers) = answers else {
             self.event = Some(Event::StaleRefused);
             return self.release(instance);
@@ -196,8 +281,12 @@ impl State {
         let batch = take(&mut claim.batch);
         self.sent.extend(claim.number.map(|number| (number, batch)));
         for (&order, answer) in batch.iter().zip(answers) {
+            let Some(answer) = answer else { continue };
             if let Some(earlier) = self.answers[order].replace(answer) {
-                let is_same = earlier == answer;
+                // an order may be over when it is asked for again, by its cancellation or its end
+                let is_over = |answer: Answer| matches!(answer, Answer::Entry { position } if self.ledger[position].0 >= 2 * ORDERS);
+                let is_same =
+                    earlier == answer || order < ORDERS && !is_over(earlier) && is_over(answer);
                 let event = if is_same { Event::AnsweredAgain } else { Event::Contradicted };
                 // the worse one is kept
                 self.event = self.event.max(Some(event));
@@ -212,7 +301,7 @@ impl Model for Sale {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State { stock: STOCK, ..State::default() }]
+        vec![State { stock: self.units(), ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -220,7 +309,10 @@ impl Model for Sale {
         actions.extend(state.sent.iter().map(|(number, batch)| ReduceLate(*number, batch)));
         let may_open = self.fence == Fence::Store && !state.opened_late;
         actions.extend(may_open.then_some(OpenLate));
-        let may_enqueue = state.revision < CLAIMS;
+        let may_enqueue = state.revision < self.claims();
+        let held = state.ledger.iter().map(|(entry, _)| *entry).filter(|entry| *entry < ORDERS);
+        let held = held.filter(|order| self.holds.is_some() && !state.due[*order]);
+        actions.extend(held.map(Due));
         for (instance, claim) in [A, B].into_iter().zip(&state.claims) {
             let Some(claim) = claim else {
                 if may_enqueue && (instance == A || state.claims[0].is_some()) {
@@ -240,7 +332,7 @@ impl Model for Sale {
             } else if claim.number.is_none() {
                 actions.push(Open(instance));
             } else if is_idle {
-                let batches = BATCHES.into_iter().filter(|batch| state.ask(batch).is_some());
+                let batches = self.batches().iter().filter(|batch| state.ask(batch).is_some());
                 actions.extend(batches.map(|batch| Run(instance, batch)));
                 let may = may_enqueue && state.queue.contains(&claim.token);
                 actions.extend(may.then_some(HandOver(instance)));
@@ -301,6 +393,7 @@ impl Model for Sale {
                 let claims = state.claims.iter_mut().flatten();
                 claims.filter(|claim| claim.token == token).for_each(|c| c.has_expired = true);
             }
+            Due(order) => state.due[order] = true,
             Lost(instance) | Crash(instance) => drop(state.put_back(instance)),
         }
         let mut sent = take(&mut state.sent);
@@ -309,6 +402,6 @@ impl Model for Sale {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        properties()
+        if self.holds.is_some() { properties_with_holds() } else { properties() }
     }
 }

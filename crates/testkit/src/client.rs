@@ -25,7 +25,15 @@ pub struct Answer {
 impl Connection {
     /// Connects to a server.
     pub async fn open(address: SocketAddr) -> Self {
-        Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
+        Self::try_open(address).await.unwrap()
+    }
+
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// The server did not take the connection.
+    pub async fn try_open(address: SocketAddr) -> std::io::Result<Self> {
+        Ok(Self(BufReader::new(TcpStream::connect(address).await?)))
     }
 
     /// Sends these bytes and nothing more.

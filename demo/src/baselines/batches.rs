@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, QueueEntry, SessionKeeper, SessionOptions};
-use flash_sale::inventory::{Item, Order, Outcome, Stock};
+use flash_sale::inventory::{Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{EtcdLock, GuardStatus, SaleContext, SaleError, SaleGuard};
 use futures_util::future::BoxFuture;
 
@@ -33,8 +33,12 @@ impl SaleGuard for Batches {
         self.combiner.reduce(order)
     }
 
-    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
-        self.unguarded.start(item, units)
+    fn start<'a>(
+        &'a self,
+        item: &'a Item,
+        sale: NewSale,
+    ) -> BoxFuture<'a, Result<Started, SaleError>> {
+        self.unguarded.start(item, sale)
     }
 
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {

@@ -7,7 +7,9 @@
 //! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
 //! again. Do not build on it.
 
-use flash_sale::inventory::{Accepted, Inventory, InventoryError, Keys, Order, Outcome};
+use flash_sale::inventory::{
+    Accepted, Action, Event, Inventory, InventoryError, Keys, Order, Outcome,
+};
 
 /// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no token, and
 /// `remaining` as this caller computed it. After [`InventoryError::Unanswered`] anything may be half done.
@@ -16,6 +18,9 @@ pub(super) async fn reduce(
     order: &Order,
     instance: &str,
 ) -> Result<Outcome, InventoryError> {
+    if order.action != Action::Reserve {
+        return Ok(Outcome::Unknown);
+    }
     let seen = u64::try_from(inventory.available(&order.item).await?).unwrap_or(0);
     // from here on it may be wrong
     let Some(remaining) = seen.checked_sub(u64::from(order.quantity.get())) else {
@@ -35,11 +40,15 @@ pub(super) async fn reduce(
     })?;
     Ok(Outcome::Reserved(Accepted {
         position: 0,
+        event: Event::Reserved,
         order: order.id.clone(),
         quantity: order.quantity,
         user: order.user.clone(),
         remaining,
         instance: instance.to_owned(),
         token: None,
+        time: None,
+        hold_until: None,
+        changed: None,
     }))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{Backend, QueueEntry, Token};
-use flash_sale::inventory::{InventoryError, Item, Order, Outcome, Stock};
+use flash_sale::inventory::{InventoryError, Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
@@ -109,10 +109,10 @@ impl<L: OrderLock> PerOrder<L> {
         })
     }
 
-    async fn start_sale(&self, item: &Item, units: u64) -> Result<Stock, SaleError> {
+    async fn start_sale(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
         let (context, sold) = (Arc::clone(&self.context), item.clone());
         let work = move |token| async move {
-            let started = context.inventory.start(&sold, token, units).await;
+            let started = context.inventory.start(&sold, token, sale).await;
             started.map_err(|error| SaleError::of_start(error, &sold))
         };
         let started = self.under_lock(item, (), work).await;
@@ -167,8 +167,12 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
         Box::pin(self.sell(order))
     }
 
-    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
-        Box::pin(self.start_sale(item, units))
+    fn start<'a>(
+        &'a self,
+        item: &'a Item,
+        sale: NewSale,
+    ) -> BoxFuture<'a, Result<Started, SaleError>> {
+        Box::pin(self.start_sale(item, sale))
     }
 
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{Promises, QueueEntry, SessionKeeper};
-use flash_sale::inventory::{Item, Order, Outcome, Stock};
+use flash_sale::inventory::{Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
@@ -98,8 +98,12 @@ impl SaleGuard for Switch {
         }
     }
 
-    fn start<'a>(&'a self, item: &'a Item, units: u64) -> BoxFuture<'a, Result<Stock, SaleError>> {
-        self.current().start(item, units)
+    fn start<'a>(
+        &'a self,
+        item: &'a Item,
+        sale: NewSale,
+    ) -> BoxFuture<'a, Result<Started, SaleError>> {
+        self.current().start(item, sale)
     }
 
     fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {

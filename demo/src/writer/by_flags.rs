@@ -41,7 +41,7 @@ impl Seen {
         let mut get = redis::cmd("HMGET");
         get.arg(&Keys::of(batch.item).orders);
         for order in batch.orders {
-            get.arg(order.id.as_str());
+            get.arg(order.key());
         }
         let records = inventory.command(&get).await.map_err(|error| match error {
             // a read writes nothing
@@ -79,7 +79,7 @@ pub(super) async fn reduce(
     take.arg(instance);
     for (place, order) in orders.iter().enumerate() {
         let may_be_known = seen.as_ref().is_none_or(|seen| seen.known[place]);
-        take.arg(order.id.as_str()).arg(order.quantity.get()).arg(order.user.as_str());
+        take.arg(order.key()).arg(order.quantity.get()).arg(order.user.as_str());
         take.arg(if may_be_known { "1" } else { "" });
     }
     let (status, detail, fields, answers): (String, String, Vec<String>, Vec<String>) =
@@ -113,7 +113,7 @@ fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
     if let Ok(left) = answer.parse::<i64>() {
         return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
     }
-    let first = Accepted::from_record(order.id.as_str(), answer).ok_or_else(|| {
+    let first = Accepted::from_record(&order.key(), answer).ok_or_else(|| {
         let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
         InventoryError::Unanswered { source }
     })?;

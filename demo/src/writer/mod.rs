@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fenced_lock::{Claim, ClaimStatus, Ticket, Token};
 use flash_sale::inventory::{
-    Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
+    Action, Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -70,7 +70,10 @@ impl Writer {
         };
         fault::at(Point::BeforeWrite).await;
         let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
-        let outcomes = if seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard)) {
+        // only the script knows holds
+        let has_changes = batch.orders.iter().any(|order| order.action != Action::Reserve);
+        let is_whole = seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard));
+        let outcomes = if is_whole || has_changes {
             fault::once_sent(inventory.reduce_by_script(batch)).await?
         } else {
             by_flags::reduce(self, inventory, batch, seen).await?

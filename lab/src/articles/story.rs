@@ -149,7 +149,7 @@ impl Servers {
             _ => (1, None),
         };
         let shop = Shop::open(&self.stock, stock).await?;
-        Story { servers: self, accident, article, shop, pair }.tell().await
+        Box::pin(Story { servers: self, accident, article, shop, pair }.tell()).await
     }
 }
 

@@ -158,10 +158,13 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
             ))
         }
         ("/orders", _) => {
-            let (after, limit): (usize, usize) = (number("after"), number("limit"));
+            // behind the sale, on the second page
+            let after = query["after"].trim_start_matches("sale-1:");
+            let after: usize = after.parse().expect("a number, or what was in `next`");
+            let limit: usize = number("limit");
             let page: Vec<_> = sale.ledger.iter().skip(after).take(limit).collect();
             let end = after + page.len();
-            let next = (end < sale.ledger.len()).then_some(end);
+            let next = (end < sale.ledger.len()).then(|| format!("sale-1:{end}"));
             Ok(reply(200, &json!({ "orders": page, "next": next })))
         }
         ("/stock/reduce", Fault::Problem(_, status, kind)) => Ok(problem(status, kind)),

@@ -122,7 +122,7 @@ impl Feed {
             let poll = app.events.inventory.poll_since(&item, cursor.as_ref(), most);
             let update = timeout(POLL_TIMEOUT, poll).await;
             let update = update.unwrap_or_else(|_| Err(InventoryError::too_late()));
-            let read = update.as_ref().map_or(0, |update| update.orders.len());
+            let read = update.as_ref().map_or(0, |update| update.entries.len());
             budget = budget.saturating_sub(u32::try_from(read).unwrap_or(u32::MAX));
             // after the ledger, so that the tenures of its orders are known
             let queue_snapshot = app.sale.queue_snapshot(&item);

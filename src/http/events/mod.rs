@@ -23,7 +23,7 @@ use axum::extract::State;
 use axum::http::{HeaderName, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 pub use event_log::stale_batch;
@@ -59,6 +59,17 @@ impl Events {
             most,
             pace: Pace::new(),
         }
+    }
+
+    /// A place for a client that waits for news. Its drop returns it.
+    ///
+    /// # Errors
+    /// `too-many-watchers`.
+    pub(super) fn take_place(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            let detail = format!("{} clients watch this instance, which is the limit", self.most);
+            Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
+        })
     }
 }
 
@@ -127,10 +138,7 @@ pub(super) async fn events(
     if app.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
-    let place = Arc::clone(&events.places).try_acquire_owned().map_err(|_| {
-        let detail = format!("{} clients watch this instance, which is the limit", events.most);
-        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
-    })?;
+    let place = events.take_place()?;
     let may_be_unknown = item != Item::DEFAULT || events.inventory.has_named_items_only();
     if may_be_unknown && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
         events.pace.turn().await;

@@ -13,7 +13,7 @@ use super::rates::Throughput;
 use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
-use crate::inventory::{Accepted, Cursor, InventoryError, Item, OrderId, SaleUpdate, Stock};
+use crate::inventory::{Cursor, Event, InventoryError, Item, SaleUpdate, Stock};
 use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
 
@@ -52,8 +52,8 @@ pub(super) struct Projection {
 struct History {
     throughput: Throughput,
     orders: Recent<LAST_ORDERS>,
-    /// The newest order that was read.
-    newest: Option<OrderId>,
+    /// The newest entry that was read.
+    newest: Option<String>,
     /// How many orders of the ledger were not read one by one.
     skipped: u64,
 }
@@ -91,7 +91,7 @@ impl Projection {
                 let position = cursor.map(|cursor| cursor.position);
                 is_new_sale = self.compare(&update.stock, position, update.is_same_ledger);
                 let known = position.filter(|_| update.is_same_ledger);
-                self.add_orders(&update.stock, known, &update.orders, update.step);
+                self.add_orders(&update, known);
                 self.stock = Some(update.stock);
                 None
             }
@@ -121,15 +121,17 @@ impl Projection {
     /// Whether this is another sale than before. Notes its start, or a roll-back. `position`: how far the ledger was
     /// read before.
     fn compare(&mut self, now: &Stock, position: Option<u64>, is_same_ledger: bool) -> bool {
-        let Some(before) = self.stock else { return position.is_some() };
+        let Some(before) = &self.stock else { return position.is_some() };
         // only an instance that sold has a watermark that refuses such data
         let is_rolled_back =
             before.fence.is_some_and(|then| now.fence.is_none_or(|now| now < then));
+        // with holds, units come back
+        let is_less = now.lucky < before.lucky && now.terms.hold_seconds.is_none();
+        let is_other = !is_same_ledger || now.initial != before.initial || is_less;
         if is_rolled_back {
             let text = "The store was rolled back: its fence went down. Orders accepted since then are lost.";
             self.note("rolled-back", text);
         }
-        let is_other = !is_same_ledger || now.initial != before.initial || now.lucky < before.lucky;
         if is_other {
             self.forget_sale();
             if !is_rolled_back {
@@ -145,35 +147,44 @@ impl Projection {
         self.history = History::default();
     }
 
-    /// Adds the new orders. `known` is the position up to which the ledger was read.
-    fn add_orders(&mut self, now: &Stock, known: Option<u64>, orders: &[Accepted], step: u64) {
-        let read = u64::try_from(orders.len()).unwrap_or(u64::MAX);
-        let new = now.orders.saturating_sub(known.unwrap_or(0));
+    /// Adds the new entries. `known` is the position up to which the ledger was read.
+    fn add_orders(&mut self, update: &SaleUpdate, known: Option<u64>) {
+        let SaleUpdate { stock: now, entries, step, newest, .. } = update;
+        let read = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        let new = now.entries.saturating_sub(known.unwrap_or(0));
         self.history.skipped += new.saturating_sub(read);
-        if let Some(first) = orders.first().filter(|first| known.is_none() && first.position > 1) {
+        if let Some(first) = entries.first().filter(|first| known.is_none() && first.position > 1) {
             self.timeline.unread_before(first);
         }
-        self.timeline.add_orders(orders, step);
+        // what becomes of a hold is no order
+        let orders: Vec<_> =
+            entries.iter().filter(|entry| entry.event == Event::Reserved).cloned().collect();
+        self.timeline.add_orders(&orders, *step);
         if new == 0 {
             // another guard sells without a ledger, and the guard can be switched during the sale
-            let before = self.stock.map_or(now.lucky, |before| before.lucky);
+            let before = self.stock.as_ref().map_or(now.lucky, |before| before.lucky);
             let sold = now.lucky.saturating_sub(before);
-            self.history.throughput.add(u64::try_from(sold).unwrap_or(0), &[], step);
+            self.history.throughput.add(u64::try_from(sold).unwrap_or(0), &[], *step);
         } else if known.is_some() || self.stock.is_some() {
-            self.history.throughput.add(new, orders, step);
+            let changes = read.saturating_sub(u64::try_from(orders.len()).unwrap_or(u64::MAX));
+            let count = new.saturating_sub(changes.saturating_mul(*step));
+            self.history.throughput.add(count, &orders, *step);
         }
         // a thinned-out ledger is too fast to be read by eye
-        let shown = if step > 1 { FAST_ORDERS } else { LAST_ORDERS };
-        for accepted in &orders[orders.len().saturating_sub(shown)..] {
+        let shown = if *step > 1 { FAST_ORDERS } else { LAST_ORDERS };
+        for entry in &entries[entries.len().saturating_sub(shown)..] {
             self.history.orders.push(json!({
-                "position": accepted.position,
-                "order": accepted.order,
-                "instance": accepted.instance,
-                "token": accepted.token.map(Token::revision),
-                "quantity": accepted.quantity,
-                "remaining": accepted.remaining,
+                "position": entry.position,
+                "event": entry.event,
+                "order": entry.order,
+                "instance": entry.instance,
+                "token": entry.token.map(Token::revision),
+                "quantity": entry.quantity,
+                "remaining": entry.remaining,
             }));
-            self.history.newest = Some(accepted.order.clone());
+        }
+        if newest.is_some() {
+            self.history.newest.clone_from(newest);
         }
     }
 
@@ -219,7 +230,7 @@ impl Projection {
 
     /// How far the ledger was read.
     pub(super) fn cursor(&self) -> Option<Cursor> {
-        Some(Cursor { position: self.stock?.orders, order: self.history.newest.clone() })
+        Some(Cursor { position: self.stock.as_ref()?.entries, entry: self.history.newest.clone() })
     }
 
     pub(super) fn all_entries(&self) -> Lists {
@@ -284,7 +295,9 @@ impl Projection {
         let metrics = self.sale.metrics();
         let orders: BTreeMap<_, _> = metrics.orders().collect();
         let all: u64 = orders.values().sum();
-        let not_refused = ["reserved", "sold-out", "conflict", "abandoned"].map(|key| orders[key]);
+        let not_refused =
+            ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled"];
+        let not_refused = not_refused.map(|key| orders[key]);
         json!({
             "waiting": self.sale.waiting(),
             "sold_out": orders["sold-out"],

@@ -24,28 +24,34 @@ use tokio::time::timeout;
 use crate::program::run;
 use crate::support::etcd::session;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
+pub(super) const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 
 /// A running program.
-struct Instance {
+pub(super) struct Instance {
     child: Child,
     log: NamedTempFile,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
 impl Instance {
     /// Starts it, and waits until it listens.
-    async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
-        Self::start_by(Command::new(PROGRAM), etcd, redis, lock_name).await
+    pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
+        Self::start_by(Command::new(PROGRAM), "127.0.0.1:0", etcd, redis, lock_name).await
     }
 
-    /// The same, by a command that takes the program's arguments.
-    async fn start_by(mut command: Command, etcd: &str, redis: &str, lock_name: &str) -> Self {
+    /// The same at this address, by a command that takes the program's arguments.
+    pub(super) async fn start_by(
+        mut command: Command,
+        listen: &str,
+        etcd: &str,
+        redis: &str,
+        lock_name: &str,
+    ) -> Self {
         // a program inherits "ignore", which `nohup` sets, but not a handler: so SIGHUP has its default there
         let _handler = signal(SignalKind::hangup()).unwrap();
         let log = NamedTempFile::new().unwrap();
         let child = command
-            .args(["serve", "--admin-token", "s3cret", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--admin-token", "s3cret", "--listen", listen])
             .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name, "--lock-ttl", "5s"])
             .stderr(log.reopen().unwrap())
             .kill_on_drop(true)
@@ -61,17 +67,17 @@ impl Instance {
         answer.ok().map(|(status, _)| status.as_u16())
     }
 
-    async fn until_ready(&self) {
+    pub(super) async fn until_ready(&self) {
         eventually("the instance is ready", async || self.status("/readyz").await == Some(200))
             .await;
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
-    async fn exit(&mut self) -> (ExitStatus, String) {
+    pub(super) async fn exit(&mut self) -> (ExitStatus, String) {
         let status = timeout(DEADLINE, self.child.wait()).await.expect("it exits in time").unwrap();
         (status, self.log())
     }
@@ -153,11 +159,12 @@ async fn signals_in_a_row_drop_no_order() {
         eventually("the orders wait", all_wait).await;
 
         instance.signal(signals[0]);
+        eventually("it stops", async || instance.log().contains("stopping after")).await;
+        instance.signal(signals[1]);
+        eventually("it is noticed", async || instance.log().contains("stopping already")).await;
         eventually("nobody new is let in", async || instance.status("/readyz").await.is_none())
             .await;
         assert!(idle.is_closed().await, "{signals:?}");
-        instance.signal(signals[1]);
-        eventually("it is noticed", async || instance.log().contains("stopping already")).await;
         guard.unlock().await.unwrap();
         for buyer in &mut buyers {
             let answer = buyer.answer().await;
@@ -173,13 +180,97 @@ async fn signals_in_a_row_drop_no_order() {
     }
 }
 
+/// Goal: an instance that is asked to stop is not ready first, and serves everything for the time of `--drain-delay`.
+#[tokio::test]
+async fn it_drains_before_it_stops() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_DRAIN_DELAY", "1h");
+    let lock = fresh_lock_name();
+    let mut instance = Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &lock).await;
+    instance.until_ready().await;
+    let mut buyer = start_sale_of_five(&instance).await;
+    instance.signal(Signal::TERM);
+    eventually("it is not ready", async || instance.status("/readyz").await == Some(503)).await;
+    Connection::open(instance.address).await.get("/readyz").await.assert_problem(503, "stopping");
+    for buyer in [&mut buyer, &mut Connection::open(instance.address).await] {
+        for _ in 0..2 {
+            let answer = buyer.get("/stock/reduce").await;
+            assert_eq!((answer.status, answer.header("connection")), (200, None));
+        }
+    }
+    assert_eq!(instance.status("/healthz").await, Some(200));
+    // no timer is needed to end it
+    eventually("it ends", async || {
+        instance.signal(Signal::INT);
+        instance.child.try_wait().unwrap().is_some()
+    })
+    .await;
+}
+
+/// Goal: with `--admin-listen`, buyers reach what they need and nothing else; operators reach everything. Without, the
+/// start warns.
+#[tokio::test]
+async fn operators_have_a_door_of_their_own() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_ADMIN_LISTEN", "127.0.0.1:0");
+    let lock = fresh_lock_name();
+    let instance = Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &lock).await;
+    let named = async || {
+        let log = instance.log();
+        let (_, rest) = log.split_once("operators: http://")?;
+        rest.split_whitespace().next()?.parse::<SocketAddr>().ok()
+    };
+    eventually("the log names the other port", async || named().await.is_some()).await;
+    let admin = named().await.unwrap();
+    let mut operator = Connection::open(admin).await;
+    eventually("it is ready", async || operator.get("/readyz").await.status == 200).await;
+    let (_, log) = run(&["health", &format!("http://{admin}/readyz")]).await;
+    assert_eq!(log, "");
+    let start = "PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\nContent-Length: 11\r\n\r\n{\"stock\":5}";
+    let mut buyer = Connection::open(instance.address).await;
+    buyer.send(start).await;
+    buyer.answer().await.assert_problem(405, "method-not-allowed");
+    operator.send(start).await;
+    assert_eq!(operator.answer().await.status, 200);
+    for (path, for_buyers) in [
+        ("/stock/reduce", 200),
+        ("/stock", 200),
+        ("/orders/none", 404),
+        ("/orders/none/confirm", 405),
+        ("/orders/none/cancel", 405),
+        ("/healthz", 200),
+        ("/orders", 404),
+        ("/sales", 404),
+        ("/lock", 404),
+        ("/", 404),
+        ("/static/icon.svg", 404),
+        ("/readyz", 404),
+        ("/version", 404),
+        ("/metrics", 404),
+    ] {
+        let answer = buyer.get(path).await;
+        assert_eq!(answer.status, for_buyers, "{path}: {answer:?}");
+        let is_unknown = for_buyers == 404 && path != "/orders/none";
+        assert_eq!(answer.body.contains("not-found"), is_unknown, "{path}: {answer:?}");
+        let answer = operator.get(path).await;
+        assert!(!answer.body.contains("not-found"), "{path}: {answer:?}");
+    }
+    buyer.get("/events").await.assert_problem(404, "not-found");
+    let is_warned = |instance: &Instance| instance.log().contains("set --admin-listen");
+    assert!(!is_warned(&instance));
+    assert!(is_warned(&Instance::start(&etcd, &redis, &lock).await));
+}
+
 /// Goal: a service under `nohup` outlives its terminal.
 #[tokio::test]
 async fn under_nohup_it_outlives_its_terminal() {
     let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
     let mut command = Command::new("nohup");
     command.arg(PROGRAM);
-    let mut instance = Instance::start_by(command, &etcd, &redis, &fresh_lock_name()).await;
+    let mut instance =
+        Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
     instance.until_ready().await;
     instance.signal(Signal::HUP);
     assert_eq!(instance.status("/readyz").await, Some(200));

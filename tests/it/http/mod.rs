@@ -1,5 +1,6 @@
 //! The HTTP interface.
 
+mod buyers;
 mod cluster;
 mod events;
 mod instance;
@@ -11,6 +12,7 @@ mod page;
 mod readiness;
 mod refusals;
 mod roll_back;
+mod rolling;
 mod selling;
 mod server;
 mod shipped;

@@ -27,6 +27,13 @@ async fn wrong_parameters_take_nothing() {
         ("GET /orders?limit=0", "bad-parameter"),
         ("GET /orders?limit=1001", "bad-parameter"),
         ("GET /orders?after=-1", "bad-parameter"),
+        ("GET /orders?after=tea:x", "bad-parameter"),
+        ("GET /orders?after=a%20b:1", "bad-sale-id"),
+        ("GET /orders?sale=", "bad-sale-id"),
+        ("GET /orders?wait=61s", "bad-parameter"),
+        ("DELETE /sales/a%20b", "bad-sale-id"),
+        ("POST /orders/a%20b/confirm", "bad-order-id"),
+        ("POST /orders/a-1/cancel?quantity=1", "bad-parameter"),
         ("GET /orders/a%20b", "bad-order-id"),
     ] {
         let reply = shop.call_with(line, &[ADMIN], r#"{"stock":9}"#).await;
@@ -59,6 +66,11 @@ async fn wrong_bodies_change_nothing() {
         r#"{"stock":"3"}"#,
         r#"{"stock":1000000000001}"#,
         r#"{"stock":1,"lucky":1}"#,
+        r#"{"stock":1,"per_order":0}"#,
+        r#"{"stock":1,"per_user":1000001}"#,
+        r#"{"stock":1,"hold_seconds":86401}"#,
+        r#"{"stock":1,"starts_at":"tomorrow"}"#,
+        r#"{"stock":1,"starts_at":"2026-11-27T08:00:00Z","ends_at":"2026-11-27T09:00:00+01:00"}"#,
         "{\"stock\":1",
         "\u{ff}",
     ] {

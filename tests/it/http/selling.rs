@@ -9,8 +9,10 @@ use crate::shop::{ADMIN, Shop, ShopOptions};
 #[tokio::test]
 async fn a_sale_from_start_to_end() {
     let shop = Shop::empty(ShopOptions::default()).await;
-    let started = shop.call_with("PUT /stock", &[ADMIN], r#"{"stock":4}"#).await.json(200);
+    let started =
+        shop.call_with("PUT /stock", &[ADMIN], r#"{"stock":4,"per_order":3}"#).await.json(200);
     assert_eq!(started["stock"], 4);
+    let sale = started["id"].as_str().expect("an id");
 
     let line = "POST /stock/reduce?quantity=3&user=J%C3%BCrgen";
     let bought = shop.call_with(line, &[("idempotency-key", "\"a-1\"")], Body::empty()).await;
@@ -23,10 +25,14 @@ async fn a_sale_from_start_to_end() {
             "remaining": 1, "instance": "8080", "token": token,
         })
     );
-    for other in ["POST /stock/reduce?quantity=2", "POST /stock/reduce?quantity=3&user=eve"] {
-        let again = shop.call_with(other, &[("idempotency-key", "a-1")], Body::empty()).await;
-        assert_eq!(again.problem(422, "order-conflict")["order"], "a-1");
-    }
+    let again = shop.call_with(line, &[("idempotency-key", "a-1")], Body::empty()).await;
+    assert_eq!(
+        (&again.json(200), &again.headers["idempotency-replayed"]),
+        (&bought, &"true".parse().unwrap())
+    );
+    let other = "POST /stock/reduce?quantity=2&user=J%C3%BCrgen";
+    let other = shop.call_with(other, &[("idempotency-key", "a-1")], Body::empty()).await;
+    assert_eq!(other.problem(422, "order-conflict")["order"], "a-1");
     // GET sells as well, one unit if it does not say, under an id made for it
     let last = shop.call("GET /stock/reduce").await.json(200);
     assert_eq!((&last["remaining"], &last["quantity"]), (&json!(0), &json!(1)));
@@ -44,20 +50,23 @@ async fn a_sale_from_start_to_end() {
         stock,
         json!({
             "item": "default", "stock": 0, "lucky": 4, "initial": 4, "fence": fence,
-            "orders": 2, "sale": started["sale"], "balanced": true,
+            "orders": 2, "entries": 2, "held": 0, "per_order": 3, "id": sale,
+            "sale": started["sale"], "balanced": true,
         })
     );
     assert!(started["sale"].is_u64(), "{started}");
 
     let first_page = shop.call("GET /orders?limit=1").await.json(200);
+    let time = first_page["orders"][0]["time"].clone();
+    assert!(time.as_str().is_some_and(|time| time.ends_with('Z')), "{time}");
     assert_eq!(
         first_page,
         json!({
             "orders": [{
-                "position": 1, "order": "a-1", "quantity": 3, "user": "Jürgen", "remaining": 1,
-                "instance": "8080", "token": token,
+                "sale": sale, "position": 1, "event": "reserved", "order": "a-1", "quantity": 3,
+                "user": "Jürgen", "remaining": 1, "instance": "8080", "token": token, "time": time,
             }],
-            "next": 1,
+            "sale": sale, "next": format!("{sale}:1"), "cursor": format!("{sale}:1"),
         })
     );
     let rest = shop.call("GET /orders?after=1&limit=5").await.json(200);
@@ -120,7 +129,7 @@ async fn starting_a_sale_needs_the_token() {
     }
     assert_eq!(shop.stock().await["stock"], 5);
     for right in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret"] {
-        let right = [("authorization", right)];
+        let right = [("authorization", right), ("if-match", "*")];
         assert_eq!(shop.call_with("PUT /stock", &right, body).await.json(200)["stock"], 9);
     }
 
@@ -162,7 +171,7 @@ async fn the_probes_answer() {
     let version = shop.call("GET /version").await.json(200);
     assert_eq!((&version["name"], &version["version"]), (&json!("flash-sale"), &json!("0.1.0")));
 
-    shop.state.set_stopping();
+    shop.state.set_draining();
     let reply = shop.call("GET /readyz").await;
     reply.problem(503, "stopping");
     assert_eq!(reply.headers["connection"], "close");

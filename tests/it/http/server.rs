@@ -1,8 +1,10 @@
 //! Goal: the server's bounds hold, and stopping drops no request. Method: small routers on a real
 //! socket, and a client that sends what well-behaved clients do not.
 
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -10,7 +12,7 @@ use axum::routing::{get, post};
 use flash_sale::http::server::{self, ServerOptions};
 use flash_sale::http::with_defaults;
 use testkit::client::Connection;
-use testkit::wait::DEADLINE;
+use testkit::wait::{DEADLINE, eventually};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -105,29 +107,151 @@ async fn a_head_beyond_the_limits_is_a_problem() {
     called.recv().await.unwrap();
     let answer = connection.get(&format!("/?{}", "x".repeat(8 * 1024 - 1))).await;
     answer.assert_problem(414, "uri-too-long");
+    // hyper answers these itself, without a body
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: x\r\n".repeat(101));
+    for (head, status, word) in [
+        (many.as_str(), 431, "headers-too-large"),
+        ("GET /\0 HTTP/1.1\r\n\r\n", 400, "bad-request"),
+    ] {
+        let mut connection = server.connect().await;
+        connection.send(head).await;
+        let answer = connection.answer().await;
+        answer.assert_problem(status, word);
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(connection.is_closed().await, "{word}");
+    }
     let mut connection = server.connect().await;
     // not a byte more: unread data would reset the connection when the server closes it
     let mut head = b"GET / HTTP/1.1\r\nX: ".to_vec();
     head.resize(server::MAX_HEAD_BUFFER, b'x');
     connection.send(head).await;
-    assert_eq!(connection.answer().await.status, 431);
+    connection.answer().await.assert_problem(431, "headers-too-large");
     assert!(connection.is_closed().await);
     assert!(called.try_recv().is_err(), "no handler was called");
 }
 
-/// Goal: with room for one connection, the second waits, and is served when the first ends.
+/// Goal: an instance that is full still answers probes, refuses the rest at once, and serves again when there is room,
+/// also if silent clients take every place beyond the limit.
 #[tokio::test]
-async fn connections_beyond_the_limit_wait() {
+async fn probes_are_answered_beyond_the_limit() {
     let options = ServerOptions { max_connections: 1, ..OPTIONS };
-    let server = Running::start(hello(), options);
+    let server = Running::start(hello().route("/healthz", get(async || "ok")), options);
     let mut first = server.connect().await;
     assert_eq!(first.get("/").await.status, 200);
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(server.connect().await);
+    }
+    let mut probe = server.connect().await;
+    let answer = probe.get("/healthz").await;
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    assert!(probe.is_closed().await);
     let mut second = server.connect().await;
-    second.send_get("/").await;
-    assert!(second.is_silent().await);
+    let answer = second.get("/").await;
+    answer.assert_problem(503, "too-many-connections");
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert!(second.is_closed().await);
     assert_eq!(first.get("/").await.status, 200);
     drop(first);
-    assert_eq!(second.answer().await.status, 200);
+    let is_served = async || server.connect().await.get("/").await.status == 200;
+    eventually("there is room again", is_served).await;
+}
+
+/// Goal: whoever was connected at the stop is answered, and told to go elsewhere. Method: connections that were opened
+/// while the server had no turn, one that was idle, and one that had asked nothing yet; no other may be opened.
+#[tokio::test]
+async fn stopping_serves_who_is_connected() {
+    let options = ServerOptions { max_connections: 300, ..OPTIONS };
+    let server = Running::start(hello(), options);
+    let mut idle = server.connect().await;
+    assert_eq!(idle.get("/").await.header("connection"), None);
+    let mut unused = server.connect().await;
+    let asked = |_| {
+        let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+        stream
+    };
+    let waiting: Vec<_> = (0..200).map(asked).collect();
+    server.stop.send(()).unwrap();
+    for connection in [&mut idle, &mut unused] {
+        let answer = connection.get("/").await;
+        assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+        assert!(connection.is_closed().await);
+    }
+    assert_eq!(Running::end(server.ended).await, 0);
+    for mut stream in waiting {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("no reset");
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("close"), "{answer}");
+    }
+    let refused = Connection::try_open(server.address).await.map(|_| ());
+    assert_eq!(refused.expect_err("the port is closed").kind(), ErrorKind::ConnectionRefused);
+}
+
+/// Goal: no connection is opened and then reset, whenever it comes. Method: clients that connect all the time, and many
+/// servers that stop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_resets_no_connection() {
+    let mut clients = Vec::new();
+    for _ in 0..30 {
+        let server = Running::start(hello(), OPTIONS);
+        let (address, answers) = (server.address, Arc::new(AtomicUsize::new(0)));
+        for _ in 0..4 {
+            let answers = Arc::clone(&answers);
+            clients.push(tokio::task::spawn_blocking(move || {
+                while let Ok(mut stream) = std::net::TcpStream::connect(address) {
+                    let request = b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+                    stream.write_all(request).expect("no reset");
+                    let mut answer = String::new();
+                    stream.read_to_string(&mut answer).expect("no reset");
+                    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+        eventually("they are answered", async || answers.load(Ordering::Relaxed) > 100).await;
+        server.stop.send(()).unwrap();
+        assert_eq!(Running::end(server.ended).await, 0);
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+/// Goal: a stop does not wait for clients: for the rest of a head or of a body, or until one reads its answers. An order
+/// that waits is no such client.
+#[tokio::test]
+async fn stopping_waits_for_no_slow_client() {
+    let (router, mut arrivals, gate) = gated();
+    let large = async || vec![b'x'; 1 << 20];
+    let router = router.route("/large", get(large)).route("/", post(async |body: String| body));
+    let hour = Duration::from_hours(1);
+    let server = Running::start(
+        router,
+        ServerOptions { header_timeout: hour, shutdown_grace: hour, ..OPTIONS },
+    );
+    let mut buyer = server.connect().await;
+    buyer.send_get("/gate").await;
+    arrivals.recv().await.unwrap();
+    let mut slow = Vec::new();
+    for bytes in [
+        "",
+        "GET / HT",
+        "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n1",
+        &"GET /large HTTP/1.1\r\nHost: test\r\n\r\n".repeat(100),
+    ] {
+        let mut connection = server.connect().await;
+        connection.send(bytes).await;
+        slow.push(connection);
+    }
+    server.stop.send(()).unwrap();
+    for connection in &mut slow[..3] {
+        assert!(connection.is_closed().await);
+    }
+    gate.add_permits(1);
+    assert_eq!(buyer.answer().await.status, 200);
+    assert_eq!(Running::end(server.ended).await, 0);
 }
 
 /// Goal: a request that outlasts the grace period does not keep the server.
@@ -162,13 +286,31 @@ async fn a_client_that_goes_away_ends_its_request() {
         std::future::pending::<()>().await;
     };
     let server = Running::start(Router::new().route("/", get(handler)), OPTIONS);
-    for stays_open in [false, true] {
+    for (stays_open, requests) in [(false, 1), (true, 1), (false, 3), (true, 3), (false, 1000)] {
         let mut connection = server.connect().await;
-        connection.send_get("/").await;
+        connection.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n".repeat(requests)).await;
         timeout(DEADLINE, arrived.notified()).await.expect("the request arrives");
         connection.stop_sending().await;
         let _open = stays_open.then_some(connection);
         timeout(DEADLINE, ended.notified()).await.expect("the handler ends");
+    }
+}
+
+/// Goal: requests that a client sent ahead are not handled once it is gone. Method: the first is handled until then.
+#[tokio::test]
+async fn what_a_client_sent_ahead_ends_with_it() {
+    for requests in [3, 1000] {
+        let (router, mut arrivals, gate) = gated();
+        let server = Running::start(router, OPTIONS);
+        let mut connection = server.connect().await;
+        connection.send("GET /gate HTTP/1.1\r\nHost: test\r\n\r\n".repeat(requests)).await;
+        arrivals.recv().await.unwrap();
+        drop(connection);
+        // the system knows of the end before it opens the next connection
+        assert_eq!(server.connect().await.get("/").await.status, 200);
+        gate.add_permits(1);
+        assert_eq!(server.connect().await.get("/").await.status, 200);
+        assert!(arrivals.try_recv().is_err(), "{requests} requests");
     }
 }
 
@@ -190,7 +332,8 @@ async fn a_client_that_reads_nothing_is_cut_off() {
         greedy
     };
     let greedy = ask_ahead().await;
-    assert_eq!(Connection::open(address).await.get("/").await.status, 200);
+    let is_served = async || Connection::open(address).await.get("/").await.status == 200;
+    eventually("there is room again", is_served).await;
     let greedier = ask_ahead().await;
     stop.send(()).unwrap();
     assert_eq!(Running::end(ended).await, 0);

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item, Order};
+use flash_sale::inventory::{Inventory, InventoryError, InventoryOptions, Item, Order, User};
 use futures_util::future::join_all;
 use testkit::redis::{RIGHTS, RedisOptions, USER};
 use testkit::redis_cluster::PRIMARIES;
@@ -114,10 +114,10 @@ async fn items_sell_over_all_shards() {
         let stock = other.stock(item).await.unwrap();
         assert_eq!((stock.stock, stock.lucky, stock.orders), (0, 30, 30));
         assert_eq!(other.available(item).await.unwrap(), 0);
-        let ledger = one.ledger(item, 0, 100).await.unwrap();
+        let ledger = one.ledger(item, 0, 100).await.unwrap().entries;
         let ids: BTreeSet<_> = ledger.iter().map(|order| order.order.as_str()).collect();
         assert_eq!(ids.len(), 30);
-        assert_eq!(one.poll_since(item, None, 100).await.unwrap().orders.len(), 30);
+        assert_eq!(one.poll_since(item, None, 100).await.unwrap().entries.len(), 30);
         assert!(one.inspect(item).await.unwrap().stock.is_some());
         nodes.insert(cluster.place_of(&format!("stock:{{{item}}}")).await.unwrap().1);
     }
@@ -336,7 +336,7 @@ async fn a_shard_fails_over_without_a_loss() {
     sell_when_possible(&inventory, &items[0], "in-between").await;
     sell_when_possible(&inventory, &items[0], "last").await;
     acknowledged.extend(["first", "in-between", "last"].map(str::to_owned));
-    let ledger = inventory.ledger(&items[0], 0, 1000).await.unwrap();
+    let ledger = inventory.ledger(&items[0], 0, 1000).await.unwrap().entries;
     let ids: BTreeSet<String> =
         ledger.iter().map(|order| order.order.as_str().to_owned()).collect();
     assert_eq!((ids, ledger.len()), (acknowledged, 23));
@@ -380,7 +380,7 @@ async fn what_a_failover_lost_is_noticed() {
     .await;
     assert_eq!(plain.rolled_back_items(), 1);
     sell(&plain, &other, "b").await.unwrap();
-    let error = plain.order(&lost, &order("b", 1).id).await.unwrap_err();
+    let error = plain.order(&lost, &order("b", 1).id, &User::default()).await.unwrap_err();
     assert!(matches!(error, InventoryError::RolledBack { .. }), "{error:?}");
     cluster.nodes[0].restart().await.unwrap();
     let sold = sell_when_possible(&waiting, &waited, "c").await;

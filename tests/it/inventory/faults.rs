@@ -81,7 +81,7 @@ async fn out_of_memory_nothing_is_half_written() {
     }
     assert_eq!(raw.dump().await, before);
     assert_eq!(inventory.stock(&ITEM).await.unwrap().stock, 9);
-    assert_eq!(inventory.ledger(&ITEM, 0, 9).await.unwrap().len(), 1);
+    assert_eq!(inventory.ledger(&ITEM, 0, 9).await.unwrap().entries.len(), 1);
     raw.run::<()>("CONFIG SET maxmemory 0").await;
     sell(&inventory, Some(token(2)), "b").await.unwrap();
 }

@@ -59,15 +59,15 @@ async fn an_unknown_item_is_not_recovered() {
 async fn a_fresh_start_keeps_the_fence() {
     let (inventory, _) = fresh().await;
     let first = inventory.start(&ITEM, None, 3).await.unwrap();
-    assert_eq!(first.fence, None);
+    assert_eq!(first.stock.fence, None);
     reduce(&inventory, Some(token(7)), &[order("a", 2)]).await.unwrap();
-    let second = inventory.start(&ITEM, None, 5).await.unwrap();
+    let second = inventory.start(&ITEM, None, 5).await.unwrap().stock;
     assert_eq!(second, inventory.stock(&ITEM).await.unwrap());
     assert_eq!((second.stock, second.lucky, second.initial, second.orders), (5, 0, 5, 0));
     assert_eq!(second.fence, Some(token(7)));
-    assert_eq!(inventory.ledger(&ITEM, 0, 10).await.unwrap(), []);
+    assert_eq!(inventory.ledger(&ITEM, 0, 10).await.unwrap().entries, []);
     let raised = inventory.start(&ITEM, Some(token(8)), 5).await.unwrap();
-    assert_eq!(raised.fence, Some(token(8)));
+    assert_eq!(raised.stock.fence, Some(token(8)));
     let outcomes = reduce(&inventory, Some(token(8)), &[order("a", 4)]).await.unwrap();
     assert_eq!(accepted(&outcomes[0]).position, 1);
 }

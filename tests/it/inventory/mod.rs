@@ -5,10 +5,12 @@ mod damage;
 mod durability;
 mod faults;
 mod fence;
+mod holds;
 mod reads;
 mod replicas;
 mod roll_back;
 mod sale;
+mod sales;
 mod sentinel;
 
 use fenced_lock::{ClusterId, Token};
@@ -50,7 +52,7 @@ fn token(revision: i64) -> Token {
 
 fn accepted(outcome: &Outcome) -> &Accepted {
     match outcome {
-        Outcome::Reserved(accepted) => accepted,
+        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) => accepted,
         other => panic!("reserved was expected, not {other:?}"),
     }
 }

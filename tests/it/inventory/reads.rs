@@ -1,6 +1,6 @@
 //! The ledger, page by page.
 
-use flash_sale::inventory::{Cursor, Inventory, Order, SaleUpdate};
+use flash_sale::inventory::{Cursor, Inventory, InventoryError, Order, Refusal, SaleUpdate, User};
 
 use super::{ITEM, accepted, fresh, order, reduce, token};
 
@@ -17,22 +17,28 @@ async fn the_ledger_is_read_page_by_page() {
     }
     let mut read = Vec::new();
     loop {
-        let page = inventory.ledger(&ITEM, read.len() as u64, 100).await.unwrap();
+        let page = inventory.ledger(&ITEM, read.len() as u64, 100).await.unwrap().entries;
         if page.is_empty() {
             break;
         }
         read.extend(page);
     }
     assert_eq!(read, answers);
-    let all = inventory.ledger(&ITEM, 0, u32::MAX).await.unwrap();
+    let all = inventory.ledger(&ITEM, 0, u32::MAX).await.unwrap().entries;
     assert_eq!(all, answers[..Inventory::MAX_PAGE as usize]);
-    assert_eq!(inventory.ledger(&ITEM, 1230, 10).await.unwrap(), answers[1230..]);
-    for after in [1233, i64::MAX as u64, u64::MAX] {
-        assert_eq!(inventory.ledger(&ITEM, after, 10).await.unwrap(), []);
+    assert_eq!(inventory.ledger(&ITEM, 1230, 10).await.unwrap().entries, answers[1230..]);
+    assert_eq!(inventory.ledger(&ITEM, 1233, 10).await.unwrap().entries, []);
+    for after in [1234, i64::MAX as u64, u64::MAX] {
+        let error = inventory.ledger(&ITEM, after, 10).await.unwrap_err();
+        let InventoryError::SaleRefused { refusal, .. } = error else { panic!("{error}") };
+        assert_eq!(refusal, Refusal::Replaced);
     }
-    let found = inventory.order(&ITEM, &answers[700].order).await.unwrap();
-    assert_eq!(found.as_ref(), Some(&answers[700]));
-    assert_eq!(inventory.order(&ITEM, &order("nobody", 1).id).await.unwrap(), None);
+    let found = inventory.order(&ITEM, &answers[700].order, &User::default()).await.unwrap();
+    assert_eq!(found.1.as_ref(), Some(&answers[700]));
+    assert_eq!(
+        inventory.order(&ITEM, &order("nobody", 1).id, &User::default()).await.unwrap().1,
+        None
+    );
 }
 
 /// Goal: a poll returns all new orders, or an even part of them with the newest, and says whether the
@@ -44,11 +50,9 @@ async fn a_sale_is_followed_at_a_bounded_cost() {
     let batch: Vec<Order> = (1..=10).map(|i| order(&format!("o{i}"), 1)).collect();
     reduce(&inventory, Some(token(1)), &batch).await.unwrap();
     let positions =
-        |update: &SaleUpdate| update.orders.iter().map(|o| o.position).collect::<Vec<_>>();
-    let at = |position: u64| Cursor {
-        position,
-        order: (position > 0).then(|| order(&format!("o{position}"), 1).id),
-    };
+        |update: &SaleUpdate| update.entries.iter().map(|o| o.position).collect::<Vec<_>>();
+    let at =
+        |position: u64| Cursor { position, entry: (position > 0).then(|| format!("o{position}")) };
 
     let first = inventory.poll_since(&ITEM, None, 4).await.unwrap();
     assert_eq!((positions(&first), first.step), (vec![7, 8, 9, 10], 1));
@@ -64,7 +68,7 @@ async fn a_sale_is_followed_at_a_bounded_cost() {
     let batch: Vec<Order> = (1..=12).map(|i| order(&format!("p{i}"), 1)).collect();
     reduce(&inventory, Some(token(2)), &batch).await.unwrap();
     let other = inventory.poll_since(&ITEM, Some(&at(10)), 100).await.unwrap();
-    assert_eq!((other.orders.len(), other.is_same_ledger), (12, false));
+    assert_eq!((other.entries.len(), other.is_same_ledger), (12, false));
     let shorter = inventory.poll_since(&ITEM, Some(&at(50)), 100).await.unwrap();
-    assert_eq!((shorter.orders.len(), shorter.is_same_ledger), (12, false));
+    assert_eq!((shorter.entries.len(), shorter.is_same_ledger), (12, false));
 }

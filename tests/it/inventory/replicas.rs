@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas};
+use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, User};
 use testkit::wait::eventually;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, ReplicatedRedis};
 
@@ -107,7 +107,7 @@ async fn a_primary_that_became_a_replica_is_not_read() {
     for question in ["reduce", "order", "stock", "ledger", "check"] {
         let ask = async || match question {
             "reduce" => sell(&inventory, "a").await.map(drop),
-            "order" => inventory.order(&ITEM, &id).await.map(drop),
+            "order" => inventory.order(&ITEM, &id, &User::default()).await.map(drop),
             "stock" => inventory.stock(&ITEM).await.map(drop),
             "ledger" => inventory.ledger(&ITEM, 0, 9).await.map(drop),
             _ => inventory.check(None).await.map_err(|(_, error)| error),

@@ -3,7 +3,7 @@
 //! the same address with an older copy of its data, or with none.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryError, Item, Order};
+use flash_sale::inventory::{Inventory, InventoryError, Item, Order, User};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::{PrivateRedis, RedisOptions};
 
@@ -41,7 +41,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     let before = data(redis).await;
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
     assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
-    assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id).await, lacks);
+    assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id, &User::default()).await, lacks);
     assert_rolled_back(inventory.stock(&ITEM).await, lacks);
     assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
     let (item, error) = inventory.check(None).await.unwrap_err();
@@ -215,7 +215,7 @@ async fn an_accepted_roll_back_is_over() {
         inventory.check(None).await.unwrap();
         sell(inventory, Some(token(6)), id).await.unwrap();
     }
-    let ids: Vec<_> = one.ledger(&ITEM, 0, 9).await.unwrap();
+    let ids: Vec<_> = one.ledger(&ITEM, 0, 9).await.unwrap().entries;
     let ids: Vec<_> = ids.iter().map(|accepted| accepted.order.as_str()).collect();
     assert_eq!(ids, ["a", "d", "e"]);
     restart_with(&mut redis, Some(&older)).await;
@@ -266,7 +266,7 @@ async fn one_instance_that_notices_a_loss_stops_all() {
         assert_stopped(&one, &redis, 1, lacks).await;
         let newcomer = connect(&redis.url()).await;
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
-        assert_rolled_back(newcomer.order(&ITEM, &order("a", 1).id).await, lacks);
+        assert_rolled_back(newcomer.order(&ITEM, &order("a", 1).id, &User::default()).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
         // an instance without a watermark misses nothing, and cannot sell either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
@@ -286,8 +286,8 @@ async fn a_repeated_answer_is_remembered() {
     let older = DataCopy::of(&redis);
     sell(&one, Some(token(1)), "a").await.unwrap();
     let other = connect(&redis.url()).await;
-    assert_eq!(other.order(&ITEM, &order("b", 1).id).await.unwrap(), None);
-    assert!(other.order(&ITEM, &order("a", 1).id).await.unwrap().is_some());
+    assert_eq!(other.order(&ITEM, &order("b", 1).id, &User::default()).await.unwrap().1, None);
+    assert!(other.order(&ITEM, &order("a", 1).id, &User::default()).await.unwrap().1.is_some());
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }

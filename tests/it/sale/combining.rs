@@ -204,7 +204,7 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
         };
         let (sold, _after) =
             within("the order is answered", async { tokio::join!(sold, lose) }).await;
-        let orders = inventory.ledger(&Item::DEFAULT, 0, 1000).await.unwrap().len();
+        let orders = inventory.ledger(&Item::DEFAULT, 0, 1000).await.unwrap().entries.len();
         match sold {
             Ok(Outcome::Reserved(_)) => assert_eq!(orders, 1),
             Err(SaleError::WaitTooLong { .. }) => assert_eq!(orders, 0),

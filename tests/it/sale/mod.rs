@@ -36,12 +36,12 @@ async fn settle(shop: &Shop) -> Accepted {
 }
 
 async fn ledger(shop: &Shop) -> Vec<Accepted> {
-    shop.sale.ledger(&Item::DEFAULT, 0, 1000).await.unwrap()
+    shop.sale.inventory().ledger(&Item::DEFAULT, 0, 1000).await.unwrap().entries
 }
 
 fn accepted(outcome: Outcome) -> Accepted {
     match outcome {
-        Outcome::Reserved(accepted) => accepted,
+        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) => accepted,
         other => panic!("reserved was expected, not {other:?}"),
     }
 }

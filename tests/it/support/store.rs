@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryOptions, Item, Order, OrderId, Quantity, User};
+use flash_sale::inventory::{
+    Action, Inventory, InventoryOptions, Item, Order, OrderId, Quantity, User,
+};
 use testkit::PrivateRedis;
 
 /// For a store that answers, however busy the machine is.
@@ -33,5 +35,6 @@ pub(crate) fn order(id: &str, units: u32) -> Order {
         item: Item::DEFAULT,
         quantity: Quantity::new(units).unwrap(),
         user: User::default(),
+        action: Action::Reserve,
     }
 }

@@ -1,0 +1,49 @@
+//! `GET /sales` and `DELETE /sales/{id}`: the sales of an item, with their ledgers.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::problem::Problem;
+use super::state::AppState;
+use super::stock::{StockView, check_admin};
+use super::{params, reply};
+use crate::inventory::{InventoryError, Item, Sales};
+use crate::sale::SaleError;
+
+#[derive(Serialize)]
+struct SalesView<'a> {
+    item: &'a Item,
+    running: Option<StockView<'a>>,
+    kept: Vec<Value>,
+}
+
+/// The sale that runs, and those that it replaced.
+pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
+    let item = params::only_item(&uri)?;
+    let Sales { running, kept } = app.sale.sales(&item).await?;
+    if running.is_none() && kept.is_empty() {
+        return Err(SaleError::of_read(InventoryError::UnknownItem, &item).into());
+    }
+    let running = running.as_ref().map(|stock| StockView::of(&item, stock));
+    Ok(reply::json(&SalesView { item: &item, running, kept }))
+}
+
+/// Deletes a sale that was replaced.
+pub(super) async fn delete(
+    State(app): State<Arc<AppState>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (head, _) = request.into_parts();
+    check_admin(&app, &head)?;
+    let item = params::only_item(&head.uri)?;
+    let id = params::sale_id(&id.map(|Path(id)| id).unwrap_or_default())?;
+    app.sale.forget(&item, &id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

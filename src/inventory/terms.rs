@@ -1,0 +1,242 @@
+//! The terms of a sale, and its name.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The name of a sale, chosen by who starts it or made by the service: 1 to 64 letters, digits, dots, `-` and `_`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SaleId(Box<str>);
+
+impl SaleId {
+    /// A new, unique id.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().to_string().into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SaleId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        let valid = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
+        valid
+            .then(|| Self(text.into()))
+            .ok_or("a sale's id is 1 to 64 letters, digits, dots, - and _")
+    }
+}
+
+/// A time in microseconds since 1970, as Redis' clock has it. Its text is that of RFC 3339.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(pub u64);
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(self.0);
+        humantime::format_rfc3339_micros(time).fmt(f)
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or("a time is written as in RFC 3339, such as 2026-11-27T08:00:00Z")
+    }
+}
+
+impl Timestamp {
+    fn parse(text: &str) -> Option<Self> {
+        // the parser knows UTC only
+        let at = text.len().checked_sub(6);
+        let (local, offset) = match at.and_then(|at| text.split_at_checked(at)) {
+            Some((local, offset)) if offset.starts_with(['+', '-']) => (local, offset),
+            _ => (text.strip_suffix(['Z', 'z'])?, "+00:00"),
+        };
+        let utc = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+        let micros = utc.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros();
+        let (hours, minutes) = offset[1..].split_once(':')?;
+        let [hours, minutes] = [(hours, 23), (minutes, 59)].map(|(text, most)| {
+            text.parse::<u64>().ok().filter(|number| *number <= most && text.len() == 2)
+        });
+        let ahead = (hours? * 60 + minutes?) * 60_000_000;
+        let micros = u64::try_from(micros).ok()?;
+        if offset.starts_with('-') { micros.checked_add(ahead) } else { micros.checked_sub(ahead) }
+            .map(Self)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a sale allows. `None` allows everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The most units of one order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_order: Option<u32>,
+    /// The most units of one user, whether held or confirmed. Each order needs a user then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_user: Option<u32>,
+    /// How long an order holds its units until it is confirmed. `None`: orders are final at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<u32>,
+    /// When the first order is accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<Timestamp>,
+    /// From when on no order is accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
+}
+
+impl Terms {
+    /// The largest limit, which limits nothing.
+    pub const MAX_LIMIT: u32 = 1_000_000;
+
+    /// The longest hold.
+    pub const MAX_HOLD_SECONDS: u32 = 86_400;
+
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// What is allowed.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let within =
+            |value: Option<u32>, most| value.is_none_or(|value| (1..=most).contains(&value));
+        if !within(self.per_order, Self::MAX_LIMIT) || !within(self.per_user, Self::MAX_LIMIT) {
+            return Err("`per_order` and `per_user` are whole numbers from 1 to 1000000");
+        }
+        if !within(self.hold_seconds, Self::MAX_HOLD_SECONDS) {
+            return Err("`hold_seconds` is a whole number from 1 to 86400");
+        }
+        if self.starts_at.zip(self.ends_at).is_some_and(|(starts, ends)| starts >= ends) {
+            return Err("`ends_at` is later than `starts_at`");
+        }
+        Ok(())
+    }
+}
+
+/// A sale to be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSale {
+    /// Its units.
+    pub units: u64,
+    /// Its id. The start of a sale that runs already is answered as the first time.
+    pub id: SaleId,
+    /// Whether somebody chose the id, who can repeat the start.
+    pub is_named: bool,
+    /// What it allows.
+    pub terms: Terms,
+    /// Which sale it may replace.
+    pub replaces: Replaces,
+}
+
+/// Which running sale a new one may replace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replaces {
+    /// One without orders.
+    WithoutOrders,
+    /// One of these.
+    AnyOf(Vec<SaleId>),
+    /// Any. Its orders are kept.
+    Any,
+    /// Any. Its orders are deleted, unless it has a name.
+    Unconditionally,
+}
+
+/// This many units, for everybody, in place of whatever runs.
+impl From<u64> for NewSale {
+    fn from(units: u64) -> Self {
+        Self {
+            units,
+            id: SaleId::random(),
+            is_named: false,
+            terms: Terms::default(),
+            replaces: Replaces::Unconditionally,
+        }
+    }
+}
+
+/// The terms in the store: JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StoredTerms {
+    pub(super) id: String,
+    named: bool,
+    initial: u64,
+    /// `starts_at` and `ends_at` in microseconds, for the script.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    closes: Option<u64>,
+    #[serde(flatten)]
+    pub(super) terms: Terms,
+}
+
+impl NewSale {
+    /// The arguments of the script behind the token: units, terms, id, and what may be replaced.
+    pub(super) fn arguments(&self) -> [String; 4] {
+        let Self { units, id, is_named, terms, replaces } = self;
+        let micros = |time: Option<Timestamp>| time.map(|Timestamp(micros)| micros);
+        let stored = StoredTerms {
+            id: id.as_str().to_owned(),
+            named: *is_named,
+            initial: *units,
+            opens: micros(terms.starts_at),
+            closes: micros(terms.ends_at),
+            terms: terms.clone(),
+        };
+        let stored = serde_json::to_string(&stored).expect("texts and numbers always serialize");
+        let replaces = match replaces {
+            Replaces::WithoutOrders => String::new(),
+            Replaces::AnyOf(ids) => {
+                let ids: Vec<&str> = ids.iter().map(SaleId::as_str).collect();
+                format!(" {} ", ids.join(" "))
+            }
+            Replaces::Any => "*".to_owned(),
+            Replaces::Unconditionally => "!".to_owned(),
+        };
+        [units.to_string(), stored, id.as_str().to_owned(), replaces]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_rfc_3339() {
+        let micros = |text: &str| text.parse::<Timestamp>().ok().map(|time| time.0);
+        for (text, time) in [
+            ("1970-01-01T00:00:01Z", Some(1_000_000)),
+            ("1970-01-01T02:00:00.5+02:00", Some(500_000)),
+            ("1970-01-01T00:00:00-00:01", Some(60_000_000)),
+            ("1970-01-01T00:00:00+00:01", None),
+            ("1970-01-01T00:00:00", None),
+            ("1970-01-01T00:00:00+24:00", None),
+            ("1970-01-01T00:00:00+1:00", None),
+            ("ü", None),
+            ("", None),
+        ] {
+            assert_eq!(micros(text), time, "{text}");
+        }
+        let text = "2026-11-27T08:00:00.000001Z";
+        assert_eq!(text.parse::<Timestamp>().expect("a time").to_string(), text);
+    }
+}

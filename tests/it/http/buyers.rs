@@ -1,0 +1,250 @@
+//! Goal: buyers, holds and the start of a sale over HTTP. Method: calls in process, over a real etcd and a real Redis.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::HeaderName;
+use flash_sale::http::{AppState, router};
+use serde_json::{Value, json};
+use testkit::wait::eventually;
+use testkit::{Direction, PrivateRedis, RedisOptions};
+
+use crate::shop::{ADMIN, Reply, Shop, ShopOptions};
+use crate::support::store::scripts_run;
+
+/// Starts a sale with this body, and these headers beside the token's.
+async fn start(shop: &Shop, body: &Value, headers: &[(&str, &str)]) -> Reply {
+    shop.call_with("PUT /stock", &[&[ADMIN], headers].concat(), body.to_string()).await
+}
+
+fn is_replayed(reply: &Reply) -> bool {
+    reply.headers.contains_key("idempotency-replayed")
+}
+
+/// Goal: a start that is repeated, late, or crosses another one at a second instance is answered as the first time or
+/// refused, and no order is lost.
+#[tokio::test]
+async fn starting_a_sale_is_safe() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    let other = shop.beside("b");
+    let body = json!({"stock": 5, "sale": "tea-1"});
+    let first = start(&shop, &body, &[]).await;
+    assert!(!is_replayed(&first));
+    shop.order("a").await.json(200);
+    let again = start(&other, &json!({"stock": 5}), &[("idempotency-key", "\"tea-1\"")]).await;
+    assert!(is_replayed(&again));
+    assert_eq!(again.json(200), first.json(200));
+    for (body, headers, status, word) in [
+        (json!({"stock": 6, "sale": "tea-1"}), &[][..], 422, "sale-conflict"),
+        (json!({"stock": 5}), &[], 428, "sale-running"),
+        (json!({"stock": 5, "sale": "tea-2"}), &[], 428, "sale-running"),
+        (json!({"stock": 5, "sale": "tea-2"}), &[("if-match", "\"tea-0\"")], 412, "sale-mismatch"),
+    ] {
+        let problem = start(&other, &body, headers).await.problem(status, word);
+        assert_eq!(problem["sale"], "tea-1", "{problem}");
+    }
+    let two_names = start(&other, &body, &[("idempotency-key", "tea-2")]).await;
+    two_names.problem(400, "bad-body");
+    let unnamed = json!({"stock": 5});
+    start(&other, &unnamed, &[("idempotency-key", "a b")]).await.problem(400, "bad-sale-id");
+    assert_eq!(shop.stock().await["orders"], 1);
+
+    let second = json!({"stock": 7, "sale": "tea-2"});
+    let if_match = [("if-match", "\"tea-0\", \"tea-1\"")];
+    start(&other, &second, &if_match).await.json(200);
+    shop.order("b").await.json(200);
+    assert!(is_replayed(&start(&shop, &second, &if_match).await));
+    start(&shop, &body, &[("if-match", "*")]).await.problem(409, "sale-replaced");
+
+    let sales = shop.call("GET /sales").await.json(200);
+    assert_eq!(
+        (&sales["running"]["id"], &sales["kept"][0]["id"]),
+        (&json!("tea-2"), &json!("tea-1"))
+    );
+    let kept = shop.call("GET /orders?sale=tea-1&after=tea-1:0").await.json(200);
+    assert_eq!((&kept["orders"][0]["order"], &kept["sale"]), (&json!("a"), &json!("tea-1")));
+    let gone = shop.call("GET /orders?after=tea-1:1").await.problem(409, "sale-replaced");
+    assert_eq!(gone["sale"], "tea-2");
+    shop.call("GET /orders?after=2").await.problem(409, "sale-replaced");
+    shop.call("DELETE /sales/tea-1").await.problem(401, "token-required");
+    for (line, status, word) in [
+        ("DELETE /sales/tea-2", 409, "not-replaced"),
+        ("DELETE /sales/tea-1", 204, ""),
+        ("DELETE /sales/tea-1", 404, "unknown-sale"),
+        ("GET /orders?sale=tea-1", 404, "unknown-sale"),
+    ] {
+        let reply = shop.call_with(line, &[ADMIN], "").await;
+        assert_eq!(reply.status.as_u16(), status, "{line}: {reply:?}");
+        if status != 204 {
+            reply.problem(status, word);
+        }
+    }
+}
+
+/// Goal: what the instance itself repeats after a lost answer is no repetition to the client: a start, an order, a
+/// cancellation; and it is done once.
+#[tokio::test]
+async fn a_lost_answer_is_found_again() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    let (shop, proxy) = shop.behind_proxy("a").await;
+    shop.until_ready().await;
+    let body = json!({"stock": 5, "sale": "tea-1", "hold_seconds": 60}).to_string();
+    // the order is preceded by a read
+    for (line, body, read, left) in [
+        ("PUT /stock", body.as_str(), 0, 5),
+        ("POST /stock/reduce", "", 1, 4),
+        ("POST /orders/a/cancel", "", 0, 5),
+    ] {
+        let headers =
+            [ADMIN, ("idempotency-key", if line.starts_with("PUT") { "tea-1" } else { "a" })];
+        proxy.lose_after(Direction::ToClient, read);
+        let reply = shop.call_with(line, &headers, body.to_owned()).await;
+        let answer = reply.json(200);
+        assert!(proxy.has_lost(), "{line}");
+        assert!(!is_replayed(&reply), "{line}: {answer}");
+        assert_eq!(shop.stock().await["stock"], left, "{line}");
+    }
+    let again = shop.call("POST /orders/a/cancel").await;
+    assert!(is_replayed(&again));
+    assert_eq!(shop.stock().await["stock"], 5);
+}
+
+/// Goal: a hold is confirmed, cancelled, or ends; each answer says which, and the ledger has each change.
+#[tokio::test]
+async fn a_unit_is_held_confirmed_and_given_back() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    let other = shop.beside("b");
+    start(&shop, &json!({"stock": 3, "hold_seconds": 60}), &[]).await.json(200);
+    let order = async |id: &str, user: &str| {
+        let line = format!("POST /stock/reduce?user={user}");
+        shop.call_with(&line, &[("idempotency-key", id)], Body::empty()).await
+    };
+    for (id, user) in [("a", ""), ("b", ""), ("a", "alice")] {
+        assert!(order(id, user).await.json(200)["hold_until"].is_string());
+    }
+    assert_eq!(shop.stock().await["held"], 3);
+    order("c", "").await.problem(409, "sold-out");
+    let confirmed = shop.call("POST /orders/a/confirm?user=alice").await;
+    assert!(!is_replayed(&confirmed));
+    let confirmed = confirmed.json(200);
+    assert_eq!(
+        (&confirmed["outcome"], &confirmed["order"], &confirmed["remaining"]),
+        (&json!("confirmed"), &json!("a"), &json!(0))
+    );
+    assert!(is_replayed(&other.call("POST /orders/a/confirm?user=alice").await));
+    shop.call("POST /orders/a/cancel?user=alice").await.problem(409, "order-final");
+    other.call("POST /orders/a/cancel").await.json(200);
+    let gone = shop.call("POST /orders/a/confirm").await.problem(410, "cancelled");
+    assert!(gone["time"].is_string(), "{gone}");
+    shop.call("POST /orders/a/cancel?user=eve").await.problem(404, "unknown-order");
+    shop.call("GET /orders/a/cancel").await.problem(405, "method-not-allowed");
+
+    // the buyer of `b` never pays
+    let mut raw = shop.raw().await;
+    let record: String = raw.run("HGET orders b").await;
+    let mut fields: Vec<_> = record.split('\t').collect();
+    fields[7] = "1000000";
+    raw.run_with::<()>("HSET orders b", &fields.join("\t")).await;
+    raw.run::<()>("ZADD holds 1000000 b").await;
+    // the instances remember the record as it was
+    let fresh = Shop::beside(&shop, "c");
+    fresh.call("POST /orders/b/confirm").await.problem(410, "expired");
+    let one = fresh.call("GET /orders/b").await.json(200);
+    assert_eq!((&one["event"], &one["position"]), (&json!("expired"), &json!(2)));
+    let stock = fresh.stock().await;
+    assert_eq!(
+        (&stock["stock"], &stock["lucky"], &stock["held"]),
+        (&json!(2), &json!(1), &json!(0))
+    );
+
+    let ledger =
+        fresh.call_with("GET /orders?limit=2", &[("accept", "application/x-ndjson")], "").await;
+    assert_eq!(ledger.headers["content-type"], "application/x-ndjson");
+    let lines: Vec<Value> =
+        ledger.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    let all = ["reserved", "reserved", "reserved", "confirmed", "cancelled", "expired"];
+    assert_eq!(events, all);
+    let cursor = format!("{}:6", stock["id"].as_str().unwrap());
+    let line = format!("GET /orders?after={cursor}&wait=30s");
+    let (page, _) = tokio::join!(fresh.call(&line), async {
+        tokio::time::sleep(Duration::from_millis(300)).await; // the reader waits by then, or finds it at once
+        fresh.order("d").await
+    });
+    let page = page.json(200);
+    assert_eq!((&page["orders"][0]["order"], &page["next"]), (&json!("d"), &Value::Null));
+    assert_eq!(page["cursor"].as_str().unwrap().rsplit(':').next(), Some("7"));
+}
+
+/// Goal: nobody needs to ask for the units of a hold that ended: a sold-out sale sells them to who comes next, and an
+/// idle one gets them back by itself.
+#[tokio::test]
+async fn what_is_due_comes_back() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let etcd = testkit::shared::shared_endpoint().await;
+    let shop = Shop::at(etcd, format!("{}/0", redis.url()), ShopOptions::default());
+    start(&shop, &json!({"stock": 1, "hold_seconds": 1}), &[]).await.json(200);
+    for id in ["a", "b"] {
+        eventually("the unit is on sale", async || shop.order(id).await.status == 200).await;
+    }
+    eventually("it is back", async || shop.stock().await["stock"] == 1).await;
+    let before = scripts_run(&redis).await;
+    tokio::time::sleep(Duration::from_secs(3)).await; // what an idle sale costs
+    assert!(scripts_run(&redis).await - before <= 4);
+}
+
+/// Goal: the limits and the times of a sale, the header of the gateway, and pages of other sites.
+#[tokio::test]
+async fn a_sale_says_who_may_buy() {
+    let shop = Shop::empty(ShopOptions::default()).await;
+    start(&shop, &json!({"stock": 5, "per_order": 2, "per_user": 2}), &[]).await.json(200);
+    let problem =
+        shop.call("POST /stock/reduce?user=a&quantity=9").await.problem(409, "limit-reached");
+    assert_eq!((&problem["limit"], &problem["has"]), (&json!(2), &json!(0)));
+    shop.call("POST /stock/reduce").await.problem(400, "user-required");
+    shop.call("POST /stock/reduce?user=a&quantity=2").await.json(200);
+    let problem = shop.call("POST /stock/reduce?user=a").await.problem(409, "limit-reached");
+    assert_eq!((&problem["limit"], &problem["has"]), (&json!(2), &json!(2)));
+    let other_site = [("sec-fetch-site", "cross-site"), ADMIN];
+    for line in [
+        "GET /stock/reduce?user=b",
+        "POST /stock/reduce?user=b",
+        "POST /orders/a/confirm",
+        "POST /orders/a/cancel",
+        "PUT /stock",
+        "DELETE /sales/a",
+    ] {
+        shop.call_with(line, &other_site, "").await.problem(403, "cross-site");
+    }
+    let same_site = [("sec-fetch-site", "same-origin")];
+    shop.call_with("GET /stock/reduce?user=b", &same_site, "").await.json(200);
+
+    let state = AppState::new(shop.sale.clone(), None, 9, None);
+    let name = HeaderName::from_static("x-user-id");
+    let mut gateway = shop;
+    gateway.router = router(state.with_user_header(Some(name)).into());
+    let header = |name| [("x-user-id", name), ("idempotency-key", "a-1")];
+    let line = "POST /stock/reduce";
+    gateway.call_with(line, &header("d"), "").await.json(200);
+    gateway.call_with("GET /orders/a-1", &header("d"), "").await.json(200);
+    gateway.call_with("GET /orders/a-1", &header("e"), "").await.problem(404, "unknown-order");
+    let both = gateway.call_with(&format!("{line}?user=e"), &header("d"), "").await;
+    both.problem(400, "bad-parameter");
+    gateway.call(line).await.problem(400, "user-required");
+    gateway.call_with(line, &header(""), "").await.problem(400, "user-required");
+
+    let times = json!({"stock": 5, "starts_at": "2999-01-01T00:00:00Z", "sale": "later"});
+    let if_match = ("if-match", "*");
+    let shop = Shop::beside(&gateway, "b");
+    start(&shop, &times, &[if_match]).await.json(200);
+    let reply = shop.order("early").await;
+    let problem = reply.problem(409, "not-started");
+    assert_eq!(reply.headers["retry-after"], "60");
+    assert_eq!(problem["time"], "2999-01-01T00:00:00.000000Z");
+    let times = json!({"stock": 5, "ends_at": "2001-01-01T01:00:00+01:00", "sale": "past"});
+    start(&shop, &times, &[]).await.json(200);
+    assert_eq!(
+        shop.order("late").await.problem(409, "ended")["time"],
+        "2001-01-01T00:00:00.000000Z"
+    );
+}

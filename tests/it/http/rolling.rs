@@ -1,0 +1,175 @@
+//! Goal: instances that are stopped under load drop no request. Method: two instances are stopped and started again, one
+//! after the other, while buyers order who never send a request twice.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::Signal;
+use testkit::client::Connection;
+use testkit::ports::free_ports;
+use testkit::server::find_program;
+use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
+use testkit::wait::eventually;
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::instance::{Instance, PROGRAM};
+
+const BUYERS: usize = 20;
+
+/// Two instances of one sale.
+struct Sale {
+    etcd: String,
+    redis: String,
+    lock_name: String,
+    instances: [Instance; 2],
+}
+
+impl Sale {
+    async fn start() -> Self {
+        let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+        let lock_name = fresh_lock_name();
+        let start = async || Instance::start(&etcd, &redis, &lock_name).await;
+        let instances = [start().await, start().await];
+        for instance in &instances {
+            instance.until_ready().await;
+        }
+        let mut admin = Connection::open(instances[0].address).await;
+        let head = "PUT /stock HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer s3cret";
+        admin.send(format!("{head}\r\nContent-Length: 17\r\n\r\n{{\"stock\":1000000}}")).await;
+        assert_eq!(admin.answer().await.status, 200);
+        Self { etcd, redis, lock_name, instances }
+    }
+
+    fn addresses(&self) -> [SocketAddr; 2] {
+        self.instances.each_ref().map(|instance| instance.address)
+    }
+
+    /// Restarts one instance after the other, while buyers order at these addresses.
+    async fn restart_under_load(&mut self, doors: &[SocketAddr]) {
+        let (sold, is_over) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
+        let mut buyers = JoinSet::new();
+        for _ in 0..BUYERS {
+            buyers.spawn(buy(doors.to_vec(), Arc::clone(&sold), is_over.clone()));
+        }
+        for turn in 0..4 {
+            let so_far = sold.load(Ordering::Relaxed);
+            let goes_on = async || sold.load(Ordering::Relaxed) > so_far + 200;
+            eventually("the sale goes on", goes_on).await;
+            let instance = &mut self.instances[turn % 2];
+            instance.signal(Signal::TERM);
+            let (status, log) = instance.exit().await;
+            assert_eq!(status.code(), Some(0), "{log}");
+            let (command, listen) = (Command::new(PROGRAM), instance.address.to_string());
+            *instance =
+                Instance::start_by(command, &listen, &self.etcd, &self.redis, &self.lock_name)
+                    .await;
+            instance.until_ready().await;
+        }
+        is_over.cancel();
+        // a buyer whose request failed has panicked
+        while let Some(ended) = buyers.join_next().await {
+            ended.unwrap();
+        }
+        let stock = Connection::open(self.instances[0].address).await.get("/stock").await;
+        let stock: serde_json::Value = serde_json::from_str(&stock.body).unwrap();
+        assert_eq!(
+            stock["lucky"],
+            sold.load(Ordering::Relaxed),
+            "no unit was taken twice: {stock}"
+        );
+    }
+}
+
+/// Orders at these addresses in turn, until the end. A connection serves until its answer says `close`. Where none
+/// can be opened the buyer goes on to the next address: nothing was sent.
+async fn buy(doors: Vec<SocketAddr>, sold: Arc<AtomicU64>, is_over: CancellationToken) {
+    let mut connections: Vec<Option<Connection>> = doors.iter().map(|_| None).collect();
+    for turn in (0..doors.len()).cycle() {
+        if is_over.is_cancelled() {
+            return;
+        }
+        let mut connection = match connections[turn].take() {
+            Some(connection) => connection,
+            None => match Connection::try_open(doors[turn]).await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
+                    continue;
+                }
+            },
+        };
+        connection.send("POST /stock/reduce HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        let answer = connection.answer().await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        sold.fetch_add(1, Ordering::Relaxed);
+        if answer.header("connection") != Some("close") {
+            connections[turn] = Some(connection);
+        }
+    }
+}
+
+/// Starts nginx with the shipped configuration in front of these instances, if it is installed.
+async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketAddr)> {
+    let Some(program) = find_program("FLASH_SALE_NGINX", &["nginx"]).or_else(|| {
+        // Debian keeps it off a user's path
+        let program = Path::new("/usr/sbin/nginx");
+        program.exists().then(|| program.into())
+    }) else {
+        eprintln!("left out: nginx is not installed (Debian: apt-get install nginx-light)");
+        return None;
+    };
+    let [port] = free_ports().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("ops/nginx.conf");
+    let mut sale = std::fs::read_to_string(shipped).unwrap();
+    for (shipped, used) in [
+        ("server 10.0.0.1:8080 ", format!("server {} ", instances[0])),
+        ("server 10.0.0.2:8080 ", format!("server {} ", instances[1])),
+        ("listen 80;", format!("listen {address};")),
+    ] {
+        assert!(sale.contains(shipped), "{shipped}");
+        sale = sale.replace(shipped, &used);
+    }
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {name};\n"))
+        .concat();
+    let all = format!(
+        "daemon off; master_process off; pid nginx.pid; error_log error.log; events {{}}\n\
+         http {{ access_log off;\n{temporary}{sale} }}"
+    );
+    std::fs::write(dir.join("nginx.conf"), all).unwrap();
+    let child = Command::new(program)
+        .args(["-e", "error.log", "-c", "nginx.conf", "-p"])
+        .arg(dir)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    eventually("nginx listens", async || TcpStream::connect(address).await.is_ok()).await;
+    Some((child, address))
+}
+
+#[tokio::test]
+async fn a_restart_behind_nginx_fails_no_request() {
+    let mut sale = Sale::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let Some((_nginx, address)) = nginx(dir.path(), sale.addresses()).await else { return };
+    let mut outside = Connection::open(address).await;
+    for path in ["/orders", "/lock", "/metrics", "/readyz"] {
+        assert_eq!(outside.get(path).await.status, 404, "{path}");
+    }
+    sale.restart_under_load(&[address]).await;
+}
+
+#[tokio::test]
+async fn a_restart_fails_no_request_of_a_client_that_honours_close() {
+    let mut sale = Sale::start().await;
+    let doors = sale.addresses();
+    sale.restart_under_load(&doors).await;
+}

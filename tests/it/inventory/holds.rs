@@ -1,0 +1,306 @@
+//! Holds and limits: a unit can be held, confirmed, given back; and the sale says who may have how many.
+//!
+//! Time is Redis' own: a hold is made to end by writing an earlier end of it into the store, or by waiting for Redis.
+
+use std::time::Duration;
+
+use flash_sale::inventory::{
+    Action, Event, Inventory, InventoryError, NewSale, Order, Outcome, Terms, Timestamp, User,
+};
+use testkit::copies::{DataCopy, restart_with};
+use testkit::wait::eventually;
+use testkit::{PrivateRedis, RedisOptions};
+
+use super::{ITEM, Raw, accepted, connect, fresh, order, reduce, token};
+
+/// A sale with holds of a minute.
+fn held(units: u64) -> NewSale {
+    with(units, Terms { hold_seconds: Some(60), ..Terms::default() })
+}
+
+fn with(units: u64, terms: Terms) -> NewSale {
+    NewSale { terms, ..NewSale::from(units) }
+}
+
+fn of(user: &str, id: &str, units: u32) -> Order {
+    Order { user: User::new(user).unwrap(), ..order(id, units) }
+}
+
+async fn one(inventory: &Inventory, order: Order) -> Outcome {
+    reduce(inventory, Some(token(1)), &[order]).await.unwrap().remove(0)
+}
+
+async fn ask(inventory: &Inventory, id: &str, action: Action) -> Outcome {
+    one(inventory, Order { action, ..order(id, 1) }).await
+}
+
+/// Stock, lucky, open holds.
+async fn counts(inventory: &Inventory) -> (i64, i64, u64) {
+    let stock = inventory.stock(&ITEM).await.unwrap();
+    assert!(stock.is_balanced(), "{stock:?}");
+    (stock.stock, stock.lucky, stock.held)
+}
+
+async fn events(inventory: &Inventory) -> Vec<(u64, Event, String)> {
+    let page = inventory.ledger(&ITEM, 0, 1000).await.unwrap();
+    let entry = page.entries.into_iter();
+    entry.map(|entry| (entry.position, entry.event, entry.order.as_str().to_owned())).collect()
+}
+
+/// Lets the hold of this order end now: by its record, and by the set of the holds.
+async fn end_hold(raw: &mut Raw, key: &str) {
+    let record: String = raw.run(&format!("HGET orders {key}")).await;
+    let mut fields: Vec<&str> = record.split('\t').collect();
+    fields[7] = "1000000";
+    raw.run_with::<()>(&format!("HSET orders {key}"), &fields.join("\t")).await;
+    raw.run::<()>(&format!("ZADD holds 1000000 {key}")).await;
+}
+
+/// Goal: what becomes of a hold is decided once; whoever asks again, or asks for something else, is told what it was.
+#[tokio::test]
+async fn the_first_end_of_a_hold_stands() {
+    let (inventory, mut raw) = fresh().await;
+    inventory.start(&ITEM, Some(token(1)), held(9)).await.unwrap();
+    let ids = ["confirmed", "cancelled", "expired"];
+    for id in ids {
+        let hold = accepted(&one(&inventory, order(id, 2)).await).clone();
+        let (from, until) = (hold.time.unwrap(), hold.hold_until.unwrap());
+        assert_eq!(until.0 - from.0, 60_000_000);
+    }
+    assert_eq!(counts(&inventory).await, (3, 6, 3));
+    for (id, action) in [("confirmed", Action::Confirm), ("cancelled", Action::Cancel)] {
+        let first = ask(&inventory, id, action).await;
+        let Outcome::Changed { change, is_repeated: false } = first else { panic!("{first:?}") };
+        assert_eq!((change.event.word(), change.quantity.get()), (id, 2));
+        let again = ask(&inventory, id, action).await;
+        assert_eq!(again, Outcome::Changed { change, is_repeated: true });
+    }
+    end_hold(&mut raw, "expired").await;
+    assert_eq!(counts(&inventory).await, (5, 4, 1), "nobody asked yet");
+    let over = ask(&inventory, "expired", Action::Confirm).await;
+    assert!(matches!(over, Outcome::Over { event: Event::Expired, .. }), "{over:?}");
+    assert_eq!(counts(&inventory).await, (7, 2, 0));
+
+    let dump = raw.dump().await;
+    assert_eq!(ask(&inventory, "confirmed", Action::Cancel).await, Outcome::Final);
+    for (id, action, event) in [
+        ("cancelled", Action::Confirm, Event::Cancelled),
+        ("cancelled", Action::Reserve, Event::Cancelled),
+        ("expired", Action::Confirm, Event::Expired),
+        ("expired", Action::Cancel, Event::Expired),
+    ] {
+        let order = Order { action, ..order(id, 2) };
+        let over = one(&inventory, order).await;
+        assert!(matches!(over, Outcome::Over { event: was, .. } if was == event), "{over:?}");
+    }
+    let first = one(&inventory, order("confirmed", 2)).await;
+    assert!(matches!(first, Outcome::Repeated(_)), "{first:?}");
+    assert_eq!(one(&inventory, order("confirmed", 1)).await, Outcome::Conflict);
+    assert_eq!(ask(&inventory, "nobody", Action::Confirm).await, Outcome::Unknown);
+    assert_eq!(raw.dump().await, dump, "nothing of this changed anything");
+
+    let all = events(&inventory).await;
+    let reserved = (1..).zip(ids).map(|(at, id)| (at, Event::Reserved, id.to_owned()));
+    let ended = [(4, Event::Confirmed, 0), (5, Event::Cancelled, 1), (6, Event::Expired, 2)];
+    let ended = ended.map(|(at, event, id)| (at, event, ids[id].to_owned()));
+    assert_eq!(all, reserved.chain(ended).collect::<Vec<_>>());
+    let stock = inventory.stock(&ITEM).await.unwrap();
+    assert_eq!((stock.orders, stock.entries), (3, 6));
+    let (_, found) =
+        inventory.order(&ITEM, &order("expired", 1).id, &User::default()).await.unwrap();
+    let found = found.unwrap();
+    assert_eq!((found.event, found.position), (Event::Expired, 3));
+    assert!(found.changed > found.time);
+}
+
+/// Goal: reserve, confirm, cancel and expiry in one batch are done in its order, and the batch sent again changes nothing.
+#[tokio::test]
+async fn a_batch_may_ask_for_everything() {
+    let (inventory, mut raw) = fresh().await;
+    inventory.start(&ITEM, Some(token(1)), held(3)).await.unwrap();
+    reduce(&inventory, Some(token(1)), &[order("a", 1), order("b", 2)]).await.unwrap();
+    assert_eq!(one(&inventory, order("c", 1)).await, Outcome::SoldOut { remaining: 0 });
+    end_hold(&mut raw, "a").await;
+    let found = inventory.look_up(&ITEM, &["c".to_owned()]).await.unwrap();
+    assert!(found.is_due && found.stock == 0);
+    let as_to = |id, action| Order { action, ..order(id, 1) };
+    let batch = [
+        order("c", 1),
+        as_to("c", Action::Cancel),
+        order("d", 1),
+        as_to("b", Action::Confirm),
+        as_to("b", Action::Cancel),
+        as_to("a", Action::Confirm),
+        order("e", 1),
+        as_to("-", Action::Expire),
+    ];
+    let batch: Vec<Order> = batch.into();
+    let outcomes = reduce(&inventory, Some(token(2)), &batch).await.unwrap();
+    assert!(matches!(
+        &outcomes[..],
+        [
+            Outcome::Reserved(_),
+            Outcome::Changed { .. },
+            Outcome::Reserved(_),
+            Outcome::Changed { .. },
+            Outcome::Final,
+            Outcome::Over { .. },
+            Outcome::SoldOut { remaining: 0 },
+            Outcome::Unknown
+        ]
+    ));
+    assert_eq!(counts(&inventory).await, (0, 3, 1));
+    let dump = raw.dump().await;
+    reduce(&inventory, Some(token(2)), &batch).await.unwrap();
+    assert_eq!(raw.dump().await, dump);
+}
+
+/// Goal: one batch ends a bounded number of holds, a confirmation of another one that is due is refused all the same, and
+/// nothing is lost. A hold ends by Redis' clock.
+#[tokio::test]
+async fn holds_end_by_the_clock_of_redis() {
+    let (inventory, _) = fresh().await;
+    let terms = Terms { hold_seconds: Some(1), ..Terms::default() };
+    inventory.start(&ITEM, Some(token(1)), with(1200, terms)).await.unwrap();
+    for chunk in 0..2 {
+        let batch: Vec<Order> = (0..600).map(|n| order(&format!("{chunk}-{n}"), 1)).collect();
+        reduce(&inventory, Some(token(1)), &batch).await.unwrap();
+    }
+    eventually("the holds are due", async || {
+        inventory.look_up(&ITEM, &["1-599".to_owned()]).await.unwrap().is_due
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // the last hold as well, by a clock that is not ours
+    let over = ask(&inventory, "1-599", Action::Confirm).await;
+    assert!(matches!(over, Outcome::Over { event: Event::Expired, .. }), "{over:?}");
+    assert_eq!(counts(&inventory).await, (501, 699, 699));
+    for _ in 0..2 {
+        ask(&inventory, "-", Action::Expire).await;
+    }
+    assert_eq!(counts(&inventory).await, (1200, 0, 0));
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2400);
+}
+
+/// Goal: limits of an order and of a user, of what is held or confirmed; what comes back may be bought again.
+#[tokio::test]
+async fn limits_count_what_a_user_has() {
+    let (inventory, mut raw) = fresh().await;
+    let terms =
+        Terms { per_order: Some(2), per_user: Some(3), hold_seconds: Some(60), ..Terms::default() };
+    inventory.start(&ITEM, Some(token(1)), with(300, terms)).await.unwrap();
+    let limit = |is_per_user, limit, has| Outcome::LimitReached { is_per_user, limit, has };
+    assert_eq!(one(&inventory, order("a", 1)).await, Outcome::UserRequired);
+    assert_eq!(one(&inventory, of("alice", "a", 300)).await, limit(false, 2, 0));
+    let batch = [of("alice", "a", 2), of("alice", "b", 2), of("alice", "c", 1), of("bob", "a", 2)];
+    let outcomes = reduce(&inventory, Some(token(1)), &batch).await.unwrap();
+    assert_eq!(outcomes[1], limit(true, 3, 2));
+    assert_eq!(one(&inventory, of("alice", "d", 1)).await, limit(true, 3, 3));
+    // a repetition is no new order
+    assert!(matches!(one(&inventory, of("alice", "a", 2)).await, Outcome::Repeated(_)));
+    let cancel = Order { action: Action::Cancel, ..of("alice", "a", 2) };
+    for _ in 0..2 {
+        one(&inventory, cancel.clone()).await;
+    }
+    assert_eq!(
+        one(&inventory, of("alice", "d", 1)).await.clone(),
+        Outcome::Reserved(accepted(&one(&inventory, of("alice", "d", 1)).await).clone())
+    );
+    let confirm = Order { action: Action::Confirm, ..of("alice", "d", 1) };
+    one(&inventory, confirm).await;
+    assert_eq!(one(&inventory, of("alice", "e", 2)).await, limit(true, 3, 2));
+    end_hold(&mut raw, "bob\ta").await;
+    assert!(matches!(one(&inventory, of("bob", "b", 2)).await, Outcome::Reserved(_)));
+    assert_eq!(counts(&inventory).await, (296, 4, 2));
+}
+
+/// Goal: before its beginning and from its end on, a sale accepts no new order; an order that it has gets its answer.
+#[tokio::test]
+async fn a_sale_has_a_beginning_and_an_end() {
+    let (inventory, mut raw) = fresh().await;
+    let time: Vec<u64> = raw.run("TIME").await;
+    let now = time[0] * 1_000_000;
+    let at = |seconds: i64| Some(Timestamp(now.saturating_add_signed(seconds * 1_000_000)));
+    let times = |starts_at, ends_at| Terms {
+        starts_at,
+        ends_at,
+        hold_seconds: Some(60),
+        ..Terms::default()
+    };
+    let sale = with(5, times(at(-10), at(3600)));
+    inventory.start(&ITEM, Some(token(1)), sale).await.unwrap();
+    accepted(&one(&inventory, order("early", 1)).await);
+    let mut terms: String = raw.run("GET terms").await;
+    for (key, time, is_over) in [("closes", now, true), ("opens", now + 30_000_000, false)] {
+        let start = terms.find(key).unwrap();
+        let colon = start + terms[start..].find(':').unwrap() + 1;
+        let end = colon + terms[colon..].find(',').unwrap();
+        terms.replace_range(colon..end, &time.to_string());
+        raw.run_with::<()>("SET terms", &terms).await;
+        let outcome = one(&inventory, order("late", 1)).await;
+        match outcome {
+            Outcome::SaleEnded { at } => assert!(is_over && at.0 == time),
+            // the beginning comes first
+            Outcome::NotStarted { at, within } => {
+                assert!(!is_over && at.0 == time && within <= Duration::from_secs(30));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(one(&inventory, order("early", 1)).await, Outcome::Repeated(_)));
+    }
+    let confirmed = ask(&inventory, "early", Action::Confirm).await;
+    assert!(matches!(confirmed, Outcome::Changed { .. }), "{confirmed:?}");
+}
+
+/// Goal: a lost confirmation is missed like a lost order; and the confirmation or the end of the latest order is no loss.
+#[tokio::test]
+async fn a_lost_confirmation_is_a_roll_back() {
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let inventory = connect(&redis.url()).await;
+    let other = connect(&redis.url()).await;
+    inventory.start(&ITEM, Some(token(1)), held(5)).await.unwrap();
+    one(&inventory, order("a", 1)).await;
+    one(&inventory, order("b", 1)).await;
+    let older = DataCopy::of(&redis);
+    ask(&other, "b", Action::Cancel).await;
+    ask(&other, "a", Action::Confirm).await;
+    inventory.check(None).await.unwrap();
+    assert_eq!(counts(&inventory).await, (4, 1, 0));
+    restart_with(&mut redis, Some(&older)).await;
+    let error = other.stock(&ITEM).await.unwrap_err();
+    let InventoryError::RolledBack { what } = &error else { panic!("{error}") };
+    assert!(what.contains("a change of order a is not in its ledger"), "{what}");
+}
+
+/// Goal: what an earlier version wrote sells on, is read, and its orders are not accepted again, though their ids were not
+/// scoped. It has no terms, and records without a time.
+#[tokio::test]
+async fn a_sale_of_an_earlier_version_goes_on() {
+    let (inventory, mut raw) = fresh().await;
+    for (command, value) in [
+        ("SET stock", "3"),
+        ("SET lucky", "2"),
+        ("SET initial", "5"),
+        ("SET fence", "cafe 1"),
+        ("SET sale", "started 1795313982561887 cafe 1"),
+        ("HSET orders a", "1\t1\t4\tcafe 1\t8080\talice"),
+        ("HSET orders b", "2\t1\t3\tcafe 1\t8080\t"),
+        ("RPUSH ledger", "a"),
+        ("RPUSH ledger", "b"),
+    ] {
+        raw.run_with::<()>(command, value).await;
+    }
+    for repeated in [of("alice", "a", 1), order("b", 1)] {
+        let found = inventory.look_up(&ITEM, &[repeated.key()]).await.unwrap();
+        assert!(matches!(&found.orders[..], [Ok(Some(_))]), "{found:?}");
+        assert!(matches!(one(&inventory, repeated).await, Outcome::Repeated(_)));
+    }
+    // a name of the same form as before
+    assert!(matches!(one(&inventory, of("bob", "b", 1)).await, Outcome::Reserved(_)));
+    assert_eq!(ask(&inventory, "b", Action::Cancel).await, Outcome::Final);
+    assert!(matches!(ask(&inventory, "b", Action::Confirm).await, Outcome::Repeated(_)));
+    let page = inventory.ledger(&ITEM, 0, 9).await.unwrap();
+    assert_eq!(page.sale, "1795313982561887");
+    let users: Vec<_> = page.entries.iter().map(|entry| entry.user.as_str()).collect();
+    assert_eq!(users, ["alice", "", "bob"]);
+    assert_eq!(counts(&inventory).await, (2, 3, 0));
+}
