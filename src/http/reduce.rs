@@ -75,22 +75,19 @@ pub(super) async fn reduce(
     let wants_text = prefers(&head.headers, "text/plain");
     let (id, item) = (order.id.clone(), order.item.clone());
     let outcome = app.sale.reduce(order).await?;
-    let (text, status) = match &outcome {
-        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) => {
+    let is_repeated = matches!(outcome, Outcome::Repeated(_));
+    match outcome {
+        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) if wants_text => {
             let Accepted { instance, remaining, .. } = accepted;
             let line = format!("{instance} reduce stock success, {remaining} left\n");
-            (line, StatusCode::OK)
+            Ok(marked(reply::text(StatusCode::OK, line), is_repeated))
         }
-        Outcome::SoldOut { .. } => {
+        Outcome::SoldOut { .. } if wants_text => {
             let line = format!("{} reduce stock end!\n", app.sale.instance());
-            (line, ProblemType::SOLD_OUT.status)
+            Ok(reply::text(ProblemType::SOLD_OUT.status, line))
         }
-        _ => (String::new(), StatusCode::OK),
-    };
-    if wants_text && !text.is_empty() {
-        return Ok(marked(reply::text(status, text), matches!(outcome, Outcome::Repeated(_))));
+        outcome => answer(id, &item, outcome),
     }
-    answer(id, &item, outcome)
 }
 
 #[derive(Deserialize)]

@@ -65,30 +65,23 @@ pub struct Keys {
     pub ledger: String,
     /// The largest token that was accepted.
     pub fence: String,
-    /// Which sale this is: how and when it began, and under which token.
-    pub sale: String,
-    /// What an instance missed in the store. While this key exists, nothing of the item is sold.
-    pub rollback_detected: String,
     /// What the sale allows, and its id: JSON.
     pub terms: String,
-    /// A hash from the key of an order whose hold was ended to the entry of the ledger about that.
-    pub changes: String,
-    /// A sorted set of the orders with an open hold, by its end.
-    pub holds: String,
-    /// A hash from each user to the units that they have, in a sale with a limit.
-    pub buyers: String,
     /// A hash from the id of each sale that was replaced to what is known of it. Its orders and its ledger are in keys with
     /// `@` and its id behind the name.
     pub sales: String,
 }
 
+/// The names of all keys, as the scripts expect them. `script.lua` describes them.
+const NAMES: [&str; 13] = [
+    "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms", "changes",
+    "holds", "buyers", "sales",
+];
+
 impl Keys {
     /// The keys of `item`.
     pub fn of(item: &Item) -> Self {
-        let key = |what: &str| match item.name() {
-            Some(name) => format!("{what}:{{{name}}}"),
-            None => what.to_owned(),
-        };
+        let key = |name| key_of(item, name);
         Self {
             stock: key("stock"),
             lucky: key("lucky"),
@@ -96,36 +89,21 @@ impl Keys {
             orders: key("orders"),
             ledger: key("ledger"),
             fence: key("fence"),
-            sale: key("sale"),
-            rollback_detected: key("doubt"),
             terms: key("terms"),
-            changes: key("changes"),
-            holds: key("holds"),
-            buyers: key("buyers"),
             sales: key("sales"),
         }
     }
 
-    /// All keys, as the script expects them.
-    pub(super) fn all(&self) -> [&str; 13] {
-        let Self { stock, lucky, initial, orders, ledger, fence, sale, rollback_detected, .. } =
-            self;
-        let Self { terms, changes, holds, buyers, sales, .. } = self;
-        [
-            stock,
-            lucky,
-            initial,
-            orders,
-            ledger,
-            fence,
-            sale,
-            rollback_detected,
-            terms,
-            changes,
-            holds,
-            buyers,
-            sales,
-        ]
+    /// All keys of `item`, as the scripts expect them.
+    pub(super) fn all(item: &Item) -> [String; 13] {
+        NAMES.map(|name| key_of(item, name))
+    }
+}
+
+fn key_of(item: &Item, name: &str) -> String {
+    match item.name() {
+        Some(item) => format!("{name}:{{{item}}}"),
+        None => name.to_owned(),
     }
 }
 
@@ -136,12 +114,9 @@ mod tests {
     /// Goal: the names of the keys, which operators use, stay.
     #[test]
     fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
-        let all = [
-            "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms",
-            "changes", "holds", "buyers", "sales",
-        ];
-        assert_eq!(Keys::of(&Item::DEFAULT).all(), all);
+        assert_eq!(Keys::all(&Item::DEFAULT), NAMES);
+        assert_eq!(Keys::of(&Item::DEFAULT).ledger, "ledger");
         let named: Item = "tea-pot".parse().expect("a valid item name");
-        assert_eq!(Keys::of(&named).all(), all.map(|key| format!("{key}:{{tea-pot}}")));
+        assert_eq!(Keys::all(&named), NAMES.map(|key| format!("{key}:{{tea-pot}}")));
     }
 }

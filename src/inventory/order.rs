@@ -322,6 +322,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Whether the same order could get another outcome when the script runs once more. Holds bring units back.
+    pub(crate) fn may_change(&self, has_holds: bool) -> bool {
+        match self {
+            Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
+            Self::NotStarted { .. } | Self::Unknown => true,
+            _ => false,
+        }
+    }
+
     /// The same to a buyer who did not send it twice.
     #[must_use]
     pub(crate) fn into_first(self) -> Self {

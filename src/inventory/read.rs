@@ -173,17 +173,24 @@ pub struct LedgerPage {
     pub entries: Vec<Accepted>,
 }
 
-/// What was found of some orders, at one moment.
-#[derive(Debug)]
-pub struct Lookup {
+/// What there is to buy.
+#[derive(Clone, Copy, Debug)]
+pub struct Available {
     /// The units not yet sold.
     pub stock: i64,
-    /// The id of the sale.
-    pub sale: String,
     /// Whether holds are due: a batch brings their units back.
     pub is_due: bool,
     /// The most units of one order.
     pub per_order: Option<u32>,
+}
+
+/// What was found of some orders, at one moment.
+#[derive(Debug)]
+pub struct Lookup {
+    /// What there is to buy.
+    pub available: Available,
+    /// The id of the sale.
+    pub sale: String,
     /// For each key its accepted order, if any, with what became of it. A damaged record concerns its order alone.
     pub orders: Vec<Result<Option<Accepted>, InventoryError>>,
 }
@@ -341,7 +348,7 @@ impl Inventory {
             self.watermarks.raise(item, &sent, fence, &sale, latest);
         }
         let per_order = Some(per_order).filter(|most| *most > 0);
-        Ok(Lookup { stock, sale: id.0, is_due, per_order, orders })
+        Ok(Lookup { available: Available { stock, is_due, per_order }, sale: id.0, orders })
     }
 
     /// The sale of `item` that runs, and those that were replaced.
@@ -363,6 +370,11 @@ impl Inventory {
         let mut kept = kept.ok_or_else(|| damaged(format!("{} is not JSON", keys.sales)))?;
         kept.sort_by_key(|sale| sale["ended"].to_string());
         Ok(Sales { running: state(&keys, found)?, kept })
+    }
+
+    /// Whether the sale of `item` has holds, as last seen here.
+    pub fn has_holds(&self, item: &Item) -> bool {
+        self.watermarks.with_holds().contains(item)
     }
 
     /// The known items with holds, as far as they were seen here.

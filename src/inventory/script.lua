@@ -244,7 +244,7 @@ end
 
 local changes, due_keys, due_records, units = {}, {}, {}, {}  -- units: of each user
 if hold then
-  changes = redis.call('HMGET', CHANGES, unpack(keys))
+  if ended_before > 0 then changes = redis.call('HMGET', CHANGES, unpack(keys)) end
   due_keys = due(MOST_DUE)
   if due_keys.err then return damaged(HOLDS, 'is not a sorted set') end
   if #due_keys > 0 then due_records = redis.call('HMGET', ORDERS, unpack(due_keys)) end
@@ -258,7 +258,7 @@ if per_user then
   end
   local found = redis.pcall('HMGET', BUYERS, unpack(users))
   if found.err then return damaged(BUYERS, 'is not a hash') end
-  for i, user in ipairs(users) do units[user] = tonumber(found[i] or '0') or 0 end
+  for i, user in ipairs(users) do units[user] = found[i] and tonumber(found[i]) or 0 end
 end
 
 if operation == 'probe' then return {'ok', sale, fence, hold and 1 or 0, stock, lucky} end
@@ -277,7 +277,7 @@ local FIRST = #answers
 local accepted, changed = {}, {}  -- by key, for an order that comes twice in one batch
 local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
 local held, freed, new_changes, new_units = {}, {}, {}, {}
-local sold = 0
+local sold, count = 0, 0          -- count: accepted orders
 -- `%d` is a long: with 32 bits in some builds, and much faster than `%.0f`. No ledger is longer than that.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
 local held_until = hold and decimal(now() + hold * 1000000) or ''
@@ -287,8 +287,9 @@ local function take(user, quantity)
   stock = stock - quantity
   sold = sold + quantity
   if per_user and user ~= '' then
-    units[user] = math.max((units[user] or 0) + quantity, 0)
-    new_units[user] = units[user]
+    local has = (units[user] or 0) + quantity
+    if has < 0 then has = 0 end
+    units[user], new_units[user] = has, has
   end
 end
 
@@ -371,12 +372,9 @@ for i = 1, #keys do
       record = string.format(numbers, position, quantity, stock) .. signature .. user
       accepted[key] = record
       added[#added + 1] = key
-      fields[#fields + 1] = key
-      fields[#fields + 1] = record
-      if hold then
-        held[#held + 1] = held_until
-        held[#held + 1] = key
-      end
+      count = count + 1
+      fields[2 * count - 1], fields[2 * count] = key, record
+      if hold then held[2 * count - 1], held[2 * count] = held_until, key end
       answers[FIRST + i] = record
     end
   end
@@ -405,7 +403,7 @@ if next(new_units) then
   local of_users = {}
   for user, number in pairs(new_units) do
     of_users[#of_users + 1] = user
-    of_users[#of_users + 1] = decimal(number)
+    of_users[#of_users + 1] = string.format('%d', number)
   end
   redis.call('HSET', BUYERS, unpack(of_users))
 end

@@ -46,8 +46,7 @@ impl<'a> Call<'a> {
     /// A script that reads, with the watermark as its first arguments.
     pub(super) fn read(script: &'static Script, item: &'a Item, watermark: &Watermark) -> Self {
         let mut command = redis::cmd("EVALSHA");
-        let keys = Keys::of(item);
-        let keys = keys.all();
+        let keys = Keys::all(item);
         command.arg(&script.digest).arg(keys.len()).arg(&keys).arg(watermark.arguments());
         Self { script, item, effect: Effect::Read, token: None, command }
     }

@@ -11,10 +11,10 @@
 //! tenure without an order ends with the release alone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fenced_lock::Guard;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
@@ -205,8 +205,7 @@ impl Combiner {
         // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
         let deadline = Instant::now() + options.wait_timeout;
-        // what this instance repeats itself is no repetition to the buyer
-        let is_unknown = AtomicBool::new(false);
+        let unanswered = Mutex::new(None);
         let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
             let sent_at = Instant::now();
@@ -218,7 +217,9 @@ impl Combiner {
                 Ok(outcomes) => Ok((outcomes, sent_at.elapsed())),
                 Err(error) => {
                     let error = Arc::new(error);
-                    is_unknown.fetch_or(!error.nothing_written(), Ordering::Relaxed);
+                    if !error.nothing_written() {
+                        *unanswered.lock() = Some(Arc::clone(&error));
+                    }
                     if !is_stale(&error) {
                         tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
                         // the next orders read the stock first, and soon notice that the store does not answer
@@ -236,8 +237,8 @@ impl Combiner {
         };
         let Failed { latest, unknown } = match until_known(send, may_repeat).await {
             Ok((outcomes, took)) => {
-                self.answer(batch, outcomes, is_unknown.into_inner());
-                return Ok(took);
+                let is_decided = self.answer(batch, outcomes, unanswered.lock().as_ref());
+                return is_decided.then_some(took).ok_or(LOST_PAUSE);
             }
             Err(failed) => failed,
         };
@@ -264,8 +265,14 @@ impl Combiner {
         Err(STORE_PAUSE)
     }
 
-    /// Answers the orders of a batch. `is_unknown`: whether it was sent before and not answered.
-    fn answer(&self, batch: Vec<WaitingOrder>, outcomes: Vec<Outcome>, is_unknown: bool) {
+    /// Answers the orders of a batch. `unanswered`: it was sent before as well, and that attempt may still arrive. What it
+    /// could change then waits for another tenure, whose token makes it stale. Returns whether all are answered.
+    fn answer(
+        &self,
+        batch: Vec<WaitingOrder>,
+        outcomes: Vec<Outcome>,
+        unanswered: Option<&Arc<InventoryError>>,
+    ) -> bool {
         let Self { lock, queue } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted.remaining),
@@ -277,10 +284,21 @@ impl Combiner {
             lock.context.stock_reads.note(&queue.item, i64::try_from(left).unwrap_or(i64::MAX));
         }
         queue.set_store_error(None);
-        for (waiting, outcome) in batch.into_iter().zip(outcomes) {
-            let is_first = is_unknown || waiting.unknown.is_some();
+        let has_holds = lock.context.inventory.has_holds(&queue.item);
+        let mut undecided = Vec::new();
+        for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
+            if unanswered.is_some() && outcome.may_change(has_holds) {
+                waiting.unknown = waiting.unknown.or_else(|| unanswered.cloned());
+                undecided.push(waiting);
+                continue;
+            }
+            // what this instance repeats itself is no repetition to the buyer
+            let is_first = unanswered.is_some() || waiting.unknown.is_some();
             waiting.answer(Ok(if is_first { outcome.into_first() } else { outcome }));
         }
+        let is_decided = undecided.is_empty();
+        queue.put_back(undecided);
+        is_decided
     }
 
     /// Whether to send the batch again: if it was not answered. A refusal would only repeat.

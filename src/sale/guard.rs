@@ -11,9 +11,9 @@ use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use super::metrics::Metrics;
-use super::stock_reads::{Available, StockReads};
+use super::stock_reads::StockReads;
 use crate::inventory::{
-    Accepted, Action, Event, Inventory, Item, NewSale, Order, Outcome, Started,
+    Accepted, Action, Available, Event, Inventory, Item, NewSale, Order, Outcome, Started,
 };
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).

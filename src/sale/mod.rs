@@ -264,7 +264,7 @@ async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>)
             let no_order = [String::new()];
             let found = context.inventory.look_up(&item, &no_order);
             let found = stopping.run_until_cancelled(found).await;
-            if matches!(found, Some(Ok(Lookup { is_due: true, .. }))) {
+            if matches!(found, Some(Ok(Lookup { available, .. })) if available.is_due) {
                 // a failure is that of every other batch, and is logged there
                 drop(stopping.run_until_cancelled(guard.reduce(Order::expiring(item))).await);
             }

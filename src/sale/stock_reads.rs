@@ -14,22 +14,11 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::SaleError;
-use crate::inventory::{Accepted, Inventory, InventoryError, Item, Lookup, Order};
+use crate::inventory::{Accepted, Available, Inventory, InventoryError, Item, Lookup, Order};
 
 /// The least time from one read of an item to the next. One more order costs a read next to nothing, and another
 /// read costs Redis much: a crowd must not keep it busy with reads of a few orders each.
 const PACE: Duration = Duration::from_millis(1);
-
-/// What a read has found of an item.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Available {
-    /// The units left.
-    pub(super) stock: i64,
-    /// Whether a batch would bring units of holds back.
-    pub(super) is_due: bool,
-    /// The most units of one order.
-    pub(super) per_order: Option<u32>,
-}
 
 type Seen = Result<(Available, Option<Accepted>), Arc<InventoryError>>;
 
@@ -114,8 +103,7 @@ impl Reader {
             let (keys, replies): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
             let read = timeout(self.within, inventory.look_up(&self.item, &keys));
             match read.await.unwrap_or_else(|_| Err(InventoryError::too_late())) {
-                Ok(Lookup { stock, is_due, per_order, orders, .. }) => {
-                    let available = Available { stock, is_due, per_order };
+                Ok(Lookup { available, orders, .. }) => {
                     for (reply, order) in replies.into_iter().zip(orders) {
                         // fails if the buyer disconnected
                         drop(reply.send(order.map(|order| (available, order)).map_err(Arc::new)));

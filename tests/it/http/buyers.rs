@@ -248,3 +248,21 @@ async fn a_sale_says_who_may_buy() {
         "2001-01-01T00:00:00.000000Z"
     );
 }
+
+/// Goal: an order that is told *sold out* after an attempt without an answer stays refused, though that attempt may still
+/// arrive when a hold has ended: the refusal is that of a later token, which makes the attempt stale.
+#[tokio::test]
+async fn a_late_attempt_takes_nothing_after_a_refusal() {
+    let other = Shop::empty(ShopOptions::default()).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
+    start(&other, &json!({"stock": 2, "hold_seconds": 60}), &[]).await.json(200);
+    shop.order("first").await.json(200);
+    // the instance does not know that the other one sold the last unit
+    other.order("last").await.json(200);
+    let grants = || *shop.sale.metrics().lock_wait.cumulative().last().unwrap();
+    let before = grants();
+    proxy.lose_answers(1);
+    shop.order("late").await.problem(409, "sold-out");
+    assert!(proxy.has_lost());
+    assert_eq!(grants() - before, 2);
+}

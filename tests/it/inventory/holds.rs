@@ -122,7 +122,7 @@ async fn a_batch_may_ask_for_everything() {
     assert_eq!(one(&inventory, order("c", 1)).await, Outcome::SoldOut { remaining: 0 });
     end_hold(&mut raw, "a").await;
     let found = inventory.look_up(&ITEM, &["c".to_owned()]).await.unwrap();
-    assert!(found.is_due && found.stock == 0);
+    assert!(found.available.is_due && found.available.stock == 0);
     let as_to = |id, action| Order { action, ..order(id, 1) };
     let batch = [
         order("c", 1),
@@ -167,7 +167,7 @@ async fn holds_end_by_the_clock_of_redis() {
         reduce(&inventory, Some(token(1)), &batch).await.unwrap();
     }
     eventually("the holds are due", async || {
-        inventory.look_up(&ITEM, &["1-599".to_owned()]).await.unwrap().is_due
+        inventory.look_up(&ITEM, &["1-599".to_owned()]).await.unwrap().available.is_due
     })
     .await;
     tokio::time::sleep(Duration::from_secs(1)).await; // the last hold as well, by a clock that is not ours
