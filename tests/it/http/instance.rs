@@ -302,7 +302,8 @@ async fn it_tells_systemd() {
         };
         let mut command = Command::new(PROGRAM);
         command.env("NOTIFY_SOCKET", variable);
-        let mut instance = Instance::start_by(command, &etcd, &redis, &fresh_lock_name()).await;
+        let mut instance =
+            Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
         assert_eq!(told().await, "READY=1");
         assert_eq!(instance.status("/healthz").await, Some(200));
         instance.signal(Signal::TERM);
@@ -321,7 +322,8 @@ async fn the_log_has_the_ids_of_requests() {
     command.env("FLASH_SALE_LOG", "info,flash_sale=debug");
     let lock = fresh_lock_name();
     let mut instance =
-        Instance::start_by(command, &shared_endpoint().await, &redis.url(), &lock).await;
+        Instance::start_by(command, "127.0.0.1:0", &shared_endpoint().await, &redis.url(), &lock)
+            .await;
     instance.until_ready().await;
     redis.kill().await.unwrap();
     let mut buyer = Connection::open(instance.address).await;

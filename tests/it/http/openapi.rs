@@ -84,6 +84,7 @@ async fn it_has_every_member_and_problem() {
         |answer: &Value| answer.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let started = shop.call_with("PUT /stock", &[ADMIN], r#"{"stock":2}"#).await;
     let reserved = shop.order("a").await.json(200);
+    shop.order("b").await.json(200);
     let orders = shop.call("GET /orders").await.json(200);
     let lock = shop.call("GET /lock").await.json(200);
     for (schema, answer) in [
@@ -112,7 +113,8 @@ async fn it_has_every_member_and_problem() {
     let problem = &schemas["Problem"];
     for (line, status, word) in [
         ("GET /orders/none", 404, "unknown-order"),
-        ("GET /stock/reduce?quantity=9", 409, "sold-out"),
+        ("GET /stock/reduce?quantity=9", 409, "limit-reached"),
+        ("GET /stock/reduce", 409, "sold-out"),
     ] {
         let sent = shop.call(line).await.problem(status, word);
         assert!(keys(&sent).is_subset(&members(problem)), "{sent}");
