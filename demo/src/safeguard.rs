@@ -31,6 +31,8 @@ pub enum Safeguard {
     AtomicLedger,
     /// A batch that was not answered is sent again under new order ids
     CarefulRetry,
+    /// A cancellation gives a unit back as often as it is asked for, whatever became of the order
+    CancelOnce,
     /// The script that writes is loaded once, and a store that has forgotten it fails
     ScriptReload,
     /// The request itself takes the lock and writes, within a second; any failure is answered as if

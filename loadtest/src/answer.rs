@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 
 use crate::api::{Problem, is_passing};
-use crate::checker::{Acknowledgement, Effect, Failure, Outcome};
+use crate::checker::{Acknowledgement, Effect, Event, Failure, Outcome};
 use crate::connection::{Answer, ConnectionError};
 
 /// How to ask again after an attempt.
@@ -23,8 +23,7 @@ pub(crate) struct Retry {
 /// Borrowed where possible: it is read for every order. (No `flatten`: that would copy all of it.)
 #[derive(Deserialize)]
 struct Reserved<'a> {
-    #[serde(borrow)]
-    outcome: Cow<'a, str>,
+    outcome: Event,
     #[serde(borrow)]
     order: Cow<'a, str>,
     quantity: u64,
@@ -58,11 +57,16 @@ pub(crate) fn read_probe(answer: &Answer) -> Outcome {
     Outcome { status: Some(answer.status.as_u16()), effect }
 }
 
-/// The answer to the order `id`.
-pub(crate) fn read(answer: &Answer, id: &str, quantity: u64) -> (Outcome, Option<Retry>) {
+/// The answer to the order `id`, which says `event` if it was accepted.
+pub(crate) fn read(
+    answer: &Answer,
+    id: &str,
+    quantity: u64,
+    event: Event,
+) -> (Outcome, Option<Retry>) {
     let outcome = |effect| Outcome { status: Some(answer.status.as_u16()), effect };
     if answer.status == StatusCode::OK {
-        let effect = read_reserved(&answer.body, id, quantity).map_or_else(
+        let effect = read_reserved(&answer.body, id, quantity, event).map_or_else(
             |why| Effect::Unknown(Failure { why: why.into(), is_final: true }),
             Effect::Ok,
         );
@@ -85,11 +89,16 @@ pub(crate) fn read(answer: &Answer, id: &str, quantity: u64) -> (Outcome, Option
     (outcome(effect), retry)
 }
 
-fn read_reserved(body: &[u8], id: &str, quantity: u64) -> Result<Acknowledgement, &'static str> {
+fn read_reserved(
+    body: &[u8],
+    id: &str,
+    quantity: u64,
+    event: Event,
+) -> Result<Acknowledgement, &'static str> {
     let reserved: Reserved<'_> =
         serde_json::from_slice(body).map_err(|_| "without a readable order")?;
-    if reserved.outcome != "reserved" {
-        Err("with an unknown outcome")
+    if reserved.outcome != event {
+        Err("with another outcome")
     } else if reserved.order != id {
         Err("for another order")
     } else if reserved.quantity != quantity {

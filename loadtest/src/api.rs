@@ -7,8 +7,8 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::checker::{LedgerEntry, StockState};
 use crate::connection::{Answer, Connection};
@@ -57,6 +57,18 @@ impl Problem {
     }
 }
 
+/// The sale to start.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct NewSale {
+    pub(crate) stock: u64,
+    /// The service's own limit is one unit.
+    pub(crate) per_order: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) per_user: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hold_seconds: Option<u64>,
+}
+
 #[derive(Deserialize)]
 struct Page {
     orders: Vec<LedgerEntry>,
@@ -95,12 +107,11 @@ impl<'a> Api<'a> {
     /// The service cannot be reached or refuses.
     pub(crate) async fn start_sale(
         &mut self,
-        units: u64,
+        sale: &NewSale,
         token: Option<&HeaderValue>,
     ) -> Result<()> {
         let mut request = self.endpoint.request(Method::PUT, &self.path("/stock", ""));
-        // the service's own limit is one unit
-        *request.body_mut() = format!("{{\"stock\":{units},\"per_order\":1000000}}").into();
+        *request.body_mut() = serde_json::to_vec(sale)?.into();
         request.headers_mut().insert(header::CONTENT_TYPE, JSON);
         let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
         request.headers_mut().extend(token);

@@ -1,16 +1,20 @@
-//! One buyer: sends an order, and retries with the same id until it is answered.
+//! One buyer: sends an order, and retries with the same id until it is answered. The same for what the buyer does with it
+//! then.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use http_body_util::Full;
+use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
-use rand::{Rng as _, RngExt as _, SeedableRng as _};
-use rand_xoshiro::SplitMix64;
-use tokio::time::Instant;
+use hyper::{Method, Request};
+use rand::RngExt as _;
+use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, Retry};
-use crate::checker::{Order, Outcome, order_id, u64_from};
+use crate::checker::{Event, Order, Outcome, order_id};
+use crate::conduct::{Step, choices};
 use crate::connection::{Connection, ConnectionError};
 use crate::load::{Plan, Shared};
 use crate::record::Attempt;
@@ -59,8 +63,7 @@ impl Departure {
     /// How the client of order `number` disconnects, if it is one of the `share` (0 to 1) that do; half of them never
     /// come back. A function of the seed and the number, so that a run can be repeated.
     fn of(seed: u64, share: f64, number: usize) -> Option<Self> {
-        let seed = SplitMix64::seed_from_u64(seed).next_u64() ^ u64_from(number);
-        let mut rng = SplitMix64::seed_from_u64(seed);
+        let mut rng = choices(seed, number);
         if !rng.random_bool(share) {
             return None;
         }
@@ -86,34 +89,86 @@ impl Buyer {
         Ok(Self { plan, home: place, place, away_until: None, connection: Some(connection) })
     }
 
+    /// Another one at the same place, with a connection of its own.
+    pub(crate) fn another(&self) -> Self {
+        let plan = Arc::clone(&self.plan);
+        Self { plan, home: self.home, place: self.home, away_until: None, connection: None }
+    }
+
     /// Sends order `number` and waits until it is settled, or the retries or the time are used up.
     ///
     /// # Errors
     /// The attempts cannot be recorded any more.
     pub(crate) async fn buy(&mut self, number: usize, shared: &Shared) -> Result<Order> {
+        let mut order = Order::default();
+        let departure = Departure::of(self.plan.setup.seed, self.plan.args.abandon, number);
+        self.ask(number, None, departure, &mut order, shared).await?;
+        Ok(order)
+    }
+
+    /// Takes these steps with the accepted order `number`, as long as each is answered.
+    ///
+    /// # Errors
+    /// As [`Self::buy`].
+    pub(crate) async fn settle(
+        &mut self,
+        number: usize,
+        order: &mut Order,
+        steps: &[Step],
+        shared: &Shared,
+    ) -> Result<()> {
+        for (place, Step { wait, event }) in (2..).zip(steps) {
+            sleep(*wait).await;
+            let seed = self.plan.setup.seed.wrapping_add(place);
+            let departure = Departure::of(seed, self.plan.args.abandon, number);
+            let asked = order.change(*event);
+            self.ask(number, Some(*event), departure, asked, shared).await?;
+            if !asked.is_settled() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends order `number`, or asks for a change of it, and adds each attempt to `asked`.
+    async fn ask(
+        &mut self,
+        number: usize,
+        change: Option<Event>,
+        mut departure: Option<Departure>,
+        asked: &mut Order,
+        shared: &Shared,
+    ) -> Result<()> {
         let plan = Arc::clone(&self.plan);
         let mut sent = Instant::now();
         let deadline = sent + plan.args.timeout;
         self.return_home(sent);
-        let mut departure = Departure::of(plan.setup.seed, plan.args.abandon, number);
         let (item, number) = plan.place(number);
         let id = order_id(&plan.setup.items[item].run, number);
-        let mut order = Order::default();
+        // others are made once
+        let has_path = change.is_some() || plan.args.conduct.users.is_some();
+        let path = has_path.then(|| plan.path(item, number, &id, change));
+        let event = change.unwrap_or_default();
         let mut pauses = 0;
         for attempt in 0..=plan.args.retries {
             let limit = deadline.saturating_duration_since(sent).min(plan.args.attempt_timeout());
             let to = self.place;
-            let sending = self.send(item, &id, limit, departure.take()).await;
+            let request = match &path {
+                None => plan.requests[to][item].clone(),
+                Some(path) => plan.endpoints[to].request(Method::POST, path),
+            };
+            let sending = self.send(request, &id, event, limit, departure.take()).await;
             let (outcome, retry) = sending.unwrap_or_else(|error| answer::read_error(&error));
             let (began, ended) = (shared.micros(sent), shared.micros(Instant::now()));
             shared.note(&outcome);
             if let Some(recorder) = &shared.recorder {
                 let (order, outcome) = (id.clone(), outcome.clone());
                 let quantity = plan.args.quantity;
-                let line = Attempt { order, item, quantity, to, sent: began, ended, outcome };
+                let line =
+                    Attempt { order, item, change, quantity, to, sent: began, ended, outcome };
                 recorder.send(line).await.context("the run cannot be recorded any more")?;
             }
-            order.add(began, ended, outcome);
+            asked.add(began, ended, outcome);
             let Some(Retry { elsewhere, wait }) = retry else { break };
             if elsewhere {
                 self.use_next_instance();
@@ -126,12 +181,12 @@ impl Buyer {
                 break;
             }
             if !broke {
-                tokio::time::sleep(wait).await;
+                sleep(wait).await;
                 pauses += 1;
             }
             sent = Instant::now();
         }
-        Ok(order)
+        Ok(())
     }
 
     fn use_next_instance(&mut self) {
@@ -153,8 +208,9 @@ impl Buyer {
     /// closed while idle is no retry.
     async fn send(
         &mut self,
-        item: usize,
+        mut request: Request<Full<Bytes>>,
         id: &str,
+        event: Event,
         limit: Duration,
         departure: Option<Departure>,
     ) -> Result<(Outcome, Option<Retry>), ConnectionError> {
@@ -164,7 +220,6 @@ impl Buyer {
         let mut connection = Connection::reuse_or_open(idle, endpoint, limit).await?;
         let key =
             HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
-        let mut request = self.plan.requests[self.place][item].clone();
         request.headers_mut().insert(&IDEMPOTENCY_KEY, key);
         if let Some(Departure { stay, away }) = departure {
             connection.send_and_close(request, stay).await;
@@ -176,7 +231,7 @@ impl Buyer {
         self.connection = Some(connection);
         Ok(match self.plan.args.probe_path {
             Some(_) => (answer::read_probe(&answer), None),
-            None => answer::read(&answer, id, self.plan.args.quantity),
+            None => answer::read(&answer, id, self.plan.args.quantity, event),
         })
     }
 }

@@ -9,6 +9,7 @@ use clap::builder::{RangedU64ValueParser, Resettable};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use hyper::header::HeaderValue;
 
+use crate::conduct::Conduct;
 use crate::cpu::{Process, process};
 use crate::endpoint::BaseUrl;
 
@@ -95,7 +96,22 @@ pub struct Args {
           value_parser = share)]
     pub(crate) abandon: f64,
 
-    /// Seed for --abandon [default: random, and reported].
+    #[command(flatten)]
+    pub(crate) conduct: Conduct,
+
+    /// Hold the units of an order of the started sale for so long, in whole seconds up to 24h, such as 10s. The load test
+    /// waits for the end of holds of up to a minute.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_HOLD", value_name = "DURATION", requires = "stock",
+          value_parser = hold_time)]
+    pub(crate) hold: Option<Duration>,
+
+    /// The most units of a user in the started sale.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_PER_USER", value_name = "UNITS",
+          requires_all = ["stock", "users"],
+          value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000))]
+    pub(crate) per_user: Option<u64>,
+
+    /// Seed for --abandon, --pay, --pay-late and --cancel [default: random, and reported].
     #[arg(long, env = "FLASH_SALE_LOADTEST_SEED", value_name = "N")]
     pub(crate) seed: Option<u64>,
 
@@ -142,7 +158,7 @@ pub struct Args {
     /// Send GET requests for this path instead of orders, to see what instances and load test can do
     /// at most: there is no verdict then, and any 2xx is a good answer.
     #[arg(long, env = "FLASH_SALE_LOADTEST_PROBE_PATH", value_name = "PATH",
-          conflicts_with_all = ["stock", "item", "items"], value_parser = probe_path)]
+          conflicts_with_all = ["stock", "item", "items", "Conduct"], value_parser = probe_path)]
     pub(crate) probe_path: Option<String>,
 
     /// Report the CPU time of this process during the load, such as etcd=1234. Repeatable;
@@ -231,7 +247,7 @@ fn rate(text: &str) -> Result<f64, String> {
     number(text, RATES, "orders a second are a number")
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     number(text, 0.0..=1.0, "a share is a number")
 }
 
@@ -258,6 +274,13 @@ pub(crate) fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
     let mut header = header.ok_or("an admin token is one line of visible characters")?;
     header.set_sensitive(true);
     Ok(header)
+}
+
+fn hold_time(text: &str) -> Result<Duration, String> {
+    let longest = Duration::from_hours(24);
+    let hold = humantime::parse_duration(text).ok().filter(|hold| hold.subsec_nanos() == 0);
+    hold.filter(|hold| (Duration::from_secs(1)..=longest).contains(hold))
+        .ok_or_else(|| "write whole seconds from 1s to 24h".to_owned())
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
@@ -320,6 +343,9 @@ mod tests {
             ("--process", "etcd=0", "such as etcd=1234"),
             ("--rate", "0", "from 0.001 to 1000000"),
             ("--abandon", "2", "from 0 to 1"),
+            ("--pay", "2", "from 0 to 1"),
+            ("--hold", "500ms", "whole seconds from 1s to 24h"),
+            ("--per-user", "2", "--users"),
             ("--duration", "soon", "with its unit"),
         ] {
             let error = Args::try_parse_from(["loadtest", flag, value, "http://127.0.0.1:8080"])

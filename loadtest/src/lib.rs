@@ -6,7 +6,7 @@
 //! - `cli`: the flags and their environment variables.
 //! - `endpoint`, `connection`, `api`: one instance, one HTTP connection to it, and the calls
 //!   that are not orders.
-//! - `buyer`, `answer`: one buyer's order, asked until it is answered.
+//! - `buyer`, `answer`: one buyer's order, asked until it is answered; `conduct`: what the buyer does with it.
 //! - `load`: all buyers at once, or at a rate; `cpu`: what that costs.
 //! - `checker`: judges the record of a run (pure functions).
 //! - `record`: a run in a file.
@@ -25,6 +25,7 @@ mod api;
 mod buyer;
 mod checker;
 mod cli;
+mod conduct;
 mod connection;
 mod cpu;
 mod endpoint;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::buyer::{Buyer, pause};
-use crate::checker::{FinalOutcome, Order, Outcome};
+use crate::checker::{Event, FinalOutcome, Order, Outcome, user_name};
 use crate::cli::Args;
 use crate::cpu::cpu_seconds;
 use crate::endpoint::Endpoint;
@@ -41,10 +41,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(args: &Args, setup: Setup, endpoints: Vec<Endpoint>) -> Self {
-        let order = |item: &Item| {
-            let item = item.name.as_ref().map(|item| format!("item={item}&")).unwrap_or_default();
-            format!("/stock/reduce?{item}quantity={}", args.quantity)
-        };
+        let order =
+            |item: &Item| format!("/stock/reduce?{}quantity={}", item.query(), args.quantity);
         let request = |endpoint: &Endpoint, item| match &args.probe_path {
             Some(path) => endpoint.request(Method::GET, path),
             None => endpoint.request(Method::POST, &order(item)),
@@ -54,6 +52,23 @@ impl Plan {
             .map(|endpoint| setup.items.iter().map(|item| request(endpoint, item)).collect())
             .collect();
         Self { args: args.clone(), setup, endpoints, requests }
+    }
+
+    /// The path of an order, or of what is asked for then, with the parameters.
+    pub(crate) fn path(
+        &self,
+        item: usize,
+        number: usize,
+        id: &str,
+        change: Option<Event>,
+    ) -> String {
+        let user = number.checked_rem(self.args.conduct.users.unwrap_or(0));
+        let user = user.map(|user| format!("user={}&", user_name(&self.setup.run, user)));
+        let query = self.setup.items[item].query() + &user.unwrap_or_default();
+        match change {
+            None => format!("/stock/reduce?{query}quantity={}", self.args.quantity),
+            Some(event) => format!("/orders/{id}/{}?{query}", event.verb()),
+        }
     }
 
     /// Which item the order `number` of the run is for, and its number among that item's orders.
@@ -107,7 +122,7 @@ impl Live {
         let counter = match outcome {
             FinalOutcome::Acknowledged(_) => &self.acknowledged,
             FinalOutcome::SoldOut => &self.sold_out,
-            FinalOutcome::Unknown | FinalOutcome::Failed { .. } => &self.unsettled,
+            _ => &self.unsettled,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -153,7 +168,7 @@ pub(crate) async fn run(
             {
                 start.cancelled().await;
             }
-            purchase(buyer, &plan, &shared, &live).await
+            purchase(buyer, &plan, shared, &live).await
         });
     }
     let mut all = Vec::with_capacity(connections);
@@ -176,22 +191,42 @@ pub(crate) async fn run(
     Ok(Load { orders, unsettled: std::mem::take(&mut *unsettled), cpu_seconds })
 }
 
-/// Takes orders until none is left, or the buyer gives up. Returns them with their numbers.
+/// Takes orders until none is left, or the buyer gives up. Returns them with their numbers. Who pays late meanwhile lets
+/// others order.
 async fn purchase(
     mut buyer: Buyer,
     plan: &Plan,
-    shared: &Shared,
+    shared: Arc<Shared>,
     live: &Live,
 ) -> Result<Vec<(usize, Order)>> {
     let mut orders = Vec::new();
+    let mut later: JoinSet<Result<(usize, Order)>> = JoinSet::new();
     // orders in a row without an answer
     let mut unanswered: u32 = 0;
     while let Some(number) = shared.next(plan, unanswered).await {
-        let order = buyer.buy(number, shared).await?;
+        let mut order = buyer.buy(number, &shared).await?;
         live.count(&order.outcome);
         let answered = order.is_settled() || order.abandoned;
         unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
-        orders.push((number, order));
+        let hold = plan.setup.items[plan.place(number).0].before.hold_seconds;
+        let hold = hold.filter(|_| order.answer().is_some()).map(Duration::from_secs);
+        let steps = hold.map(|hold| plan.args.conduct.steps(plan.setup.seed, number, hold));
+        match steps.unwrap_or_default() {
+            steps if steps.first().is_some_and(|first| !first.wait.is_zero()) => {
+                let (mut buyer, shared) = (buyer.another(), Arc::clone(&shared));
+                later.spawn(async move {
+                    buyer.settle(number, &mut order, &steps, &shared).await?;
+                    Ok((number, order))
+                });
+            }
+            steps => {
+                buyer.settle(number, &mut order, &steps, &shared).await?;
+                orders.push((number, order));
+            }
+        }
+    }
+    while let Some(order) = later.join_next().await {
+        orders.push(order??);
     }
     Ok(orders)
 }

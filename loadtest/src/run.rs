@@ -6,22 +6,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Error, Result, ensure};
 use hyper::header::HeaderValue;
 
-use crate::api::Api;
+use crate::api::{Api, NewSale};
 use crate::checker::{History, StockState, u64_from};
 use crate::cli::{Args, bearer};
 use crate::endpoint::Endpoint;
 use crate::load::{self, Live, Load, Plan};
 use crate::record::{self, Item, Recorder, Setup, Writer};
 use crate::report::Report;
+use tokio::time::Instant;
 
 /// How often the end is read at most: an order whose buyer gave up may still be on its way.
 const READINGS: u32 = 10;
 
 /// The pause between two readings.
 const READING_PAUSE: Duration = Duration::from_millis(300);
+
+/// How soon after its time a hold must have ended, though nobody orders.
+const HOLDS_END_WITHIN: Duration = Duration::from_secs(5);
 
 const NO_LOAD: &str = "no order was sent";
 
@@ -56,6 +60,8 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
 /// There is nothing to judge.
 pub(crate) async fn run(args: &Args, endpoints: Vec<Endpoint>, live: &Arc<Live>) -> Result<Report> {
     let token = admin_token(args)?;
+    let changing = args.conduct.changing();
+    ensure!(changing <= 1.0, "--pay, --pay-late and --cancel are together more than 1");
     let no_history = || {
         let path = args.history.as_deref().unwrap_or(Path::new(""));
         format!("the run cannot be recorded in {}", path.display())
@@ -64,7 +70,9 @@ pub(crate) async fn run(args: &Args, endpoints: Vec<Endpoint>, live: &Arc<Live>)
     let mut setup = set_up(args, &endpoints);
     for item in &mut setup.items {
         let api = Api::new(&endpoints[0], item.name.as_deref());
-        item.before = prepare(api, args.stock, token.as_ref()).await?;
+        item.before = prepare(api, args, token.as_ref()).await?;
+        let has_holds = changing == 0.0 || item.before.hold_seconds.is_some();
+        ensure!(has_holds, "the sale has no holds; start one with --stock and --hold");
     }
     let recording = file.map(|file| Writer::start(file, &setup)).transpose();
     let (writer, recorder) = recording.with_context(no_history)?.unzip();
@@ -137,7 +145,14 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()>
     if apis.is_empty() {
         return failure.filter(|_| history.gone.is_empty()).map_or(Ok(()), Err);
     }
-    let before = history.before.orders;
+    if let Some(hold) = history.before.awaited_hold() {
+        let end = Instant::now() + hold + HOLDS_END_WITHIN;
+        let is_held = |state: &StockState| state.held.is_some_and(|held| held > 0);
+        while Instant::now() < end && apis[0].1.stock().await?.as_ref().is_some_and(is_held) {
+            tokio::time::sleep(READING_PAUSE).await;
+        }
+    }
+    let before = history.before.entries();
     for reading in 1..=READINGS {
         history.ledger = apis[0].1.ledger(before).await?;
         history.after.clear();
@@ -149,7 +164,7 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()>
         let is_settled = history
             .after
             .iter()
-            .all(|(_, state)| *state == history.after[0].1 && state.orders == recorded);
+            .all(|(_, state)| *state == history.after[0].1 && state.entries() == recorded);
         if is_settled || reading == READINGS {
             break;
         }
@@ -186,6 +201,7 @@ fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
         quantity: args.quantity,
         alone: args.alone,
         tokens: args.tokens,
+        conduct: args.conduct,
         instances: endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
         items,
     }
@@ -212,13 +228,12 @@ fn admin_token(args: &Args) -> Result<Option<HeaderValue>> {
 }
 
 /// Starts the sale of an item if asked to, and reads its state.
-async fn prepare(
-    mut api: Api<'_>,
-    stock: Option<u64>,
-    token: Option<&HeaderValue>,
-) -> Result<StockState> {
-    if let Some(units) = stock {
-        let started = api.start_sale(units, token).await;
+async fn prepare(mut api: Api<'_>, args: &Args, token: Option<&HeaderValue>) -> Result<StockState> {
+    if let Some(stock) = args.stock {
+        let hold_seconds = args.hold.map(|hold| hold.as_secs());
+        let per_user = args.per_user;
+        let sale = NewSale { stock, per_order: 1_000_000, per_user, hold_seconds };
+        let started = api.start_sale(&sale, token).await;
         started.context("the sale cannot be started; is --admin-token-file missing?")?;
     }
     let before = api.stock().await.context("the sale's state cannot be read")?;

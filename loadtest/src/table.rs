@@ -27,6 +27,7 @@ impl fmt::Display for Report {
         let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
             counts.iter().map(|(name, n)| counter(name, *n)).collect()
         };
+        rows(f, "later", counted(&self.tally.changes))?;
         rows(f, "failures", counted(&self.tally.failures))?;
         rows(f, "unsettled", counted(&self.unsettled_attempts))?;
         let sold_by = self.instances.iter().map(|(instance, share)| {
@@ -80,6 +81,7 @@ fn answers(tally: &Tally) -> Vec<String> {
         counter(&format!("{status} {meaning}"), *answers)
     });
     let others = [
+        ("(409 limit reached)", tally.limited),
         ("none in the end", tally.unknown),
         ("(of which went away)", tally.abandoned),
         ("decided by a retry", tally.resolved),

@@ -4,7 +4,8 @@
 //! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
 
 use flash_sale::inventory::{
-    Accepted, Batch, Inventory, InventoryError, Keys, Order, Outcome, parse_token, token_record,
+    Accepted, Action, Batch, Inventory, InventoryError, Keys, Order, Outcome, parse_token,
+    token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -102,6 +103,24 @@ pub(super) async fn reduce(
         let _: String = inventory.command(&finish).await?;
     }
     orders.iter().zip(&answers).map(|(order, answer)| outcome(order, answer)).collect()
+}
+
+/// Gives a unit back once more for each cancellation that the script refused or had done before.
+pub(super) async fn give_back_again(
+    inventory: &Inventory,
+    batch: Batch<'_>,
+    outcomes: &[Outcome],
+) -> Result<(), InventoryError> {
+    let keys = Keys::of(batch.item);
+    let cancelled =
+        batch.orders.iter().zip(outcomes).filter(|(order, _)| order.action == Action::Cancel);
+    for (_, outcome) in cancelled {
+        if !matches!(outcome, Outcome::Changed { is_repeated: false, .. } | Outcome::Unknown) {
+            inventory.command::<i64>(redis::cmd("INCR").arg(&keys.stock)).await?;
+            inventory.command::<i64>(redis::cmd("DECR").arg(&keys.lucky)).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn load(inventory: &Inventory) -> Result<String, InventoryError> {

@@ -74,7 +74,11 @@ impl Writer {
         let has_changes = batch.orders.iter().any(|order| order.action != Action::Reserve);
         let is_whole = seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard));
         let outcomes = if is_whole || has_changes {
-            fault::once_sent(inventory.reduce_by_script(batch)).await?
+            let outcomes = fault::once_sent(inventory.reduce_by_script(batch)).await?;
+            if !self.has(Safeguard::CancelOnce) {
+                by_flags::give_back_again(inventory, batch, &outcomes).await?;
+            }
+            outcomes
         } else {
             by_flags::reduce(self, inventory, batch, seen).await?
         };

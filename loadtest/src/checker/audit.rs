@@ -3,14 +3,28 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::history::{History, LedgerEntry, order_id, u64_from};
-use super::order::{Acknowledgement, FinalOutcome};
+use super::order::{Acknowledgement, Event, FinalOutcome, Order};
 use super::reason::{Kind, Reason, are, count, were};
+
+/// What the ledger has of an order so far.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    /// How often it was accepted.
+    times: u32,
+    /// What became of its hold.
+    end: Option<Event>,
+}
 
 /// The comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// Units in the ledger.
-    pub(crate) units: u64,
+    /// Units that are held or sold after the last entry, and the most that were at any moment.
+    pub(crate) units: i64,
+    pub(crate) most: i64,
+    /// Units that came back.
+    pub(crate) returned: u64,
+    /// Orders in the ledger.
+    pub(crate) orders: u64,
     /// Orders and units of other clients.
     pub(crate) foreign: (u64, u64),
     /// Unanswered orders that are in the ledger, and their units.
@@ -25,14 +39,16 @@ impl Audit {
     /// Reads the ledger of `history`.
     pub(crate) fn of(history: &History) -> Self {
         let mut audit = Self::default();
-        let (mut position, mut remaining) = (history.before.orders, history.before.stock);
+        let (mut position, mut remaining) = (history.before.entries(), history.before.stock);
         let mut token = None;
-        // how often each order is in the ledger
-        let mut own = vec![0; history.orders.len()];
+        let mut own = vec![Found::default(); history.orders.len()];
         let mut foreign = HashMap::new();
         let is_guarded = history.is_guarded();
         for entry in &history.ledger {
-            audit.units = audit.units.saturating_add(entry.quantity);
+            let to_stock = entry.event.to_stock(entry.quantity);
+            audit.units = audit.units.saturating_sub(to_stock);
+            audit.most = audit.most.max(audit.units);
+            audit.returned = audit.returned.saturating_add_signed(to_stock.max(0));
             audit.check_sums(entry, position, remaining);
             // a failure is reported once, not for all entries after it
             (position, remaining) = (entry.position, entry.remaining);
@@ -46,26 +62,45 @@ impl Audit {
             if is_guarded && entry.token.is_none() {
                 audit.note(Kind::WithoutToken, &entry.order);
             }
-            let number = history.number(&entry.order);
-            let times = match number.and_then(|number| own.get_mut(number)) {
-                Some(times) => times,
-                None => foreign.entry(&entry.order).or_insert(0),
+            let number = history.own(entry);
+            let found = match number.and_then(|number| own.get_mut(number)) {
+                Some(found) => found,
+                None => foreign.entry((&entry.user, &entry.order)).or_insert(Found::default()),
             };
-            *times += 1;
-            let is_first = *times == 1;
-            if *times == 2 {
-                audit.note(Kind::Duplicates, &entry.order);
-            }
+            let is_first = if entry.event == Event::Reserved {
+                audit.orders += 1;
+                found.times += 1;
+                if found.times == 2 {
+                    audit.note(Kind::Duplicates, &entry.order);
+                }
+                found.times == 1
+            } else if found.end.is_some() {
+                let example = format!("{}, {:?} at {position}", entry.order, entry.event);
+                audit.note(Kind::EndedTwice, &example);
+                false
+            } else {
+                found.end = Some(entry.event);
+                true
+            };
             match number {
                 Some(number) if is_first => audit.check_order(history, entry, number),
                 Some(_) => {}
                 None => audit.check_foreign(history, entry, is_first),
             }
         }
-        for (number, order) in history.orders.iter().enumerate() {
-            if let (FinalOutcome::Acknowledged(_), 0) = (&order.outcome, own[number]) {
+        let is_awaited = history.before.awaited_hold().is_some();
+        for (number, (order, Found { times, end })) in history.orders.iter().zip(own).enumerate() {
+            let id = || order_id(&history.run, number);
+            if times == 0 && order.is_accepted() {
                 audit.lost += 1;
-                audit.note(Kind::Lost, &order_id(&history.run, number));
+                audit.note(Kind::Lost, &id());
+            } else if times > 0 && end.is_none() && is_awaited {
+                audit.note(Kind::StillHeld, &id());
+            }
+            for (told, _) in order.told().filter(|(told, _)| times > 0 && Some(*told) != end) {
+                let found = end.map_or("not there".to_owned(), |end| format!("{end:?}"));
+                let example = format!("{}, {told:?} and {found}", id());
+                audit.note(Kind::ChangeLost, &example);
             }
         }
         audit.check_state(history);
@@ -78,7 +113,7 @@ impl Audit {
 
     fn check_sums(&mut self, entry: &LedgerEntry, position: u64, remaining: i64) {
         let (position, remaining) =
-            (position + 1, remaining.saturating_sub_unsigned(entry.quantity));
+            (position + 1, remaining.saturating_add(entry.event.to_stock(entry.quantity)));
         if entry.position != position {
             let what = format!("position {} follows where {position} belongs", entry.position);
             self.note(Kind::LedgerDoesNotAddUp, &what);
@@ -97,14 +132,14 @@ impl Audit {
         if self.found.contains_key(&Kind::LedgerDoesNotAddUp) {
             return;
         }
-        let known = history.before.orders + u64_from(history.ledger.len());
+        let known = history.before.entries() + u64_from(history.ledger.len());
         let taken = history.before.stock.saturating_sub(after.stock);
-        if after.orders != known {
-            let what = format!("{url} counts {} orders, and it has {known}", after.orders);
+        if after.entries() != known {
+            let what = format!("{url} counts {} entries, and it has {known}", after.entries());
             self.note(Kind::LedgerDoesNotAddUp, &what);
-        } else if i64::try_from(self.units) != Ok(taken) {
-            let units = count(self.units, "unit");
-            let what = format!("it has {units} sold, and the stock went down by {taken}");
+        } else if self.units != taken {
+            let units = self.units;
+            let what = format!("it has {units} units sold, and the stock went down by {taken}");
             self.note(Kind::LedgerDoesNotAddUp, &what);
         }
     }
@@ -119,12 +154,28 @@ impl Audit {
         if history.alone && is_first {
             self.note(Kind::Foreign, &entry.order);
         }
-        let (orders, units) = self.foreign;
-        self.foreign = (orders + 1, units.saturating_add(entry.quantity));
+        if entry.event == Event::Reserved {
+            let (orders, units) = self.foreign;
+            self.foreign = (orders + 1, units.saturating_add(entry.quantity));
+        }
     }
 
     fn check_order(&mut self, history: &History, entry: &LedgerEntry, number: usize) {
         let order = history.orders.get(number).filter(|order| !order.must_not_stand());
+        if entry.event == Event::Expired && history.before.hold_seconds.is_some() {
+            return;
+        }
+        if entry.event != Event::Reserved {
+            let asked = order.into_iter().flat_map(Order::asked);
+            let mut asked = asked.filter(|(event, _)| *event == entry.event);
+            let answers = asked.clone().filter_map(|(_, asked)| asked.answer());
+            if answers.clone().any(|answer| differs(answer, history.quantity, entry)) {
+                self.note(Kind::Misreported, &entry.order);
+            } else if answers.count() == 0 && !asked.any(|(_, asked)| asked.in_doubt) {
+                self.note(Kind::Unacknowledged, &entry.order);
+            }
+            return;
+        }
         match order.map(|order| &order.outcome) {
             None => self.note(Kind::Unacknowledged, &entry.order),
             Some(FinalOutcome::Acknowledged(answer)) => {
@@ -152,6 +203,18 @@ impl Audit {
                     let lost = are(orders, "acknowledged order");
                     format!("{lost} not in the ledger, such as {example}")
                 }
+                Kind::ChangeLost => format!(
+                    "what became of {} was told otherwise than the ledger has it, such as {example}",
+                    count(orders, "order")
+                ),
+                Kind::EndedTwice => format!(
+                    "{} ended more than once in the ledger, such as {example}",
+                    were(orders, "hold")
+                ),
+                Kind::StillHeld => format!(
+                    "{} open after the end, such as that of {example}",
+                    are(orders, "hold")
+                ),
                 Kind::Unacknowledged => format!(
                     "{} in the ledger without an answer to a buyer, such as {example}",
                     are(orders, "order")

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::order::{Acknowledgement, FinalOutcome, Order};
+use super::order::{Acknowledgement, Event, FinalOutcome, Order};
+
+/// The ends of longer holds are not waited for.
+const LONGEST_HOLD_AWAITED: Duration = Duration::from_mins(1);
 
 /// The state of the item, from `GET /stock`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,21 +20,42 @@ pub struct StockState {
     pub lucky: i64,
     /// Units that the sale began with.
     pub initial: i64,
-    /// Orders in the ledger.
+    /// Accepted orders.
     pub orders: u64,
+    /// Entries of the ledger, if there are others than orders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entries: Option<u64>,
+    /// Orders whose hold is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
+    /// The most units of an order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_order: Option<u64>,
+    /// The most units of a user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_user: Option<u64>,
+    /// How long an order holds its units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<u64>,
     /// The number of the sale, if the service has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sale: Option<u64>,
 }
 
-/// An accepted order, from `GET /orders`.
+/// An accepted order or what became of it, from `GET /orders`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LedgerEntry {
     /// Its place, from 1.
     pub(crate) position: u64,
-    /// Its id.
+    /// What happened.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) event: Event,
+    /// The order's id.
     pub(crate) order: String,
-    /// The units taken.
+    /// The buyer, if there is one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) user: String,
+    /// The units of the order.
     pub(crate) quantity: u64,
     /// The stock that was left after it.
     pub(crate) remaining: i64,
@@ -53,11 +78,13 @@ pub(crate) struct History {
     pub(crate) tokens: bool,
     /// The units that each order asked for.
     pub(crate) quantity: u64,
+    /// The number of users that the orders are for, in turn; 0 if they are for none.
+    pub(crate) users: usize,
     /// The state before the first order.
     pub(crate) before: StockState,
     /// By number.
     pub(crate) orders: Vec<Order>,
-    /// The ledger behind `before.orders`.
+    /// The ledger behind that of `before`.
     pub(crate) ledger: Vec<LedgerEntry>,
     /// The state after the last answer, by URL, of each instance that still answers.
     pub(crate) after: Vec<(String, StockState)>,
@@ -76,6 +103,12 @@ pub struct Tally {
     pub acknowledged_units: u64,
     /// Orders that were refused because too few units were left.
     pub sold_out: u64,
+    /// Orders that were refused because their user had enough.
+    #[serde(default)]
+    pub limited: u64,
+    /// Orders whose hold had ended before the answer.
+    #[serde(default)]
+    pub over: u64,
     /// Orders without a definite answer.
     pub unknown: u64,
     /// Orders that were answered with an error.
@@ -88,8 +121,14 @@ pub struct Tally {
     pub attempts: u64,
     /// Settled orders by HTTP status.
     pub answers_by_status: BTreeMap<String, u64>,
-    /// Failed orders by status and problem type.
+    /// Failed orders, confirmations and cancellations by status and problem type.
     pub failures: BTreeMap<String, u64>,
+    /// What buyers asked for later, with the answer.
+    #[serde(default)]
+    pub changes: BTreeMap<String, u64>,
+    /// Of those: without a definite answer, though the client stayed.
+    #[serde(default)]
+    pub unknown_changes: u64,
 }
 
 /// How often the holder changed.
@@ -101,9 +140,27 @@ pub struct Turns {
     pub tokens: u64,
 }
 
+/// Whether serde may leave it out.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// The id of order `number` of a run.
 pub(crate) fn order_id(run: &str, number: usize) -> String {
     format!("{run}-{number}")
+}
+
+impl StockState {
+    /// The length of the ledger.
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries.unwrap_or(self.orders)
+    }
+
+    /// How long a hold lasts, if its end is waited for after the last order.
+    pub(crate) fn awaited_hold(&self) -> Option<Duration> {
+        let hold = self.hold_seconds.map(Duration::from_secs);
+        hold.filter(|hold| *hold <= LONGEST_HOLD_AWAITED)
+    }
 }
 
 impl AddAssign<&Self> for StockState {
@@ -123,6 +180,16 @@ impl History {
         (order_id(&self.run, number) == order).then_some(number)
     }
 
+    /// The user whom the order is for; empty if it is for none.
+    pub(crate) fn user(&self, number: usize) -> String {
+        number.checked_rem(self.users).map(|user| user_name(&self.family, user)).unwrap_or_default()
+    }
+
+    /// The number and the order of this entry, if both belong to this run.
+    pub(crate) fn own(&self, entry: &LedgerEntry) -> Option<usize> {
+        self.number(&entry.order).filter(|number| entry.user == self.user(*number))
+    }
+
     /// Whether orders must have a token: by flag, or since an answer has one.
     pub(crate) fn is_guarded(&self) -> bool {
         self.tokens || self.answers().any(|answer| answer.token.is_some())
@@ -130,10 +197,7 @@ impl History {
 
     /// The answers to all accepted orders.
     pub(crate) fn answers(&self) -> impl Iterator<Item = &Acknowledgement> {
-        self.orders.iter().filter_map(|order| match &order.outcome {
-            FinalOutcome::Acknowledged(answer) => Some(answer),
-            _ => None,
-        })
+        self.orders.iter().filter_map(Order::answer)
     }
 
     /// How often the ledger goes from one instance to another, and how often to another token.
@@ -154,9 +218,12 @@ impl Tally {
         for order in orders {
             tally.attempts += u64::from(order.attempts);
             tally.resolved += u64::from(order.in_doubt && order.is_decided());
+            order.asked().for_each(|(event, asked)| tally.add_change(event, asked));
             let (count, status) = match &order.outcome {
                 FinalOutcome::Acknowledged(_) => (&mut tally.acknowledged, 200),
                 FinalOutcome::SoldOut => (&mut tally.sold_out, 409),
+                FinalOutcome::LimitReached => (&mut tally.limited, 409),
+                FinalOutcome::Over(_) => (&mut tally.over, 410),
                 FinalOutcome::Failed { status, kind } => {
                     *tally.failures.entry(kind.clone()).or_default() += 1;
                     (&mut tally.failed, *status)
@@ -173,6 +240,29 @@ impl Tally {
         tally.acknowledged_units = tally.acknowledged.saturating_mul(quantity);
         tally
     }
+
+    /// Counts what its buyer asked for later.
+    fn add_change(&mut self, event: Event, asked: &Order) {
+        let told = match &asked.outcome {
+            FinalOutcome::Failed { kind, .. } => {
+                *self.failures.entry(kind.clone()).or_default() += 1;
+                self.failed += 1;
+                kind.clone()
+            }
+            FinalOutcome::Over(told) => format!("{told:?}").to_lowercase(),
+            FinalOutcome::Acknowledged(_) => format!("{event:?}").to_lowercase(),
+            _ => {
+                self.unknown_changes += u64::from(!asked.abandoned);
+                "no answer".to_owned()
+            }
+        };
+        *self.changes.entry(format!("{}: {told}", event.verb())).or_default() += 1;
+    }
+}
+
+/// The name of a user of a run.
+pub(crate) fn user_name(run: &str, user: usize) -> String {
+    format!("{run}-u{user}")
 }
 
 /// The number of things in memory.

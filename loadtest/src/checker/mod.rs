@@ -5,12 +5,12 @@
 //!
 //! | | invariant |
 //! |---|---|
-//! | I1 | no more units are acknowledged than there were; stock + lucky = initial; the ledger adds up |
-//! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged; no order of others is there twice |
-//! | I3 | every order in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
+//! | I1 | at every moment no more units are held or sold than there were, or than a user may have; stock + lucky = initial; the ledger adds up |
+//! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged, and so is what its buyer was told of it: confirmed, cancelled or expired; no order of others is there twice, and no hold ends twice |
+//! | I3 | every order, confirmation and cancellation in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
 //! | I4 | the tokens in the ledger never go down; where an answer has one, or with `--tokens`, each entry has one |
-//! | I5 | the sale goes on: no pause is longer than allowed, and no order takes longer than allowed |
-//! | I6 | if A was answered before B was first sent, A stands before B in the ledger; and *sold out* was true at some moment between question and answer |
+//! | I5 | the sale goes on: no pause is longer than allowed, and no order takes longer than allowed; every hold ends |
+//! | I6 | if A was answered before B was first sent, A stands before B in the ledger; *sold out* and *limit reached* were true at some moment between question and answer; no hold ends before its time, and none is confirmed after it |
 //!
 //! A run can fail for other reasons as well, such as answers that are neither yes nor no: then it
 //! proves little, but violates nothing.
@@ -34,9 +34,9 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use history::{History, LedgerEntry, order_id, u64_from};
+pub(crate) use history::{History, LedgerEntry, is_default, order_id, u64_from, user_name};
 pub use history::{StockState, Tally, Turns};
-pub(crate) use order::{Acknowledgement, Effect, Failure, FinalOutcome, Order, Outcome};
+pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Order, Outcome};
 pub(crate) use pause::Pause;
 pub(crate) use reason::count;
 pub(crate) use verdict::{Verdict, judge};

@@ -1,14 +1,24 @@
 //! One order from its buyer's side: attempts and outcome.
 
 use std::borrow::Cow;
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 
 /// Why an attempt is unsettled if its client closed the connection on purpose.
 const WENT_AWAY: &str = "client went away";
 
-/// The problem type of an order for which too few units were left.
-const SOLD_OUT: &str = "sold-out";
+/// What an entry of the ledger says of an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Event {
+    /// It was accepted.
+    #[default]
+    Reserved,
+    Confirmed,
+    Cancelled,
+    Expired,
+}
 
 /// One order of a run; by default one that was not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +34,8 @@ pub(crate) struct Order {
     pub(crate) sent: u64,
     /// When its last attempt ended, in microseconds since the run's start.
     pub(crate) ended: u64,
+    /// What its buyer asked for then, one after the other: to have it confirmed or cancelled. These have no changes.
+    pub(crate) changes: Vec<(Event, Order)>,
 }
 
 /// The final outcome of an order for its buyer.
@@ -32,6 +44,10 @@ pub(crate) enum FinalOutcome {
     Acknowledged(Acknowledgement),
     /// Too few units were left.
     SoldOut,
+    /// Its user has as many units as one may have.
+    LimitReached,
+    /// It was accepted, and this happened to it before the answer, which tells it.
+    Over(Event),
     /// No definite answer.
     #[default]
     Unknown,
@@ -89,16 +105,28 @@ pub(crate) struct Failure {
     pub(crate) is_final: bool,
 }
 
+impl Event {
+    /// What is asked for to have it: the last part of the path.
+    pub(crate) fn verb(self) -> &'static str {
+        if self == Self::Confirmed { "confirm" } else { "cancel" }
+    }
+
+    /// How an entry of so many units changes the stock.
+    pub(crate) fn to_stock(self, quantity: u64) -> i64 {
+        let quantity = i64::try_from(quantity).unwrap_or(i64::MAX);
+        match self {
+            Self::Reserved => -quantity,
+            Self::Confirmed => 0,
+            Self::Cancelled | Self::Expired => quantity,
+        }
+    }
+}
+
 impl Outcome {
     /// The outcome of an attempt whose client closed the connection before there was an answer.
     pub(crate) fn went_away() -> Self {
         let failure = Failure { why: WENT_AWAY.into(), is_final: false };
         Self { status: None, effect: Effect::Unknown(failure) }
-    }
-
-    fn is_sold_out(&self) -> bool {
-        matches!(&self.effect, Effect::Failed(failure) if failure.why == SOLD_OUT)
-            && self.status == Some(409)
     }
 
     /// `None` if the order was accepted.
@@ -135,25 +163,73 @@ impl Order {
         self.in_doubt |= matches!(outcome.effect, Effect::Unknown(_));
         let failure = outcome.failure();
         self.abandoned = failure.is_some_and(|failure| failure.why == WENT_AWAY);
-        if outcome.is_sold_out() {
-            self.outcome = FinalOutcome::SoldOut;
-        } else if let Some(failure) = failure.filter(|failure| failure.is_final)
+        if let Some(failure) = failure.filter(|failure| failure.is_final)
             && let Some(status) = outcome.status
         {
-            self.outcome = FinalOutcome::Failed { status, kind: outcome.kind(failure) };
+            self.outcome = match (status, &*failure.why) {
+                (409, "sold-out") => FinalOutcome::SoldOut,
+                (409, "limit-reached") => FinalOutcome::LimitReached,
+                (409, "order-final") => FinalOutcome::Over(Event::Confirmed),
+                (410, "cancelled") => FinalOutcome::Over(Event::Cancelled),
+                (410, "expired") => FinalOutcome::Over(Event::Expired),
+                _ => FinalOutcome::Failed { status, kind: outcome.kind(failure) },
+            };
         } else if let Effect::Ok(answer) = outcome.effect {
             self.outcome = FinalOutcome::Acknowledged(answer);
         }
     }
 
+    /// The acknowledgement.
+    pub(crate) fn answer(&self) -> Option<&Acknowledgement> {
+        match &self.outcome {
+            FinalOutcome::Acknowledged(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
     /// When its buyer got the acknowledgement.
     pub(crate) fn acknowledged(&self) -> Option<u64> {
-        matches!(self.outcome, FinalOutcome::Acknowledged(_)).then_some(self.ended)
+        self.answer().map(|_| self.ended)
+    }
+
+    /// Whether its buyer was told that it was accepted.
+    pub(crate) fn is_accepted(&self) -> bool {
+        matches!(self.outcome, FinalOutcome::Acknowledged(_) | FinalOutcome::Over(_))
     }
 
     /// Whether it was accepted or refused.
     pub(crate) fn is_decided(&self) -> bool {
-        matches!(self.outcome, FinalOutcome::Acknowledged(_) | FinalOutcome::SoldOut)
+        self.is_accepted()
+            || matches!(self.outcome, FinalOutcome::SoldOut | FinalOutcome::LimitReached)
+    }
+
+    /// What its buyer was told to have happened to it, and when.
+    pub(crate) fn told(&self) -> impl Iterator<Item = (Event, u64)> {
+        let all = iter::once((Event::Reserved, self)).chain(self.asked());
+        all.filter_map(|(event, asked)| match asked.outcome {
+            FinalOutcome::Acknowledged(_) if event != Event::Reserved => Some((event, asked.ended)),
+            FinalOutcome::Over(event) => Some((event, asked.ended)),
+            _ => None,
+        })
+    }
+
+    /// What its buyer asked for then.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (Event, &Self)> + Clone {
+        self.changes.iter().map(|(event, asked)| (*event, asked))
+    }
+
+    /// The latest question of this kind if it is open, or else a new one.
+    pub(crate) fn change(&mut self, event: Event) -> &mut Self {
+        if self.changes.last().is_none_or(|(last, asked)| *last != event || asked.is_settled()) {
+            self.changes.push((event, Self::default()));
+        }
+        &mut self.changes.last_mut().expect("there is one").1
+    }
+
+    /// How often anything was sent.
+    pub(crate) fn all_attempts(&self) -> u64 {
+        let all = iter::once(self).chain(self.asked().map(|(_, asked)| asked));
+        all.map(|asked| u64::from(asked.attempts)).sum()
     }
 
     /// Whether it has a definite answer.
@@ -162,11 +238,11 @@ impl Order {
     }
 
     /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Sold out
-    /// covers all attempts of an order, as an accepted one gets its first answer again.
+    /// covers all attempts of an order, as an accepted one gets its first answer again. So does a limit.
     pub(crate) fn must_not_stand(&self) -> bool {
         match self.outcome {
-            FinalOutcome::Acknowledged(_) => false,
-            FinalOutcome::SoldOut => true,
+            FinalOutcome::Acknowledged(_) | FinalOutcome::Over(_) => false,
+            FinalOutcome::SoldOut | FinalOutcome::LimitReached => true,
             FinalOutcome::Unknown | FinalOutcome::Failed { .. } => !self.in_doubt,
         }
     }

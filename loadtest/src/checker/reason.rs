@@ -20,6 +20,10 @@ pub(crate) enum Kind {
     Duplicates,
     /// Orders were acknowledged and are not recorded.
     Lost,
+    /// Units came back that had come back or were sold, or an order was confirmed twice.
+    EndedTwice,
+    /// A buyer was told that an order is confirmed, cancelled or expired, and the ledger says otherwise.
+    ChangeLost,
     /// An instance no longer has the sale.
     Gone,
     /// Orders are recorded whose buyers were refused, or that were not sent.
@@ -40,8 +44,16 @@ pub(crate) enum Kind {
     SoldOutTooEarly,
     /// The ledger has an order before another one that was answered before it was sent.
     OutOfOrder,
+    /// A hold ended too early, or was confirmed after its end.
+    HoldNotKept,
+    /// A user has more units than allowed.
+    OverLimit,
+    /// Buyers were refused as if they had enough.
+    LimitedTooEarly,
     /// Orders were sent, and for too long none was decided.
     Paused,
+    /// Holds did not end.
+    StillHeld,
     /// An order was tried for too long.
     SlowOrder,
     /// The instances disagree.
@@ -63,6 +75,8 @@ impl Kind {
             Self::Oversold => ("oversold", Some("I1"), "oversold"),
             Self::Duplicates => ("duplicates", Some("I2"), "sold twice"),
             Self::Lost => ("lost", Some("I2"), "lost"),
+            Self::EndedTwice => ("ended_twice", Some("I2"), "ended twice"),
+            Self::ChangeLost => ("change_lost", Some("I2"), "lost"),
             Self::Gone => ("gone", Some("I2"), "gone"),
             Self::Unacknowledged => ("untold", Some("I3"), "unacknowledged"),
             Self::Foreign => ("strangers", Some("I3"), "foreign"),
@@ -75,7 +89,11 @@ impl Kind {
             Self::Misreported => ("misreported", Some("I2"), "misreported"),
             Self::SoldOutTooEarly => ("sold_out_too_early", Some("I6"), "sold out too early"),
             Self::OutOfOrder => ("out_of_order", Some("I6"), "out of order"),
+            Self::HoldNotKept => ("hold_not_kept", Some("I6"), "hold not kept"),
+            Self::OverLimit => ("over_limit", Some("I1"), "over the limit"),
+            Self::LimitedTooEarly => ("limited_too_early", Some("I6"), "limited too early"),
             Self::Paused => ("paused", Some("I5"), "paused"),
+            Self::StillHeld => ("still_held", Some("I5"), "still held"),
             Self::SlowOrder => ("slow_order", Some("I5"), "slow"),
             Self::StatesDiffer => ("states_differ", None, "the instances disagree"),
             Self::Failed => ("failed", None, "failed"),

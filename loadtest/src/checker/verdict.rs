@@ -39,7 +39,7 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
         reasons.extend(no_token(history, &tally));
     } else {
         reasons.extend(audit.reasons());
-        reasons.extend(real_time::reasons(history));
+        reasons.extend(real_time::reasons(history, audit.lost == 0));
     }
     let longest_pause = pause::longest(&history.orders);
     if let Some(limit) = limits.longest_pause.filter(|limit| longest_pause.length() > *limit) {
@@ -115,9 +115,13 @@ fn no_token(history: &History, tally: &Tally) -> Option<Reason> {
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
     let available = history.before.stock.max(0).unsigned_abs();
-    let known_units = tally.acknowledged_units + audit.foreign.1 + audit.standing.1;
+    // where units come back, only the ledger tells how many were sold at one moment
+    let known_units = match history.before.hold_seconds {
+        None => tally.acknowledged_units + audit.foreign.1 + audit.standing.1,
+        Some(_) => 0,
+    };
     let known_orders = tally.acknowledged + audit.foreign.0 + audit.standing.0;
-    let recorded = (audit.units, u64_from(history.ledger.len()));
+    let recorded = (u64::try_from(audit.most).unwrap_or(0), audit.orders);
     let (units, orders) = (known_units, known_orders).max(recorded);
     let excess = units.checked_sub(available).filter(|excess| *excess > 0)?;
     Some(Kind::Oversold.because(if orders == units {
@@ -142,7 +146,7 @@ fn unsettled(history: &History, tally: &Tally) -> Vec<Reason> {
         reasons.push(Kind::Failed.because(format!("{orders} answered with an error ({kinds})")));
     }
     let of = u64_from(history.orders.len());
-    let orders = tally.unknown - tally.abandoned;
+    let orders = tally.unknown - tally.abandoned + tally.unknown_changes;
     if orders > of / UNANSWERED_SHARE {
         let of = count(of, "order");
         reasons.push(
@@ -169,8 +173,11 @@ fn state(history: &History, tally: &Tally, url: &str, after: &StockState) -> Vec
             "stock {stock} + lucky {lucky} = {sum}, and the sale began with {initial}"
         )));
     }
-    // the stock never rises, so what is left now was there when they were refused
-    if tally.sold_out > 0 && *stock >= i64::try_from(history.quantity).unwrap_or(i64::MAX) {
+    // a sale without a ledger has no holds, so what is left now was there when they were refused
+    if keeps_no_ledger(history)
+        && tally.sold_out > 0
+        && *stock >= i64::try_from(history.quantity).unwrap_or(i64::MAX)
+    {
         let orders = were(tally.sold_out, "order");
         let detail = format!("{orders} told sold out, and {stock} units are left");
         reasons.push(Kind::SoldOutTooEarly.because(detail));
@@ -217,9 +224,14 @@ fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool
         format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)
     });
     let (units, once) = if no_ledger {
-        (tally.acknowledged_units, ", as far as the sums can tell")
+        (tally.acknowledged_units.cast_signed(), ", as far as the sums can tell")
     } else {
         (audit.units, ", each exactly once")
     };
-    format!("PASS: {units} of {} units sold{once}; {refused}{balance}", history.before.stock)
+    let returned = match audit.returned {
+        0 => String::new(),
+        units => format!("; {units} came back meanwhile"),
+    };
+    let of = history.before.stock;
+    format!("PASS: {units} of {of} units sold{once}{returned}; {refused}{balance}")
 }

@@ -5,10 +5,10 @@
 //!
 //! | line | how often | what |
 //! |---|---|---|
-//! | `run` | first | `version` (1), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `instances` (the URLs), `items` |
+//! | `run` | first | `version` (1, or 2: with changes), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `conduct` (of version 2: `users`, and the shares of the buyers that `pay`, `pay_late`, `cancel`), `instances` (the URLs), `items` |
 //! | `attempt` | one each, as they end | see below |
-//! | `order` | one each | the ledger: `item`, `position`, `order`, `quantity`, `remaining`, `instance`, `token` |
-//! | `state` | one for an item and instance that answers | `item`, `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, `sale` if it is known; null if there is no such sale any more |
+//! | `order` | one each | the ledger: `item`, `position`, `event` (left out if it is `reserved`), `order`, `user` (left out if there is none), `quantity`, `remaining`, `instance`, `token` |
+//! | `state` | one for an item and instance that answers | `item`, `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `per_order`, `per_user`, `hold_seconds`, `sale` if they are known; null if there is no such sale any more |
 //! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had, by item |
 //!
 //! `items` has, for each item: `name` (null is the default item), `run` (what its order ids begin
@@ -20,6 +20,7 @@
 //! | field | meaning |
 //! |---|---|
 //! | `order`, `item` | its order's id, and the item |
+//! | `change` | `confirmed` or `cancelled`, if it asks for that; left out of the order itself |
 //! | `quantity` | the units that it asked for |
 //! | `to` | where it was sent: an index into `instances` |
 //! | `sent`, `ended` | microseconds since the run's start, of one monotonic clock |
@@ -40,13 +41,14 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{History, LedgerEntry, Outcome, StockState};
+use crate::checker::{Event, History, LedgerEntry, Outcome, StockState, is_default};
+use crate::conduct::Conduct;
 
 pub(crate) use reader::{Recorded, read};
 pub(crate) use writer::{Recorder, Writer};
 
-/// The format that is written, and the only one that is read.
-pub(crate) const VERSION: u32 = 1;
+/// The format that is written, and the latest that is read.
+pub(crate) const VERSION: u32 = 2;
 
 /// One line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,14 +57,14 @@ enum Line {
     Run(Setup),
     Attempt(Attempt),
     Order {
-        #[serde(default, skip_serializing_if = "is_first")]
+        #[serde(default, skip_serializing_if = "is_default")]
         item: usize,
         #[serde(flatten)]
         entry: LedgerEntry,
     },
     /// The state in the end, as one instance tells it.
     State {
-        #[serde(default, skip_serializing_if = "is_first")]
+        #[serde(default, skip_serializing_if = "is_default")]
         item: usize,
         instance: usize,
         state: Option<StockState>,
@@ -87,6 +89,8 @@ pub(crate) struct Setup {
     pub(crate) alone: bool,
     #[serde(default)]
     pub(crate) tokens: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) conduct: Conduct,
     pub(crate) instances: Vec<String>,
     pub(crate) items: Vec<Item>,
 }
@@ -103,8 +107,10 @@ pub(crate) struct Item {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     pub(crate) order: String,
-    #[serde(default, skip_serializing_if = "is_first")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) item: usize,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) change: Option<Event>,
     pub(crate) quantity: u64,
     pub(crate) to: usize,
     pub(crate) sent: u64,
@@ -121,9 +127,11 @@ struct EndLine {
     orders: Vec<usize>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_first(item: &usize) -> bool {
-    *item == 0
+impl Item {
+    /// The parameter that names it, with what separates it from others.
+    pub(crate) fn query(&self) -> String {
+        self.name.as_ref().map(|item| format!("item={item}&")).unwrap_or_default()
+    }
 }
 
 impl Setup {
@@ -135,6 +143,7 @@ impl Setup {
             alone: self.alone,
             tokens: self.tokens,
             quantity: self.quantity,
+            users: self.conduct.users.unwrap_or(0),
             before: item.before.clone(),
             ..History::default()
         };

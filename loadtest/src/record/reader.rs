@@ -60,8 +60,8 @@ pub(crate) fn read(input: impl Read) -> anyhow::Result<Recorded> {
 
 impl Recorded {
     fn new(setup: Setup) -> Result<Self, String> {
-        if setup.version != VERSION {
-            return Err(format!("version {} is not known, only {VERSION}", setup.version));
+        if !(1..=VERSION).contains(&setup.version) {
+            return Err(format!("version {} is not known, only 1 to {VERSION}", setup.version));
         }
         if setup.items.is_empty() || setup.instances.is_empty() {
             return Err("a run has an item and an instance".to_owned());
@@ -93,7 +93,7 @@ impl Recorded {
     }
 
     fn attempt(&mut self, attempt: Attempt) -> Result<(), String> {
-        let Attempt { order: id, item, quantity, to, sent, ended, outcome } = attempt;
+        let Attempt { order: id, item, change, quantity, to, sent, ended, outcome } = attempt;
         if let Some(why) = outcome.unsettled() {
             *self.unsettled.entry(why).or_default() += 1;
         }
@@ -106,18 +106,25 @@ impl Recorded {
             history.orders.resize(number + 1, Order::default());
         }
         let order = &mut history.orders[number];
-        if order.attempts > 0 && (sent < order.ended || order.is_settled()) {
+        let asked = match change {
+            None => order,
+            Some(_) if order.acknowledged().is_none_or(|at| sent < at) => {
+                return Err(format!("{id} was changed before it was accepted"));
+            }
+            Some(event) => order.change(event),
+        };
+        if asked.attempts > 0 && (sent < asked.ended || asked.is_settled()) {
             let what = "was sent again before its attempt ended, or after its answer";
             return Err(format!("{id} {what}"));
         }
-        order.add(sent, ended, outcome);
+        asked.add(sent, ended, outcome);
         Ok(())
     }
 
     /// Checks that all is there that was written.
     fn whole(mut self, end: Option<EndLine>) -> Result<Self, String> {
         let orders = self.histories.iter().flat_map(|history| &history.orders);
-        let attempts: u64 = orders.map(|order| u64::from(order.attempts)).sum();
+        let attempts: u64 = orders.map(Order::all_attempts).sum();
         let ledger: u64 = self.histories.iter().map(|one| u64_from(one.ledger.len())).sum();
         let Some(end) = end else {
             return Err(format!(

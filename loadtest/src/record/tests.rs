@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::*;
-use crate::checker::FinalOutcome;
+use crate::checker::{Event, FinalOutcome};
 
 /// A run with attempts of every kind. The format is frozen: files of earlier versions must remain readable.
 const RECORDED: &str = r#"
@@ -23,15 +23,31 @@ const RECORDED: &str = r#"
 {"end":{"attempts":7,"ledger":1,"orders":[3,3]}}
 "#;
 
-/// What is written of that run, with its end or without.
+/// A run of version 2: with users, holds, and what became of the orders.
+const CHANGED: &str = r#"
+{"run":{"version":2,"run":"run","started":"2026-11-23T12:00:00.000Z","requests":1,"seconds":null,"connections":1,"rate":null,"abandon":0.0,"seed":7,"quantity":1,"alone":false,"tokens":false,"conduct":{"users":3,"pay":0.5,"pay_late":0.25,"cancel":0.125},"instances":["http://a"],"items":[{"name":null,"run":"run","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":0,"held":0,"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}]}}
+{"attempt":{"order":"run-0","quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3}}
+{"attempt":{"order":"run-0","change":"confirmed","quantity":1,"to":0,"sent":2000,"ended":2999,"outcome":"unknown","why":"broken connection"}}
+{"attempt":{"order":"run-0","change":"confirmed","quantity":1,"to":0,"sent":3000,"ended":3999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3}}
+{"attempt":{"order":"run-0","change":"cancelled","quantity":1,"to":0,"sent":4000,"ended":4999,"outcome":"failed","status":409,"why":"order-final","final":true}}
+{"order":{"position":1,"order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
+{"order":{"position":2,"event":"confirmed","order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
+{"state":{"instance":0,"state":{"stock":1,"lucky":1,"initial":2,"orders":1,"entries":2,"held":0,"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
+{"end":{"attempts":4,"ledger":2,"orders":[1]}}
+"#;
+
+/// What is written of [`RECORDED`], with its end or without.
 fn written(end: bool) -> String {
-    let Recorded { setup, histories, .. } =
-        read(RECORDED.trim_start().as_bytes()).expect("it is whole");
+    rewritten(RECORDED, end)
+}
+
+fn rewritten(run: &str, end: bool) -> String {
+    let Recorded { setup, histories, .. } = read(run.trim_start().as_bytes()).expect("it is whole");
     let directory = tempfile::tempdir().expect("a directory for the file");
     let path = directory.path().join("history.jsonl");
     let file = std::fs::File::create(&path).expect("the directory is writable");
     let (writer, recorder) = Writer::start(file, &setup).expect("the file is writable");
-    for line in RECORDED.trim().lines() {
+    for line in run.trim().lines() {
         if let Line::Attempt(attempt) = serde_json::from_str(line).expect("a line") {
             recorder.try_send(attempt).expect("the thread lives");
         }
@@ -50,6 +66,11 @@ fn json(text: &str) -> Vec<Value> {
 #[test]
 fn round_trip() {
     assert_eq!(json(&written(true)), json(RECORDED));
+    assert_eq!(json(&rewritten(CHANGED, true)), json(CHANGED));
+    let changed = read(CHANGED.trim_start().as_bytes()).expect("it is whole");
+    let [order] = &changed.histories[0].orders[..] else { panic!("one order") };
+    let told: Vec<_> = order.told().collect();
+    assert_eq!(told, [(Event::Confirmed, 3999), (Event::Confirmed, 4999)]);
     let recorded = read(written(true).as_bytes()).expect("it is whole");
     let unsettled: Vec<_> = recorded.unsettled.iter().map(|(why, n)| (why.as_str(), *n)).collect();
     let expected = [("503 lock-unavailable", 1), ("broken connection", 1), ("client went away", 1)];
@@ -73,7 +94,7 @@ fn round_trip() {
 #[test]
 fn every_field_is_described() {
     let described = include_str!("mod.rs").split("\nmod reader;").next().expect("it begins so");
-    for line in json(RECORDED) {
+    for line in [json(RECORDED), json(CHANGED)].concat() {
         for (kind, fields) in line.as_object().expect("an object") {
             assert!(described.contains(&format!("`{kind}`")), "{kind}");
             for (name, _) in fields.as_object().expect("an object") {
@@ -125,8 +146,8 @@ fn lines_that_do_not_belong() {
     }
     assert_eq!(with(2, lines[0]), "line 3: a second `run`");
     assert_eq!(with(0, lines[1]), "line 1: the first line must be `run`");
-    let future = lines[0].replace("\"version\":1", "\"version\":2");
-    assert_eq!(with(0, &future), "line 1: version 2 is not known, only 1");
+    let future = lines[0].replace("\"version\":1", "\"version\":3");
+    assert_eq!(with(0, &future), "line 1: version 3 is not known, only 1 to 2");
     let endless = lines[0].replace("\"rate\":1.5", "\"rate\":0.0");
     assert_eq!(with(0, &endless), "line 1: a rate is from 0.001 to 1000000");
     for (right, wrong) in

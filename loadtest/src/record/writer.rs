@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{Attempt, EndLine, Line, Setup};
-use crate::checker::{History, u64_from};
+use crate::checker::{History, Order, u64_from};
 
 /// How many attempts may wait to be written: more than a second of the fastest run, at some 100 bytes
 /// each. Then the buyers wait, so that nothing is lost.
@@ -108,7 +108,7 @@ fn write_end(
             let instance = instance.ok_or_else(|| io::Error::other("an unknown instance"))?;
             write_line(file, &Line::State { item, instance, state })?;
         }
-        end.attempts += history.orders.iter().map(|order| u64::from(order.attempts)).sum::<u64>();
+        end.attempts += history.orders.iter().map(Order::all_attempts).sum::<u64>();
         end.ledger += u64_from(history.ledger.len());
         end.orders.push(history.orders.len());
     }

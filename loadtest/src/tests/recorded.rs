@@ -9,7 +9,7 @@ use super::shop::{Fault, Shop};
 use super::{load, report};
 use crate::check;
 use crate::cli::{Cli, Command};
-use crate::report::Report;
+use crate::report::{Report, Tally};
 
 /// A directory, and a file in it that is not there yet.
 fn file() -> (tempfile::TempDir, String) {
@@ -57,6 +57,29 @@ async fn recorded_run_is_judged_alike() {
         assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
         assert_eq!(attempts(&path).len(), 93);
     }
+}
+
+/// Goal: buyers who pay, late, twice or never, give back, or leave, and users with a limit, spoil no verdict and are
+/// recorded; the holds of those who never paid have ended by the verdict.
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_pay_late_or_never() {
+    let (_directory, path) = file();
+    let shares = "--pay 0.4 --pay-late 0.2 --cancel 0.2 --abandon 0.1 --seed 2";
+    let flags = format!(
+        "--requests 300 --concurrency 30 --stock 120 --users 40 --per-user 2 --hold 1s {shares} --history {path}"
+    );
+    let report = report(Fault::None, &flags).await;
+    assert!(report.pass, "{}", report.verdict);
+    let Tally { changes, limited, .. } = &report.tally;
+    for told in
+        ["confirm: confirmed", "cancel: cancelled", "confirm: expired", "confirm: no answer"]
+    {
+        assert!(changes.get(told).is_some_and(|times| *times > 0), "{told}: {changes:?}");
+    }
+    assert!(*limited > 0, "{report:?}");
+    assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
+    let error = load(&Shop::open(Fault::None).await, "--stock 2 --pay 1").await;
+    assert!(error.expect_err("orders are final").to_string().contains("start one with --stock"));
 }
 
 /// Goal: a run whose record cannot be written is no run, and says so; and nothing is sold where the

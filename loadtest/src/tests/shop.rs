@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -14,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// What is wrong with a shop. A number is how many orders it happens to, the first ones.
@@ -48,6 +50,14 @@ struct Sale {
     ledger: Vec<Value>,
     /// The first answer to each order.
     answers: HashMap<String, Value>,
+    /// What the sale was started with.
+    terms: Value,
+    /// When the open holds end.
+    holds: HashMap<String, Instant>,
+    /// What became of the others.
+    ends: HashMap<String, Value>,
+    /// The units of each user.
+    users: HashMap<String, i64>,
 }
 
 struct Store {
@@ -144,18 +154,21 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         }
         let body: Value = serde_json::from_slice(&body).expect("JSON");
         let units = body["stock"].as_i64().expect("the load test sends a number");
-        sales.insert(item.to_owned(), Sale { stock: units, initial: units, ..Sale::default() });
+        let sale = Sale { stock: units, initial: units, terms: body, ..Sale::default() };
+        sales.insert(item.to_owned(), sale);
         return Ok(reply(200, &Value::Null));
     }
     let Some(sale) = sales.get_mut(item) else { return Ok(problem(404, "unknown-item")) };
+    sale.end_holds(port);
+    let user = query.get("user").copied().unwrap_or_default();
     match (path, fault) {
         ("/stock", _) => {
-            let (stock, lucky, initial) = (sale.stock, sale.lucky, sale.initial);
-            let orders = sale.ledger.len();
-            Ok(reply(
-                200,
-                &json!({ "stock": stock, "lucky": lucky, "initial": initial, "orders": orders }),
-            ))
+            let state = json!({
+                "stock": sale.stock, "lucky": sale.lucky, "initial": sale.initial, "held": sale.holds.len(),
+                "orders": sale.answers.len(), "entries": sale.ledger.len(),
+                "per_user": sale.terms["per_user"], "hold_seconds": sale.terms["hold_seconds"],
+            });
+            Ok(reply(200, &state))
         }
         ("/orders", _) => {
             // behind the sale, on the second page
@@ -171,11 +184,15 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         ("/stock/reduce", _) => {
             let order = head.headers["idempotency-key"].to_str().expect("visible ASCII");
             let quantity = number("quantity").try_into().expect("small");
-            let reply = sale.reduce(order, quantity, port);
+            let reply = sale.reduce(order, user, quantity, port);
             let is_lost = matches!(fault, Fault::LoseAnswers(_));
             if is_lost { Err(io::Error::other("lost")) } else { Ok(reply) }
         }
-        _ => Ok(reply(404, &Value::Null)),
+        _ => Ok(match path.split('/').collect::<Vec<_>>()[..] {
+            ["", "orders", order, "confirm"] => sale.change(order, "confirmed", port),
+            ["", "orders", order, "cancel"] => sale.change(order, "cancelled", port),
+            _ => reply(404, &Value::Null),
+        }),
     }
 }
 
@@ -204,19 +221,67 @@ impl Store {
 }
 
 impl Sale {
-    fn reduce(&mut self, order: &str, quantity: i64, port: u16) -> Reply {
+    /// Ends the holds whose time is over.
+    fn end_holds(&mut self, port: u16) {
+        let now = Instant::now();
+        let due = self.holds.iter().filter(|(_, end)| **end <= now);
+        for order in due.map(|(order, _)| order.clone()).collect::<Vec<_>>() {
+            self.end(&order, "expired", port);
+        }
+    }
+
+    fn end(&mut self, order: &str, event: &str, port: u16) -> Reply {
+        self.holds.remove(order);
+        let mut entry = self.answers[order].clone();
+        if event != "confirmed" {
+            let quantity = entry["quantity"].as_i64().expect("a number");
+            let user = entry["user"].as_str().expect("a text").to_owned();
+            self.stock += quantity;
+            self.lucky -= quantity;
+            *self.users.entry(user).or_default() -= quantity;
+        }
+        entry["event"] = event.into();
+        entry["outcome"] = event.into();
+        entry["position"] = (self.ledger.len() + 1).into();
+        entry["remaining"] = self.stock.into();
+        entry["token"] = (1000 + self.ledger.len() / 10).into();
+        entry["instance"] = port.to_string().into();
+        self.ledger.push(entry.clone());
+        self.ends.insert(order.to_owned(), entry.clone());
+        reply(200, &entry)
+    }
+
+    fn change(&mut self, order: &str, event: &str, port: u16) -> Reply {
+        match self.ends.get(order) {
+            Some(end) if end["event"] == event => reply(200, end),
+            Some(end) if end["event"] == "confirmed" => problem(409, "order-final"),
+            Some(end) => problem(410, end["event"].as_str().expect("a text")),
+            None if self.answers.contains_key(order) => self.end(order, event, port),
+            None => problem(404, "unknown-order"),
+        }
+    }
+
+    fn reduce(&mut self, order: &str, user: &str, quantity: i64, port: u16) -> Reply {
         if let Some(answer) = self.answers.get(order) {
             return reply(200, answer);
         }
         if self.stock < quantity {
             return problem(409, "sold-out");
         }
+        let has = self.users.entry(user.to_owned()).or_default();
+        if self.terms["per_user"].as_i64().is_some_and(|limit| *has + quantity > limit) {
+            return problem(409, "limit-reached");
+        }
+        *has += quantity;
+        if let Some(seconds) = self.terms["hold_seconds"].as_u64() {
+            self.holds.insert(order.to_owned(), Instant::now() + Duration::from_secs(seconds));
+        }
         self.stock -= quantity;
         self.lucky += quantity;
         let position = self.ledger.len() + 1;
         let answer = json!({
             "outcome": "reserved", "position": position, "order": order, "quantity": quantity,
-            "remaining": self.stock, "instance": port.to_string(), "token": 1000 + position / 10,
+            "user": user, "remaining": self.stock, "instance": port.to_string(), "token": 1000 + position / 10,
         });
         self.ledger.push(answer.clone());
         self.answers.insert(order.to_owned(), answer.clone());

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LEAVES_SOON, TTL};
+use crate::chaos::case::{Case, LEAVES_SOON, SELLS_OUT, TTL};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
@@ -19,6 +19,10 @@ const KEEPS_LOCK: &str = "before-write:pause=1500ms";
 /// A holder all of whose workers are busy for [`STARVED`].
 const STARVES: &str = "after-answer:starve=3s";
 const STARVED: Duration = Duration::from_secs(3);
+
+/// Buyers who pay, also around the end of the hold, give back, and die.
+const HOLDS: &[&str] =
+    &["--hold=2s", "--users=300", "--pay=0.4", "--pay-late=0.3", "--cancel=0.1", "--abandon=0.02"];
 
 /// The points of a tenure at which the holder is killed.
 const KILLS: &[&str] = &[
@@ -85,6 +89,17 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("told-to-stop", fault, &signal_to_stop, "instances drained")
     };
 
+    let fault = "the holder, Redis and the clients' connections die together while holds end";
+    let holds_end = Case {
+        fault_points: &["after-send:kill"],
+        proxied: Proxied::Clients,
+        load_flags: HOLDS,
+        stock: SELLS_OUT,
+        round: TTL + Duration::from_secs(3),
+        goes_on_within: TAKEOVER,
+        ..Case::new("holds-end", fault, &kill_together, "holders killed")
+    };
+
     vec![
         paused,
         five.without_safeguard("fence", &["I1", "I2"]),
@@ -96,6 +111,8 @@ pub(super) fn cases() -> Vec<Case> {
         starved.without_safeguard("own-thread", &["lease"]),
         stopped,
         stopped.without_safeguard("drain", &["drain", "I5"]),
+        holds_end,
+        holds_end.without_safeguard("cancel-once", &["I1"]),
     ]
 }
 
@@ -130,6 +147,24 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
     scene.has_ended(index).await?;
     scene.evidence.add(point, 1);
     scene.holder(Some(index)).await?;
+    scene.lease_gone(lease).await?;
+    scene.start_again(index).await
+}
+
+/// Kills the holder when it has sent a batch, and at once Redis, which comes back with holds that have ended, and the
+/// connections of all clients.
+async fn kill_together(scene: &mut Scene) -> Result<()> {
+    let index = scene.pick();
+    let lease = scene.until_queued(index).await?;
+    scene.trigger(index, "after-send:kill", "").await?;
+    let began = Instant::now();
+    scene.cluster.redis.kill().await?;
+    scene.cluster.instances.iter().flat_map(|one| &one.client_proxy).for_each(Proxy::cut);
+    scene.has_ended(index).await?;
+    sleep(scene.random_millis(0, 1500)).await;
+    scene.cluster.redis.restart().await?;
+    scene.evidence.outage(began.elapsed());
+    scene.evidence.add("holders killed", 1);
     scene.lease_gone(lease).await?;
     scene.start_again(index).await
 }

@@ -1,0 +1,162 @@
+//! Damage to a sale with holds and users: each must fail for its own reason.
+
+use super::*;
+
+/// What happened at a time in milliseconds, and whether a buyer was told.
+#[derive(Clone, Copy)]
+struct Step(u64, Event, usize, bool);
+
+/// Ten units: six are paid (of them one twice), two cancelled, and three holds end, one under a buyer who pays too late.
+fn steps() -> Vec<Step> {
+    let number = |n: u64| usize::try_from(n).expect("small");
+    let orders = (0..10).map(|n| Step(10 * n, Event::Reserved, number(n), true));
+    let paid = (0..6).map(|n| Step(300 + 10 * n, Event::Confirmed, number(n), true));
+    let others = [
+        Step(400, Event::Cancelled, 6, true),
+        Step(420, Event::Reserved, 11, true),
+        Step(430, Event::Cancelled, 7, true),
+        Step(2200, Event::Expired, 8, true),
+        Step(2210, Event::Expired, 9, false),
+        Step(2420, Event::Expired, 11, false),
+    ];
+    orders.chain(paid).chain(others).collect()
+}
+
+/// Each question takes 5 ms.
+fn asked(at: u64, outcome: FinalOutcome) -> Order {
+    Order { sent: at * 1000, ended: at * 1000 + 5000, ..order(0, outcome) }
+}
+
+fn history(steps: &[Step]) -> History {
+    let (per_user, hold_seconds) = (Some(1), Some(2));
+    let before =
+        StockState { stock: 10, initial: 10, per_user, hold_seconds, ..StockState::default() };
+    let mut it = History {
+        users: 12,
+        before: before.clone(),
+        orders: vec![asked(500, FinalOutcome::LimitReached); 13],
+        ledger: Vec::new(),
+        ..history_of(1)
+    };
+    it.orders[10] = asked(200, FinalOutcome::SoldOut);
+    let mut remaining = 10;
+    for (position, &Step(at, event, number, is_told)) in (1..).zip(steps) {
+        remaining += event.to_stock(1);
+        it.ledger.push(LedgerEntry {
+            position,
+            event,
+            order: order_id(RUN, number),
+            user: it.user(number),
+            quantity: 1,
+            remaining,
+            instance: Some("8080".to_owned()),
+            token: Some(7),
+        });
+        let told = asked(at, acknowledged(remaining, Some(7)));
+        match event {
+            _ if !is_told => {}
+            Event::Reserved => it.orders[number] = told,
+            Event::Expired => {
+                *it.orders[number].change(Event::Confirmed) = asked(at, FinalOutcome::Over(event));
+            }
+            _ => *it.orders[number].change(event) = told,
+        }
+    }
+    let again = it.orders[5].changes[0].1.clone();
+    it.orders[5].changes.push((Event::Confirmed, again));
+    *it.orders[7].change(Event::Confirmed) = asked(440, FinalOutcome::Over(Event::Cancelled));
+    let entries = Some(u64_from(steps.len()));
+    let after =
+        StockState { stock: remaining, lucky: 10 - remaining, orders: 11, entries, ..before };
+    it.after = vec![("a".to_owned(), after)];
+    it
+}
+
+/// Goal: each damage to the steps of a sale, or to what is known of it, is found for its own reasons. What is in the ledger
+/// twice or lost is tested with random sales.
+#[test]
+fn damages() {
+    type Damage = (&'static str, &'static str, fn(&mut Vec<Step>), fn(&mut History));
+    let damages: [Damage; 13] = [
+        ("", "6 of 10 units sold, each exactly once; 5 came back meanwhile; 1 was", |_| {}, |_| {}),
+        (
+            "misreported",
+            "such as run-2",
+            |_| {},
+            |it| {
+                it.orders[2].changes[0].1.outcome = acknowledged(5, Some(7));
+            },
+        ),
+        ("untold", "such as run-9", |it| it[20].1 = Event::Cancelled, |_| {}),
+        (
+            "",
+            "7 of 10",
+            |it| it[20].1 = Event::Confirmed,
+            |it| {
+                let unknown = Order { abandoned: true, ..asked(600, FinalOutcome::Unknown) };
+                *it.orders[9].change(Event::Confirmed) = unknown;
+            },
+        ),
+        ("lost untold", "such as run-4", |_| {}, |it| it.ledger[4].user.clear()),
+        ("token_went_down", "20, from 7 to 6", |_| {}, |it| it.ledger[19].token = Some(6)),
+        (
+            "over_limit",
+            "1 order was accepted, such as of run-u0 with run-12",
+            |it| {
+                let again = |event| Step(2500, event, 12, true);
+                it.extend([Event::Reserved, Event::Confirmed].map(again));
+            },
+            |_| {},
+        ),
+        (
+            "still_held",
+            "1 hold is open after the end, such as that of run-11",
+            |it| it.truncate(21),
+            |_| {},
+        ),
+        (
+            "sold_out_too_early",
+            "such as run-10",
+            |_| {},
+            |it| it.orders[10] = asked(2500, FinalOutcome::SoldOut),
+        ),
+        // between the answer to a cancellation and the next order; and during that order
+        (
+            "sold_out_too_early",
+            "such as run-10",
+            |_| {},
+            |it| it.orders[10] = asked(410, FinalOutcome::SoldOut),
+        ),
+        ("", "PASS", |_| {}, |it| it.orders[10] = asked(425, FinalOutcome::SoldOut)),
+        ("limited_too_early", "such as run-12", |_| {}, |it| it.before.per_user = Some(2)),
+        (
+            "hold_not_kept",
+            "1 hold was not as long as it must, such as run-8",
+            |it| it[19].0 = 1900,
+            |_| {},
+        ),
+    ];
+    let late: Damage = (
+        "hold_not_kept",
+        "such as run-5",
+        |it| it[15..].rotate_left(1),
+        |it| {
+            for (event, asked) in &mut it.orders[5].changes {
+                (asked.sent, asked.ended) = (2_500_000, 2_505_000);
+                assert_eq!(*event, Event::Confirmed);
+            }
+        },
+    );
+    for (expected, text, change_steps, mutate) in damages.into_iter().chain([late]) {
+        let mut steps = steps();
+        change_steps(&mut steps);
+        let mut history = history(&steps);
+        mutate(&mut history);
+        let Verdict { reasons, pass, .. } = judge(&history, Limits::default());
+        let all: Vec<_> = reasons.iter().map(ToString::to_string).collect();
+        let message = if all.is_empty() { pass } else { all.join("; ") };
+        let kinds: Vec<_> = reasons.iter().map(|reason| reason.kind.name()).collect();
+        assert_eq!(kinds.join(" "), expected, "{text}: {message}");
+        assert!(message.contains(text), "{text}: {message}");
+    }
+}

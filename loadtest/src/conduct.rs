@@ -1,0 +1,81 @@
+//! What buyers do with an order that was accepted: they pay, late, twice or never, or give it back.
+
+use std::time::Duration;
+
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_xoshiro::SplitMix64;
+use serde::{Deserialize, Serialize};
+
+use crate::checker::{Event, u64_from};
+use crate::cli::share;
+
+/// Of the buyers who confirm or cancel, this share asks once more, for the same or for the opposite.
+const ASKS_AGAIN: f64 = 0.1;
+
+/// Who the buyers are, and what they do with their orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Conduct {
+    /// Order for so many users in turn, 1 to 1000000 [default: without a user].
+    #[arg(long, env = "FLASH_SALE_LOADTEST_USERS", value_name = "N",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    pub(crate) users: Option<usize>,
+
+    /// Share of the buyers, 0 to 1, that confirm their order at once. A tenth of those who confirm or cancel asks again,
+    /// for the same or for the opposite. Who does neither lets the hold end.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_PAY", default_value = "0", value_name = "SHARE",
+          value_parser = share)]
+    pub(crate) pay: f64,
+
+    /// Share of the buyers that confirm shortly before or after the end of the hold.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_PAY_LATE", default_value = "0", value_name = "SHARE",
+          value_parser = share)]
+    pub(crate) pay_late: f64,
+
+    /// Share of the buyers that cancel at once.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_CANCEL", default_value = "0", value_name = "SHARE",
+          value_parser = share)]
+    pub(crate) cancel: f64,
+}
+
+/// What a buyer does after a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) wait: Duration,
+    pub(crate) event: Event,
+}
+
+/// The source of the choices for order `number`: a function of both, so that a run can be repeated.
+pub(crate) fn choices(seed: u64, number: usize) -> SplitMix64 {
+    let seed = SplitMix64::seed_from_u64(seed).next_u64() ^ u64_from(number);
+    SplitMix64::seed_from_u64(seed)
+}
+
+impl Conduct {
+    /// All shares together.
+    pub(crate) fn changing(&self) -> f64 {
+        self.pay + self.pay_late + self.cancel
+    }
+
+    /// What the buyer of order `number` does, one step after the other, with a hold of this length.
+    pub(crate) fn steps(&self, seed: u64, number: usize, hold: Duration) -> Vec<Step> {
+        let mut random = choices(seed.wrapping_add(1), number);
+        let lot = random.random_range(0.0..1.0);
+        let soon = Duration::ZERO;
+        let (wait, event) = if lot < self.pay {
+            (soon, Event::Confirmed)
+        } else if lot < self.pay + self.pay_late {
+            (hold.mul_f64(random.random_range(0.8..1.2)), Event::Confirmed)
+        } else if lot < self.changing() {
+            (soon, Event::Cancelled)
+        } else {
+            return Vec::new();
+        };
+        let mut steps = vec![Step { wait, event }];
+        if random.random_bool(ASKS_AGAIN) {
+            let other = if event == Event::Confirmed { Event::Cancelled } else { Event::Confirmed };
+            let event = if random.random_bool(0.5) { event } else { other };
+            steps.push(Step { wait: soon, event });
+        }
+        steps
+    }
+}
