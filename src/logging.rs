@@ -1,4 +1,4 @@
-//! The log, which goes to standard error.
+//! The log, which goes to standard error; and with the feature `otel` the spans, which go to a collector.
 
 use std::io::{self, IsTerminal as _, Write, stderr};
 
@@ -52,9 +52,18 @@ pub fn init(options: &LogOptions) -> Result<(), ParseError> {
         LogFormat::Text => lines.with_writer(move || OneLine { to: stderr(), is_terminal }).boxed(),
         LogFormat::Json => lines.with_writer(stderr).json().boxed(),
     };
+    let layers = tracing_subscriber::registry().with(lines.with_filter(targets));
+    #[cfg(feature = "otel")]
+    let layers = layers.with(otel::layer());
     // fails only if a log was started before, which goes on
-    let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
+    let _ = layers.try_init();
     Ok(())
+}
+
+/// Sends the spans that are not sent yet.
+pub fn end() {
+    #[cfg(feature = "otel")]
+    otel::end();
 }
 
 /// Keeps each event on its line, whatever is in it: a key in etcd or a message of a server may have line ends or characters
@@ -107,6 +116,57 @@ fn filter(text: &str) -> Result<String, &'static str> {
         "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, \
          such as info,flash_sale=debug"
     })
+}
+
+/// Spans for a collector of OpenTelemetry, by gRPC.
+#[cfg(feature = "otel")]
+pub(crate) mod otel {
+    use std::sync::OnceLock;
+
+    use axum::http::HeaderMap;
+    use opentelemetry::propagation::TextMapPropagator as _;
+    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry_http::HeaderExtractor;
+    use opentelemetry_otlp::SpanExporter;
+    use opentelemetry_sdk::Resource;
+    use opentelemetry_sdk::propagation::TraceContextPropagator;
+    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use tracing::{Level, Span, Subscriber};
+    use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::registry::LookupSpan;
+
+    static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
+
+    /// The standard variables choose the collector, the name of the service and the share of the traces that is sent.
+    /// Without a collector there are no spans.
+    pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
+        let names = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+        names.iter().find_map(std::env::var_os)?;
+        let exporter = SpanExporter::builder().with_tonic().build();
+        let exporter = exporter.inspect_err(|error| eprintln!("OpenTelemetry: {error}")).ok()?;
+        let mut resource = Resource::builder();
+        if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
+            resource = resource.with_service_name(env!("CARGO_PKG_NAME"));
+        }
+        let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
+        let provider = PROVIDER.get_or_init(|| provider.with_resource(resource.build()).build());
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("flash-sale"));
+        Some(layer.with_filter(Targets::new().with_target("flash_sale", Level::DEBUG)))
+    }
+
+    pub(super) fn end() {
+        if let Some(Err(error)) = PROVIDER.get().map(SdkTracerProvider::shutdown) {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+
+    /// The span becomes a part of the trace that the header `traceparent` names.
+    pub(crate) fn continue_trace(span: &Span, headers: &HeaderMap) {
+        // fails for a span that is not recorded
+        let _ = span.set_parent(TraceContextPropagator::new().extract(&HeaderExtractor(headers)));
+    }
 }
 
 #[cfg(test)]

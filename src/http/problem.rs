@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::reply;
+use super::{reply, requests};
 use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Item, OrderId, Refusal};
 use crate::sale::SaleError;
@@ -196,8 +196,16 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Sent<'a> {
+            #[serde(flatten)]
+            problem: &'a Problem,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            request_id: Option<String>,
+        }
         let kind = self.kind;
-        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &self);
+        let sent = Sent { problem: &self, request_id: requests::current_id() };
+        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &sent);
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
@@ -284,11 +292,11 @@ impl Log {
 
     fn write(&self, error: &SaleError) {
         let Some(suppressed) = self.throttle.pass() else { return };
-        let error = ErrorChain(error);
+        let (error, request_id) = (ErrorChain(error), requests::current_id());
         if self.is_fault {
-            tracing::error!(suppressed, "{error}");
+            tracing::error!(suppressed, request_id, "{error}");
         } else {
-            tracing::warn!(suppressed, "{error}");
+            tracing::warn!(suppressed, request_id, "{error}");
         }
     }
 }

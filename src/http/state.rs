@@ -12,6 +12,7 @@ use super::events::Events;
 use super::probes::Readiness;
 use super::problem::Problem;
 use super::rate_limit::RateLimit;
+use super::requests::Answers;
 use crate::config::Rate;
 use crate::sale::Sale;
 use crate::secret::SecretSource;
@@ -23,6 +24,7 @@ pub struct AppState {
     pub(super) admin_token: Option<SecretSource>,
     pub(super) rate_limit: Option<RateLimit>,
     pub(super) events: Events,
+    pub(super) answers: Arc<Answers>,
     pub(super) extension: Option<Arc<dyn Extension>>,
     /// For reads of queues in etcd, which the lock needs as well.
     pub(super) queue_reads: Pace,
@@ -46,6 +48,7 @@ impl AppState {
     ) -> Self {
         Self {
             events: Events::new(sale.inventory(), watchers),
+            answers: Arc::default(),
             admin_token,
             rate_limit: None,
             extension,

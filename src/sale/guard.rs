@@ -53,6 +53,11 @@ pub trait SaleGuard: Send + Sync + 'static {
         0
     }
 
+    /// How long the oldest order of its queues has waited; zero without one.
+    fn oldest(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Releases what it holds. The sale has stopped, and its tasks have ended.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))

@@ -81,6 +81,7 @@ impl Sale {
     ///
     /// # Errors
     /// See [`SaleError`].
+    #[tracing::instrument(level = "debug", name = "order", skip_all, fields(id = order.id.as_str(), item = %order.item))]
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         let count = self.context.metrics.order();
         let answer = match self.check_open() {
@@ -226,6 +227,11 @@ impl Sale {
     /// The number of orders that wait for the lock.
     pub fn waiting(&self) -> usize {
         self.guard.waiting() + self.context.places_taken()
+    }
+
+    /// How long the oldest order that waits for the lock has waited; zero without one.
+    pub fn oldest(&self) -> Duration {
+        self.guard.oldest()
     }
 
     /// The number of lock sessions that were lost since the start.

@@ -231,6 +231,7 @@ impl Reply {
         assert_eq!(problem["type"], word, "{problem}");
         assert_eq!(problem["status"], status, "{problem}");
         assert!(problem["title"].is_string(), "{problem}");
+        assert_eq!(self.headers["x-request-id"], problem["request_id"].as_str().unwrap());
         let detail = problem["detail"].as_str().unwrap();
         for secret in ["redis://", "127.0.0.1", "os error", ".rs", "etcdserver", "WRONGTYPE"] {
             assert!(!detail.contains(secret), "an internal detail in {problem}");

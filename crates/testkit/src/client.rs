@@ -115,5 +115,6 @@ impl Answer {
         let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();
         assert_eq!(body["type"], word, "{body}");
         assert_eq!(body["status"], status, "{body}");
+        assert_eq!(body["request_id"].as_str(), self.header("x-request-id"), "{body}");
     }
 }

@@ -2,6 +2,8 @@
 //! Method: the real program as a process, over servers of the test's own.
 
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram as StdDatagram};
 use std::process::ExitStatus;
 
 use fenced_lock::Session;
@@ -14,6 +16,7 @@ use testkit::ports::address_in;
 use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
+use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -277,6 +280,66 @@ async fn under_nohup_it_outlives_its_terminal() {
     let (status, log) = instance.exit().await;
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
+}
+
+/// Goal: systemd learns when an instance listens and when it stops, at a socket with a path and at one without.
+#[tokio::test]
+async fn it_tells_systemd() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let name = fresh_lock_name();
+    let without_path = StdDatagram::bind_addr(&SocketAddrUnix::from_abstract_name(&name).unwrap());
+    let without_path = without_path.unwrap();
+    without_path.set_nonblocking(true).unwrap();
+    for (variable, socket) in [
+        (path.to_str().unwrap(), UnixDatagram::bind(&path).unwrap()),
+        (&format!("@{name}"), UnixDatagram::from_std(without_path).unwrap()),
+    ] {
+        let told = async || {
+            let mut state = [0; 100];
+            let length =
+                timeout(DEADLINE, socket.recv(&mut state)).await.expect("it tells").unwrap();
+            String::from_utf8(state[..length].to_vec()).unwrap()
+        };
+        let mut command = Command::new(PROGRAM);
+        command.env("NOTIFY_SOCKET", variable);
+        let mut instance =
+            Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
+        assert_eq!(told().await, "READY=1");
+        assert_eq!(instance.status("/healthz").await, Some(200));
+        instance.signal(Signal::TERM);
+        assert_eq!(told().await, "STOPPING=1");
+        let (status, log) = instance.exit().await;
+        assert_eq!(status.code(), Some(0), "{log}");
+    }
+}
+
+/// Goal: an operator finds the lines of the log that belong to a request by the id in its answer: a warning, and with
+/// `debug` all of them.
+#[tokio::test]
+async fn the_log_has_the_ids_of_requests() {
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_LOG", "info,flash_sale=debug");
+    let lock = fresh_lock_name();
+    let mut instance =
+        Instance::start_by(command, "127.0.0.1:0", &shared_endpoint().await, &redis.url(), &lock)
+            .await;
+    instance.until_ready().await;
+    redis.kill().await.unwrap();
+    let mut buyer = Connection::open(instance.address).await;
+    buyer.send("GET /stock/reduce HTTP/1.1\r\nHost: test\r\nX-Request-Id: trace-17\r\n\r\n").await;
+    let answer = buyer.answer().await;
+    answer.assert_problem(503, "store-unavailable");
+    assert_eq!(answer.header("x-request-id"), Some("trace-17"));
+    instance.signal(Signal::TERM);
+    let (_, log) = instance.exit().await;
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("trace-17")).collect();
+    let has =
+        |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(has(&["WARN", "request_id=\"trace-17\"", "the store does not answer"]), "{log}");
+    assert!(has(&["request{id=\"trace-17\"", "answered", "status=503"]), "{log}");
 }
 
 /// Goal: an instance can start before its servers: it lives, is not ready and says why, and is ready once they run, Redis

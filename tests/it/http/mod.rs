@@ -6,6 +6,7 @@ mod events;
 mod instance;
 mod limits;
 mod metrics;
+mod openapi;
 mod outages;
 mod overload;
 mod page;
