@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LEAVES_SOON, SELLS_OUT, TTL};
+use crate::chaos::case::{Case, LEAVES_SOON, TTL};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
@@ -94,7 +94,8 @@ pub(super) fn cases() -> Vec<Case> {
         fault_points: &["after-send:kill"],
         proxied: Proxied::Clients,
         load_flags: HOLDS,
-        stock: SELLS_OUT,
+        // sold out again and again, as units come back
+        stock: 2_000,
         round: TTL + Duration::from_secs(3),
         goes_on_within: TAKEOVER,
         ..Case::new("holds-end", fault, &kill_together, "holders killed")
