@@ -14,6 +14,7 @@ use std::time::Duration;
 use axum::http::HeaderName;
 use clap::Args;
 
+use crate::http::MAX_HEADER_BYTES;
 use crate::inventory::Inventory;
 use crate::sale::SaleOptions;
 use crate::secret::{Secret, SecretSource};
@@ -38,8 +39,12 @@ pub struct Config {
     pub servers: Servers,
 
     /// How long the lock outlives an instance that died
-    #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "30s", value_parser = duration("2s", "10m"))]
+    #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "8s", value_parser = duration("2s", "10m"))]
     pub lock_ttl: Duration,
+
+    /// File that proves the process before dead, whose lease then ends at once; on a local disk, for this instance alone
+    #[arg(long, env = "FLASH_SALE_LEASE_FILE", value_name = "FILE")]
+    pub lease_file: Option<PathBuf>,
 
     /// Most orders in a batch
     #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
@@ -72,7 +77,7 @@ pub struct Config {
     )]
     pub admin_token: Option<Secret>,
 
-    /// File with the admin token for `PUT /stock`
+    /// File with the admin token for `PUT /stock`, read at each start of a sale
     #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 
@@ -96,6 +101,11 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("10ms", "1h"))]
     pub header_timeout: Duration,
 
+    /// Most orders of one client, such as 20/s or 100/m: of a user if a header names it, else of an address [default: no
+    /// limit]
+    #[arg(long, env = "FLASH_SALE_RATE_LIMIT", value_name = "N/s", value_parser = rate)]
+    pub rate_limit: Option<Rate>,
+
     /// Most open connections at --listen
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
     pub max_connections: usize,
@@ -114,16 +124,30 @@ pub struct FileError {
 }
 
 impl Config {
-    /// Reads the file with the admin token, and checks that the others can be read.
+    /// Reads the file with the admin token for the first time, and checks that the others can be read.
     ///
     /// # Errors
     /// [`FileError`] names the flag and the file.
     pub fn read_files(&mut self) -> Result<(), FileError> {
         self.servers.check_files()?;
-        if let Some(path) = self.admin_token_file.take() {
-            self.admin_token = Some(read_secret("--admin-token-file", &path)?);
+        if let Some(path) = &self.admin_token_file {
+            let flag = "--admin-token-file";
+            let token = read_secret(flag, path)?;
+            let token = admin_token(token.expose()).map_err(|what| {
+                let source = io::Error::new(io::ErrorKind::InvalidData, what);
+                FileError { flag, path: path.clone(), source }
+            })?;
+            // a pipe has its content once
+            let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
+            self.admin_token = (!is_file).then_some(token);
         }
         Ok(())
+    }
+
+    /// The admin token; a file is read at each use.
+    pub fn admin_token(&self) -> Option<SecretSource> {
+        let text = self.admin_token.clone().map(SecretSource::Text);
+        text.or_else(|| self.admin_token_file.clone().map(SecretSource::File))
     }
 
     /// The options of the sale, for an instance that listens on `port`.
@@ -162,10 +186,37 @@ pub fn switch(text: &str) -> Result<bool, &'static str> {
     }
 }
 
+/// The longest admin token, in bytes: it must leave room for the other headers of a request.
+const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
+
 /// An empty variable must not become an empty token.
-fn admin_token(text: &str) -> Result<Secret, &'static str> {
-    let is_empty = text.trim().is_empty();
-    (!is_empty).then(|| Secret::new(text.trim())).ok_or("an admin token has at least one character")
+fn admin_token(text: &str) -> Result<Secret, String> {
+    match text.trim() {
+        "" => Err("an admin token has at least one character".to_owned()),
+        token if token.len() <= MAX_ADMIN_TOKEN => Ok(Secret::new(token)),
+        token => Err(format!(
+            "an admin token has at most {MAX_ADMIN_TOKEN} bytes, or no request could carry it: this one has {}",
+            token.len()
+        )),
+    }
+}
+
+/// The most requests of one client in a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many.
+    pub count: u32,
+    /// In this time.
+    pub per: Duration,
+}
+
+fn rate(text: &str) -> Result<Rate, &'static str> {
+    let parsed = text.split_once('/').and_then(|(count, unit)| {
+        let per = Duration::from_secs(if unit == "m" { 60 } else { 1 });
+        let count = count.parse().ok().filter(|count| (1..=1_000_000).contains(count))?;
+        matches!(unit, "s" | "m").then_some(Rate { count, per })
+    });
+    parsed.ok_or("a rate is a whole number from 1 to 1000000 and a unit: 20/s or 100/m")
 }
 
 fn instance_name(text: &str) -> Result<String, &'static str> {

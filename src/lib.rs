@@ -24,6 +24,8 @@
 //! # Cargo features
 //!
 //! - `tls` (default): TLS to etcd and Redis.
+//! - `manual` (default): the commands `completions` and `man`.
+//! - `otel`: spans for a collector of OpenTelemetry.
 //!
 //! With `RUSTFLAGS="--cfg fenced_lock_chaos"` a fault suite can switch off the [safeguards](safeguard) of the HTTP server, of
 //! the inventory and of the lock, to show what they are for. **Never build a service for a real sale with it.**

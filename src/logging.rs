@@ -1,6 +1,6 @@
-//! The log, which goes to standard error.
+//! The log, which goes to standard error; and with the feature `otel` the spans, which go to a collector.
 
-use std::io::{IsTerminal as _, stderr};
+use std::io::{self, IsTerminal as _, Write, stderr};
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::Layer as _;
@@ -46,14 +46,63 @@ pub fn init(options: &LogOptions) -> Result<(), ParseError> {
     let set = |text: &String| !text.trim().is_empty();
     let text = options.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).filter(set);
     let targets = parse(text.as_deref().unwrap_or("info"))?;
-    let lines = layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+    let is_terminal = stderr().is_terminal();
+    let lines = layer().with_ansi(is_terminal);
     let lines = match options.log_format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Text => lines.with_writer(move || OneLine { to: stderr(), is_terminal }).boxed(),
+        LogFormat::Json => lines.with_writer(stderr).json().boxed(),
     };
+    let layers = tracing_subscriber::registry().with(lines.with_filter(targets));
+    #[cfg(feature = "otel")]
+    let layers = layers.with(otel::layer());
     // fails only if a log was started before, which goes on
-    let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
+    let _ = layers.try_init();
     Ok(())
+}
+
+/// Sends the spans that are not sent yet.
+pub fn end() {
+    #[cfg(feature = "otel")]
+    otel::end();
+}
+
+/// Keeps each event on its line, whatever is in it: a key in etcd or a message of a server may have line ends or characters
+/// that change how the rest is shown.
+struct OneLine<W> {
+    to: W,
+    /// Then the line has the colours of the library, which escapes those that come from elsewhere.
+    is_terminal: bool,
+}
+
+impl<W: Write> Write for OneLine<W> {
+    /// The library writes an event at once.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let is_ours = |c| !is_invisible(c) || (c == '\x1b' && self.is_terminal);
+        let mut line = String::with_capacity(text.len() + 1);
+        for c in text.trim_end_matches('\n').chars() {
+            if is_ours(c) {
+                line.push(c);
+            } else {
+                line.extend(c.escape_default());
+            }
+        }
+        line.push('\n');
+        self.to.write_all(line.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Whether a character shows nothing, or changes how others are shown: control and format characters, and separators of
+/// lines and paragraphs.
+pub(crate) fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Parses levels by target. `Targets` would take the empty text behind a comma for the level `error`.
@@ -67,6 +116,57 @@ fn filter(text: &str) -> Result<String, &'static str> {
         "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, \
          such as info,flash_sale=debug"
     })
+}
+
+/// Spans for a collector of OpenTelemetry, by gRPC.
+#[cfg(feature = "otel")]
+pub(crate) mod otel {
+    use std::sync::OnceLock;
+
+    use axum::http::HeaderMap;
+    use opentelemetry::propagation::TextMapPropagator as _;
+    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry_http::HeaderExtractor;
+    use opentelemetry_otlp::SpanExporter;
+    use opentelemetry_sdk::Resource;
+    use opentelemetry_sdk::propagation::TraceContextPropagator;
+    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use tracing::{Level, Span, Subscriber};
+    use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::registry::LookupSpan;
+
+    static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
+
+    /// The standard variables choose the collector, the name of the service and the share of the traces that is sent.
+    /// Without a collector there are no spans.
+    pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
+        let names = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+        names.iter().find_map(std::env::var_os)?;
+        let exporter = SpanExporter::builder().with_tonic().build();
+        let exporter = exporter.inspect_err(|error| eprintln!("OpenTelemetry: {error}")).ok()?;
+        let mut resource = Resource::builder();
+        if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
+            resource = resource.with_service_name(env!("CARGO_PKG_NAME"));
+        }
+        let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
+        let provider = PROVIDER.get_or_init(|| provider.with_resource(resource.build()).build());
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("flash-sale"));
+        Some(layer.with_filter(Targets::new().with_target("flash_sale", Level::DEBUG)))
+    }
+
+    pub(super) fn end() {
+        if let Some(Err(error)) = PROVIDER.get().map(SdkTracerProvider::shutdown) {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+
+    /// The span becomes a part of the trace that the header `traceparent` names.
+    pub(crate) fn continue_trace(span: &Span, headers: &HeaderMap) {
+        // fails for a span that is not recorded
+        let _ = span.set_parent(TraceContextPropagator::new().extract(&HeaderExtractor(headers)));
+    }
 }
 
 #[cfg(test)]
@@ -85,5 +185,23 @@ mod tests {
             assert!(!targets.would_enable("redis", &Level::DEBUG), "{text}");
         }
         assert!(filter("flash_sale=loud").is_err());
+    }
+
+    /// Goal: what comes from outside makes no second line, also with the library's own colours.
+    #[test]
+    fn an_event_is_one_line() {
+        for (is_terminal, event, line) in [
+            (false, "WARN key \"a\"\n", "WARN key \"a\"\n"),
+            (
+                false,
+                "a\nINFO forged\r\u{202e}\u{2028}\x1b[0m\u{9b}é\n",
+                "a\\nINFO forged\\r\\u{202e}\\u{2028}\\u{1b}[0m\\u{9b}é\n",
+            ),
+            (true, "\x1b[33mWARN\x1b[0m a\nb\n", "\x1b[33mWARN\x1b[0m a\\nb\n"),
+        ] {
+            let mut to = Vec::new();
+            OneLine { to: &mut to, is_terminal }.write_all(event.as_bytes()).expect("memory");
+            assert_eq!(String::from_utf8_lossy(&to), line);
+        }
     }
 }

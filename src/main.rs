@@ -1,8 +1,12 @@
 //! The program `flash-sale`: parses the flags and calls the library.
 
 use std::error::Error;
+#[cfg(feature = "manual")]
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+#[cfg(feature = "manual")]
+use clap::CommandFactory as _;
 use clap::{Parser, Subcommand};
 use flash_sale::config::Config;
 use flash_sale::error_chain::ErrorChain;
@@ -30,6 +34,16 @@ enum Command {
     Recover(Box<RecoverOptions>),
     /// Check an instance: exit status 0 if it is healthy, 1 with a reason if not
     Health(HealthOptions),
+    /// Print the completions for a shell
+    #[cfg(feature = "manual")]
+    Completions {
+        shell: clap_complete::Shell,
+    },
+    /// Print the page for man of the program, or of one of its commands
+    #[cfg(feature = "manual")]
+    Man {
+        command: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -39,7 +53,11 @@ fn main() -> ExitCode {
         config.workers.map(|workers| runtime.worker_threads(workers));
     }
     match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(arguments)).unwrap_or_else(|error| fail(&*error)),
+        Ok(runtime) => {
+            let ended = runtime.block_on(run(arguments));
+            logging::end();
+            ended.unwrap_or_else(|error| fail(&*error))
+        }
         Err(error) => fail(&error),
     }
 }
@@ -50,6 +68,23 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError
         Command::Serve(config) => serve::serve(*config).await?,
         Command::Recover(options) => return recover::run(*options).await,
         Command::Health(options) => health::check(&options).await?,
+        #[cfg(feature = "manual")]
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "flash-sale", &mut script);
+            // clap_complete 4.6 writes the name of a program with a `-` in two ways (clap issue 6421)
+            let script = String::from_utf8(script)?.replace("flash__subcmd__sale", "flash__sale");
+            io::stdout().write_all(script.as_bytes())?;
+        }
+        #[cfg(feature = "manual")]
+        Command::Man { command: name } => {
+            let mut program = Arguments::command();
+            // the commands get their full names
+            program.build();
+            let command = name.map_or(Some(&program), |name| program.find_subcommand(name));
+            let command = command.ok_or("there is no such command: see flash-sale --help")?;
+            clap_mangen::Man::new(command.clone()).render(&mut io::stdout())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,14 @@
 //! The `serve` command: connect, run, stop.
 
 mod connect;
+mod lease_file;
 mod signals;
 
+use std::ffi::OsStr;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{self, UnixDatagram};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,10 +68,13 @@ pub async fn serve_with(
 
     let (sale, extension) = sale(&config, address.port()).await?;
     let is_service = extension.is_none();
-    let state = AppState::new(sale.clone(), config.admin_token, config.max_watchers, extension);
-    let state = Arc::new(state.with_user_header(config.user_header));
+    let state = AppState::new(sale.clone(), config.admin_token(), config.max_watchers, extension)
+        .with_user_header(config.user_header)
+        .with_rate_limit(config.rate_limit);
+    let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
+    tell_systemd("READY=1");
 
     let stop = CancellationToken::new();
     let mut doors = Vec::new();
@@ -94,6 +102,7 @@ pub async fn serve_with(
     };
     let drain_delay = humantime::format_duration(config.drain_delay);
     tracing::info!(%drain_delay, "{signal}: stopping after the requests in flight");
+    tell_systemd("STOPPING=1");
     state.set_draining();
 
     let finish = async {
@@ -126,6 +135,24 @@ pub async fn serve_with(
             Err("a second Ctrl-C ended the instance before it had stopped".into())
         }
     }
+}
+
+/// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
+fn tell_systemd(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let send = |to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to);
+    if let Err(error) = notify_address(&socket).and_then(send) {
+        tracing::warn!(%error, "systemd could not be told {state}");
+    }
+}
+
+fn notify_address(socket: &OsStr) -> io::Result<net::SocketAddr> {
+    #[cfg(target_os = "linux")]
+    if let [b'@', name @ ..] = socket.as_bytes() {
+        use std::os::linux::net::SocketAddrExt as _;
+        return net::SocketAddr::from_abstract_name(name);
+    }
+    net::SocketAddr::from_pathname(socket)
 }
 
 /// Listens on the address of this flag, and returns the address with the port that it got.

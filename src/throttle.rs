@@ -1,9 +1,19 @@
-//! Limits the rate of equal lines in the log.
+//! Limits the rate of equal lines in the log, and of costly reads.
 
 use std::time::Duration;
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How long a read waits for its turn.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a server rests after a read, as a multiple of the read, and within these bounds.
+const REST: u32 = 3;
+const SHORTEST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(100);
 
 /// Passes one event in each interval and counts the others.
 #[derive(Debug)]
@@ -31,6 +41,39 @@ impl Throttle {
     }
 }
 
+/// Runs one read at a time, with rests between them: however many clients ask, the servers and this process have most
+/// of their time for orders.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace(Arc<tokio::sync::Mutex<Instant>>);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(Arc::new(tokio::sync::Mutex::new(Instant::now())))
+    }
+}
+
+impl Pace {
+    /// The answer of `read`, or `None` if it did not get its turn in time. Once begun, it runs to its end, also if the
+    /// caller gives up: the next one must not begin before.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.0).lock_owned();
+        let mut next_at = timeout(LONGEST_WAIT, turn).await.ok()?;
+        let read = tokio::spawn(async move {
+            sleep_until(*next_at).await;
+            let began_at = Instant::now();
+            let answer = read.await;
+            let rest = (began_at.elapsed() * REST).clamp(SHORTEST_REST, LONGEST_REST);
+            *next_at = Instant::now() + rest;
+            answer
+        });
+        // only a read that panicked has no answer
+        read.await.ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +87,23 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(throttle.pass(), Some(2));
         assert_eq!(throttle.pass(), None);
+    }
+
+    /// Goal: reads that come at once run one by one with rests, also if their callers give up, and those that would wait
+    /// too long are refused.
+    #[tokio::test(start_paused = true)]
+    async fn reads_have_rests_between_them() {
+        let (pace, began_at) = (Pace::default(), Instant::now());
+        let read = || async { tokio::time::sleep(Duration::from_millis(10)).await };
+        tokio::select! {
+            biased;
+            _ = pace.run(read()) => panic!("it takes longer"),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+        let all = futures_util::future::join_all((0..100).map(|_| pace.run(read()))).await;
+        let done = all.iter().filter(|answer| answer.is_some()).count();
+        // one each 40 ms: 1.001 s after the first
+        assert_eq!(done, 25);
+        assert_eq!(began_at.elapsed(), Duration::from_millis(25 * 40 + 10));
     }
 }

@@ -1,6 +1,7 @@
 use testkit::flags;
 
 use super::*;
+use crate::error_chain::ErrorChain;
 
 fn parse(flags: &[&str]) -> Result<Config, String> {
     flags::parse(flags).map_err(|error| error.to_string())
@@ -13,9 +14,14 @@ fn the_defaults() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.servers.etcd, ["http://127.0.0.1:2379"]);
     assert_eq!(config.servers.redis.expose(), "redis://127.0.0.1:6379");
-    assert_eq!(config.lock_ttl, Duration::from_secs(30));
+    assert_eq!(config.lock_ttl, Duration::from_secs(8));
+    assert!(
+        config.wait_timeout > config.lock_ttl + Duration::from_millis(1500),
+        "they fit each other"
+    );
     assert_eq!(config.sale_options(8090).instance, "8090");
     assert_eq!(config.admin_token, None);
+    assert_eq!(parse(&["--rate-limit", "100/m"]).expect("valid").rate_limit, rate("100/m").ok());
     // Go's `NewMutex` accepts such names
     let given = parse(&["--etcd", "http://a:2379,http://b:2379", "--lock-name", "/lock/"]);
     let servers = given.expect("two addresses").servers;
@@ -57,6 +63,9 @@ fn wrong_values_get_a_message() {
         ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
         ("--admin-token", "", "at least one character"),
+        ("--admin-token", &"x".repeat(16 * 1024), "at most 15360 bytes"),
+        ("--rate-limit", "20", "20/s or 100/m"),
+        ("--rate-limit", "0/s", "20/s or 100/m"),
     ] {
         let error = parse(&[flag, value]).expect_err(value);
         assert!(error.contains(message), "{flag} {value}: {error}");
@@ -83,8 +92,16 @@ fn secrets_can_come_from_files() {
     let flag = format!("--admin-token-file={}", file.display());
     let mut config = parse(&[&flag]).expect("valid");
     config.read_files().expect("it can be read");
-    assert_eq!(config.admin_token.as_ref().map(Secret::expose), Some("s3cret"));
+    let read = config.admin_token().expect("there is one").read().expect("a file");
+    assert_eq!(read.expose(), "s3cret");
 
+    std::fs::write(&file, "x".repeat(16 * 1024)).expect("it can be written");
+    let error = parse(&[&flag]).expect("valid").read_files().expect_err("too long");
+    let shown = ErrorChain(&error).to_string();
+    assert!(
+        shown.contains("--admin-token-file") && shown.contains("at most 15360 bytes"),
+        "{shown}"
+    );
     std::fs::write(&file, "\n").expect("it can be written");
     let error = parse(&[&flag]).expect("valid").read_files().expect_err("empty");
     assert!(error.to_string().contains("--admin-token-file"), "{error}");

@@ -115,8 +115,23 @@ pub(super) struct ClientIo<S> {
     written: usize,
 }
 
+/// The sockets of clients in this process.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of open connections of clients.
+pub(super) fn open_connections() -> usize {
+    OPEN.load(Ordering::Relaxed)
+}
+
+impl<S> Drop for ClientIo<S> {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl<S: Socket> ClientIo<S> {
     pub(super) fn new(socket: S, write_timeout: Duration, client: Arc<Client>) -> Self {
+        OPEN.fetch_add(1, Ordering::Relaxed);
         Self {
             socket,
             write_timeout,

@@ -13,27 +13,23 @@ use super::state::AppState;
 use super::{params, reply};
 use crate::safeguard::SEE_THROUGH;
 
-/// The most reads of queues at once: each is a request to etcd, which the lock needs as well.
-pub(super) const MAX_READS: usize = 16;
-
-/// The queue for an item's lock.
+/// The queue for an item's lock: from its watch, else by a request to etcd, one at a time.
 pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));
     if !SEE_THROUGH.is_on() {
         return Ok(view(name.as_deref(), sale.queue(&item).await?));
     }
-    let place = Arc::clone(&app.queue_reads).try_acquire_owned().map_err(|_| {
-        let detail = format!("{MAX_READS} reads of queues are in progress, which is the limit");
-        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
-    })?;
+    if let Some(queue) = sale.watched_queue(&item) {
+        return Ok(view(name.as_deref(), queue));
+    }
     // runs to its end also if the client disconnects: cancelled requests wear out the connection
-    let read = tokio::spawn(async move {
-        let _place = place;
-        sale.queue(&item).await
-    });
-    let queue = read.await.map_err(|_| Problem::panicked())?;
-    Ok(view(name.as_deref(), queue?))
+    let queue = app.queue_reads.run(async move { sale.queue(&item).await }).await;
+    let too_many = || {
+        let detail = "too many clients read queues at this instance: retry later";
+        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
+    };
+    Ok(view(name.as_deref(), queue.ok_or_else(too_many)??))
 }
 
 fn view(name: Option<&str>, queue: Vec<QueueEntry>) -> Response {

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 
+use super::client_io::open_connections;
 use super::reply;
 use super::state::AppState;
 use crate::sale::GuardStatus;
@@ -21,8 +22,29 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
-    page.labelled("orders_total", "counter", "Orders by outcome.", "outcome", metrics.orders());
+    let outcome = |(name, value)| (format!("outcome=\"{name}\""), value);
+    let orders = metrics.orders().map(outcome);
+    page.labelled("orders_total", "counter", "Orders by outcome.", orders);
+    page.head("order_seconds", "histogram", "From the arrival of an order to its end, by outcome.");
+    for (outcome, times) in metrics.order_times().filter(|(_, times)| times.count() > 0) {
+        page.series("order_seconds", &format!("outcome=\"{outcome}\""), times);
+    }
     page.one("orders_waiting", "gauge", "Orders that wait for the lock.", sale.waiting());
+    let help = "How long the oldest order in the queues has waited.";
+    page.one("oldest_order_seconds", "gauge", help, sale.oldest().as_secs_f64());
+    let (levels, label) = (sale.inventory().levels(), |item| format!("item=\"{item}\""));
+    let stock = levels.iter().map(|(item, (stock, _))| (label(item), stock));
+    page.labelled("stock", "gauge", "Units left by item, as last read.", stock);
+    let lucky = levels.iter().map(|(item, (_, lucky))| (label(item), lucky));
+    page.labelled("lucky", "gauge", "Units sold by item, as last read.", lucky);
+    let help = "Answers by route and status; route none: no such path.";
+    let answers =
+        app.answers.0.lock().clone().into_iter().map(|((route, status), count)| {
+            (format!("route=\"{route}\",status=\"{status}\""), count)
+        });
+    page.labelled("http_answers_total", "counter", help, answers);
+    let help = "Open connections of clients.";
+    page.one("open_connections", "gauge", help, open_connections());
     for (name, help, value) in [
         ("batches_total", "Batches that the store executed.", metrics.batches.get()),
         ("batch_orders_total", "Orders in those batches.", metrics.batch_orders.get()),
@@ -40,10 +62,12 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     page.histogram("tenure_seconds", "Time the lock was held.", &metrics.tenure_time);
     page.histogram("batch_seconds", "Duration of a batch.", &metrics.batch_time);
     let without = sale.guard_status().without;
-    let is_on = |name: &'static str| (name, u64::from(without.iter().all(|off| off != name)));
+    let is_on = |name: &'static str| {
+        (format!("defence=\"{name}\""), u64::from(without.iter().all(|off| off != name)))
+    };
     let help = "1, or 0 in a service for tests that runs without this safeguard.";
     let safeguards = GuardStatus::SAFEGUARDS.into_iter().map(is_on);
-    page.labelled("defence", "gauge", help, "defence", safeguards);
+    page.labelled("defence", "gauge", help, safeguards);
     let mut response = reply::text(StatusCode::OK, page.0);
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response
@@ -69,24 +93,30 @@ impl Page {
         name: &str,
         kind: &str,
         help: &str,
-        label: &str,
-        values: impl Iterator<Item = (&'static str, u64)>,
+        values: impl Iterator<Item = (String, impl Display)>,
     ) {
         self.head(name, kind, help);
-        for (value_of_label, value) in values {
-            let _ = writeln!(self.0, "flash_sale_{name}{{{label}=\"{value_of_label}\"}} {value}");
+        for (labels, value) in values {
+            let _ = writeln!(self.0, "flash_sale_{name}{{{labels}}} {value}");
         }
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
-        let cumulative = histogram.cumulative();
-        for (bound, count) in Histogram::BOUNDS.iter().zip(cumulative) {
-            let _ = writeln!(self.0, "flash_sale_{name}_bucket{{le=\"{bound}\"}} {count}");
+        self.series(name, "", histogram);
+    }
+
+    /// One series of a histogram.
+    fn series(&mut self, name: &str, labels: &str, histogram: &Histogram) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let bounds = Histogram::BOUNDS.map(|bound| bound.to_string());
+        let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
+        for (bound, count) in bounds.zip(histogram.cumulative()) {
+            let labels = format!("{labels}{comma}le=\"{bound}\"");
+            let _ = writeln!(self.0, "flash_sale_{name}_bucket{{{labels}}} {count}");
         }
-        let count = cumulative[Histogram::BOUNDS.len()];
-        let _ = writeln!(self.0, "flash_sale_{name}_bucket{{le=\"+Inf\"}} {count}");
-        let _ = writeln!(self.0, "flash_sale_{name}_sum {}", histogram.sum().as_secs_f64());
-        let _ = writeln!(self.0, "flash_sale_{name}_count {count}");
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let _ = writeln!(self.0, "flash_sale_{name}_sum{labels} {}", histogram.sum().as_secs_f64());
+        let _ = writeln!(self.0, "flash_sale_{name}_count{labels} {}", histogram.count());
     }
 }

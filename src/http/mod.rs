@@ -12,6 +12,7 @@
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
+//! | `GET /openapi.json` | these calls, in `OpenAPI` 3.1 |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
 //! [`router`] is the interface without a socket, [`buyers_router`] the part for buyers; [`server`] serves them on sockets.
@@ -27,23 +28,21 @@ mod page;
 mod params;
 mod probes;
 pub mod problem;
+pub mod rate_limit;
 mod reduce;
 pub mod reply;
 mod request_head;
+mod requests;
 mod sales;
 pub mod server;
 mod state;
 mod stock;
 
-use std::any::Any;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::response::{IntoResponse, Response};
+use axum::middleware::from_fn;
 use axum::routing::{any, delete, get, post, put};
-use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::trace::{DefaultOnFailure, TraceLayer};
-use tracing::Level;
 
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
 pub use events::stale_batch;
@@ -51,11 +50,12 @@ pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use state::{AppState, Extension};
 
 use problem::{Problem, ProblemType};
+use requests::{Answers, observe};
 
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
-    let extension = state.extension.clone();
-    let routes = for_buyers()
+    let (extension, answers) = (state.extension.clone(), Arc::clone(&state.answers));
+    let routes = for_buyers(&state)
         .route("/stock", put(stock::start))
         .route("/orders", get(orders::list))
         .route("/sales", get(sales::list))
@@ -63,45 +63,48 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
         .route("/", get(page::index))
+        .route("/openapi.json", get(page::openapi))
         .route("/static/{*name}", get(page::file))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
         .with_state(state);
-    with_defaults(match extension {
+    let routes = match extension {
         Some(extension) => routes.merge(extension.routes()),
         None => routes,
-    })
+    };
+    counted(routes, answers)
 }
 
 /// The routes that buyers need, where operators have a port of their own.
 pub fn buyers_router(state: Arc<AppState>) -> Router {
-    with_defaults(for_buyers().with_state(state))
+    let answers = Arc::clone(&state.answers);
+    counted(for_buyers(&state).with_state(state), answers)
 }
 
-fn for_buyers() -> Router<Arc<AppState>> {
-    Router::new()
+fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
+    let orders = Router::new()
         .route("/stock/reduce", any(reduce::reduce))
+        .route("/orders/{id}/confirm", post(reduce::confirm))
+        .route("/orders/{id}/cancel", post(reduce::cancel));
+    rate_limit::limited(orders, state)
         .route("/stock", get(stock::read))
         .route("/orders/{id}", get(orders::one))
-        .route("/orders/{id}/confirm", post(reduce::confirm))
-        .route("/orders/{id}/cancel", post(reduce::cancel))
         .route("/healthz", get(probes::healthz))
 }
 
-/// Adds what every route needs: problems for unknown paths and methods, an answer after a
-/// panic, and tracing. [`server::serve`] checks the head of each request before.
+/// Adds what every route needs: problems for unknown paths and methods, for a head that [`server::serve`] refuses and
+/// after a panic, an id and a span for each request.
 pub fn with_defaults(routes: Router) -> Router {
-    let routes = routes
+    counted(routes, Arc::default())
+}
+
+/// The same, and counts the answers.
+fn counted(routes: Router, answers: Arc<Answers>) -> Router {
+    routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(async || no_such_method())
-        .layer(CatchPanicLayer::custom(after_panic));
-    // the filter of the log is set before the router is built, and does not change
-    if tracing::enabled!(target: "tower_http::trace", Level::DEBUG) {
-        let trace = TraceLayer::new_for_http();
-        return routes.layer(trace.on_failure(DefaultOnFailure::new().level(Level::DEBUG)));
-    }
-    routes
+        .layer(from_fn(move |request, next| observe(Arc::clone(&answers), request, next)))
 }
 
 async fn no_such_path() -> Problem {
@@ -116,13 +119,4 @@ fn no_such_method() -> Problem {
         ProblemType::METHOD_NOT_ALLOWED,
         "the path does not have this method: the header Allow lists those it has",
     )
-}
-
-/// The client learns only that there was a fault; the log has the message of the panic.
-#[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
-fn after_panic(payload: Box<dyn Any + Send>) -> Response {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
-    tracing::error!("a handler panicked: {}", message.unwrap_or("(no message)"));
-    Problem::panicked().into_response()
 }

@@ -20,7 +20,6 @@ use super::{params, reply};
 use crate::inventory::{
     Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, OrderId, SaleId,
 };
-use crate::sale::SaleError;
 
 /// The default length of a page.
 const DEFAULT_LIMIT: u32 = 100;
@@ -71,8 +70,7 @@ impl Reading {
         let Self { app, item, from, limit } = self;
         let until = Instant::now() + wait;
         loop {
-            let page = app.ledgers.ledger(item, from.clone(), *limit).await;
-            let page = page.map_err(|error| SaleError::of_read(error, item))?;
+            let page = app.sale.ledger(item, from.clone(), *limit).await?;
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
             if !page.entries.is_empty() || is_over {
                 from.of = page.sale.parse().ok();

@@ -22,7 +22,7 @@ macro_rules! files {
 }
 
 const FILES: &[(&str, &[u8])] = files! {
-    "index.html" "icon.svg"
+    "index.html" "icon.svg" "openapi.json"
     "style/base.css" "style/panels.css" "style/tokens.css" "style/try.css"
     "page/api.js" "page/canvas.js" "page/connection.js" "page/dom.js" "page/format.js" "page/guards.js"
     "page/instances.js" "page/main.js" "page/plot.js" "page/renderer.js" "page/roster.js" "page/state.js"
@@ -34,6 +34,11 @@ const FILES: &[(&str, &[u8])] = files! {
 /// The page.
 pub(super) async fn index(headers: HeaderMap) -> Result<Response, Problem> {
     answer("index.html", &headers)
+}
+
+/// The description of this interface for programs.
+pub(super) async fn openapi(headers: HeaderMap) -> Result<Response, Problem> {
+    answer("openapi.json", &headers)
 }
 
 /// A file that the page loads.
@@ -79,6 +84,7 @@ fn media_type(name: &str) -> &'static str {
         "html" => "text/html; charset=utf-8",
         "css" => "text/css; charset=utf-8",
         "js" => "text/javascript; charset=utf-8",
+        "json" => "application/json",
         "svg" => "image/svg+xml",
         _ => "application/octet-stream",
     }

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::reply;
+use super::{reply, requests};
 use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Item, OrderId, Refusal};
 use crate::sale::SaleError;
@@ -33,10 +33,13 @@ pub struct ProblemType {
     /// The status of the answer.
     #[serde(serialize_with = "as_number")]
     pub status: StatusCode,
-    /// After how many seconds a retry can help, where it can.
+    /// After how many seconds, at the least, a retry can help, where it can.
     #[serde(skip)]
     pub retry_after_seconds: Option<u32>,
 }
+
+/// The most seconds that are added at random, so that refused clients do not come back all at once.
+const RETRY_JITTER_SECONDS: u32 = 2;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
@@ -69,7 +72,7 @@ problem_types! {
     BAD_QUANTITY "bad-quantity" BAD_REQUEST None, "A quantity is a whole number from 1 to 1000000";
     BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An order id (Idempotency-Key) is 1 to 128 visible ASCII characters";
     BAD_SALE_ID "bad-sale-id" BAD_REQUEST None, "A sale's id is 1 to 64 letters, digits, dots, - and _";
-    BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control characters";
+    BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control or format characters";
     USER_REQUIRED "user-required" BAD_REQUEST None, "The order needs a user";
     BAD_PARAMETER "bad-parameter" BAD_REQUEST None, "A query parameter is unknown, repeated or invalid";
     BAD_BODY "bad-body" BAD_REQUEST None, "The body is not what this call takes";
@@ -100,6 +103,7 @@ problem_types! {
     SALE_CONFLICT "sale-conflict" UNPROCESSABLE_ENTITY None, "The sale runs already, with other terms";
     SALE_RUNNING "sale-running" PRECONDITION_REQUIRED None, "A sale with orders runs; name it with If-Match";
     QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
+    RATE_LIMITED "rate-limited" TOO_MANY_REQUESTS Some(1), "The client sends more requests than --rate-limit allows";
     HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "There are at most 100 headers, with at most 16 KiB together";
     INTERNAL "internal" INTERNAL_SERVER_ERROR None, "A fault of the service; its log has the cause";
     DAMAGED "damaged" INTERNAL_SERVER_ERROR None, "The stored data of the item is not what the service wrote";
@@ -112,7 +116,7 @@ problem_types! {
     STALE_TOKEN "stale-token" SERVICE_UNAVAILABLE Some(1), "The instance lost the lock to a later holder";
     FOREIGN_FENCE "foreign-fence" SERVICE_UNAVAILABLE None, "Another etcd cluster guarded the stock; an operator must act";
     NOT_READY "not-ready" SERVICE_UNAVAILABLE Some(1), "The readiness check took too long, or a key without a lease holds the lock";
-    TOO_MANY_WATCHERS "too-many-watchers" SERVICE_UNAVAILABLE Some(1), "Too many clients watch this instance or read queues";
+    TOO_MANY_WATCHERS "too-many-watchers" SERVICE_UNAVAILABLE Some(1), "Too many clients watch this instance, or read queues or ledgers";
     TOO_MANY_CONNECTIONS "too-many-connections" SERVICE_UNAVAILABLE Some(1), "Too many connections to this instance are open; use another one";
     STOPPING "stopping" SERVICE_UNAVAILABLE Some(1), "The instance is stopping; use another one";
     OUTCOME_UNKNOWN "outcome-unknown" GATEWAY_TIMEOUT Some(1), "The order may have been accepted; retry with the same order id";
@@ -160,14 +164,12 @@ impl Problem {
     /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about
     /// the inside of the service.
     pub fn new(kind: &'static ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            kind,
-            detail: detail.into(),
-            order: None,
-            item: None,
-            more: BTreeMap::new(),
-            retry_after_seconds: kind.retry_after_seconds,
-        }
+        let retry_after_seconds = kind.retry_after_seconds.map(|least| {
+            let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]);
+            least + random % (RETRY_JITTER_SECONDS + 1)
+        });
+        let (order, item, more) = (None, None, BTreeMap::new());
+        Self { kind, detail: detail.into(), order, item, more, retry_after_seconds }
     }
 
     /// The same with another member.
@@ -194,8 +196,16 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Sent<'a> {
+            #[serde(flatten)]
+            problem: &'a Problem,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            request_id: Option<String>,
+        }
         let kind = self.kind;
-        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &self);
+        let sent = Sent { problem: &self, request_id: requests::current_id() };
+        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &sent);
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
@@ -240,6 +250,7 @@ impl From<SaleError> for Problem {
                 error if error.is_wrong_server() => (P::STORE_MISCONFIGURED, Some(&FAULT), None),
                 _ => (P::STORE_UNAVAILABLE, Some(&STORE), None),
             },
+            E::TooManyReads => (P::TOO_MANY_WATCHERS, Some(&OVERLOAD), None),
             E::Stopping => (P::STOPPING, None, None),
         };
         if let Some(log) = log {
@@ -281,22 +292,32 @@ impl Log {
 
     fn write(&self, error: &SaleError) {
         let Some(suppressed) = self.throttle.pass() else { return };
-        let error = ErrorChain(error);
+        let (error, request_id) = (ErrorChain(error), requests::current_id());
         if self.is_fault {
-            tracing::error!(suppressed, "{error}");
+            tracing::error!(suppressed, request_id, "{error}");
         } else {
-            tracing::warn!(suppressed, "{error}");
+            tracing::warn!(suppressed, request_id, "{error}");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use fenced_lock::{ClusterId, Token};
 
     use super::*;
     use crate::sale::BoxError;
     use crate::sale::metrics::OUTCOMES;
+
+    #[test]
+    fn refused_clients_come_back_at_different_times() {
+        let problems = (0..100).map(|_| Problem::new(ProblemType::QUEUE_FULL, ""));
+        let seconds: BTreeSet<_> =
+            problems.filter_map(|refused| refused.retry_after_seconds).collect();
+        assert_eq!(seconds, BTreeSet::from([1, 2, 3]));
+    }
 
     /// Goal: every error of the sale has a type and a metric, and the client reads no word of its source.
     #[test]
@@ -320,6 +341,7 @@ mod tests {
             ("outcome-unknown", E::OutcomeUnknown { order, source: cause() }),
             ("start-unknown", E::StartUnknown { item: item(), source: cause() }),
             ("stopping", E::Stopping),
+            ("too-many-watchers", E::TooManyReads),
             ("store-unavailable", store(I::too_late())),
             ("store-unavailable", store(refused("OOM"))),
             ("store-misconfigured", store(refused("NOPERM"))),

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -83,7 +84,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `router` until `stop` completes. Then whoever is connected, or has begun to connect, gets an answer to one more
+/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. Then whoever is connected, or has begun to connect, gets an answer to one more
 /// request; a client that does not send it, or does not read its answers, is cut off after a second. Returns the
 /// number of connections that were cut off because their requests took longer than the grace period.
 ///
@@ -165,10 +166,15 @@ impl Server {
         }
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
+        // fails if the client has gone already
+        let Ok(peer) = stream.peer_addr() else { return };
         let client = Arc::new(Client::new(self.stopping.subscribe()));
         let io = TokioIo::new(ClientIo::new(stream, time, Arc::clone(&client)));
         let (router, requester) = (self.router.clone(), Arc::clone(&client));
-        let service = service_fn(move |request| answer(&router, request, &requester, is_beyond));
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            answer(&router, request, &requester, is_beyond)
+        });
         let connection = self.http.header_read_timeout(time).serve_connection(io, service);
         self.connections.spawn(async move {
             tokio::select! {
@@ -184,7 +190,8 @@ impl Server {
     }
 }
 
-/// Answers one request. One that violates HTTP or is too large gets a problem, and no handler sees it.
+/// Answers one request. For one that violates HTTP, is too large or has no room, the router gets the problem to answer
+/// with, and no handler sees it.
 fn answer(
     router: &TowerToHyperService<Router>,
     mut request: Request<Incoming>,
@@ -199,14 +206,13 @@ fn answer(
     }
     // at once, not when the future is first polled: by then hyper has looked for the next request
     request_head::detach_from_read_buffer(&mut request);
+    if let Err(problem) = checked {
+        request.extensions_mut().insert(problem);
+    }
     let client = Arc::clone(client);
-    let request = request.map(|body| client.sends(body));
-    let answer = checked.map(|()| router.call(request));
+    let answer = router.call(request.map(|body| client.sends(body)));
     async move {
-        let mut answer = match answer {
-            Ok(answer) => answer.await?,
-            Err(problem) => problem.into_response(),
-        };
+        let mut answer = answer.await?;
         if client.is_answered() || is_last {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -6,30 +6,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::Router;
 use axum::http::HeaderName;
 use axum::http::request::Parts;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::events::Events;
-use super::lock::MAX_READS;
 use super::probes::Readiness;
 use super::problem::Problem;
-use crate::inventory::Inventory;
+use super::rate_limit::RateLimit;
+use super::requests::Answers;
+use crate::config::Rate;
 use crate::sale::Sale;
-use crate::secret::Secret;
+use crate::secret::SecretSource;
+use crate::throttle::Pace;
 
 /// The state that the handlers of one instance share.
 pub struct AppState {
     pub(super) sale: Sale,
-    pub(super) admin_token: Option<Secret>,
+    pub(super) admin_token: Option<SecretSource>,
+    pub(super) rate_limit: Option<RateLimit>,
     pub(super) events: Events,
+    pub(super) answers: Arc<Answers>,
     pub(super) extension: Option<Arc<dyn Extension>>,
-    /// Permits for reads of queues.
-    pub(super) queue_reads: Arc<Semaphore>,
+    /// For reads of queues in etcd, which the lock needs as well.
+    pub(super) queue_reads: Pace,
     pub(super) readiness: Readiness,
     /// Whether the instance will stop soon.
     pub(super) is_draining: AtomicBool,
-    /// The stock over a connection of its own: no order waits behind pages of a ledger.
-    pub(super) ledgers: Inventory,
     /// The header in which the gateway names the buyer.
     pub(super) user_header: Option<HeaderName>,
     /// Cancelled when the instance stops.
@@ -41,22 +42,29 @@ impl AppState {
     /// start a sale.
     pub fn new(
         sale: Sale,
-        admin_token: Option<Secret>,
+        admin_token: Option<SecretSource>,
         watchers: usize,
         extension: Option<Arc<dyn Extension>>,
     ) -> Self {
         Self {
             events: Events::new(sale.inventory(), watchers),
+            answers: Arc::default(),
             admin_token,
+            rate_limit: None,
             extension,
-            queue_reads: Arc::new(Semaphore::new(MAX_READS)),
+            queue_reads: Pace::default(),
             readiness: Readiness::default(),
-            ledgers: sale.inventory().over_another_connection(),
             user_header: None,
             sale,
             is_draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
         }
+    }
+
+    /// The same, with a limit on the orders of one client, if any.
+    #[must_use]
+    pub fn with_rate_limit(self, rate: Option<Rate>) -> Self {
+        Self { rate_limit: rate.map(RateLimit::new), ..self }
     }
 
     /// The same, with the buyer named by a header that the gateway sets.

@@ -1,5 +1,6 @@
 //! `GET` and `PUT /stock`.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -109,14 +110,21 @@ fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
 /// request is refused, and comes from no page of another site.
 ///
 /// # Errors
-/// `token-required`, `not-allowed` or `cross-site`.
+/// `token-required`, `not-allowed` or `cross-site`; `internal` if the token cannot be read.
 pub(super) fn check_admin(app: &AppState, head: &Parts) -> Result<(), Problem> {
     if let Some(extension) = &app.extension {
         extension.check_start(head)?;
         return params::check_site(&head.headers);
     }
-    match &app.admin_token {
-        Some(token) if bearer(&head.headers).is_some_and(|sent| token.matches(sent)) => {
+    let sent = bearer(&head.headers);
+    let unreadable = |error: io::Error| {
+        tracing::error!(%error, "cannot read the admin token");
+        Problem::new(ProblemType::INTERNAL, "the admin token cannot be read: the log has the cause")
+    };
+    // only for who sends one
+    let token = app.admin_token.as_ref().map(|token| sent.map(|_| token.read()).transpose());
+    match token.transpose().map_err(unreadable)? {
+        Some(Some(token)) if sent.is_some_and(|sent| token.matches(sent)) => {
             params::check_site(&head.headers)
         }
         Some(_) => Err(Problem::new(

@@ -47,6 +47,16 @@ impl Inventory {
         };
 
         let mut warnings = Vec::new();
+        let version = info("redis_version").unwrap_or_default();
+        if version
+            .split('.')
+            .next()
+            .is_some_and(|major| major.parse().is_ok_and(|major: u32| major < 7))
+        {
+            warnings.push(format!(
+                "Redis {version} lacks what the scripts use. Use 7 or later, or Valkey."
+            ));
+        }
         match (info("aof_enabled").as_deref(), synced.as_deref()) {
             (Some("1"), Some("always")) => {}
             (Some("1"), Some(value)) => warnings.push(format!(

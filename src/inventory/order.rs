@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use super::Item;
 use super::stock::parse_token;
 use super::terms::Timestamp;
+use crate::logging::is_invisible;
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -19,7 +20,7 @@ pub struct OrderId(Box<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Quantity(u32);
 
-/// The buyer: at most 128 bytes without control characters, or empty.
+/// The buyer: at most 128 bytes without control or format characters, or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct User(Box<str>);
 
@@ -72,10 +73,16 @@ impl User {
     /// # Errors
     /// What is allowed, if it is longer than 128 bytes or has a control character.
     pub fn new(user: &str) -> Result<Self, &'static str> {
-        let valid = user.len() <= 128 && !user.chars().any(char::is_control);
+        let valid = user.len() <= 128 && !user.chars().any(is_invisible);
         valid
             .then(|| Self(user.into()))
-            .ok_or("a user is at most 128 bytes without control characters")
+            .ok_or("a user is at most 128 bytes without control or format characters")
+    }
+
+    /// As an earlier version may have recorded it, with format characters.
+    fn recorded(user: &str) -> Option<Self> {
+        let valid = user.len() <= 128 && !user.chars().any(char::is_control);
+        valid.then(|| Self(user.into()))
     }
 
     /// The text.
@@ -215,7 +222,7 @@ impl Accepted {
             _ => return None,
         };
         let accepted = Self::parse(Event::Reserved, common, key)?;
-        let user = User::new(user).ok()?;
+        let user = User::recorded(user)?;
         let (time, hold_until) = (time_in(time).ok()?, time_in(hold_until).ok()?);
         Some(Self { user, time, hold_until, ..accepted })
     }

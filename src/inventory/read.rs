@@ -1,5 +1,6 @@
 //! Reading the stock and the ledger. Nothing here needs the lock.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -236,6 +237,18 @@ impl Inventory {
         Ok(Inspection { stock: state(&keys, found)?, latest, rollback_detected })
     }
 
+    /// Whether the store has anything of `item`: a cheap read, for names that a client may have made up.
+    ///
+    /// # Errors
+    /// See [`InventoryError`].
+    pub async fn exists(&self, item: &Item) -> Result<bool, InventoryError> {
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(&Keys::all(item));
+        let answer = self.shards.send(item, &exists, None).await?;
+        let count: u64 = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
+        Ok(count > 0)
+    }
+
     /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
     /// stock of a store that was rolled back.
     ///
@@ -400,7 +413,9 @@ impl Inventory {
         let call = Call::read(&POLL, item, &self.watermarks.of(item));
         let call = call.arg(after).arg(most).arg(last);
         let (found, is_same_ledger, step, mut texts, records): Found = self.read(call).await?;
-        let stock = state(&keys, found)?.ok_or(InventoryError::UnknownItem)?;
+        let stock = state(&keys, found)?;
+        self.levels.note(item, stock.as_ref().map(|stock| (stock.stock, stock.lucky)));
+        let stock = stock.ok_or(InventoryError::UnknownItem)?;
         self.watermarks.note_holds(item, stock.terms.hold_seconds.is_some());
         let entries = all(&keys, &texts, records)?;
         let newest = texts.pop().map(|text| text.0);
@@ -448,6 +463,11 @@ impl Inventory {
     pub fn known_items(&self, most: usize) -> Vec<Item> {
         let items = self.watermarks.items(most);
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
+    }
+
+    /// Stock and lucky of up to 100 items, as the latest readiness check, start or read of their state found them.
+    pub fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
+        self.levels.all()
     }
 
     /// How many known items the store was rolled back for.

@@ -29,7 +29,8 @@
 -- Change: "\n" and confirmed, cancelled or expired; position, time, quantity, remaining, token, instance, key. Its
 --         order's last one: there is no other.
 -- Answer: a status (ok, stale, foreign, unknown, damaged, refused) and what belongs to it: to ok the sale, the
---         fence, and for reduce whether it has holds, and one answer an order. Or the error ROLLEDBACK.
+--         fence, and whether it has holds; for reduce also one answer an order, for probe stock and lucky. Or the
+--         error ROLLEDBACK.
 
 local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS, SALES =
   unpack(KEYS)
@@ -260,7 +261,7 @@ if per_user then
   for i, user in ipairs(users) do units[user] = found[i] and tonumber(found[i]) or 0 end
 end
 
-if operation == 'probe' then return {'ok', sale, fence, hold and 1 or 0} end
+if operation == 'probe' then return {'ok', sale, fence, hold and 1 or 0, stock, lucky} end
 
 -- The first batch of a stock that was set by hand.
 local writes = {}

@@ -1,9 +1,13 @@
 //! The state of one item, and its text in the store.
 
+use std::collections::BTreeMap;
+
 use fenced_lock::{ClusterId, Token};
+use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
+use super::Item;
 use super::terms::Terms;
 
 /// The state of one item, read at one moment.
@@ -39,6 +43,33 @@ impl Stock {
     /// Whether `stock + lucky == initial`: no unit appeared and none vanished.
     pub fn is_balanced(&self) -> bool {
         self.stock.checked_add(self.lucky) == Some(self.initial)
+    }
+}
+
+/// How many items have [`Levels`]: each is a series of a metric.
+const MAX_LEVELS: usize = 100;
+
+/// Stock and lucky of each item as the latest read found them, for the metrics: they cost no read of their own.
+#[derive(Debug, Default)]
+pub(super) struct Levels(Mutex<BTreeMap<Item, (i64, i64)>>);
+
+impl Levels {
+    /// Notes what a read found: stock and lucky, or no sale.
+    pub(super) fn note(&self, item: &Item, found: Option<(i64, i64)>) {
+        let mut levels = self.0.lock();
+        match found {
+            Some(found) if levels.len() < MAX_LEVELS || levels.contains_key(item) => {
+                levels.insert(item.clone(), found);
+            }
+            Some(_) => {}
+            None => {
+                levels.remove(item);
+            }
+        }
+    }
+
+    pub(super) fn all(&self) -> BTreeMap<Item, (i64, i64)> {
+        self.0.lock().clone()
     }
 }
 

@@ -12,7 +12,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::error::Effect;
 use super::script::{self, Call, Done};
 use super::shards::{Shards, slot_of};
-use super::stock::began;
+use super::stock::{Levels, began};
 use super::watermark::{Acknowledged, Watermarks};
 use super::{
     Accepted, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
@@ -41,6 +41,7 @@ pub struct Inventory {
     /// most other items use other connections. Each is opened when it is first used.
     replicated_connections: Option<(Arc<[Shards; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
+    pub(super) levels: Arc<Levels>,
     /// Writes the batches instead of the script. Another program may plug it in.
     batch_writer: Option<Arc<dyn BatchWriter>>,
 }
@@ -99,6 +100,7 @@ impl Inventory {
             shards,
             replicated_connections: None,
             watermarks: Arc::default(),
+            levels: Arc::default(),
             batch_writer: None,
         })
     }
@@ -356,8 +358,13 @@ impl Inventory {
         let watermark = self.watermarks.of(item);
         let probed = self.write(&Call::probe(item, token, &watermark)?).await;
         self.watermarks.note(item, &probed);
-        let has_holds = matches!(probed?.values[..], [Value::Int(1)]);
-        self.watermarks.note_holds(item, has_holds);
+        if let Err(InventoryError::UnknownItem) = probed {
+            self.levels.note(item, None);
+        }
+        let answer = redis::from_redis_value(Value::Array(probed?.values));
+        let [holds, stock, lucky]: [i64; 3] = answer.map_err(|_| script::not_understood())?;
+        self.watermarks.note_holds(item, holds == 1);
+        self.levels.note(item, Some((stock, lucky)));
         Ok(())
     }
 }

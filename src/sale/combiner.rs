@@ -17,6 +17,7 @@ use fenced_lock::Guard;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use tracing::Instrument as _;
 
 use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, is_refused, unavailable};
@@ -116,7 +117,7 @@ impl Combiner {
         let Self { lock, queue } = self;
         let SaleContext { metrics, stopping, options, .. } = &*lock.context;
         loop {
-            let tenure = metrics.granted(asked_at);
+            let tenure = metrics.granted(asked_at, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
             loop {
                 let waiting = queue.len();
@@ -131,7 +132,12 @@ impl Combiner {
                     let orders = batch.len();
                     // all buyers may have disconnected
                     if orders > 0 {
-                        match self.run_batch(&guard, batch, policy.ends_at()).await {
+                        let span = tracing::debug_span!(parent: &tenure.span, "batch", orders);
+                        for waiting in &batch {
+                            span.follows_from(&waiting.span);
+                        }
+                        let ran = self.run_batch(&guard, batch, policy.ends_at()).instrument(span);
+                        match ran.await {
                             Ok(took) => policy.ran(Instant::now(), took, orders),
                             Err(pause) => return Some(pause),
                         }
@@ -165,7 +171,7 @@ impl Combiner {
             let next = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
-                next = guard.requeue() => next,
+                next = guard.requeue().instrument(tracing::debug_span!("claim", item = %queue.item)) => next,
             };
             match next {
                 Ok(next) => guard = next,
@@ -278,7 +284,7 @@ impl Combiner {
             lock.context.stock_reads.note(&queue.item, i64::try_from(left).unwrap_or(i64::MAX));
         }
         queue.set_store_error(None);
-        let has_holds = lock.context.inventory.has_holds(&queue.item);
+        let has_holds = unanswered.is_some() && lock.context.inventory.has_holds(&queue.item);
         let mut undecided = Vec::new();
         for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
             if unanswered.is_some() && outcome.may_change(has_holds) {

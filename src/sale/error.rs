@@ -84,6 +84,9 @@ pub enum SaleError {
         /// The cause.
         source: BoxError,
     },
+    /// Too many clients read the ledger.
+    #[error("too many clients read ledgers at this instance: retry later")]
+    TooManyReads,
     /// The instance is stopping.
     #[error("this instance is stopping: nothing was taken, use another instance")]
     Stopping,
@@ -101,6 +104,8 @@ impl SaleError {
             Self::LockUnavailable { .. } => "lock-unavailable",
             Self::LockRefused { .. } => "lock-refused",
             Self::OutcomeUnknown { .. } | Self::StartUnknown { .. } => "unknown",
+            // no order ends so
+            Self::TooManyReads => "store-unavailable",
             Self::Stopping => "stopping",
             Self::Store { source, .. } => match &**source {
                 InventoryError::UnknownItem | InventoryError::ItemRequired => "unknown-item",

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use super::metrics::Metrics;
+use super::reads::Reads;
 use super::stock_reads::StockReads;
 use crate::inventory::{
     Accepted, Action, Available, Event, Inventory, Item, NewSale, Order, Outcome, Started,
@@ -50,6 +51,11 @@ pub trait SaleGuard: Send + Sync + 'static {
     /// The number of waiting orders, not counting those in the [places of the context](SaleContext::enter).
     fn waiting(&self) -> usize {
         0
+    }
+
+    /// How long the oldest order of its queues has waited; zero without one.
+    fn oldest(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Releases what it holds. The sale has stopped, and its tasks have ended.
@@ -113,6 +119,7 @@ pub struct SaleContext {
     pub tasks: TaskTracker,
     places: Arc<Semaphore>,
     pub(super) stock_reads: Arc<StockReads>,
+    pub(super) reads: Reads,
     pub(super) metrics: Metrics,
 }
 
@@ -122,6 +129,7 @@ impl SaleContext {
         Arc::new(Self {
             places: Arc::new(Semaphore::new(options.queue_length.min(Semaphore::MAX_PERMITS))),
             stock_reads: Arc::default(),
+            reads: Reads::new(&inventory),
             inventory,
             options,
             stopping: CancellationToken::new(),

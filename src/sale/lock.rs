@@ -59,6 +59,7 @@ impl EtcdLock {
     }
 
     /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help.
+    #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
         let name = self.name_of(item);
         loop {
@@ -197,6 +198,10 @@ impl SaleGuard for EtcdLock {
 
     fn waiting(&self) -> usize {
         self.queues.lock().values().map(|queue| queue.len()).sum()
+    }
+
+    fn oldest(&self) -> Duration {
+        self.queues.lock().values().map(|queue| queue.oldest()).max().unwrap_or_default()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::SaleError;
 use crate::inventory::{Accepted, InventoryError, Outcome};
@@ -51,6 +52,11 @@ impl Histogram {
             total += bucket.get();
             total
         })
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.cumulative()[Self::BOUNDS.len()]
     }
 
     /// The sum of all durations.
@@ -145,7 +151,7 @@ const ABANDONED: &str = "abandoned";
 /// The numbers of one instance since its start.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    orders: [Counter; OUTCOMES.len()],
+    orders: [Histogram; OUTCOMES.len()],
     /// Batches that the store executed.
     pub batches: Counter,
     /// The orders in them.
@@ -169,9 +175,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// The times from the arrival of an order to its end, in the order of [`OUTCOMES`].
+    pub fn order_times(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
+        OUTCOMES.into_iter().zip(&self.orders)
+    }
+
     /// How many orders ended in which way, in the order of [`OUTCOMES`].
     pub fn orders(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        OUTCOMES.into_iter().zip(self.orders.iter().map(Counter::get))
+        self.order_times().map(|(outcome, times)| (outcome, times.count()))
     }
 
     /// An order has come.
@@ -197,11 +208,11 @@ impl Metrics {
         }
     }
 
-    /// The lock, requested at `asked_at`, was granted. The drop of the returned value ends the tenure.
-    pub(super) fn granted(&self, asked_at: Instant) -> TenureCount<'_> {
+    /// The lock, requested at `asked_at`, was granted under this token. The drop of the returned value ends the tenure.
+    pub(super) fn granted(&self, asked_at: Instant, token: i64) -> TenureCount<'_> {
         let granted_at = Instant::now();
         self.lock_wait.note(granted_at - asked_at);
-        TenureCount { metrics: self, granted_at }
+        TenureCount { metrics: self, granted_at, span: tracing::debug_span!("tenure", token) }
     }
 }
 
@@ -239,7 +250,7 @@ impl Drop for OrderCount<'_> {
     fn drop(&mut self) {
         // `reserved` and `sold-out` come first, so the search is short where it matters
         if let Some(index) = OUTCOMES.iter().position(|outcome| *outcome == self.outcome) {
-            self.metrics.orders[index].add(1);
+            self.metrics.orders[index].note(self.began_at.elapsed());
         }
     }
 }
@@ -248,6 +259,8 @@ impl Drop for OrderCount<'_> {
 pub(super) struct TenureCount<'a> {
     metrics: &'a Metrics,
     granted_at: Instant,
+    /// Its batches are in this span.
+    pub(super) span: Span,
 }
 
 impl Drop for TenureCount<'_> {

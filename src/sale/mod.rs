@@ -13,6 +13,7 @@ mod hold_policy;
 mod lock;
 pub mod metrics;
 mod order_queue;
+mod reads;
 mod retry;
 mod stock_reads;
 
@@ -23,7 +24,7 @@ pub use lock::{EtcdLock, lock_name};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
+use fenced_lock::{ObservedClaim, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -31,8 +32,8 @@ use uuid::Uuid;
 
 use self::metrics::Metrics;
 use crate::inventory::{
-    Accepted, Inventory, Item, Lookup, NewSale, Order, OrderId, Outcome, SaleId, Sales, Started,
-    Stock, User,
+    Accepted, Inventory, Item, LedgerPage, LedgerPosition, Lookup, NewSale, Order, OrderId,
+    Outcome, SaleId, Sales, Started, Stock, User,
 };
 
 /// How often an instance looks for holds that are due.
@@ -80,10 +81,14 @@ impl Sale {
     ///
     /// # Errors
     /// See [`SaleError`].
+    #[tracing::instrument(level = "debug", name = "order", skip_all, fields(id = order.id.as_str(), item = %order.item))]
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         let count = self.context.metrics.order();
         let answer = match self.check_open() {
-            Ok(()) => self.guard.reduce(order).await,
+            Ok(()) => match self.context.reads.check(&order.item).await {
+                Ok(()) => self.guard.reduce(order).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         count.end(&answer);
@@ -99,7 +104,9 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn start(&self, item: &Item, sale: impl Into<NewSale>) -> Result<Started, SaleError> {
         self.check_open()?;
-        self.guard.start(item, sale.into()).await
+        let started = self.guard.start(item, sale.into()).await;
+        self.context.reads.started(item, started.is_ok());
+        started
     }
 
     /// Deletes the orders and the ledger of a sale that was replaced.
@@ -117,6 +124,7 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
+        self.context.reads.check(item).await?;
         self.context.inventory.sales(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
@@ -125,12 +133,27 @@ impl Sale {
     /// # Errors
     /// See [`SaleError`].
     pub async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
+        self.context.reads.check(item).await?;
         self.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
     /// The stock, for an [extension](crate::http::Extension).
     pub fn inventory(&self) -> &Inventory {
         &self.context.inventory
+    }
+
+    /// A page of up to `limit` entries of the ledger. Pages are read one by one.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn ledger(
+        &self,
+        item: &Item,
+        from: LedgerPosition,
+        limit: u32,
+    ) -> Result<LedgerPage, SaleError> {
+        self.context.reads.check(item).await?;
+        self.context.reads.page(item, from, limit).await
     }
 
     /// The accepted order of this id and user, if there is one, with what became of it, and the id of the sale.
@@ -143,16 +166,36 @@ impl Sale {
         id: &OrderId,
         user: &User,
     ) -> Result<(String, Option<Accepted>), SaleError> {
+        self.context.reads.check(item).await?;
         let order = self.context.inventory.order(item, id, user).await;
         order.map_err(|error| SaleError::of_read(error, item))
     }
 
-    /// The claims on the lock of `item`, the holder first; empty without a distributed lock.
+    /// The claims on the lock of `item`, the holder first; empty without a distributed lock. The queue of an item that
+    /// this instance knows is watched for a while from now on.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        if self.context.reads.is_known(item) {
+            self.queue_snapshot(item);
+        }
         self.guard.queue(item).await
+    }
+
+    /// The same without a request; `None` if the queue is not watched, or the lock service does not answer.
+    pub fn watched_queue(&self, item: &Item) -> Option<Vec<QueueEntry>> {
+        let (name, session) = self.lock_name(item).zip(self.session())?;
+        let etcd = self.context.options.etcd.as_ref().filter(|_| session.is_answered())?;
+        let entry = |claim: ObservedClaim| {
+            let mut entry =
+                QueueEntry::new(claim.lease, String::from_utf8_lossy(&claim.key).into_owned());
+            entry.token = Some(Token::new(session.lease().cluster, claim.revision));
+            entry.label = claim.label.as_deref().map(str::to_owned);
+            entry.age = claim.made_at.map(|at| at.elapsed().unwrap_or_default());
+            entry
+        };
+        Some(etcd.watched_queue(&name)?.into_iter().map(entry).collect())
     }
 
     /// The name of the lock of `item`; nothing without a distributed lock.
@@ -184,6 +227,11 @@ impl Sale {
     /// The number of orders that wait for the lock.
     pub fn waiting(&self) -> usize {
         self.guard.waiting() + self.context.places_taken()
+    }
+
+    /// How long the oldest order that waits for the lock has waited; zero without one.
+    pub fn oldest(&self) -> Duration {
+        self.guard.oldest()
     }
 
     /// The number of lock sessions that were lost since the start.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
+use tracing::Span;
 
 use super::SaleError;
 use crate::inventory::{InventoryError, Item, Order, Outcome};
@@ -25,6 +26,8 @@ pub(super) struct WaitingOrder {
     /// Closed when the buyer disconnected.
     reply: oneshot::Sender<Answer>,
     deadline: Instant,
+    /// The span that it came from.
+    pub(super) span: Span,
     /// The error of an attempt that was sent and not answered: the order may have been accepted.
     pub(super) unknown: Option<Arc<InventoryError>>,
     /// The fence's refusal of its latest batch.
@@ -108,7 +111,8 @@ impl OrderQueue {
         }
         let (reply, answer) = oneshot::channel();
         let deadline = now + self.wait_timeout;
-        let order = WaitingOrder { order, reply, deadline, unknown: None, stale: None };
+        let span = Span::current();
+        let order = WaitingOrder { order, reply, deadline, span, unknown: None, stale: None };
         waiting.orders.push_back(order);
         drop(waiting);
         self.arrived.notify_one();
@@ -139,6 +143,13 @@ impl OrderQueue {
 
     pub(super) fn len(&self) -> usize {
         self.waiting.lock().orders.len()
+    }
+
+    /// How long the first order has waited; zero without one.
+    pub(super) fn oldest(&self) -> Duration {
+        let waiting = self.waiting.lock();
+        let left = waiting.orders.front().map(|first| first.deadline - Instant::now());
+        left.map_or(Duration::ZERO, |left| self.wait_timeout.saturating_sub(left))
     }
 
     /// Waits for an order whose buyer is still connected.

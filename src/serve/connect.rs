@@ -10,7 +10,8 @@ use fenced_lock::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::config::Config;
+use super::lease_file;
+use crate::config::{Config, FileError};
 use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
 use crate::sale::{BoxError, Sale, SaleOptions};
@@ -27,7 +28,19 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, BoxError> {
     let etcd = etcd(config)?;
     let options = SaleOptions { etcd: Some(Arc::clone(&etcd)), ..config.sale_options(port) };
     let inventory = inventory(config).await?;
-    let sessions = lock_sessions(config, &options.instance, etcd).await?;
+    let sessions = lock_sessions(config, &options.instance, Arc::clone(&etcd) as _).await?;
+    let opened = sessions.clone();
+    tokio::spawn(async move {
+        if opened.session().await.is_ok()
+            && let Ok(version) = etcd.version().await
+            && is_faulty(&version)
+        {
+            tracing::warn!(
+                "etcd {version} has a fault by which a holder may learn too late that it lost the lock: use 3.4.31, \
+                 3.5.13, 3.6 or later"
+            );
+        }
+    });
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
@@ -68,7 +81,19 @@ pub async fn lock_sessions(
     backend: Arc<dyn Backend<Token = Token>>,
 ) -> Result<SessionKeeper, BoxError> {
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
-    let sessions = SessionKeeper::start(backend, session_options);
+    let sessions = SessionKeeper::start(Arc::clone(&backend), session_options);
+    if let Some(path) = &config.lease_file {
+        let unusable = |source| FileError { flag: "--lease-file", path: path.clone(), source };
+        let file = lease_file::open(path).map_err(unusable)?;
+        tokio::spawn(lease_file::keep(file, backend, sessions.clone()));
+    }
+    if config.wait_timeout < config.lock_ttl {
+        let (wait, ttl) = (config.wait_timeout, config.lock_ttl);
+        tracing::warn!(
+            "--wait-timeout ({wait:?}) is shorter than --lock-ttl ({ttl:?}): while the lease of a dead instance ends, \
+             orders are refused"
+        );
+    }
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
         Ok(Ok(session)) => {
             let ttl = session.lease().ttl;
@@ -100,6 +125,14 @@ async fn warn_of_refusal(session: &Session, lock: &str) {
     }
 }
 
+/// Whether this version of etcd does not keep the lock's promises.
+fn is_faulty(version: &str) -> bool {
+    let numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    let numbers: Vec<_> = numbers.collect();
+    let is_below = |least: &[u32]| numbers.as_slice() < least;
+    numbers.len() > 1 && (is_below(&[3, 4, 31]) || (!is_below(&[3, 5]) && is_below(&[3, 5, 13])))
+}
+
 /// Checks the settings of the store once it answers.
 async fn warn_of_weak_settings(inventory: Inventory) {
     loop {
@@ -122,4 +155,20 @@ async fn warn_of_weak_settings(inventory: Inventory) {
 
 fn refused(error: impl Error + 'static) -> BoxError {
     format!("cannot connect: {}", ErrorChain(&error)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_with_faults() {
+        for version in ["2.3.8", "3.3.27", "3.4.23", "3.4.30", "3.5.0-rc.1", "3.5.12"] {
+            assert!(is_faulty(version), "{version}");
+        }
+        for version in ["3.4.31", "3.5.13", "3.5.21", "3.6.0-rc.0", "3.6.1", "3.7.0", "4.0.0", "x"]
+        {
+            assert!(!is_faulty(version), "{version}");
+        }
+    }
 }

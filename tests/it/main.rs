@@ -7,6 +7,7 @@ mod docs;
 mod http;
 mod image;
 mod inventory;
+mod ops;
 mod program;
 mod sale;
 mod secured;

@@ -18,3 +18,24 @@ pub(crate) async fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let text = [ended.stdout, ended.stderr].concat();
     (ended.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
+
+/// Goal: a shell completes flags, and man has a page for the program and one for each command.
+#[tokio::test]
+async fn it_has_completions_and_a_manual() {
+    let (status, script) = run(&["completions", "bash"]).await;
+    assert_eq!(status, Some(0), "{script}");
+    let complete = "COMP_WORDS=(flash-sale serve --lock-t); COMP_CWORD=2
+        _flash__sale flash-sale --lock-t serve; echo ${COMPREPLY[*]}";
+    let mut bash = Command::new("bash");
+    let completed = bash.args(["-c", &format!("{script}\n{complete}")]).output().await.unwrap();
+    assert_eq!(String::from_utf8(completed.stdout).unwrap(), "--lock-ttl\n");
+    for (arguments, title, text) in [
+        (&["man"][..], ".TH flash-sale 1", "recover"),
+        (&["man", "serve"], ".TH flash-sale-serve 1", "FLASH_SALE_LOCK_TTL"),
+    ] {
+        let (status, page) = run(arguments).await;
+        assert_eq!(status, Some(0), "{page}");
+        assert!(page.contains(title) && page.contains(text), "{page}");
+    }
+    assert_eq!(run(&["man", "unknown"]).await.0, Some(1));
+}

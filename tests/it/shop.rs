@@ -7,10 +7,11 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
+use flash_sale::config::Rate;
 use flash_sale::http::{AppState, router};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item, Replicas};
 use flash_sale::sale::{Sale, SaleOptions};
-use flash_sale::secret::Secret;
+use flash_sale::secret::{Secret, SecretSource};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use testkit::Proxy;
@@ -37,7 +38,8 @@ pub(crate) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 /// What a shop is like, if not like most.
 #[derive(Clone)]
 pub(crate) struct ShopOptions {
-    pub(crate) admin_token: Option<Secret>,
+    pub(crate) admin_token: Option<SecretSource>,
+    pub(crate) rate_limit: Option<Rate>,
     pub(crate) watchers: usize,
     pub(crate) queue_length: usize,
     pub(crate) wait_timeout: Duration,
@@ -49,7 +51,8 @@ pub(crate) struct ShopOptions {
 impl Default for ShopOptions {
     fn default() -> Self {
         Self {
-            admin_token: Some(Secret::new("s3cret")),
+            admin_token: Some(SecretSource::Text(Secret::new("s3cret"))),
+            rate_limit: None,
             watchers: 64,
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
@@ -122,7 +125,9 @@ impl Shop {
         };
         let sale = Sale::guarded(inventory, sessions(locks, instance), sale_options);
         let token = options.admin_token.clone();
-        let state = Arc::new(AppState::new(sale.clone(), token, options.watchers, None));
+        let state = AppState::new(sale.clone(), token, options.watchers, None)
+            .with_rate_limit(options.rate_limit);
+        let state = Arc::new(state);
         let router = router(Arc::clone(&state));
         Self { sale, state, redis, etcd, lock_name, router, options }
     }
@@ -209,6 +214,15 @@ impl Reply {
         serde_json::from_str(&self.text).unwrap()
     }
 
+    /// Asserts that it says when to retry, in its head and its body: after one to three seconds.
+    #[track_caller]
+    pub(crate) fn assert_retry_after(&self) {
+        let problem: Value = serde_json::from_str(&self.text).unwrap();
+        let seconds = problem["retry_after_seconds"].as_u64().expect("a number");
+        assert!((1..=3).contains(&seconds), "{problem}");
+        assert_eq!(self.headers["retry-after"], seconds.to_string());
+    }
+
     /// The problem of this status and type.
     #[track_caller]
     pub(crate) fn problem(&self, status: u16, word: &str) -> Value {
@@ -217,6 +231,7 @@ impl Reply {
         assert_eq!(problem["type"], word, "{problem}");
         assert_eq!(problem["status"], status, "{problem}");
         assert!(problem["title"].is_string(), "{problem}");
+        assert_eq!(self.headers["x-request-id"], problem["request_id"].as_str().unwrap());
         let detail = problem["detail"].as_str().unwrap();
         for secret in ["redis://", "127.0.0.1", "os error", ".rs", "etcdserver", "WRONGTYPE"] {
             assert!(!detail.contains(secret), "an internal detail in {problem}");

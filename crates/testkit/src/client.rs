@@ -28,12 +28,17 @@ impl Connection {
         Self::try_open(address).await.unwrap()
     }
 
+    /// Over this stream.
+    pub fn over(stream: TcpStream) -> Self {
+        Self(BufReader::new(stream))
+    }
+
     /// Connects to a server.
     ///
     /// # Errors
     /// The server did not take the connection.
     pub async fn try_open(address: SocketAddr) -> std::io::Result<Self> {
-        Ok(Self(BufReader::new(TcpStream::connect(address).await?)))
+        Ok(Self::over(TcpStream::connect(address).await?))
     }
 
     /// Sends these bytes and nothing more.
@@ -110,5 +115,6 @@ impl Answer {
         let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();
         assert_eq!(body["type"], word, "{body}");
         assert_eq!(body["status"], status, "{body}");
+        assert_eq!(body["request_id"].as_str(), self.header("x-request-id"), "{body}");
     }
 }

@@ -126,6 +126,10 @@ impl SaleGuard for Switch {
         self.main().waiting()
     }
 
+    fn oldest(&self) -> Duration {
+        self.main().oldest()
+    }
+
     fn close(&self) -> BoxFuture<'_, ()> {
         self.main().close()
     }

@@ -2,6 +2,8 @@
 //! Method: the real program as a process, over servers of the test's own.
 
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram as StdDatagram};
 use std::process::ExitStatus;
 
 use fenced_lock::Session;
@@ -14,6 +16,7 @@ use testkit::ports::address_in;
 use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
+use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -33,7 +36,9 @@ pub(super) struct Instance {
 impl Instance {
     /// Starts it, and waits until it listens.
     pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
-        Self::start_by(Command::new(PROGRAM), "127.0.0.1:0", etcd, redis, lock_name).await
+        let mut command = Command::new(PROGRAM);
+        command.env("FLASH_SALE_LOCK_TTL", "5s");
+        Self::start_by(command, "127.0.0.1:0", etcd, redis, lock_name).await
     }
 
     /// The same at this address, by a command that takes the program's arguments.
@@ -49,7 +54,7 @@ impl Instance {
         let log = NamedTempFile::new().unwrap();
         let child = command
             .args(["serve", "--admin-token", "s3cret", "--listen", listen])
-            .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name, "--lock-ttl", "5s"])
+            .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name])
             .stderr(log.reopen().unwrap())
             .kill_on_drop(true)
             .spawn()
@@ -277,6 +282,66 @@ async fn under_nohup_it_outlives_its_terminal() {
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
+/// Goal: systemd learns when an instance listens and when it stops, at a socket with a path and at one without.
+#[tokio::test]
+async fn it_tells_systemd() {
+    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let name = fresh_lock_name();
+    let without_path = StdDatagram::bind_addr(&SocketAddrUnix::from_abstract_name(&name).unwrap());
+    let without_path = without_path.unwrap();
+    without_path.set_nonblocking(true).unwrap();
+    for (variable, socket) in [
+        (path.to_str().unwrap(), UnixDatagram::bind(&path).unwrap()),
+        (&format!("@{name}"), UnixDatagram::from_std(without_path).unwrap()),
+    ] {
+        let told = async || {
+            let mut state = [0; 100];
+            let length =
+                timeout(DEADLINE, socket.recv(&mut state)).await.expect("it tells").unwrap();
+            String::from_utf8(state[..length].to_vec()).unwrap()
+        };
+        let mut command = Command::new(PROGRAM);
+        command.env("NOTIFY_SOCKET", variable);
+        let mut instance =
+            Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
+        assert_eq!(told().await, "READY=1");
+        assert_eq!(instance.status("/healthz").await, Some(200));
+        instance.signal(Signal::TERM);
+        assert_eq!(told().await, "STOPPING=1");
+        let (status, log) = instance.exit().await;
+        assert_eq!(status.code(), Some(0), "{log}");
+    }
+}
+
+/// Goal: an operator finds the lines of the log that belong to a request by the id in its answer: a warning, and with
+/// `debug` all of them.
+#[tokio::test]
+async fn the_log_has_the_ids_of_requests() {
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_LOG", "info,flash_sale=debug");
+    let lock = fresh_lock_name();
+    let mut instance =
+        Instance::start_by(command, "127.0.0.1:0", &shared_endpoint().await, &redis.url(), &lock)
+            .await;
+    instance.until_ready().await;
+    redis.kill().await.unwrap();
+    let mut buyer = Connection::open(instance.address).await;
+    buyer.send("GET /stock/reduce HTTP/1.1\r\nHost: test\r\nX-Request-Id: trace-17\r\n\r\n").await;
+    let answer = buyer.answer().await;
+    answer.assert_problem(503, "store-unavailable");
+    assert_eq!(answer.header("x-request-id"), Some("trace-17"));
+    instance.signal(Signal::TERM);
+    let (_, log) = instance.exit().await;
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("trace-17")).collect();
+    let has =
+        |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(has(&["WARN", "request_id=\"trace-17\"", "the store does not answer"]), "{log}");
+    assert!(has(&["request{id=\"trace-17\"", "answered", "status=503"]), "{log}");
+}
+
 /// Goal: an instance can start before its servers: it lives, is not ready and says why, and is ready once they run, Redis
 /// by a sentinel.
 #[tokio::test]
@@ -318,12 +383,14 @@ async fn what_stops_a_sale_is_logged_once() {
     let mut instance = Instance::start(&etcd, &redis.url(), &lock_name).await;
     instance.until_ready().await;
     let mut buyer = start_sale_of_five(&instance).await;
-    let key = format!("{lock_name}/forgotten");
+    // whatever it is called, it makes no second line
+    let key = format!("{lock_name}/forgotten\nINFO forged");
     let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
     client.put(key.as_str(), "", None).await.unwrap();
     buyer.send_get("/stock/reduce").await;
     let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
-    eventually("the log names it", async || log().await.contains(&key)).await;
+    eventually("the log names it", async || log().await.contains("forgotten")).await;
+    assert_eq!(instance.status("/readyz").await, Some(503));
     client.delete(key.as_str(), None).await.unwrap();
     assert_eq!(buyer.answer().await.status, 200);
     restart_with(&mut redis, None).await;
@@ -333,12 +400,74 @@ async fn what_stops_a_sale_is_logged_once() {
     }
     instance.signal(Signal::TERM);
     let (_, log) = instance.exit().await;
-    for words in [[&*key, "without a lease"], ["was rolled back", ""]] {
+    assert!(!log.lines().any(|line| line.starts_with("INFO forged")), "{log}");
+    for words in [
+        ["a key without a lease", "forgotten"],
+        ["which has no lease", "forgotten"],
+        ["was rolled back", ""],
+    ] {
         let lines: Vec<_> = log.lines().filter(|line| line.contains(words[0])).collect();
         assert_eq!(lines.len(), 1, "{log}");
         assert!(lines[0].contains("ERROR") && lines[0].contains(words[1]), "{log}");
     }
     assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
+}
+
+/// Goal: a killed instance that starts again ends the lease of the process before it, and no live one's. Method: a lease
+/// that would end in ten minutes.
+#[tokio::test]
+async fn a_killed_instance_gives_its_place_up_when_it_starts_again() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let redis = fresh_database().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lease");
+    let start = async || {
+        let mut command = Command::new(PROGRAM);
+        command.env("FLASH_SALE_LOCK_TTL", "10m").env("FLASH_SALE_LEASE_FILE", &file);
+        let instance =
+            Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
+        instance.until_ready().await;
+        instance
+    };
+    let mut client = etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap();
+    let mut leases = async || {
+        let leases = client.leases().await.unwrap();
+        leases.leases().iter().map(etcd_client::LeaseStatus::id).collect::<Vec<_>>()
+    };
+    let written = async || {
+        let text = tokio::fs::read_to_string(&file).await.unwrap();
+        i64::from_str_radix(text.trim(), 16).ok()
+    };
+    let mut first = start().await;
+    drop(start_sale_of_five(&first).await);
+    eventually("its lease is noted", async || written().await.is_some()).await;
+    let lease = written().await.unwrap();
+    assert_eq!(leases().await, [lease]);
+    // another live instance with the same file
+    let second = start().await;
+    first.signal(Signal::KILL);
+    first.exit().await;
+    eventually("the lease of the dead one has ended", async || !leases().await.contains(&lease))
+        .await;
+    eventually("the other one has the file", async || {
+        written().await.is_some_and(|id| id != lease)
+    })
+    .await;
+    assert_eq!(leases().await.len(), 1, "its own");
+    assert_eq!(second.status("/stock/reduce").await, Some(200));
+    // what is not a lease's file is left alone
+    let other = dir.path().join("other");
+    std::fs::write(&other, "another text").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.env("FLASH_SALE_LEASE_FILE", &other).env("FLASH_SALE_WAIT_TIMEOUT", "1s");
+    let third = Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
+    eventually("it says so", async || third.log().contains("it is left alone")).await;
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "another text");
+    assert!(
+        third.log().contains("--wait-timeout (1s) is shorter than --lock-ttl (8s)"),
+        "{}",
+        third.log()
+    );
 }
 
 /// Goal: a permanent error ends the start with a message that hides the password.

@@ -1,5 +1,7 @@
 //! Goal: `/metrics` counts what happened, in a form that Prometheus reads.
 
+use testkit::wait::eventually;
+
 use crate::shop::{Shop, ShopOptions};
 
 /// The value of the line with this name and these labels.
@@ -14,6 +16,9 @@ async fn orders_are_counted_by_how_they_ended() {
     for id in ["a", "b", "b", "c"] {
         shop.order(id).await;
     }
+    shop.call("GET /unknown/1").await;
+    shop.call("DELETE /unknown/2").await;
+    shop.stock().await;
     let reply = shop.call("GET /metrics").await;
     assert_eq!(reply.headers["content-type"], "text/plain; version=0.0.4");
     let page = reply.text;
@@ -21,7 +26,15 @@ async fn orders_are_counted_by_how_they_ended() {
         ("flash_sale_orders_total{outcome=\"reserved\"}", 3.0),
         ("flash_sale_orders_total{outcome=\"sold-out\"}", 1.0),
         ("flash_sale_orders_total{outcome=\"unknown\"}", 0.0),
+        ("flash_sale_order_seconds_count{outcome=\"reserved\"}", 3.0),
+        ("flash_sale_order_seconds_bucket{outcome=\"sold-out\",le=\"+Inf\"}", 1.0),
+        ("flash_sale_http_answers_total{route=\"/stock/reduce\",status=\"200\"}", 3.0),
+        ("flash_sale_http_answers_total{route=\"/stock/reduce\",status=\"409\"}", 1.0),
+        ("flash_sale_http_answers_total{route=\"none\",status=\"404\"}", 2.0),
+        ("flash_sale_stock{item=\"default\"}", 0.0),
+        ("flash_sale_lucky{item=\"default\"}", 2.0),
         ("flash_sale_orders_waiting", 0.0),
+        ("flash_sale_oldest_order_seconds", 0.0),
         // the third order, after the last unit, is answered by a plain read
         ("flash_sale_batches_total", 2.0),
         ("flash_sale_batch_orders_total", 2.0),
@@ -54,6 +67,37 @@ async fn orders_are_counted_by_how_they_ended() {
         assert!(name.starts_with(described) && !described.is_empty(), "{line}");
     }
     assert!(page.ends_with('\n'));
+}
+
+/// Goal: what changes by itself is told as it is now: the age of the oldest order, and the stock that a readiness check of
+/// an instance read that sells nothing.
+#[tokio::test]
+async fn gauges_show_the_present() {
+    let shop = Shop::selling(2, ShopOptions::default()).await;
+    let page = async |shop: &Shop| shop.call("GET /metrics").await.text;
+    let other = shop.beside("8090");
+    other.until_ready().await;
+    let found = page(&other).await;
+    assert!(found.contains("\nflash_sale_stock{item=\"default\"} 2\n"), "{found}");
+    assert!(found.contains("\nflash_sale_lucky{item=\"default\"} 0\n"), "{found}");
+    shop.raw().await.run::<()>("DEL stock").await;
+    other.call("GET /readyz").await;
+    assert!(!page(&other).await.contains("flash_sale_stock{"), "the sale is gone");
+
+    shop.start(2).await;
+    let (session, guard) = shop.hold_lock().await;
+    let order = shop.order("a");
+    let oldest = async || {
+        eventually("the age grows", async || {
+            value(&page(&shop).await, "flash_sale_oldest_order_seconds") > 0.05
+        })
+        .await;
+        guard.unlock().await.unwrap();
+        session.close().await.unwrap();
+    };
+    let (reply, ()) = tokio::join!(order, oldest());
+    reply.json(200);
+    assert!(value(&page(&shop).await, "flash_sale_oldest_order_seconds") <= 0.0);
 }
 
 /// Goal: docs/operations.md lists every metric with its type, and no other.

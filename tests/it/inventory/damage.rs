@@ -1,6 +1,6 @@
 //! Goal: a key with foreign content is an error that names the key, and nothing is written.
 
-use flash_sale::inventory::{InventoryError, Outcome};
+use flash_sale::inventory::{InventoryError, NewSale, Order, Outcome, Terms, User};
 
 use super::{ITEM, accepted, fresh, order, reduce, sell, token};
 
@@ -31,16 +31,25 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
         ("fence", &["DEL fence", "RPUSH fence 12"]),
         ("sale", &["SET sale x"]),
         ("sale", &["DEL sale", "RPUSH sale x"]),
+        ("terms", &["SET terms x"]),
+        ("terms", &["DEL terms", "RPUSH terms x"]),
+        ("changes", &["SET changes x"]),
+        ("changes", &["HSET changes sold x"]),
+        ("holds", &["DEL holds", "SET holds x"]),
+        ("buyers", &["DEL buyers", "SET buyers x"]),
     ];
     for (key, damage) in damages {
         raw.run::<()>("FLUSHDB").await;
-        inventory.start(&ITEM, Some(token(1)), 3).await.unwrap();
-        sell(&inventory, Some(token(1)), "sold").await.unwrap();
+        let terms = Terms { hold_seconds: Some(60), per_user: Some(5), ..Terms::default() };
+        let sale = NewSale { terms, ..NewSale::from(3) };
+        inventory.start(&ITEM, Some(token(1)), sale).await.unwrap();
+        let by = |id| Order { user: User::new("a").unwrap(), ..order(id, 1) };
+        reduce(&inventory, Some(token(1)), &[by("sold")]).await.unwrap();
         for command in *damage {
             raw.run::<redis::Value>(command).await;
         }
         let before = raw.dump().await;
-        let orders = [order("new", 1), order("sold", 1)];
+        let orders = [by("new"), by("sold")];
         let error = reduce(&inventory, Some(token(2)), &orders).await.unwrap_err();
         let InventoryError::Damaged { what } = &error else { panic!("{damage:?}: {error}") };
         assert!(what.contains(key), "{damage:?}: {what}");
@@ -95,7 +104,10 @@ async fn reads_tell_damage_from_absence() {
 #[tokio::test]
 async fn a_fresh_start_repairs_everything_but_the_fence() {
     let (inventory, mut raw) = fresh().await;
-    for key in ["stock", "lucky", "initial", "orders", "ledger", "sale"] {
+    for key in [
+        "stock", "lucky", "initial", "orders", "ledger", "sale", "terms", "changes", "holds",
+        "buyers",
+    ] {
         raw.run::<()>(&format!("SADD {key} x")).await;
     }
     inventory.start(&ITEM, Some(token(1)), 3).await.unwrap();

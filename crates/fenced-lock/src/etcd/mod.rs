@@ -39,6 +39,7 @@ mod watch_stream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::Client;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -126,6 +127,22 @@ impl EtcdBackend {
             drop(self.new_names.send(name));
         }
         snapshot
+    }
+
+    /// The claims on `name` as [`queue_snapshot`](Self::queue_snapshot) has them, the holder first; `None` if the queue is
+    /// not watched now. It does not begin to watch it.
+    pub fn watched_queue(&self, name: &str) -> Option<Vec<ObservedClaim>> {
+        let claims = |queue: &mut NameQueue| queue.claims.is_current().then(|| queue.queue());
+        self.queues.with(name, claims).flatten()
+    }
+
+    /// The version of the member that answers, such as `3.5.13`.
+    ///
+    /// # Errors
+    /// It gave no answer, or refused.
+    pub async fn version(&self) -> Result<String, BackendError> {
+        let status = |mut client: Client| async move { client.status().await };
+        Ok(self.endpoints.ask(status).await?.value.version().to_owned())
     }
 }
 

@@ -162,12 +162,17 @@ impl NameQueue {
 
     /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn snapshot(&mut self) -> QueueSnapshot {
+        let tenures = self.tenures.iter().cloned().collect();
+        QueueSnapshot { is_current: self.claims.is_current(), queue: self.queue(), tenures }
+    }
+
+    /// The claims of [`snapshot`](Self::snapshot).
+    pub(super) fn queue(&mut self) -> Vec<ObservedClaim> {
         let mut queue: Vec<_> = self.used().claims().cloned().collect();
         if let (Some(first), Some(holder)) = (queue.first_mut(), &self.holder) {
             first.since = holder.since;
         }
-        let tenures = self.tenures.iter().cloned().collect();
-        QueueSnapshot { is_current: self.claims.is_current(), queue, tenures }
+        queue
     }
 
     /// Notes the tenure that has ended and the one that begins, if another claim is the first now.
@@ -203,9 +208,16 @@ mod tests {
     const LINGER: Duration = Duration::from_secs(30);
 
     fn put(key: &str, revision: i64) -> Event<ObservedClaim> {
-        let since = Instant::now();
-        let claim = ObservedClaim { revision, lease: 1, label: Some("a".into()), since };
-        Event { key: key.as_bytes().into(), change: revision, put: Some((revision, claim)) }
+        let (key, since) = (Key::from(key.as_bytes()), Instant::now());
+        let claim = ObservedClaim {
+            key: Key::clone(&key),
+            revision,
+            lease: 1,
+            label: Some("a".into()),
+            made_at: None,
+            since,
+        };
+        Event { key, change: revision, put: Some((revision, claim)) }
     }
 
     fn delete(key: &str, revision: i64) -> Event<ObservedClaim> {

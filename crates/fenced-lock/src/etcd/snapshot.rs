@@ -1,6 +1,7 @@
 //! What a queue's watch has shown.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::time::Instant;
 
@@ -20,12 +21,16 @@ pub struct QueueSnapshot {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedClaim {
+    /// Its key.
+    pub key: Arc<[u8]>,
     /// Its place: the revision of its token, once granted.
     pub revision: i64,
     /// The lease that it hangs on.
     pub lease: i64,
     /// Who made it, if this library did.
     pub label: Option<Arc<str>>,
+    /// When it was made, if this library made it, by the wall clock of its maker; not later than now.
+    pub made_at: Option<SystemTime>,
     /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
     pub since: Instant,
 }

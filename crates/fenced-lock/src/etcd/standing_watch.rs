@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use etcd_client::{
     Compare, CompareOp, Event, EventType, GetOptions, KeyValue, Txn, TxnOp, WatchResponse,
@@ -346,8 +346,15 @@ fn key_event(event: &Event) -> Option<QueueEvent<ObservedClaim>> {
 }
 
 fn listed_key(kv: &KeyValue) -> QueueEvent<ObservedClaim> {
-    let label = keys::parse_value(kv.value()).map(|(label, _)| label.into());
-    let revision = kv.create_revision();
-    let claim = ObservedClaim { revision, lease: kv.lease(), label, since: Instant::now() };
-    QueueEvent { key: kv.key().into(), change: kv.mod_revision(), put: Some((revision, claim)) }
+    let (label, age) = keys::parse_value(kv.value()).unzip();
+    let (key, revision, since) = (Key::from(kv.key()), kv.create_revision(), Instant::now());
+    let claim = ObservedClaim {
+        key: Arc::clone(&key),
+        revision,
+        lease: kv.lease(),
+        label: label.map(Into::into),
+        made_at: age.and_then(|age| SystemTime::now().checked_sub(age)),
+        since,
+    };
+    QueueEvent { key, change: kv.mod_revision(), put: Some((revision, claim)) }
 }

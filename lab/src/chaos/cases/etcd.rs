@@ -19,8 +19,8 @@ const AWAY: Duration = Duration::from_secs(10);
 /// How long a watch is broken.
 const BREAK: Duration = Duration::from_millis(700);
 
-/// The `Retry-After` of a refusal.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The longest `Retry-After` of a refusal.
+const RETRY_AFTER: Duration = Duration::from_secs(3);
 
 /// How soon an order must be answered while etcd takes no writes, on a busy machine.
 const PROMPT: Duration = Duration::from_millis(1500);

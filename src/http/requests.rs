@@ -1,0 +1,119 @@
+//! What every request gets: an id, a span, an answer also after a panic, and a count of its status.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use tokio::task_local;
+use tracing::Instrument as _;
+use uuid::Uuid;
+
+use super::problem::Problem;
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The most bytes of an id that a client or a proxy chose.
+const MAX_ID_BYTES: usize = 128;
+
+task_local! {
+    static REQUEST_ID: HeaderValue;
+}
+
+/// The id of the request that this task answers; `None` outside of one.
+pub(super) fn current_id() -> Option<String> {
+    REQUEST_ID.try_with(|id| id.to_str().ok().map(str::to_owned)).ok().flatten()
+}
+
+/// How many answers had which status, by route: all unknown paths are one, so the number of entries is bounded.
+#[derive(Debug, Default)]
+pub(super) struct Answers(pub(super) Mutex<BTreeMap<(String, u16), u64>>);
+
+/// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as extension, and no
+/// handler sees it.
+pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: Next) -> Response {
+    let id = id_in(request.headers()).unwrap_or_else(new_id);
+    let (method, path) = (request.method(), request.uri().path());
+    let span = tracing::debug_span!("request", id = id.to_str().ok(), %method, path);
+    #[cfg(feature = "otel")]
+    crate::logging::otel::continue_trace(&span, request.headers());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let refusal = request.extensions_mut().remove::<Problem>();
+    // boxed: it is large, and each future around it would copy it
+    let answered = Box::pin(AssertUnwindSafe(next.run(request)).catch_unwind());
+    let answer = async {
+        let answer = match refusal {
+            Some(problem) => problem.into_response(),
+            None => answered.await.unwrap_or_else(|payload| after_panic(&*payload)),
+        };
+        tracing::debug!(status = answer.status().as_u16(), "answered");
+        answer
+    };
+    let mut answer = REQUEST_ID.scope(id.clone(), answer.instrument(span)).await;
+    let route = route.as_ref().map_or("none", MatchedPath::as_str).to_owned();
+    *answers.0.lock().entry((route, answer.status().as_u16())).or_default() += 1;
+    answer.headers_mut().insert(X_REQUEST_ID, id);
+    answer
+}
+
+/// The client learns only that there was a fault; the log has the message of the panic.
+fn after_panic(payload: &(dyn Any + Send)) -> Response {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    let request_id = current_id();
+    tracing::error!(request_id, "a handler panicked: {}", message.unwrap_or("(no message)"));
+    Problem::panicked().into_response()
+}
+
+/// The id that the client or a proxy in front chose, if it is one id of visible ASCII.
+fn id_in(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut values = headers.get_all(X_REQUEST_ID).iter();
+    let id = values.next().filter(|_| values.next().is_none())?;
+    let is_valid =
+        (1..=MAX_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+    is_valid.then(|| id.clone())
+}
+
+/// An id that no other process makes: random digits for the process, and a number. A random one for each request would
+/// cost more.
+fn new_id() -> HeaderValue {
+    static PROCESS: LazyLock<String> = LazyLock::new(|| Uuid::new_v4().simple().to_string());
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    let id = format!("{}-{}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed));
+    HeaderValue::try_from(id).expect("letters, digits and a -")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_one_text_of_visible_ascii() {
+        let headers = |values: &[&str]| -> HeaderMap {
+            let value = |text: &&str| HeaderValue::from_bytes(text.as_bytes()).expect("a value");
+            values.iter().map(|text| (X_REQUEST_ID, value(text))).collect()
+        };
+        let [longest, too_long] = [MAX_ID_BYTES, MAX_ID_BYTES + 1].map(|length| "x".repeat(length));
+        for id in ["a", "4bf92f35-77b3\"<~", &longest] {
+            assert_eq!(id_in(&headers(&[id])).expect("valid"), id);
+        }
+        for bad in ["", "a b", "ü", "a\tb", &too_long] {
+            assert_eq!(id_in(&headers(&[bad])), None, "{bad:?}");
+        }
+        assert_eq!(id_in(&headers(&["a", "a"])), None);
+    }
+
+    #[test]
+    fn made_ids_differ() {
+        let [first, second] = [new_id(), new_id()];
+        assert_ne!(first, second);
+        assert_eq!(id_in(&HeaderMap::from_iter([(X_REQUEST_ID, first.clone())])), Some(first));
+    }
+}

@@ -1,0 +1,185 @@
+//! Goal: what costs the servers more than an order, and who asks too often, slows no order. Method: calls in process, over
+//! servers of the test's own where they are counted or stopped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderName;
+use flash_sale::config::Rate;
+use flash_sale::http::{AppState, router};
+use flash_sale::secret::SecretSource;
+use testkit::client::Connection;
+use testkit::shared::{fresh_database, shared_endpoint};
+use testkit::wait::eventually;
+use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::server::{OPTIONS, Running};
+use crate::shop::{ADMIN, Reply, Shop, ShopOptions};
+use crate::support::store::scripts_run;
+
+/// For servers that answer, however busy the machine is.
+fn patient() -> ShopOptions {
+    ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
+}
+
+async fn own_redis() -> (PrivateRedis, Shop) {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
+    (redis, shop)
+}
+
+async fn start(shop: &Shop, item: &str) -> Reply {
+    shop.call_with(&format!("PUT /stock?item={item}"), &[ADMIN], r#"{"stock":3}"#).await
+}
+
+/// Goal: a made-up item costs one cheap command a second, whatever is asked of it. A sale of it is seen at once where it
+/// starts, and soon elsewhere.
+#[tokio::test]
+async fn a_made_up_item_is_looked_up_once() {
+    let (redis, shop) = own_redis().await;
+    shop.start(1).await;
+    let other = shop.beside("8090");
+    let scripts = scripts_run(&redis).await;
+    for line in ["POST /stock/reduce", "GET /stock", "GET /orders", "GET /orders/a-1"] {
+        for shop in [&shop, &other] {
+            shop.call(&format!("{line}?item=tea")).await.problem(404, "unknown-item");
+        }
+    }
+    assert_eq!(scripts_run(&redis).await, scripts);
+    start(&shop, "tea").await.json(200);
+    shop.call("POST /stock/reduce?item=tea").await.json(200);
+    let is_seen = async || other.call("POST /stock/reduce?item=tea").await.status == 200;
+    eventually("the other instance sees it", is_seen).await;
+}
+
+/// Goal: pages of the ledger come one by one over a connection of their own, and one that would wait too long is refused.
+#[tokio::test]
+async fn pages_wait_for_each_other() {
+    let (mut redis, shop) = own_redis().await;
+    shop.start(1).await;
+    shop.order("a-1").await.json(200);
+    let connections =
+        async || redis.run::<String>("CLIENT LIST TYPE normal").await.unwrap().lines().count();
+    let before = connections().await;
+    shop.call("GET /orders").await.json(200);
+    assert_eq!(connections().await, before + 1);
+    redis.child().pause().unwrap();
+    let (first, second) = tokio::join!(shop.call("GET /orders"), async {
+        let refused = shop.call("GET /orders").await;
+        redis.child().resume().unwrap();
+        refused
+    });
+    first.json(200);
+    second.problem(503, "too-many-watchers");
+    second.assert_retry_after();
+}
+
+/// Goal: a lock in use is shown without a request to etcd; one that is not watched is read, one at a time. Method: an etcd
+/// that stands still.
+#[tokio::test]
+async fn the_lock_is_shown_from_its_watch() {
+    let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
+    shop.start(5).await;
+    shop.order("a-1").await.json(200);
+    shop.until_queued(1).await;
+    let read = shop.call("GET /lock").await.json(200);
+    etcd.child().pause().unwrap();
+    let mut watched = shop.call("GET /lock").await.json(200);
+    for field in ["token", "key", "lease", "instance"] {
+        assert_eq!(watched["holder"][field], read["holder"][field]);
+    }
+    assert!(watched["holder"].take()["age_ms"].is_u64());
+    let (first, second) =
+        tokio::join!(shop.call("GET /lock?item=tea"), shop.call("GET /lock?item=tea"));
+    first.problem(503, "lock-unavailable");
+    second.problem(503, "too-many-watchers");
+    second.assert_retry_after();
+    etcd.child().resume().unwrap();
+    eventually("there is room again", async || shop.call("GET /lock?item=tea").await.status == 200)
+        .await;
+}
+
+async fn connect_from(address: &str, server: SocketAddr) -> Connection {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+    let stream: TcpStream = socket.connect(server).await.unwrap();
+    Connection::over(stream)
+}
+
+/// Goal: each address has its own limit, on orders alone.
+#[tokio::test]
+async fn orders_of_one_address_are_limited() {
+    let rate = Rate { count: 2, per: Duration::from_mins(1) };
+    let options = ShopOptions { rate_limit: Some(rate), ..ShopOptions::default() };
+    let shop = Shop::selling(9, options).await;
+    let server = Running::start(shop.router.clone(), OPTIONS);
+    for address in ["127.0.0.1", "127.0.0.2"] {
+        let mut client = connect_from(address, server.address).await;
+        for status in [200, 200, 429, 429] {
+            assert_eq!(client.get("/stock/reduce").await.status, status, "{address}");
+        }
+        let refused = client.get("/stock/reduce").await;
+        assert!(refused.body.contains("rate-limited"), "{refused:?}");
+        assert!(refused.header("retry-after").is_some());
+        assert_eq!(client.get("/stock").await.status, 200);
+    }
+    assert_eq!(shop.stock().await["lucky"], 4);
+}
+
+/// Goal: a new admin token in the file counts at once, however it got there, and the old one no longer. Without one, nobody
+/// may start a sale.
+#[tokio::test]
+async fn the_admin_token_can_be_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    let rewrite = |token: &str| std::fs::write(&file, token).unwrap();
+    rewrite("first\n");
+    let options = ShopOptions {
+        admin_token: Some(SecretSource::File(file.clone())),
+        ..ShopOptions::default()
+    };
+    let shop = Shop::empty(options).await;
+    let is_token = async |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let header = [("authorization", bearer.as_str())];
+        shop.call_with("PUT /stock", &header, r#"{"stock":9}"#).await.status == 200
+    };
+    assert!(is_token("first").await);
+    rewrite("second\n");
+    assert!(is_token("second").await && !is_token("first").await);
+    let renamed = dir.path().join("new");
+    std::fs::write(&renamed, "third").unwrap();
+    std::fs::rename(&renamed, &file).unwrap();
+    assert!(is_token("third").await && !is_token("second").await);
+    rewrite("");
+    assert!(!is_token("third").await && !is_token("").await);
+    shop.call_with("PUT /stock", &[ADMIN], "").await.problem(500, "internal");
+    std::fs::remove_file(&file).unwrap();
+    assert!(!is_token("third").await);
+    rewrite("third");
+    assert!(is_token("third").await);
+}
+
+/// Goal: where the gateway names the user, each user has a limit, and confirmations count as well.
+#[tokio::test]
+async fn orders_of_one_user_are_limited() {
+    let rate = Rate { count: 2, per: Duration::from_mins(1) };
+    let mut shop = Shop::selling(9, ShopOptions::default()).await;
+    let state = AppState::new(shop.sale.clone(), None, 9, None);
+    let state = state.with_user_header(Some(HeaderName::from_static("x-user-id")));
+    shop.router = router(Arc::new(state.with_rate_limit(Some(rate))));
+    for user in ["ann", "bob"] {
+        let order = async |line| shop.call_with(line, &[("x-user-id", user)], "").await;
+        let bought = order("POST /stock/reduce").await.json(200);
+        let line = format!("POST /orders/{}/confirm", bought["order"].as_str().unwrap());
+        order(&line).await.json(200);
+        let cancel = line.replace("confirm", "cancel");
+        for line in ["POST /stock/reduce", &line, &cancel] {
+            order(line).await.problem(429, "rate-limited");
+        }
+        order("GET /stock").await.json(200);
+    }
+}

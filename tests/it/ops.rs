@@ -1,0 +1,128 @@
+//! Goal: what `ops/` ships fits the service. Method: its metrics, its help, and Prometheus' own checks.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use flash_sale::sale::metrics::OUTCOMES;
+use serde_json::Value;
+
+use crate::program::run;
+use crate::shop::{Shop, ShopOptions};
+
+fn ops() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("ops")
+}
+
+/// The queries of the dashboard.
+fn queries() -> Vec<String> {
+    let text = std::fs::read_to_string(ops().join("grafana/dashboards/flash-sale.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    let variables = variables.filter_map(|variable| variable["definition"].as_str());
+    targets
+        .map(|target| target["expr"].as_str().unwrap())
+        .chain(variables)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The words of this beginning in a text.
+fn words<'a>(text: &'a str, beginning: &'a str) -> impl Iterator<Item = &'a str> {
+    text.match_indices(beginning).map(move |(start, _)| {
+        let rest = &text[start..];
+        &rest[..rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len())]
+    })
+}
+
+/// `None`, and a line, without promtool.
+fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
+    let mut promtool = Command::new("promtool");
+    promtool.args(arguments).current_dir(ops().join("prometheus"));
+    let pipes = promtool.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut child) = pipes.spawn() else {
+        eprintln!("left out: promtool is not installed");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let text = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+    Some((ended.status.success(), text))
+}
+
+#[tokio::test]
+async fn dashboard_and_alerts_name_what_there_is() {
+    let shop = Shop::selling(2, ShopOptions::default()).await;
+    let page = shop.call("GET /metrics").await.text;
+    let metrics = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let metrics: BTreeSet<_> = metrics.collect();
+    let alerts = std::fs::read_to_string(ops().join("prometheus/alerts.yml")).unwrap();
+    let texts = queries().join("\n") + &alerts;
+    let mut used = BTreeSet::new();
+    for word in words(&texts, "flash_sale_") {
+        let parts =
+            ["_bucket", "_sum", "_count"].into_iter().filter_map(|end| word.strip_suffix(end));
+        let known = parts.chain([word]).find(|name| metrics.contains(name));
+        used.insert(known.unwrap_or_else(|| panic!("there is no metric {word}")));
+    }
+    assert_eq!(used, metrics, "each metric is of use");
+    for choice in texts
+        .split("outcome")
+        .filter_map(|rest| rest.trim_start_matches(['=', '!', '~']).strip_prefix('"'))
+    {
+        for outcome in choice.split('"').next().unwrap().split('|') {
+            assert!(OUTCOMES.contains(&outcome), "there is no outcome {outcome}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn prometheus_reads_it() {
+    let shop = Shop::selling(2, ShopOptions::default()).await;
+    shop.order("a").await.json(200);
+    let metrics = shop.call("GET /metrics").await.text;
+    // recorded, each query of the dashboard is a rule
+    let rules = queries().into_iter().filter(|query| !query.starts_with("label_values"));
+    let rules = rules.map(|query| {
+        serde_json::json!({ "record": "query", "expr": query.replace("$__rate_interval", "1m") })
+    });
+    // JSON is YAML
+    let rules = serde_json::json!({ "groups": [{ "name": "dashboard", "rules": rules.collect::<Vec<_>>() }] });
+    let dashboard = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(dashboard.path(), rules.to_string()).unwrap();
+    for (arguments, input) in [
+        (&["check", "config", "prometheus.yml"][..], ""),
+        (&["test", "rules", "alerts.test.yml"], ""),
+        (&["check", "rules", "--lint=none", dashboard.path().to_str().unwrap()], ""),
+        (&["check", "metrics"], &metrics),
+    ] {
+        let Some((is_fine, text)) = promtool(arguments, input) else { return };
+        assert!(is_fine, "{arguments:?}: {text}");
+    }
+}
+
+/// Goal: a setting that was renamed does not stay in an example.
+#[tokio::test]
+async fn the_examples_use_settings_that_exist() {
+    let (_, help) = run(&["serve", "--help"]).await;
+    let known: BTreeSet<_> = words(&help, "FLASH_SALE_").collect();
+    let mut folders = vec![ops()];
+    let mut found = 0;
+    while let Some(folder) = folders.pop() {
+        for path in folder.read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            for word in words(&text, "FLASH_SALE_") {
+                assert!(known.contains(word), "{} names {word}", path.display());
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 8, "the search finds what is there: {found}");
+}
