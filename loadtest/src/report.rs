@@ -178,7 +178,9 @@ impl Report {
         if let [item] = &setup.items[..] {
             report.item.clone_from(&item.name);
         } else {
-            let (units, items) = (report.tally.acknowledged_units, report.items);
+            // what came back is not sold
+            let after = report.after.values().next().map_or(0, |after| after.lucky);
+            let (units, items) = (after.saturating_sub(report.before.lucky), report.items);
             report.verdict =
                 format!("PASS: {units} units of {items} items sold, each exactly once");
         }

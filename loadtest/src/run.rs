@@ -61,7 +61,8 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
 pub(crate) async fn run(args: &Args, endpoints: Vec<Endpoint>, live: &Arc<Live>) -> Result<Report> {
     let token = admin_token(args)?;
     let changing = args.conduct.changing();
-    ensure!(changing <= 1.0, "--pay, --pay-late and --cancel are together more than 1");
+    // their sum may be rounded
+    ensure!(changing < 1.000_001, "--pay, --pay-late and --cancel are together more than 1");
     let no_history = || {
         let path = args.history.as_deref().unwrap_or(Path::new(""));
         format!("the run cannot be recorded in {}", path.display())
