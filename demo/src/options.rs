@@ -45,7 +45,7 @@ pub struct DemoOptions {
 
     /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `zookeeper` and `file` are
     /// other locks, which need their servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is
-    /// there; `etcd-recipe`, `etcd-rpc` and `atomic-script` are for comparison.
+    /// there; `etcd-recipe`, `etcd-rpc`, `batched-script` and `atomic-script` are for comparison.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
 

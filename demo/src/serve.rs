@@ -12,6 +12,7 @@ use flash_sale::serve::serve_with;
 use crate::baselines::{self, GuardOptions};
 use crate::control::address;
 use crate::fault::{self, Rule};
+use crate::locks::LockMode;
 use crate::relay::Relay;
 use crate::safeguard::{Safeguard, end_at_once};
 use crate::writer::Writer;
@@ -61,7 +62,9 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
 
 /// Removes the safeguards that `options` name, and arms the faults.
 fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
-    let writer = Arc::new(Writer::default());
+    let mut writer = Writer::default();
+    writer.without_tokens = options.guard.lock == LockMode::BatchedScript;
+    let writer = Arc::new(writer);
     for safeguard in &options.without {
         writer.set(*safeguard, false);
         if *safeguard == Safeguard::Drain {

@@ -95,7 +95,8 @@ mod tests {
         explain(&report, 300, lock.flaw())
     }
 
-    /// Goal: each outcome is explained with its numbers and its cause.
+    /// Goal: each outcome is explained with its numbers and its cause; a failure that the lock mode does not explain is a
+    /// fault of the service.
     #[test]
     fn gives_numbers_and_cause() {
         assert_eq!(
@@ -113,11 +114,6 @@ mod tests {
         assert!(explained(LockMode::Local, 400, 100, Some("oversold")).starts_with(
             "400 sold of 300: 100 too many. That is what happens without a lock between the instances"
         ));
-    }
-
-    /// Goal: a failure that the lock mode does not explain is a fault of the service.
-    #[test]
-    fn gives_other_faults() {
         assert_eq!(
             explained(LockMode::Etcd, 300, 200, Some("lost: 2 orders")),
             "lost: 2 orders. That must not happen: it is a fault of the service."

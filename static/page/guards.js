@@ -58,6 +58,11 @@ const GUARDS = {
     label: "no lock",
     noHolder: "There is no lock: all instances read and write at the same time.",
   },
+  "batched-script": {
+    words: "the store's script alone, in batches",
+    noHolder: "There is no lock: the store runs each batch as one atomic script.",
+    hasLedger: true,
+  },
   "atomic-script": {
     words: "the store's script alone",
     noHolder: "There is no lock: the store runs each order as one atomic script.",

@@ -11,6 +11,8 @@ use flash_sale::inventory::{
     Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, RedisAccess, Replicas,
 };
 use flash_sale::secret::{Secret, SecretSource};
+use tempfile::NamedTempFile;
+use testkit::ports::address_in;
 use testkit::redis::{RIGHTS, USER};
 use testkit::wait::{eventually, within};
 use testkit::{
@@ -81,14 +83,10 @@ fn serve(flags: &[String]) -> Command {
 
 /// What `serve` says with these flags until it listens.
 async fn warnings(flags: &[String]) -> String {
-    let mut started = serve(flags).spawn().unwrap();
-    let mut lines = BufReader::new(started.stderr.take().unwrap()).lines();
-    let mut said = String::new();
-    while !said.contains("listening on") {
-        let line = within("it listens", lines.next_line()).await.unwrap();
-        said += &(line.expect("it listens first") + "\n");
-    }
-    said
+    let log = NamedTempFile::new().unwrap();
+    let _started = serve(flags).stderr(log.reopen().unwrap()).spawn().unwrap();
+    address_in(log.path()).await;
+    std::fs::read_to_string(log.path()).unwrap()
 }
 
 /// How `serve` ends with these flags, and what it says. Where the server refuses, its answer may be lost

@@ -17,7 +17,7 @@ pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 /// | `Lost` from `run`, `unlock`, `requeue` or `with` | stop the work; writes that the store accepted with the token stand |
 /// | `SessionLost` | use a [`SessionKeeper`](super::SessionKeeper); if it was closed, end |
 /// | `Backend` | if [`is_retryable`](Self::is_retryable), try again after a pause; else settings or rights are wrong |
-/// | `InvalidName`, `TooManyEntries` | correct the caller |
+/// | `InvalidName` | correct the caller |
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -37,9 +37,6 @@ pub enum LockError {
         /// How it was lost.
         reason: LostReason,
     },
-    /// One owner entered the same lock more than [`u32::MAX`] times.
-    #[error("one owner entered the same lock too often")]
-    TooManyEntries,
     /// The name cannot be a lock's.
     #[error(
         "a lock name has 1 to {} bytes and no control characters, unlike {name:?}",
@@ -62,7 +59,7 @@ impl LockError {
         match self {
             Self::Timeout { .. } | Self::Lost => true,
             Self::Backend(error) => error.kind.may_pass(),
-            Self::SessionLost { .. } | Self::TooManyEntries | Self::InvalidName { .. } => false,
+            Self::SessionLost { .. } | Self::InvalidName { .. } => false,
         }
     }
 }

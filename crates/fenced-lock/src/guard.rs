@@ -92,7 +92,7 @@ impl<T: GrantToken> Guard<T> {
     /// Another guard of the same tenure, without a request.
     ///
     /// # Errors
-    /// [`LockError::Lost`], [`LockError::TooManyEntries`].
+    /// [`LockError::Lost`].
     pub fn reenter(&self) -> Result<Self, LockError> {
         // this guard has an entry, so there is one to add to
         self.hold.enter()?;

@@ -1,6 +1,6 @@
 //! One tenure: a granted claim and how often its owner has entered.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub(super) struct Hold<T: GrantToken> {
     /// How long the request took that queued the claim.
     pub(super) enqueued_in: Duration,
     began_at: Instant,
-    entries: AtomicU32,
+    /// Each has a reference to this, and so there can never be too many to count.
+    entries: AtomicUsize,
     status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
     /// When the longest hold ends, if there is one.
@@ -47,7 +48,7 @@ impl<T: GrantToken> Hold<T> {
             owner,
             enqueued_in,
             began_at: Instant::now(),
-            entries: AtomicU32::new(1),
+            entries: AtomicUsize::new(1),
             status,
             contended,
             limit: inner.hold_for.map(|limit| Instant::now() + limit),
@@ -86,16 +87,16 @@ impl<T: GrantToken> Hold<T> {
         if self.is_lost() {
             return Err(LockError::Lost);
         }
-        let one_more = |entries| if entries == 0 { Some(0) } else { u32::checked_add(entries, 1) };
-        let before = self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
-        before.map(|entries| entries > 0).map_err(|_| LockError::TooManyEntries)
+        let one_more = |entries| if entries > 0 { Some(entries + 1) } else { None };
+        let entered = self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        Ok(entered.is_ok())
     }
 
     /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
     /// release.
     pub(super) fn leave(self: &Arc<Self>) -> bool {
         // none are left when the longest hold is over
-        let one_less = |entries| u32::checked_sub(entries, 1);
+        let one_less = |entries| usize::checked_sub(entries, 1);
         let was_last =
             self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less) == Ok(1);
         if was_last {
@@ -143,26 +144,5 @@ impl<T: GrantToken> Hold<T> {
             // an error means that the backend forgot the claim: it is not in the queue any more
             _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{LockError, MemoryBackend, Session, SessionOptions};
-    use super::*;
-
-    /// Goal: a count that would overflow is an error, and the entries that there are stay valid.
-    #[tokio::test]
-    async fn entries_do_not_overflow() {
-        let options = SessionOptions::new(Duration::from_secs(10));
-        let session = Session::open(Arc::new(MemoryBackend::new()), options).await;
-        let session = session.expect("it is in memory");
-        let mutex = session.mutex("a").expect("a valid name");
-        let guard = mutex.lock().await.expect("the lock is free");
-        let hold = session.inner.hold_of("a").expect("it was just granted");
-        hold.entries.store(u32::MAX, Ordering::Relaxed);
-        assert!(matches!(guard.reenter(), Err(LockError::TooManyEntries)));
-        assert!(!hold.leave());
-        drop(guard.reenter().expect("one entry was given back"));
     }
 }

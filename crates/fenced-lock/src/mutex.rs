@@ -71,7 +71,7 @@ impl<T: GrantToken> Mutex<T> {
     /// As [`lock`](Self::lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`LockError::TooManyEntries`] for an owner that holds it already.
+    /// As [`lock`](Self::lock).
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard<T>, LockError> {
         self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
     }

@@ -101,31 +101,19 @@ mod tests {
     }
 
     /// Goal: the loss is known by the clock alone, to a caller that asks and to one that waits, though no task
-    /// declares it.
-    #[tokio::test(start_paused = true)]
-    async fn lost_by_the_clock() {
-        let asked = valid_for_two_seconds();
-        advance(SECOND).await;
-        assert_eq!(asked.lost_reason(), None);
-        advance(SECOND).await;
-        assert_eq!(asked.lost_reason(), Some(LostReason::Expired));
-
-        let waited_for = valid_for_two_seconds();
-        let reason = timeout(3 * SECOND, waited_for.lost()).await;
-        assert_eq!(reason, Ok(LostReason::Expired));
-    }
-
-    /// Goal: a renewal that comes back after the deadline does not bring the session back, nor does
+    /// declares it; a renewal that comes back after the deadline does not bring the session back, nor does
     /// one that grants less than there was.
     #[tokio::test(start_paused = true)]
-    async fn a_late_renewal_changes_nothing() {
-        let validity = valid_for_two_seconds();
-        validity.extend(Instant::now() + SECOND);
+    async fn lost_by_the_clock() {
+        let (asked, renewed) = (valid_for_two_seconds(), valid_for_two_seconds());
+        renewed.extend(Instant::now() + SECOND);
         advance(SECOND).await;
-        assert_eq!(validity.lost_reason(), None);
+        assert_eq!([asked.lost_reason(), renewed.lost_reason()], [None; 2]);
         advance(SECOND).await;
-        validity.extend(Instant::now() + SECOND);
-        assert_eq!(validity.lost_reason(), Some(LostReason::Expired));
+        renewed.extend(Instant::now() + SECOND);
+        let reason = LostReason::Expired;
+        assert_eq!([asked.lost_reason(), renewed.lost_reason()], [Some(reason); 2]);
+        assert_eq!(timeout(3 * SECOND, valid_for_two_seconds().lost()).await, Ok(reason));
     }
 
     /// Goal: the first reason stands.

@@ -153,20 +153,6 @@ impl<K: Kind> Private<K> {
         self.until_ready().await
     }
 
-    /// Starts it again under another program, which becomes the server: the last of its arguments are the server and
-    /// its own ones.
-    ///
-    /// # Errors
-    /// As [`restart`](Self::restart).
-    pub async fn restart_under(&mut self, launcher: &[String]) -> Result<(), ServerError> {
-        let mut words = launcher.to_vec();
-        words.push(self.program.to_string_lossy().into_owned());
-        words.append(&mut self.launch.args);
-        self.program = words.remove(0).into();
-        self.launch.args = words;
-        self.restart().await
-    }
-
     /// Stops it and removes its directory.
     ///
     /// # Errors

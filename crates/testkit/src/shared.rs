@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::redis::FromRedisValue;
-use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use tokio::sync::OnceCell;
 
 use crate::redis::command;
@@ -24,14 +23,6 @@ pub async fn shared_endpoint() -> String {
 pub fn etcdctl() -> PathBuf {
     let etcd = find_program("FLASH_SALE_ETCD", &["etcd"]);
     etcd.expect("etcd is installed by `make setup`").with_file_name("etcdctl")
-}
-
-/// Raises or clears etcd's alarm for an exhausted quota.
-pub async fn no_space(endpoint: &str, action: AlarmAction) {
-    let mut client = Client::connect([endpoint], None).await.unwrap();
-    let mut options = AlarmOptions::new();
-    options.with_member(client.status().await.unwrap().header().unwrap().member_id());
-    client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
 }
 
 /// A lock name that no other test uses.

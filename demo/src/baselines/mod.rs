@@ -9,11 +9,13 @@
 //! | `no-lock` | nothing: oversells | GET, SET and INCRBY in Redis |
 //! | `etcd-recipe` | the recipe of Go's etcd client | one claim in etcd: two commits, and for a waiter a read and a watcher as well |
 //! | `etcd-rpc` | etcd's own `Lock` call | one lease in etcd: four commits; GET, SET and INCRBY in Redis |
+//! | `batched-script` | no lock: the script is atomic | its part of a batch |
 //! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
 //! Everything but the lock is the service's: the plain read before the wait, the waiting room, the time limit of
 //! an order, the connection to the store, and the script where order ids and ledger are kept.
 
+mod batches;
 pub mod etcd;
 mod naive;
 mod order_locks;
@@ -29,7 +31,8 @@ use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve;
 
-use self::order_locks::{EachOrder, Etcd, LockCall, Mutexes, Nothing, Recipe};
+use self::batches::Batches;
+use self::order_locks::{Etcd, LockCall, Mutexes, Nothing, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
 use crate::decorated::Decorated;
@@ -61,11 +64,14 @@ pub async fn baseline(
     Ok(PerOrder::guard(context, mode, LockCall(etcd), queue))
 }
 
-/// `local`, `no-lock` or `atomic-script`. The last does not oversell, as the script is one atomic step: the lock is
-/// measured against it.
+/// `local`, `no-lock`, `batched-script` or `atomic-script`. The last two do not oversell, as the script is one atomic step:
+/// the lock is measured against them.
 fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> Box<dyn SaleGuard> {
     match mode {
         LockMode::Local => PerOrder::guard(context, mode, Mutexes::default(), None),
+        LockMode::BatchedScript => {
+            Box::new(Batches::new(context, PerOrder::guard(context, mode, Nothing, None)))
+        }
         _ => PerOrder::guard(context, mode, Nothing, None),
     }
 }
@@ -81,23 +87,9 @@ pub struct GuardOptions {
     #[arg(long, env = "FLASH_SALE_LOCK_AT", value_name = "ADDRESS", value_delimiter = ',')]
     pub lock_at: Vec<String>,
 
-    /// What one hold of the lock covers
-    #[arg(long, env = "FLASH_SALE_HOLD", default_value = "combined")]
-    pub hold: HoldMode,
-
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_FENCE")]
     pub fence: Option<Fence>,
-}
-
-/// What one hold of a lock covers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum HoldMode {
-    /// All waiting orders of this instance, as in the service.
-    #[default]
-    Combined,
-    /// One order: shows the cost of a lock for each request.
-    Request,
 }
 
 /// What refuses the writes of a holder that was overtaken.
@@ -155,13 +147,8 @@ pub async fn sale(
         let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
         let fenced = Arc::new(Decorated::with(fenced, Arc::clone(writer)));
         let instance = &context.options.instance;
-        let sessions = serve::lock_sessions(config, instance, Arc::clone(&fenced) as _).await?;
-        match options.hold {
-            HoldMode::Combined => Box::new(EtcdLock::new(&context, sessions)),
-            HoldMode::Request => {
-                PerOrder::guard(&context, lock, EachOrder(sessions), Some(fenced as _))
-            }
-        }
+        let sessions = serve::lock_sessions(config, instance, fenced as _).await?;
+        Box::new(EtcdLock::new(&context, sessions))
     } else {
         for (_, warning) in lock.status().warnings {
             tracing::warn!("{warning}");

@@ -1,5 +1,4 @@
-//! Locks that each order takes for itself: the usual ways on [`etcd`](super::etcd), a lock of the library, and those
-//! within one process.
+//! Locks that each order takes for itself: the usual ways on [`etcd`](super::etcd), and those within one process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::time::Duration;
 #[cfg(feature = "tls")]
 use etcd_client::{Certificate, Identity, TlsOptions};
 use etcd_client::{Client, ConnectOptions, Error, LockOptions};
-use fenced_lock::{ClusterId, EtcdOptions, Guard, LockError, SessionKeeper, Token};
+use fenced_lock::{ClusterId, EtcdOptions, LockError, Token};
 use flash_sale::sale::{BoxError, SaleError};
 use parking_lot::Mutex;
 
@@ -153,32 +152,6 @@ impl OrderLock for LockCall {
         etcd.revoke(&lease).await;
         held.map(drop)
     }
-}
-
-/// A lock of the library, taken for each order: shows what it costs without combining.
-pub(super) struct EachOrder(pub(super) SessionKeeper);
-
-impl OrderLock for EachOrder {
-    async fn hold(&self, name: &str, turn: Turn) -> Result<(), SaleError> {
-        let granted = async {
-            let guard = take(&self.0, name).await?;
-            Ok((Some(guard.token()), guard))
-        };
-        if let Err(error) = turn.take(granted).await?.unlock().await {
-            tracing::debug!(?error, "the release is unknown: the session repeats it");
-        }
-        Ok(())
-    }
-
-    async fn close(&self) {
-        self.0.close().await;
-    }
-}
-
-/// Takes the lock `name` of the library.
-pub(super) async fn take(sessions: &SessionKeeper, name: &str) -> Result<Guard, SaleError> {
-    let take = async { sessions.session().await?.mutex(name)?.lock().await };
-    take.await.map_err(unavailable::<LockError>)
 }
 
 /// A mutex in this process for each name.

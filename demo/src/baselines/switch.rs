@@ -10,7 +10,7 @@ use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::order_locks::take;
+use super::order_locks::unavailable;
 use super::per_order::by_the_script;
 use super::{Fence, LockMode, in_process};
 use crate::safeguard::Safeguard;
@@ -140,7 +140,7 @@ async fn reduce_in_the_request(
     }
     let name = lock_name(&context.options.lock_name, &order.item);
     let sell = async {
-        let guard = take(sessions, &name).await?;
+        let guard = sessions.lock(&name).await.map_err(unavailable)?;
         let sold = by_the_script(context, Some(guard.token()), &order).await;
         sold.map_err(|error| SaleError::of_read(error, &order.item))
     };

@@ -49,13 +49,13 @@ impl LockServer {
         }
     }
 
-    /// Starts it again, and waits until it answers. A `launcher` is a program that becomes the server, with its arguments.
-    pub async fn restart(&mut self, launcher: &[String]) -> Result<(), ServerError> {
+    /// Starts it again, and waits until it answers.
+    pub async fn restart(&mut self) -> Result<(), ServerError> {
         match self {
-            Self::Etcd(server) => server.restart_under(launcher).await,
-            Self::Redis(server) => server.restart_under(launcher).await,
-            Self::Postgres(server) => server.restart_under(launcher).await,
-            Self::ZooKeeper(server) => server.restart_under(launcher).await,
+            Self::Etcd(server) => server.restart().await,
+            Self::Redis(server) => server.restart().await,
+            Self::Postgres(server) => server.restart().await,
+            Self::ZooKeeper(server) => server.restart().await,
         }
     }
 

@@ -48,6 +48,8 @@ pub enum LockMode {
     EtcdRecipe,
     /// etcd's Lock call
     EtcdRpc,
+    /// no lock, one atomic script for each batch
+    BatchedScript,
     /// no lock, one atomic script
     AtomicScript,
 }
@@ -112,7 +114,7 @@ impl LockMode {
             Self::Postgres | Self::PostgresAdvisory => Server::Postgres,
             Self::ZooKeeper => Server::ZooKeeper,
             Self::File => Server::Directory,
-            Self::Local | Self::NoLock | Self::AtomicScript => Server::None,
+            Self::Local | Self::NoLock | Self::BatchedScript | Self::AtomicScript => Server::None,
         }
     }
 

@@ -25,6 +25,8 @@ use crate::safeguard::Safeguard;
 pub struct Writer {
     /// The safeguards that are off.
     off: Mutex<BTreeSet<Safeguard>>,
+    /// Whether batches have no tokens, since their lock excludes no other instance.
+    pub(crate) without_tokens: bool,
     /// Without `careful-retry`: how often each order was sent and not answered.
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
@@ -110,8 +112,9 @@ impl BatchWriter for Writer {
     fn reduce<'a>(
         &'a self,
         inventory: &'a Inventory,
-        batch: Batch<'a>,
+        mut batch: Batch<'a>,
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
+        batch.token.take_if(|_| self.without_tokens);
         Box::pin(async move {
             let written = if self.has(Safeguard::CarefulRetry) {
                 self.write(inventory, batch).await

@@ -118,21 +118,3 @@ async fn who_goes_leaves_nothing() {
         leaves_nothing(mode).await;
     }
 }
-
-/// A session that was lost is replaced; the orders that it fails take nothing.
-#[tokio::test]
-async fn recipe_opens_another_session() {
-    let lab = Lab::new().await;
-    let sale = lab.sale(LockMode::EtcdRecipe, "a", PATIENCE).await;
-    sale.start(&Item::DEFAULT, 5).await.unwrap();
-    let leases = lab.leases().await;
-    assert_eq!(leases.len(), 1, "one session for a process");
-    lab.client().await.lease_revoke(leases[0]).await.unwrap();
-    let refused = sale.reduce(order("order", 1)).await;
-    assert!(matches!(refused, Err(SaleError::LockUnavailable { .. })), "{refused:?}");
-    let served = sale.reduce(order("order", 1)).await;
-    assert!(matches!(served, Ok(Outcome::Reserved(_))), "{served:?}");
-    assert_eq!(sale.stock(&Item::DEFAULT).await.unwrap().stock, 4);
-    sale.close().await;
-    lab.assert_nothing_is_left().await;
-}

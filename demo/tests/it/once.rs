@@ -71,9 +71,13 @@ async fn without_a_lock_or_with_a_local_one_it_oversells_and_says_so() {
 /// instance is all there is.
 #[tokio::test]
 async fn other_guards_pass_where_they_are_right() {
-    for (lock, instances) in
-        [("etcd-recipe", "2"), ("etcd-rpc", "2"), ("atomic-script", "2"), ("local", "1")]
-    {
+    for (lock, instances) in [
+        ("etcd-recipe", "2"),
+        ("etcd-rpc", "2"),
+        ("batched-script", "2"),
+        ("atomic-script", "2"),
+        ("local", "1"),
+    ] {
         let sale = ["--requests", "60", "--stock", "40", "--instances", instances];
         let demo = ended(&[&["--once", "--lock", lock], &sale[..]].concat()).await;
         assert_eq!(demo.code, Some(0), "{lock}: {demo:?}");

@@ -220,17 +220,6 @@ asks
         assert_eq!(tenures(said), (2, vec![first, second]));
     }
 
-    /// Goal: a contender holds the lock from its grant to its last write.
-    #[test]
-    fn finds_out_whether_it_held() {
-        let tenure = |granted, ended| Tenure { granted, ended, token: (0, 0) };
-        let tenures = [tenure(10, Some(20)), tenure(30, None)];
-        for (at, held) in [(9, false), (10, true), (19, true), (20, false), (29, false), (31, true)]
-        {
-            assert_eq!(held_at(&tenures, at), held, "{at}");
-        }
-    }
-
     /// Goal: an overlap lasts from the next grant to the last write of the earlier holder, also over several turns of
     /// the next one; a token comes once.
     #[test]

@@ -1,7 +1,6 @@
 //! What a fault does to a lock: two processes want it, and something happens to one of them or to the servers.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -58,9 +57,6 @@ const RENEWALS: u64 = 1500;
 
 /// How long a replica lags behind at least before it takes over, and how much more, in milliseconds.
 const LAG: (u64, u64) = (200, 600);
-
-/// How far the clock jumps.
-const JUMP_SECONDS: usize = 10;
 
 /// The members of a lock with a leader.
 const MEMBERS: usize = 3;
@@ -132,7 +128,7 @@ impl Takeover {
 
     /// Whether one process keeps the lock all the time, so that a takeover takes it from a holder that lives.
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self.fault, Fault::Clock | Fault::Failover | Fault::SyncFailover)
+        matches!(self.fault, Fault::Failover | Fault::SyncFailover)
     }
 }
 
@@ -144,8 +140,6 @@ pub(super) fn applies(fault: Fault, server: Server) -> bool {
         Fault::Leader => matches!(server, Server::Etcd | Server::ZooKeeper),
         Fault::Failover => matches!(server, Server::Redis { nodes: 1 } | Server::Postgres),
         Fault::SyncFailover => server == Server::Postgres,
-        // etcd's clock is Go's, which does not go through the system's library
-        Fault::Clock => !matches!(server, Server::Directory | Server::Etcd),
     }
 }
 
@@ -159,21 +153,15 @@ pub(super) async fn takeover(
     let worker = async |done: &mut Vec<Trial>| {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
         let servers = Servers::start(lock, members, parent).await?;
-        let mut scene = Scene { servers, fault, clocks: Vec::new(), jumps: 0 };
-        if fault == Fault::Clock {
-            scene.clocks = fake_clocks(&mut scene.servers).await?;
-        }
+        let mut scene = Scene { servers, fault };
         while let Some(mut random) = trials.next() {
             done.push(scene.trial(&mut random).await?);
         }
         scene.servers.stop().await
     };
-    // what starts beside a trial must not take a core from it for as long as a lease lasts: Java does under a fake clock
-    let is_heavy = match fault {
-        Fault::Clock => lock.server == Server::ZooKeeper,
-        Fault::Failover | Fault::SyncFailover => lock.server == Server::Postgres,
-        _ => false,
-    };
+    // what starts beside a trial must not take a core from it for as long as a lease lasts
+    let is_heavy =
+        matches!(fault, Fault::Failover | Fault::SyncFailover) && lock.server == Server::Postgres;
     let most = if is_heavy { 2 } else { usize::MAX };
     let (done, faults) = trials.run(most, worker).await?;
     Ok((Takeover::of(fault, done), faults))
@@ -242,9 +230,6 @@ impl Pair {
 struct Scene {
     servers: Servers,
     fault: Fault,
-    /// The files with the servers' clocks.
-    clocks: Vec<PathBuf>,
-    jumps: usize,
 }
 
 impl Scene {
@@ -262,7 +247,6 @@ impl Scene {
                 let postgres = ReplicatedPostgres::start(is_synchronous).await?;
                 self.failover(postgres, PrivatePostgres::crash, random).await
             }
-            Fault::Clock => self.clock_jump(random).await,
         }
     }
 
@@ -324,11 +308,11 @@ impl Scene {
         let victim = &mut servers.all.members[victim];
         victim.kill().await?;
         if self.fault == Fault::Server {
-            victim.restart(&[]).await?;
+            victim.restart().await?;
         }
         let takeover = until_served(began, SERVER_BOUND, || pair.tenures().concat()).await;
         if self.fault == Fault::Leader {
-            victim.restart(&[]).await?;
+            victim.restart().await?;
         }
         pair.judge(takeover, [now(), now()], None).await
     }
@@ -362,20 +346,6 @@ impl Scene {
         let trial = until_taken(pair, began).await;
         replicated.stop().await.context("a server does not stop")?;
         trial
-    }
-
-    /// The wall clock of the servers jumps, each time further forward.
-    async fn clock_jump(&mut self, random: &mut SplitMix64) -> Result<Trial> {
-        let at = self.servers.all.addresses();
-        let pair = Pair::open(&self.servers, [&at, &at], [LONG_HOLD; 2]).await?;
-        pair.begin().await?;
-        sleep(millis_below(LAG.0 + LAG.1, random)).await;
-        let began = now();
-        self.jumps += 1;
-        for clock in &self.clocks {
-            std::fs::write(clock, format!("+{}", self.jumps * JUMP_SECONDS))?;
-        }
-        until_taken(pair, began).await
     }
 }
 
@@ -418,40 +388,6 @@ async fn until_served(
     until("the lock works again", bound, works).await.ok()?;
     let grants: Vec<_> = std::iter::once(began).chain(grants()).collect();
     grants.windows(2).map(|pair| millis(pair[1] - pair[0])).max_by(f64::total_cmp)
-}
-
-/// Restarts the servers under a wall clock that can jump. Returns the files from which they read by how many seconds it
-/// is fast.
-async fn fake_clocks(servers: &mut Servers) -> Result<Vec<PathBuf>> {
-    let mut clocks = Vec::new();
-    for member in &mut servers.all.members {
-        // beside the server's log, in its own directory: it may run as another user
-        let clock = member.child().log().with_file_name("clock");
-        std::fs::write(&clock, "+0")?;
-        let launcher = [
-            "/usr/bin/env".to_owned(),
-            format!("LD_PRELOAD={}", fake_clock().unwrap_or_default()),
-            format!("FAKETIME_TIMESTAMP_FILE={}", clock.display()),
-            "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
-            // in seconds: how long it goes on with what it has read
-            "FAKETIME_CACHE_DURATION=1".to_owned(),
-        ];
-        member.restart(&launcher).await?;
-        clocks.push(clock);
-    }
-    Ok(clocks)
-}
-
-/// The libraries that fake the wall clock of a program, for `LD_PRELOAD`; `None` if they are not installed. The
-/// first one brings its own `malloc`: with jemalloc, as in Debian's Redis, libfaketime does not start.
-pub(super) fn fake_clock() -> Option<String> {
-    let dirs = std::fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
-    let both = |dir: PathBuf| {
-        let all = [dir.join("libc_malloc_debug.so.0"), dir.join("faketime/libfaketime.so.1")];
-        let is_there = all.iter().all(|library| library.is_file());
-        is_there.then(|| all.map(|library| library.display().to_string()).join(":"))
-    };
-    dirs.map(both).find_map(|both| both)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! - [`Contestant`]: the locks that take part, all that differs between them, and their servers
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
-//! - `sale`: the sale under each lock and each fence
+//! - `sale`: a sale with a faulty holder, under each lock and each fence
 //! - `table`: the results as text
 
 pub mod contender;
@@ -32,7 +32,7 @@ pub use self::contestants::Contestant;
 use self::contestants::Servers;
 use self::faults::Takeover;
 pub use self::options::{ArenaOptions, Fault, Measure};
-use self::sale::{Oversold, Speed};
+use self::sale::Oversold;
 use self::speed::{Contest, Handovers, LONGEST};
 use crate::articles::{self, Shown};
 use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
@@ -49,7 +49,6 @@ struct Figures {
     /// One entry for each distance.
     handovers: Vec<Handovers>,
     contest: Option<Contest>,
-    speed: Option<Speed>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
     /// Runs that failed where they must not, and what could not be measured.
@@ -143,12 +142,6 @@ impl Arena<'_> {
         self.keep("handovers, fairness or requests", done);
         self.takeovers().await;
         if let Some(guard) = self.lock.guard {
-            if self.options.measures(Measure::Load) {
-                self.note("orders under load, and 500 buyers for 300 units");
-                let requests = self.options.full_or_short(20_000, 200);
-                let done = sale::speed(guard, requests, self.dir).await;
-                self.figures.speed = self.keep("load or burst", done);
-            }
             self.oversold(guard).await;
         }
         Ok(self.figures)
@@ -189,10 +182,6 @@ impl Arena<'_> {
         let wanted = Fault::value_variants().iter().filter(applies);
         for &fault in wanted.filter(|_| options.measures(Measure::Takeover)) {
             let what = format!("takeover, {}", fault.name());
-            if fault == Fault::Clock && faults::fake_clock().is_none() {
-                self.note(&format!("{what}: left out, since libfaketime is not installed"));
-                continue;
-            }
             let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;
             if let Some((takeover, faults)) = self.keep(&what, done) {
                 self.figures.faults.extend(faults);

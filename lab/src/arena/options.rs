@@ -66,10 +66,6 @@ pub enum Measure {
     /// requests at the lock's servers: for each grant, and while 100 clients wait.
     #[value(alias = "requests")]
     Fairness,
-    /// Orders a second, combined and with one lock for each request; and, as `burst`, 500 buyers at once for 300
-    /// units, at two instances.
-    #[value(alias = "burst")]
-    Load,
     /// Two processes take turns, and a fault hits one of them or the servers: how long nobody is served, and
     /// whether both hold the lock at once.
     Takeover,
@@ -99,8 +95,6 @@ pub enum Fault {
     /// The same with a synchronous standby, which is held up for a moment before: no write is answered before the
     /// standby has it.
     SyncFailover,
-    /// The wall clock of the servers jumps forward by more than the lease.
-    Clock,
 }
 
 impl Fault {

@@ -1,21 +1,19 @@
-//! The sale under a lock: its speed, and what a fault of the holder does to the stock under each fence.
+//! The sale under a lock: what a fault of the holder does to the stock under each fence.
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use demo::baselines::Fence;
 use demo::cluster::{Cluster, Spec};
 use demo::control::{self, NewRun, Run, Side};
-use demo::load::{ENDLESS_STOCK, Load};
 use demo::locks::{LockMode, LockServers};
-use loadtest::Report;
 use serde::Serialize;
 use testkit::wait::in_time;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 use tokio::time::sleep;
 
 use super::options::Fault;
-use crate::experiment::{Trials, fault, handovers};
+use crate::experiment::Trials;
 
 /// The TTL of the sessions in a sale: short, since a takeover waits for it.
 const TTL: &str = "2s";
@@ -29,9 +27,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The instances of a sale.
 const INSTANCES: usize = 2;
 
-/// The connections of the combined load.
-const CONNECTIONS: usize = 128;
-
 /// Trials with a fault of the holder under one fence.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Oversold {
@@ -44,19 +39,6 @@ pub(super) struct Oversold {
     pub(super) most_units: u64,
     /// From the first order to the last answer, in the slowest trial.
     pub(super) slowest_ms: u64,
-}
-
-/// The speed of a sale.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Speed {
-    /// Orders a second, if each grant serves all orders that wait in its process.
-    pub(super) combined: f64,
-    /// Orders a second, if each order takes the lock for itself.
-    pub(super) single: f64,
-    /// Handovers a second between two instances in that mode, one client each.
-    pub(super) handovers: f64,
-    /// 500 buyers at once for 300 units: the time to the last answer.
-    pub(super) burst_ms: f64,
 }
 
 /// The servers of a sale under this lock.
@@ -89,41 +71,6 @@ async fn start_instances(cluster: &mut Cluster, lock: LockMode, flags: &str) -> 
 async fn end_sale(cluster: &mut Cluster) -> Result<()> {
     cluster.stop_instances().await.context("an instance does not stop")?;
     cluster.redis.run("FLUSHALL").await.context("Redis cannot be emptied")
-}
-
-/// A burst, and orders a second: `requests` of them combined, and fewer one by one.
-pub(super) async fn speed(lock: LockMode, requests: usize, dir: &OwnedDir) -> Result<Speed> {
-    let mut cluster = open(lock, dir).await?;
-    start_instances(&mut cluster, lock, "--wait-timeout 5m --hold combined").await?;
-    load(&cluster, requests / 10 + 1, CONNECTIONS, ENDLESS_STOCK).await?;
-    let combined = load(&cluster, requests, CONNECTIONS, ENDLESS_STOCK).await?;
-    end_sale(&mut cluster).await?;
-    start_instances(&mut cluster, lock, "--wait-timeout 5m --hold request").await?;
-    let few = requests / 20 + 1;
-    load(&cluster, few / 10 + 1, CONNECTIONS, ENDLESS_STOCK).await?;
-    let single = load(&cluster, few, CONNECTIONS, ENDLESS_STOCK).await?;
-    let turns = load(&cluster, few, INSTANCES, ENDLESS_STOCK).await?;
-    end_sale(&mut cluster).await?;
-    start_instances(&mut cluster, lock, "").await?;
-    let burst = load(&cluster, 500, 500, 300).await?;
-    close(cluster).await?;
-    Ok(Speed {
-        combined: combined.answers_per_second,
-        single: single.answers_per_second,
-        handovers: handovers(&turns).unwrap_or_default(),
-        burst_ms: burst.duration_seconds * 1e3,
-    })
-}
-
-/// The report of these orders; an error if they do not count.
-async fn load(cluster: &Cluster, requests: usize, clients: usize, stock: u64) -> Result<Report> {
-    let flags = format!(
-        "--requests {requests} --concurrency {clients} --stock {stock} --timeout 5m --alone"
-    );
-    let args: Vec<_> = flags.split(' ').map(str::to_owned).chain(cluster.urls()).collect();
-    let report =
-        Load::start(&cluster.program, &cluster.dir, &args, false)?.report(LONGEST_RUN * 5).await?;
-    fault(&report).map_or(Ok(report), |fault| bail!(fault))
 }
 
 /// Sales with a fault of the holder between reading and writing, without a fence or with this one. Returns also what

@@ -29,7 +29,6 @@ pub(super) fn text(results: &Results) -> String {
     let command = format!("--only handovers,distance {seed}");
     add("Handovers", handovers(all), &command);
     add("Fairness and cost", fairness(all), "--only fairness,requests");
-    add("The sale", speed(all), "--only load,burst");
     let command = format!("--only takeover --faults FAULT {trials}");
     add("Takeover after a fault", takeovers(all), &command);
     let command = format!("--only oversold --faults FAULT {trials}");
@@ -104,17 +103,6 @@ fn fairness(all: &[Figures]) -> String {
             or_dash(it.requests_per_grant),
             or_dash(it.idle_requests),
         ])
-    };
-    rows(head, all.iter().filter_map(row))
-}
-
-fn speed(all: &[Figures]) -> String {
-    let head = "lock | orders/s, combined | orders/s, a lock for each | handovers/s \
-                | 500 buyers, 300 units: ms";
-    let row = |one: &Figures| {
-        let it = one.speed?;
-        let [combined, single] = [figure(it.combined), figure(it.single)];
-        Some([one.lock.to_owned(), combined, single, figure(it.handovers), figure(it.burst_ms)])
     };
     rows(head, all.iter().filter_map(row))
 }

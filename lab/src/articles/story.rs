@@ -272,7 +272,7 @@ impl Story<'_> {
                 let mut expire = redis::cmd("PEXPIREAT");
                 expire.arg(&self.shop.lock).arg(1).query_async::<()>(&mut redis).await?;
             }
-            Accident::Restart => self.servers.lock.members[1].restart(&[]).await?,
+            Accident::Restart => self.servers.lock.members[1].restart().await?,
             _ => {}
         }
         Ok(())

@@ -5,11 +5,10 @@
 //!
 //! # Layout
 //! - [`BenchOptions`], [`Contender`], [`run()`]: the flags, the contenders, and the whole run
-//! - `case`, `costs`: the loads, and what is no load
+//! - `case`: the loads
 //! - `ratios`, `table`: what the results say, as text
 
 mod case;
-mod costs;
 mod options;
 mod ratios;
 mod table;
@@ -21,7 +20,6 @@ use serde::Serialize;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 
 use self::case::Measured;
-use self::costs::Memory;
 pub use self::options::{BenchOptions, Contender, Measure};
 use self::ratios::Finding;
 use crate::experiment::{self, FAULTS, Machine, machine, publish};
@@ -34,10 +32,7 @@ struct Results {
     findings: Vec<Finding>,
     /// Loads that were not fully answered or accounted for: the run fails.
     faults: Vec<String>,
-    /// What this machine cannot measure.
-    left_out: Vec<String>,
     cases: Vec<Measured>,
-    memory: Option<Memory>,
 }
 
 impl Results {
@@ -67,17 +62,10 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
         experiment.run(&mut cluster, options).await?;
         results.cases.extend(experiment.stages.into_iter().flatten());
     }
-    if options.measures(Measure::Memory) {
-        results.memory = costs::memory(&mut cluster, options).await?;
-        if results.memory.is_none() {
-            results.left_out.push("memory and CPU time, which need /proc".to_owned());
-        }
-    }
     let stopped = cluster.stop().await.and(cluster.remove().await);
     stopped.context("not everything is stopped")?;
 
-    let faults = results.cases.iter().flat_map(Measured::faults);
-    results.faults = faults.chain(results.memory.iter().filter_map(Memory::fault)).collect();
+    results.faults = results.cases.iter().flat_map(Measured::faults).collect();
     results.findings = ratios::findings(&results);
     let mut text = table::text(&results);
     if options.short {

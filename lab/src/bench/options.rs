@@ -31,7 +31,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub contenders: Vec<Contender>,
 
-    /// Rounds, 1 to 100; sweeps have at most 3 [default: 5, and 1 of distances; or 1 with --short].
+    /// Rounds, 1 to 100 [default: 5, and 1 of distances; or 1 with --short].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=100))]
     pub rounds: Option<usize>,
 }
@@ -48,18 +48,9 @@ pub enum Measure {
     Burst,
     /// How often the lock passes between two instances with one client each.
     Handovers,
-    /// Throughput by the number of requests.
-    Requests,
-    /// Throughput by the number of connections.
-    Connections,
-    /// Throughput by the number of instances.
-    Instances,
-    /// Throughput by the number of items.
-    Items,
-    /// Throughput and latency with etcd and Redis some milliseconds away, guarded and not.
+    /// Throughput and latency with etcd and Redis some milliseconds away, and by the numbers of connections and instances,
+    /// guarded and not.
     Distance,
-    /// Memory of an instance, idle and with many waiting orders.
-    Memory,
 }
 
 impl BenchOptions {
@@ -76,10 +67,6 @@ impl BenchOptions {
     pub(super) fn rounds(&self, full: usize) -> usize {
         self.rounds.unwrap_or(self.full_or_short(full, 1))
     }
-
-    pub(super) fn wants_contender(&self, contender: Contender) -> bool {
-        self.contenders.is_empty() || self.contenders.contains(&contender)
-    }
 }
 
 /// A way to guard the sale.
@@ -88,7 +75,9 @@ impl BenchOptions {
 pub enum Contender {
     /// The product: the holder of the lock runs all waiting orders of its process.
     Combined,
-    /// The same script with the same order ids and ledger, and no lock.
+    /// The same batches, script, order ids and ledger, and no lock.
+    BatchedScript,
+    /// The same script with the same order ids and ledger, for each order alone, and no lock.
     AtomicScript,
     /// Go's mutex recipe: a claim for each request, and a watch on the one before it.
     EtcdRecipe,
@@ -103,6 +92,7 @@ impl Contender {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Combined => "guarded, combined",
+            Self::BatchedScript => "batched script",
             Self::AtomicScript => "atomic script",
             Self::EtcdRecipe => "etcd recipe",
             Self::EtcdRpc => "etcd Lock RPC",
@@ -114,6 +104,7 @@ impl Contender {
     pub(super) fn lock(self) -> LockMode {
         match self {
             Self::Combined | Self::NoStore => LockMode::Etcd,
+            Self::BatchedScript => LockMode::BatchedScript,
             Self::AtomicScript => LockMode::AtomicScript,
             Self::EtcdRecipe => LockMode::EtcdRecipe,
             Self::EtcdRpc => LockMode::EtcdRpc,
@@ -128,10 +119,5 @@ impl Contender {
     /// Whether it pays for the lock with every request.
     pub(super) fn locks_each_request(self) -> bool {
         matches!(self, Self::EtcdRecipe | Self::EtcdRpc)
-    }
-
-    /// Whether its ledger shows handovers between instances.
-    pub(super) fn shows_handovers(self) -> bool {
-        matches!(self, Self::Combined | Self::EtcdRecipe)
     }
 }

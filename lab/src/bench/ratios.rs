@@ -5,14 +5,13 @@ use serde::Serialize;
 
 use super::Results;
 use super::case::{CONNECTIONS, Figure, INSTANCES, Measured};
-use super::costs::Memory;
 use super::options::{Contender, Measure};
 use crate::experiment::{Spread, figure, float, handovers};
 
 /// A ratio, or another figure that does not depend on the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// Over all rounds.
     pub(super) spread: Spread,
     pub(super) goal: Option<Goal>,
@@ -38,7 +37,7 @@ impl Goal {
 
 /// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
-    use Contender::{AtomicScript, Combined, EtcdRecipe, NoStore};
+    use Contender::{AtomicScript, BatchedScript, Combined, EtcdRecipe, NoStore};
     use Goal::{AtLeast, AtMost};
     let against = |other, measure, figure| {
         ratios(figure, results.case(measure, Combined), results.case(measure, other))
@@ -48,27 +47,21 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         let steady = results.case(Measure::Throughput, Combined);
         steady.iter().flat_map(|one| one.loads.iter().filter_map(figure)).collect()
     };
-    // with etcd so far away and Redis near: in an open loop, or in the closed one with the usual connections
-    let at = |etcd: u64, instances: usize, share: Option<f64>, contender: Contender| {
+    // with etcd and Redis so far away
+    let at = |far: (u64, u64), instances: usize, connections: usize, contender: Contender| {
         results.of(Measure::Distance).find(|Measured { case, .. }| {
-            (case.contender, case.far) == (contender, Some((etcd, 0)))
-                && (case.instances, case.share) == (instances, share)
-                && (share.is_some() || case.connections == CONNECTIONS)
+            (case.contender, case.far) == (contender, Some(far))
+                && (case.instances, case.connections) == (instances, connections)
         })
     };
-    let far = |etcd, figure| {
-        ratios(figure, at(etcd, INSTANCES, None, Combined), at(etcd, INSTANCES, None, AtomicScript))
+    let far = |far, connections, other, figure| {
+        let of = |contender| at(far, INSTANCES, connections, contender);
+        ratios(figure, of(Combined), of(other))
     };
-    let half_load = at(6, INSTANCES, Some(0.5), Combined);
-    let half_load = half_load.iter().flat_map(|one| one.loads.iter().filter_map(p99));
-    let between = |measure, value: fn(&Measured) -> usize, below: usize| {
-        let most = results.of(measure).max_by_key(|one| value(one));
-        let below = results.of(measure).find(|one| value(one) == below);
-        ratios(rate, most.filter(|most| below.is_none_or(|one| value(one) < value(most))), below)
-    };
-    let mut all: Vec<(&'static str, Vec<f64>, Option<Goal>)> = Vec::new();
-    let mut add = |name, values, goal| all.push((name, values, goal));
-    add("throughput, guarded : atomic script", steady(AtomicScript), Some(AtLeast(1.0)));
+    let mut all: Vec<(String, Vec<f64>, Option<Goal>)> = Vec::new();
+    let mut add = |name: &str, values, goal| all.push((name.to_owned(), values, goal));
+    add("throughput, guarded : batched script", steady(BatchedScript), Some(AtLeast(0.9)));
+    add("throughput, guarded : atomic script", steady(AtomicScript), Some(AtLeast(1.5)));
     add("throughput, guarded : no store", steady(NoStore), Some(AtLeast(0.25)));
     add("throughput, guarded : etcd recipe", steady(EtcdRecipe), None);
     let sold_out = against(NoStore, Measure::SoldOut, rate);
@@ -77,26 +70,32 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
     add("burst, time of etcd recipe : guarded", burst, Some(AtLeast(40.0)));
     let turns = against(EtcdRecipe, Measure::Handovers, handovers);
     add("handovers/s, guarded : etcd recipe", turns, Some(AtLeast(10.0)));
-    let values = between(Measure::Connections, |one| one.case.connections, CONNECTIONS);
-    add("throughput, most connections : the usual number", values, Some(AtLeast(0.9)));
-    let values = between(Measure::Instances, |one| one.case.instances, INSTANCES);
-    add("throughput, most instances : 2", values, Some(AtLeast(0.8)));
-    for (etcd, name, least) in [
-        (2, "throughput, guarded : atomic script, etcd 2 ms away", 1.2),
-        (6, "throughput, guarded : atomic script, etcd 6 ms away", 1.0),
-        (20, "throughput, guarded : atomic script, etcd 20 ms away", 0.75),
+    for (name, etcd, instances, connections, least) in [
+        ("throughput, 10,000 connections : 500", 0, INSTANCES, 10_000, 0.9),
+        ("throughput, 8 instances : 2", 0, 8, CONNECTIONS, 0.8),
+        ("throughput, 8 instances : 2, etcd 2 ms away", 2, 8, CONNECTIONS, 0.8),
     ] {
-        add(name, far(etcd, rate), Some(AtLeast(least)));
+        let usual = at((etcd, 0), INSTANCES, CONNECTIONS, Combined);
+        let values = ratios(rate, at((etcd, 0), instances, connections, Combined), usual);
+        add(name, values, Some(AtLeast(least)));
     }
-    add("p99, guarded : atomic script, etcd 20 ms away", far(20, p99), Some(AtMost(4.0)));
-    let name = "p99 : round trip, etcd 6 ms away, half of what the atomic script reaches";
-    add(name, half_load.map(|micros| micros / 6e3).collect(), Some(AtMost(3.0)));
-    let eight = ratios(rate, at(2, 8, None, Combined), at(2, INSTANCES, None, Combined));
-    add("throughput, 8 instances : 2, etcd 2 ms away", eight, Some(AtLeast(0.8)));
+    for (distance, connections, other, least) in [
+        ((6, 2), 500, BatchedScript, 0.8),
+        ((6, 2), 5000, BatchedScript, 0.9),
+        ((6, 2), 500, AtomicScript, 1.0),
+        ((2, 0), 500, AtomicScript, 1.2),
+        ((6, 0), 500, AtomicScript, 1.0),
+        ((20, 0), 500, AtomicScript, 0.75),
+    ] {
+        let ((etcd, redis), title) = (distance, other.title());
+        let place = format!("etcd {etcd}, Redis {redis} ms away, {connections} connections");
+        let values = far(distance, connections, other, rate);
+        add(&format!("throughput, guarded : {title}, {place}"), values, Some(AtLeast(least)));
+    }
+    let tail_far = far((20, 0), CONNECTIONS, AtomicScript, p99);
+    add("p99, guarded : atomic script, etcd 20 ms away", tail_far, Some(AtMost(4.0)));
     add("share of the instance that sold less", ours(smaller_share), Some(AtLeast(0.45)));
     add("latency of a guarded request, p99 : p50", ours(tail), Some(AtMost(4.0)));
-    let memory = results.memory.iter().map(Memory::kibibytes_of_an_order).collect();
-    add("memory for each waiting order, KiB", memory, Some(AtMost(20.0)));
     let found = |(name, values, goal): (_, Vec<f64>, _)| {
         Some(Finding { name, spread: Spread::of(values)?, goal })
     };

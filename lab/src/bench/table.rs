@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use loadtest::Report;
 
 use super::Results;
-use super::case::{Case, Figure};
-use super::costs::Memory;
+use super::case::{Case, Figure, Measured};
 use super::options::{Contender, Measure};
 use super::ratios::{Finding, p50, p99, rate, ratios};
 use crate::experiment::{Spread, figure, float, handovers, rows, section};
@@ -18,54 +17,39 @@ pub(super) fn text(results: &Results) -> String {
     let machine = results.machine.iter().map(|(name, value)| [(*name).to_owned(), value.clone()]);
     add("Machine, shared by load test, instances, etcd and Redis", rows(" | ", machine));
     add("Ratios", findings(&results.findings));
-    add("Throughput", loads(results, Measure::Throughput, " | requests/s", rate));
-    add("Sold out", loads(results, Measure::SoldOut, " | requests/s", rate));
-    add("Burst", loads(results, Measure::Burst, " | last answer ms", millis));
-    add("Handovers", loads(results, Measure::Handovers, " | handovers/s", handovers));
+    add("Throughput", loads(results, Measure::Throughput, "requests/s", rate));
+    add("Sold out", loads(results, Measure::SoldOut, "requests/s", rate));
+    add("Burst", loads(results, Measure::Burst, "last answer ms", millis));
+    add("Handovers", loads(results, Measure::Handovers, "handovers/s", handovers));
     add("CPU time for each request", cpu(results, Measure::Throughput));
     add("CPU time for each request, sold out", cpu(results, Measure::SoldOut));
-    for (measure, what) in SWEPT {
-        let head = format!("{what} | orders/s");
-        add(&format!("By {what}"), loads(results, measure, &head, rate));
-    }
-    add("By distance, guarded : atomic script", far(results));
-    add("Memory of one instance", results.memory.as_ref().map(memory).unwrap_or_default());
+    add("By distance, guarded : without a lock", far(results));
     // writing to a string cannot fail
     for fault in &results.faults {
         let _ = writeln!(text, "FAULT: {fault}");
     }
-    for left_out in &results.left_out {
-        let _ = writeln!(text, "Left out: {left_out}.");
-    }
     text
 }
-
-/// The numbers that change, and their names.
-const SWEPT: [(Measure, &str); 4] = [
-    (Measure::Requests, "requests"),
-    (Measure::Connections, "connections"),
-    (Measure::Instances, "instances"),
-    (Measure::Items, "items"),
-];
 
 fn findings(findings: &[Finding]) -> String {
     let row = |Finding { name, spread, goal }: &Finding| {
         let (goal, is_reached) = goal.map(|goal| goal.judge(spread.median)).unzip();
         let reached = is_reached.map_or("", |is_reached| if is_reached { "yes" } else { "no" });
         let median = figure(spread.median);
-        [(*name).to_owned(), median, range(*spread), goal.unwrap_or_default(), reached.to_owned()]
+        [name.clone(), median, range(*spread), goal.unwrap_or_default(), reached.to_owned()]
     };
     rows("ratio | median | min to max | goal | reached", findings.iter().map(row))
 }
 
 /// A figure of all cases of a measure, and their latency.
-fn loads(results: &Results, measure: Measure, head: &str, of: Figure) -> String {
+fn loads(results: &Results, measure: Measure, what: &str, of: Figure) -> String {
     let table = results.of(measure).filter_map(|one| {
         let found = one.spread(of)?;
         let latency = |of| middle(one.spread(of), 1e-3);
-        Some([one.case.title(), figure(found.median), range(found), latency(p50), latency(p99)])
+        let title = one.case.contender.title().to_owned();
+        Some([title, figure(found.median), range(found), latency(p50), latency(p99)])
     });
-    rows(&format!("{head} | min to max | p50 ms | p99 ms"), table)
+    rows(&format!(" | {what} | min to max | p50 ms | p99 ms"), table)
 }
 
 fn cpu(results: &Results, measure: Measure) -> String {
@@ -79,51 +63,39 @@ fn cpu(results: &Results, measure: Measure) -> String {
         of("loadtest")?;
         let [instances, etcd, redis, loadtest] =
             ["instances", "etcd", "redis", "loadtest"].map(|process| middle(of(process), 1.0));
-        Some([one.case.title(), instances, etcd, redis, loadtest])
+        let title = one.case.contender.title().to_owned();
+        Some([title, instances, etcd, redis, loadtest])
     });
     rows("µs a request | instances | etcd | Redis | load test", table)
 }
 
 fn far(results: &Results) -> String {
-    let of = |contender| {
-        results.of(Measure::Distance).filter(move |one| one.case.contender == contender)
-    };
-    let table = of(Contender::Combined).filter_map(|guarded| {
-        let script =
-            of(Contender::AtomicScript).find(|other| other.case.is_beside(&guarded.case))?;
-        let Case { far, instances, connections, share, .. } = guarded.case;
+    let is_guarded = |one: &&Measured| one.case.contender == Contender::Combined;
+    let of = || results.of(Measure::Distance);
+    let table = of().filter(|one| !is_guarded(one)).filter_map(|other| {
+        let Case { contender, far, instances, connections, .. } = other.case;
+        let guarded = of().filter(is_guarded).find(|Measured { case, .. }| {
+            (case.far, case.instances, case.connections) == (far, instances, connections)
+        })?;
         let (etcd, redis) = far.unwrap_or_default();
-        let ratio = Spread::of(ratios(rate, Some(guarded), Some(script)))?;
+        let ratio = Spread::of(ratios(rate, Some(guarded), Some(other)))?;
         Some([
+            contender.title().to_owned(),
             etcd.to_string(),
             redis.to_string(),
             instances.to_string(),
             connections.to_string(),
-            share.map_or("closed".to_owned(), |share| format!("{:.0} %", share * 100.0)),
             middle(guarded.spread(rate), 1.0),
-            middle(script.spread(rate), 1.0),
+            middle(other.spread(rate), 1.0),
             figure(ratio.median),
             range(ratio),
             middle(guarded.spread(p99), 1e-3),
-            middle(script.spread(p99), 1e-3),
+            middle(other.spread(p99), 1e-3),
         ])
     });
-    let head = "etcd ms | Redis ms | instances | connections | load | guarded, orders/s | atomic script | ratio \
-                | min to max | guarded, p99 ms | atomic script, p99 ms";
+    let head = "beside | etcd ms | Redis ms | instances | connections | guarded, orders/s | other | ratio \
+                | min to max | guarded, p99 ms | other, p99 ms";
     rows(head, table)
-}
-
-fn memory(memory: &Memory) -> String {
-    let mebibytes = |bytes: u64| format!("{} MiB", figure(float(bytes) / 1_048_576.0));
-    let of_an_order = format!("{} KiB", figure(memory.kibibytes_of_an_order()));
-    rows(
-        " | ",
-        [
-            ["idle".to_owned(), mebibytes(memory.idle)],
-            [format!("with {} waiting orders", memory.orders), mebibytes(memory.waiting)],
-            ["each of them, connection included".to_owned(), of_an_order],
-        ],
-    )
 }
 
 /// Milliseconds from the first request to the last answer.

@@ -1,5 +1,6 @@
 //! Requests to etcd past the service: to look, and to cause faults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -7,12 +8,13 @@ use etcd_client::{
     AlarmAction, AlarmOptions, AlarmType, CompactionOptions, GetOptions, PutOptions,
     ResponseHeader, SortOrder, SortTarget, Txn, TxnOp,
 };
-use fenced_lock::{Guard, Session};
+use fenced_lock::{EtcdBackend, EtcdOptions, Guard, Session, SessionOptions};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use testkit::wait::until;
 use testkit::{LOCK_NAME, PrivateEtcd};
 
-use crate::experiment::etcd_session;
+/// The TTL of the suite's own sessions.
+const SESSION_TTL: Duration = Duration::from_secs(10);
 
 /// How long an alarm may come back.
 const SPACE_WITHIN: Duration = Duration::from_secs(2);
@@ -84,6 +86,13 @@ pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<()> {
     .await
 }
 
+/// A session of the suite's own.
+pub(super) async fn session(endpoints: &[String]) -> Result<Session> {
+    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints))?;
+    let options = SessionOptions::new(SESSION_TTL).label("chaos");
+    Ok(Session::open(Arc::new(etcd), options).await?)
+}
+
 /// What others keep in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with
 /// that of the sale.
 pub(super) struct OtherLocks {
@@ -96,7 +105,7 @@ impl OtherLocks {
         const LOCKS: usize = 10_000;
         const LOCKS_AT_A_TIME: usize = 200;
         put_claims(etcd).await?;
-        let session = etcd_session("chaos", &[etcd.endpoint()]).await?;
+        let session = session(&[etcd.endpoint()]).await?;
         let lock = async |n| session.mutex(&format!("held-{n}"))?.lock().await;
         let guards = stream::iter((0..LOCKS).map(lock)).buffer_unordered(LOCKS_AT_A_TIME);
         let guards = guards.try_collect().await?;

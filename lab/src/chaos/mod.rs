@@ -56,7 +56,6 @@ const CONTROL_TRIALS: u32 = 4;
 /// Exit status: 0 every scenario holds and every control fails, 1 not so, 2 could not run, 128 + N ended
 /// by signal N.
 #[derive(Clone, Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags, each a switch of its own")]
 pub struct ChaosOptions {
     /// Load of each scenario, in seconds: 5 to 3600.
     #[arg(long, env = "CHAOS_SECONDS", default_value = "24", value_name = "N",
@@ -84,15 +83,7 @@ pub struct ChaosOptions {
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=16))]
     pub jobs: usize,
 
-    /// Skip the controls.
-    #[arg(long)]
-    pub no_controls: bool,
-
-    /// Keep the history and the logs of every run, and not only of failed ones.
-    #[arg(long)]
-    pub keep: bool,
-
-    /// Directory for results.json and the kept files; created if missing.
+    /// Directory for results.json, and the history and the logs of failed runs; created if missing.
     #[arg(long, default_value = "target/chaos", value_name = "DIR")]
     pub out: PathBuf,
 }
@@ -194,7 +185,6 @@ fn choose(options: &ChaosOptions) -> Result<Vec<Case>> {
     } else {
         all.retain(|case| options.only.iter().any(|name| name == case.name));
     }
-    all.retain(|case| case.control.is_none() || !options.no_controls);
     if options.short {
         for case in &mut all {
             case.rounds = 1;
@@ -232,7 +222,6 @@ async fn run_all(
             let is_good = result.verdict() == Verdict::Good;
             if let Ok(outcome) = &mut result.run
                 && is_good
-                && !options.keep
                 && std::fs::remove_dir_all(out).is_ok()
             {
                 outcome.kept = None;

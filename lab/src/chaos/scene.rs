@@ -19,7 +19,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, TTL_FLAG};
 use super::etcd::{self, OtherLocks};
 use super::run::Outcome;
-use crate::experiment::counter;
 use demo::baselines::LockMode;
 use demo::cluster::{Cluster, Spec};
 
@@ -388,5 +387,33 @@ impl Scene {
         let (port, path) = (self.cluster.instances[index].port, format!("/stock/reduce{query}"));
         let answer = probe::http(Method::POST, port, &path, "").await;
         (answer, asked.elapsed())
+    }
+}
+
+/// A counter or gauge of the instance at this port, summed over its labels; 0 if it does not answer.
+pub(super) async fn counter(port: u16, name: &str) -> u64 {
+    let page = probe::http(Method::GET, port, "/metrics", "").await;
+    page.map_or(0, |(_, text)| read_counter(&text, name))
+}
+
+fn read_counter(text: &str, name: &str) -> u64 {
+    let samples = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let value = rest.rsplit(' ').next().filter(|_| rest.starts_with(['{', ' ']))?;
+        // a counter may be written as a float
+        value.split('.').next()?.parse::<u64>().ok()
+    });
+    samples.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a counter is read with and without labels, and one with a longer name is not.
+    #[test]
+    fn reads_counters() {
+        let text = "# TYPE a counter\na 3\na{x=\"1\"} 4\na{x=\"2\"} 5.0\na_total 100\n";
+        assert_eq!((read_counter(text, "a"), read_counter(text, "b")), (12, 0));
     }
 }

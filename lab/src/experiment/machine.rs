@@ -39,7 +39,7 @@ fn version(variable: &str, names: &[&str]) -> Option<String> {
 }
 
 /// The value behind `name:` in a file of `/proc` such as `meminfo`.
-pub(crate) fn in_proc(file: &str, name: &str) -> Option<String> {
+fn in_proc(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{file}")).ok()?;
     let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())

@@ -3,8 +3,7 @@
 //! - [`run`]: an experiment from start to end, with its directory, signals and exit code
 //! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
 //! - [`machine()`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
-//! - [`counter`], [`fault`]: what an instance counts, and why a load does not count
-//! - [`etcd_session`], [`compact`]: etcd beside the instances
+//! - [`fault`], [`compact`]: why a load does not count, and what etcd needs between loads
 //! - [`rows`], [`figure`], [`publish`]: the results as tables and files
 
 mod machine;
@@ -15,19 +14,15 @@ mod trials;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use demo::signals::{self, Signals};
 use etcd_client::{CompactionOptions, ResponseHeader};
-use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions};
-use hyper::Method;
 use loadtest::Report;
 use serde::Serialize;
-use testkit::{OwnedDir, PrivateEtcd, probe};
+use testkit::{OwnedDir, PrivateEtcd};
 
-pub(crate) use self::machine::{Machine, in_proc, machine};
+pub(crate) use self::machine::{Machine, machine};
 pub(crate) use self::stats::{Spread, float, quantile};
 pub(crate) use self::table::{figure, rows, section};
 pub(crate) use self::trials::{Trials, random, rounds};
@@ -37,9 +32,6 @@ pub(crate) const FAULTS: u8 = 1;
 
 /// There are no results.
 pub(crate) const NO_RESULTS: u8 = 2;
-
-/// The TTL of the experiment's own sessions.
-const SESSION_TTL: Duration = Duration::from_secs(10);
 
 /// Runs the experiment `name` with a directory for its servers, and removes that at the end.
 ///
@@ -94,13 +86,6 @@ pub(crate) fn write(out: &Path, results: &impl Serialize, text: &str) -> io::Res
     std::fs::write(out.join("tables.md"), text)
 }
 
-/// A session of the experiment's own.
-pub(crate) async fn etcd_session(label: &str, endpoints: &[String]) -> Result<Session> {
-    let etcd = EtcdBackend::new(EtcdOptions::new(endpoints))?;
-    let options = SessionOptions::new(SESSION_TTL).label(label);
-    Ok(Session::open(Arc::new(etcd), options).await?)
-}
-
 /// Compacts everything but the latest state, and returns its revision.
 pub(crate) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
     let mut client = etcd.root().await?;
@@ -108,22 +93,6 @@ pub(crate) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
     let revision = put.header().map_or(0, ResponseHeader::revision);
     client.compact(revision, Some(CompactionOptions::new().with_physical())).await?;
     Ok(revision)
-}
-
-/// A counter or gauge of the instance at this port, summed over its labels; 0 if it does not answer.
-pub(crate) async fn counter(port: u16, name: &str) -> u64 {
-    let page = probe::http(Method::GET, port, "/metrics", "").await;
-    page.map_or(0, |(_, text)| read_counter(&text, name))
-}
-
-fn read_counter(text: &str, name: &str) -> u64 {
-    let samples = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        let value = rest.rsplit(' ').next().filter(|_| rest.starts_with(['{', ' ']))?;
-        // a counter may be written as a float
-        value.split('.').next()?.parse::<u64>().ok()
-    });
-    samples.sum()
 }
 
 /// Why a load does not count, if it does not.
@@ -141,16 +110,4 @@ pub(crate) fn fault(load: &Report) -> Option<String> {
 /// Handovers a second.
 pub(crate) fn handovers(load: &Report) -> Option<f64> {
     (load.duration_seconds > 0.0).then(|| float(load.turns.handovers) / load.duration_seconds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a counter is read with and without labels, and one with a longer name is not.
-    #[test]
-    fn reads_counters() {
-        let text = "# TYPE a counter\na 3\na{x=\"1\"} 4\na{x=\"2\"} 5.0\na_total 100\n";
-        assert_eq!((read_counter(text, "a"), read_counter(text, "b")), (12, 0));
-    }
 }

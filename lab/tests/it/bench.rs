@@ -11,7 +11,8 @@ use super::{ended, lab, results};
 /// Everything once takes much longer than anything else here, and more so on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
-const CONTENDERS: [&str; 5] = ["combined", "atomic-script", "etcd-recipe", "etcd-rpc", "no-store"];
+const CONTENDERS: [&str; 6] =
+    ["combined", "batched-script", "atomic-script", "etcd-recipe", "etcd-rpc", "no-store"];
 
 /// Runs `lab bench` and returns its status and what it said, all together.
 async fn bench(temp: &Path, out: &Path, flags: &[&str]) -> (Option<i32>, String) {
@@ -52,7 +53,7 @@ async fn short_run_measures_everything() {
         let sold_out = only_load(&results, "sold-out", contender);
         match contender {
             "no-store" => assert_eq!(sold_out.unwrap()["answered"], 60),
-            "combined" | "atomic-script" => {
+            "combined" | "batched-script" | "atomic-script" => {
                 let sold_out = sold_out.unwrap();
                 let counts = (&sold_out["acknowledged"], &sold_out["sold_out"]);
                 assert_eq!(counts, (&6.into(), &54.into()), "{contender}");
@@ -69,22 +70,11 @@ async fn short_run_measures_everything() {
     }
 
     let cases = results["cases"].as_array().unwrap();
-    for (measure, expected) in
-        [("requests", 2), ("connections", 2), ("instances", 2), ("items", 2), ("distance", 8)]
-    {
-        let cases: Vec<_> = cases.iter().filter(|case| case["measure"] == measure).collect();
-        assert_eq!(cases.len(), expected, "{measure}");
-        for case in cases {
-            let load = &case["loads"][0];
-            assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
-        }
-    }
-    let open = cases.iter().filter(|case| case["share"] == 0.5).count();
-    assert_eq!(open, 4, "half of the loads at a distance are at a rate");
-    if cfg!(target_os = "linux") {
-        let memory = &results["memory"];
-        assert_eq!((&memory["orders"], &memory["load"]["acknowledged"]), (&50.into(), &50.into()));
-        assert!(memory["waiting"].as_u64() >= memory["idle"].as_u64(), "{memory}");
+    let far: Vec<_> = cases.iter().filter(|case| case["measure"] == "distance").collect();
+    assert_eq!(far.len(), 9, "three contenders at two distances, and with fewer connections");
+    for case in far {
+        let load = &case["loads"][0];
+        assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
     }
 
     let tables = std::fs::read_to_string(out.join("tables.md")).unwrap();

@@ -11,8 +11,7 @@ use tempfile::NamedTempFile;
 use testkit::client::Connection;
 use testkit::copies::restart_with;
 use testkit::ports::address_in;
-use testkit::shared::fresh_database;
-use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
 use tokio::process::{Child, Command};
@@ -92,23 +91,6 @@ async fn start_sale_of_five(instance: &Instance) -> Connection {
         .await;
     assert_eq!(buyer.answer().await.status, 200);
     buyer
-}
-
-/// Goal: an instance that starts before its sentinels says why it is not ready, and is ready once one is there.
-#[tokio::test]
-async fn it_starts_through_sentinels() {
-    let dir = OwnedDir::create().unwrap();
-    let redis = PrivateRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
-    let mut watch = Sentinels::start_in(&dir, &redis, 0).await.unwrap();
-    let (etcd, lock) = (shared_endpoint().await, fresh_lock_name());
-    for sentinel in &mut watch.sentinels {
-        sentinel.kill().await.unwrap();
-    }
-    let instance = Instance::start(&etcd, &watch.url(), &lock).await;
-    assert!(instance.log().contains("no sentinel names the primary"), "{}", instance.log());
-    assert_eq!(instance.status("/readyz").await, Some(503));
-    watch.sentinels[2].restart().await.unwrap();
-    instance.until_ready().await;
 }
 
 /// Goal: a second Ctrl-C does not wait for the order in flight.
@@ -204,14 +186,21 @@ async fn under_nohup_it_outlives_its_terminal() {
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
-/// Goal: an instance can start before its servers: it lives, is not ready, and is ready once they run.
+/// Goal: an instance can start before its servers: it lives, is not ready and says why, and is ready once they run, Redis
+/// by a sentinel.
 #[tokio::test]
 async fn it_may_start_before_its_servers() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let dir = OwnedDir::create().unwrap();
+    let mut redis = PrivateRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
+    let mut watch = Sentinels::start_in(&dir, &redis, 0).await.unwrap();
     etcd.kill().await.unwrap();
     redis.kill().await.unwrap();
-    let mut instance = Instance::start(&etcd.endpoint(), &redis.url(), "lock").await;
+    for sentinel in &mut watch.sentinels {
+        sentinel.kill().await.unwrap();
+    }
+    let mut instance = Instance::start(&etcd.endpoint(), &watch.url(), "lock").await;
+    assert!(instance.log().contains("no sentinel names the primary"), "{}", instance.log());
     eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
     // an outage is logged ever more rarely
@@ -221,6 +210,7 @@ async fn it_may_start_before_its_servers() {
     assert_eq!(lines.matches("could not open a lock session").count(), 3, "of four");
     assert!(!lines.contains("transport::Error"), "an error shows its cause alone: {lines}");
     redis.restart().await.unwrap();
+    watch.sentinels[2].restart().await.unwrap();
     etcd.restart().await.unwrap();
     instance.until_ready().await;
     instance.signal(Signal::TERM);
@@ -228,14 +218,23 @@ async fn it_may_start_before_its_servers() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
-/// Goal: a roll-back is one line in the log, not one for each order; so is another Redis process.
+/// Goal: the log of a sale that stands still names the first key of the queue, once; a roll-back is one line in it, not one
+/// for each order; so is another Redis process.
 #[tokio::test]
-async fn a_roll_back_is_logged_once() {
+async fn what_stops_a_sale_is_logged_once() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let mut instance =
-        Instance::start(&shared_endpoint().await, &redis.url(), &fresh_lock_name()).await;
+    let (etcd, lock_name) = (shared_endpoint().await, fresh_lock_name());
+    let mut instance = Instance::start(&etcd, &redis.url(), &lock_name).await;
     instance.until_ready().await;
-    let _buyer = start_sale_of_five(&instance).await;
+    let mut buyer = start_sale_of_five(&instance).await;
+    let key = format!("{lock_name}/forgotten");
+    let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
+    client.put(key.as_str(), "", None).await.unwrap();
+    buyer.send_get("/stock/reduce").await;
+    let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
+    eventually("the log names it", async || log().await.contains(&key)).await;
+    client.delete(key.as_str(), None).await.unwrap();
+    assert_eq!(buyer.answer().await.status, 200);
     restart_with(&mut redis, None).await;
     for _ in 0..20 {
         assert_eq!(instance.status("/stock/reduce").await, Some(503));
@@ -243,35 +242,12 @@ async fn a_roll_back_is_logged_once() {
     }
     instance.signal(Signal::TERM);
     let (_, log) = instance.exit().await;
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("was rolled back")).collect();
-    assert_eq!(lines.len(), 1, "{log}");
-    assert!(lines[0].contains("ERROR"), "{log}");
+    for words in [[&*key, "without a lease"], ["was rolled back", ""]] {
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(words[0])).collect();
+        assert_eq!(lines.len(), 1, "{log}");
+        assert!(lines[0].contains("ERROR") && lines[0].contains(words[1]), "{log}");
+    }
     assert_eq!(log.matches("another Redis process answers").count(), 1, "{log}");
-}
-
-/// Goal: the log of a sale that stands still names the first key of the queue, once.
-#[tokio::test]
-async fn a_key_without_a_lease_is_named_in_the_log() {
-    let (etcd, lock_name) = (shared_endpoint().await, fresh_lock_name());
-    let mut instance = Instance::start(&etcd, &fresh_database().await, &lock_name).await;
-    instance.until_ready().await;
-    let mut buyer = start_sale_of_five(&instance).await;
-    let key = format!("{lock_name}/forgotten");
-    let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
-    client.put(key.as_str(), "", None).await.unwrap();
-    buyer.send_get("/stock/reduce").await;
-    let lines = async || {
-        let log = tokio::fs::read_to_string(instance.log.path()).await.unwrap();
-        log.lines().filter(|line| line.contains(&key)).map(str::to_owned).collect::<Vec<_>>()
-    };
-    eventually("the log names it", async || !lines().await.is_empty()).await;
-    client.delete(key.as_str(), None).await.unwrap();
-    assert_eq!(buyer.answer().await.status, 200);
-    let lines = lines().await;
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("ERROR") && lines[0].contains("without a lease"), "{lines:?}");
-    instance.signal(Signal::TERM);
-    instance.exit().await;
 }
 
 /// Goal: a permanent error ends the start with a message that hides the password.

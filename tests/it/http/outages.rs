@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use serde_json::json;
-use testkit::shared::fresh_database;
-use testkit::shared::shared_endpoint;
+use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use crate::shop::{Shop, ShopOptions};

@@ -1,16 +1,13 @@
 //! Goal: waiting is bounded in number and time, and a lost lock sells nothing. Method: the lock is
 //! held by somebody else, or the fence is raised behind the instance's back.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use fenced_lock::Token;
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use serde_json::json;
-use testkit::shared::{etcdctl, shared_endpoint};
+use testkit::shared::shared_endpoint;
 use testkit::{PrivateRedis, RedisOptions};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
 use tokio::time::Instant;
 
 use crate::shop::{Shop, ShopOptions};
@@ -53,23 +50,13 @@ async fn an_order_whose_buyer_goes_away_is_skipped() {
     assert_eq!(shop.stock().await["lucky"], 1);
 }
 
-/// Goal: a lock held by `etcdctl lock` is waited for.
+/// Goal: an order waits for the lock no longer than it may, and sells nothing then.
 #[tokio::test]
 async fn waiting_too_long_is_given_up() {
     let options =
         ShopOptions { wait_timeout: Duration::from_millis(200), ..ShopOptions::default() };
     let shop = Shop::selling(5, options).await;
-    let mut etcdctl = Command::new(etcdctl())
-        .env("ETCDCTL_API", "3")
-        .args(["--endpoints", &shop.etcd, "lock", &shop.lock_name])
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    // it prints its key once it holds the lock
-    let output = BufReader::new(etcdctl.stdout.take().expect("piped"));
-    output.lines().next_line().await.unwrap().expect("a key");
-
+    let _held = shop.hold_lock().await;
     let reply = shop.order("late").await;
     reply.problem(503, "wait-too-long");
     assert_eq!(reply.headers["retry-after"], "1");

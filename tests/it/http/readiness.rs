@@ -2,12 +2,11 @@
 //! that can is ready, whatever else is wrong. Method: servers of the test's own where something is done to
 //! them; `GET /readyz` is asked.
 
-use etcd_client::{AlarmAction, Client};
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions, Item};
 use serde_json::{Value, json};
-use testkit::shared::fresh_database;
-use testkit::shared::{no_space, shared_endpoint};
+use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
@@ -118,6 +117,14 @@ async fn a_key_without_a_lease_in_front_is_named() {
     until_unready(&shop, 503, "not-ready").await;
     etcd.delete(key, None).await.unwrap();
     shop.until_ready().await;
+}
+
+/// Raises or clears etcd's alarm for an exhausted quota.
+async fn no_space(endpoint: &str, action: AlarmAction) {
+    let mut client = Client::connect([endpoint], None).await.unwrap();
+    let mut options = AlarmOptions::new();
+    options.with_member(client.status().await.unwrap().header().unwrap().member_id());
+    client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
 }
 
 #[tokio::test]

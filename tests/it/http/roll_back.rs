@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use flash_sale::inventory::{Item, Replicas};
 use testkit::copies::{DataCopy, restart_with};
-use testkit::shared::Raw;
-use testkit::shared::shared_endpoint;
+use testkit::shared::{Raw, shared_endpoint};
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, ReplicatedRedis};
 

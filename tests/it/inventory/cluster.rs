@@ -169,7 +169,8 @@ async fn a_wrong_cluster_is_refused() {
 }
 
 /// Goal: an item sells on when its slot has moved to a node that does not have the scripts, without an error;
-/// then the map is known, and the old node is left alone.
+/// then the map is known, and the old node is left alone. A call is sent again while two nodes name each other, as for a
+/// moment at the end of a move.
 #[tokio::test]
 async fn a_moved_slot_is_followed() {
     let cluster = start(RedisClusterOptions::default()).await;
@@ -191,6 +192,19 @@ async fn a_moved_slot_is_followed() {
     })
     .await;
     assert_eq!(inventory.stock(&moving).await.unwrap().lucky, 2);
+
+    let [back, from] = [0, 1].map(|node| &cluster.nodes[node]);
+    cluster.begin_move(slot, 1, 0).await.unwrap();
+    let keys: Vec<String> = from.run(&format!("CLUSTER GETKEYSINSLOT {slot} 100")).await.unwrap();
+    cluster.move_keys(&keys, 1, 0).await.unwrap();
+    let owner: String = back.run("CLUSTER MYID").await.unwrap();
+    from.run::<()>(&format!("CLUSTER SETSLOT {slot} NODE {owner}")).await.unwrap();
+    let before = refusals(back, "MOVED").await + refusals(from, "MOVED").await;
+    assert!(is_refused_as(&sell(&inventory, &moving, "c").await, "MOVED"));
+    let asked = refusals(back, "MOVED").await + refusals(from, "MOVED").await - before;
+    assert!(asked > 6, "asked {asked} times");
+    cluster.end_move(slot, 1, 0).await.unwrap();
+    assert_eq!(sell(&inventory, &moving, "c").await.unwrap(), 3);
 }
 
 /// Goal: while the keys of an item are at two nodes, its orders are refused, retryable and with nothing written;
@@ -238,28 +252,6 @@ async fn an_idle_inventory_follows_failovers() {
     }
     eventually("the check succeeds", async || checks.check(None).await.is_ok()).await;
     eventually("the ping succeeds", async || pings.ping().await.is_ok()).await;
-}
-
-/// Goal: a call is sent again while two nodes name each other, as for a moment at the end of a move.
-#[tokio::test]
-async fn two_nodes_that_name_each_other_have_time() {
-    let cluster = start(RedisClusterOptions::default()).await;
-    let inventory = connect(&cluster.url()).await;
-    let [moving, ..] = item_of_each(&cluster).await;
-    inventory.start(&moving, Some(token(1)), 10).await.unwrap();
-    let (slot, _) = cluster.place_of(&format!("stock:{{{moving}}}")).await.unwrap();
-    cluster.begin_move(slot, 0, 1).await.unwrap();
-    let keys: Vec<String> =
-        cluster.nodes[0].run(&format!("CLUSTER GETKEYSINSLOT {slot} 100")).await.unwrap();
-    cluster.move_keys(&keys, 0, 1).await.unwrap();
-    let owner: String = cluster.nodes[1].run("CLUSTER MYID").await.unwrap();
-    cluster.nodes[0].run::<()>(&format!("CLUSTER SETSLOT {slot} NODE {owner}")).await.unwrap();
-    assert!(is_refused_as(&sell(&inventory, &moving, "a").await, "MOVED"));
-    let [one, other] = [0, 1].map(|node| &cluster.nodes[node]);
-    let asked = refusals(one, "MOVED").await + refusals(other, "MOVED").await;
-    assert!(asked > 6, "asked {asked} times");
-    cluster.end_move(slot, 0, 1).await.unwrap();
-    assert_eq!(sell(&inventory, &moving, "a").await.unwrap(), 1);
 }
 
 /// Goal: nodes that hang do not hold up the question for the map, however long an answer may take; where all

@@ -59,17 +59,6 @@ pub(super) fn parse_value(value: &[u8]) -> Option<(String, Duration)> {
 mod tests {
     use super::*;
 
-    /// Goal: a lock's queue has its own keys only, not those of a lock whose name is longer.
-    #[test]
-    fn keys_of_other_locks_are_told_apart() {
-        let prefix = prefix("a");
-        assert!(is_claim(b"a/7587-1", &prefix));
-        assert!(is_claim(b"a/7587", &prefix), "etcdctl's keys have no number");
-        assert!(!is_claim(b"a/b/7587-1", &prefix));
-        assert!(!is_claim(b"a/b/7587", &prefix));
-        assert!(!is_claim(b"ab/7587-1", &prefix));
-    }
-
     /// Goal: what one process writes, another one reads, and a foreign value is not an error.
     #[test]
     fn values_are_read_back() {

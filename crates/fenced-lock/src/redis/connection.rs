@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
-    RedisResult, ScriptInvocation, ServerErrorKind, cmd,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
+    RedisError, RedisResult, ScriptInvocation, ServerErrorKind, cmd,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::options::RedisOptions;
+use super::sentinel::Servers;
 use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
 
@@ -21,7 +22,7 @@ type Hear = dyn Fn(PushInfo) + Send + Sync;
 
 /// One connection that all requests share. It is opened when it is needed.
 pub(super) struct Connection {
-    client: Client,
+    servers: Servers,
     pub(super) options: RedisOptions,
     /// The channel to listen to, if any.
     channel: Option<String>,
@@ -33,17 +34,18 @@ pub(super) struct Connection {
 struct Link {
     redis: MultiplexedConnection,
     is_broken: Arc<AtomicBool>,
+    address: ConnectionAddr,
 }
 
 impl Connection {
     /// Connects nothing yet.
     pub(super) fn new(
-        client: Client,
+        servers: Servers,
         options: RedisOptions,
         channel: Option<String>,
         hear: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Self {
-        Self { client, options, channel, hear: Arc::new(hear), link: Shared::new() }
+        Self { servers, options, channel, hear: Arc::new(hear), link: Shared::new() }
     }
 
     /// Runs a script.
@@ -90,9 +92,7 @@ impl Connection {
         };
         let ends_at = Instant::now() + self.options.request_timeout;
         // a shorter limit is not for the connection, or a server far away would never be reached
-        let is_usable = |link: &Link| !link.is_broken.load(Ordering::Acquire);
-        let link = self.link.get(is_usable, self.connect());
-        let mut link = timeout_at(ends_at, link).await.map_err(silence)??;
+        let mut link = timeout_at(ends_at, self.link()).await.map_err(silence)??;
         let ends_at = ends_at.min(Instant::now() + limit);
         let answer = timeout_at(ends_at, send(&mut link.redis)).await.map_err(|elapsed| {
             // the server may be gone without a word
@@ -107,6 +107,22 @@ impl Connection {
             }
             backend_error(error)
         })
+    }
+
+    async fn link(&self) -> Result<Link, BackendError> {
+        let is_usable = |link: &Link| !link.is_broken.load(Ordering::Acquire);
+        self.link.get(is_usable, self.connect()).await
+    }
+
+    /// Leaves a primary that sentinels have replaced by now: it may go on to take writes, which are lost.
+    pub(super) async fn follow(&self, within: Duration) {
+        if self.servers.primary.is_some()
+            && let Ok(Ok(link)) = timeout(within, self.link()).await
+            && let Ok(primary) = self.servers.find(within).await
+            && *primary.get_connection_info().addr() != link.address
+        {
+            self.give_up(&link);
+        }
     }
 
     /// Uses the connection no more. Messages may have been lost with it.
@@ -129,7 +145,8 @@ impl Connection {
                 hear(push);
                 Ok::<_, SendError>(())
             });
-        let connect = self.client.get_multiplexed_async_connection_with_config(&config);
+        let server = self.servers.find(self.options.request_timeout / 4).await?;
+        let connect = server.get_multiplexed_async_connection_with_config(&config);
         let mut redis = connect.await.map_err(refusal)?;
         check_server(&mut redis).await?;
         if let Some(channel) = &self.channel {
@@ -138,12 +155,12 @@ impl Connection {
             let publish = cmd("PUBLISH").arg(channel).arg("").to_owned();
             publish.query_async::<()>(&mut redis).await.map_err(backend_error)?;
         }
-        Ok(Link { redis, is_broken })
+        Ok(Link { redis, is_broken, address: server.get_connection_info().addr().clone() })
     }
 }
 
 /// Why there is no connection.
-fn refusal(error: RedisError) -> BackendError {
+pub(super) fn refusal(error: RedisError) -> BackendError {
     let what = match error.kind() {
         #[cfg(feature = "redis-tls")]
         _ if is_about_tls(&error) => "the server and we do not agree on TLS",

@@ -12,6 +12,7 @@
 mod connection;
 mod options;
 mod redlock;
+mod sentinel;
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Weak};
@@ -71,6 +72,11 @@ static QUEUE: LazyLock<Script> =
 /// is too much work, use etcd, PostgreSQL or ZooKeeper. `appendonly yes` with `appendfsync always`, and
 /// `min-replicas-to-write`, make that rarer, not impossible.
 ///
+/// Sentinels lead to the new primary after a failover: each connection and each renewal asks for the one that most of them
+/// name. What was replicated stays: sessions, queues and who holds, whose guard keeps its earlier token. A grant that was
+/// not replicated is lost, and its holder is told at its next renewal. So the fence, not the lock, keeps the
+/// two apart.
+///
 /// Redis measures a TTL by its wall clock, also while it is down: a clock that is set forward ends leases early.
 ///
 /// # What it asks of the server
@@ -83,7 +89,8 @@ static QUEUE: LazyLock<Script> =
 /// +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
 /// ```
 ///
-/// and `+select` for a database other than 0. Redis before 6.2 has no rights on channels: leave `&..` out there.
+/// and `+select` for a database other than 0. A sentinel with users gets the same user, which needs
+/// `+sentinel|get-master-addr-by-name` there. Redis before 6.2 has no rights on channels: leave `&..` out there.
 #[derive(Debug)]
 pub struct RedisBackend(Driver<Redis>);
 
@@ -94,12 +101,12 @@ impl RedisBackend {
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be used, or the thread cannot be started.
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
-        let client = options.client()?;
+        let servers = options.servers()?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
         let make = |runtime: &Handle, redis: &Weak<Redis>| {
             let (redis, runtime) = (Weak::clone(redis), runtime.clone());
             let hear = move |push| _ = redis.upgrade().map(|redis| redis.hear(push, &runtime));
-            let connection = Connection::new(client, options, Some(channel.clone()), hear);
+            let connection = Connection::new(servers, options, Some(channel.clone()), hear);
             Redis { connection, channel, waiters: Waiters::default() }
         };
         Ok(Self(Driver::start("redis-lock", make)?))
@@ -208,6 +215,7 @@ impl Asked for Redis {
         }
         // short, so that a connection that died without a word is found, and made anew, in time
         let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
+        self.connection.follow(limit).await;
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
         // that nobody waits any more, a message that came behind this answer may have said already
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
@@ -268,6 +276,15 @@ impl Asked for Redis {
         };
         Ok(entries.into_iter().enumerate().filter_map(entry).collect())
     }
+}
+
+/// What all servers that failed say. Its kind is theirs if they agree.
+fn failure(what: &str, errors: &[BackendError]) -> BackendError {
+    let kind = errors.first().map_or(BackendErrorKind::Transient, |error| error.kind);
+    let is_shared = errors.iter().all(|error| error.kind == kind);
+    let kind = if is_shared { kind } else { BackendErrorKind::Transient };
+    let texts: Vec<_> = errors.iter().map(|error| format!("{error:#}")).collect();
+    BackendError::new(kind, format!("{what} ({})", texts.join("; ")))
 }
 
 fn millis(ttl: Duration) -> u64 {

@@ -8,6 +8,7 @@ use redis::{Client, IntoConnectionInfo as _, ProtocolVersion, RedisResult};
 #[cfg(feature = "redis-tls")]
 use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
 
+use super::sentinel::Servers;
 #[cfg(feature = "redis-tls")]
 use crate::tls::settle_cryptography;
 use crate::{BackendError, BackendErrorKind};
@@ -22,7 +23,9 @@ use crate::{BackendError, BackendErrorKind};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RedisOptions {
-    /// The address, `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS.
+    /// The address, `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS. That of sentinels is
+    /// `redis-sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/DATABASE]#NAME`, or `rediss-sentinel://`, with the name of
+    /// the primary, its user and its database.
     pub url: String,
     /// With `rediss`: the CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
@@ -39,9 +42,24 @@ impl RedisOptions {
         Self { url: url.into(), ca: None, identity: None, request_timeout }
     }
 
-    pub(super) fn client(&self) -> Result<Client, BackendError> {
+    pub(super) fn servers(&self) -> Result<Servers, BackendError> {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
+        let Some(scheme) = scheme.strip_suffix("-sentinel") else {
+            return Ok(Servers { clients: vec![self.client(&self.url)?], primary: None });
+        };
+        let what = "the name of the primary is missing: end the address with #NAME";
+        let unnamed = || BackendError::new(BackendErrorKind::Permanent, what);
+        let (rest, name) = rest.rsplit_once('#').ok_or_else(unnamed)?;
+        let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
+        let (hosts, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let client = |host| self.client(&format!("{scheme}://{user}{host}{database}"));
+        let clients = hosts.split(',').map(client).collect::<Result<_, _>>()?;
+        Ok(Servers { clients, primary: Some(name.to_owned()) })
+    }
+
+    fn client(&self, url: &str) -> Result<Client, BackendError> {
         let permanent = |error| BackendError::new(BackendErrorKind::Permanent, error);
-        let is_tls = self.url.starts_with("rediss://");
+        let is_tls = url.starts_with("rediss://");
         if !is_tls && (self.ca.is_some() || self.identity.is_some()) {
             let what = "Redis's certificates are for an address with rediss://";
             return Err(BackendError::new(BackendErrorKind::Permanent, what));
@@ -51,7 +69,7 @@ impl RedisOptions {
             return Err(BackendError::new(BackendErrorKind::Permanent, what));
         }
         let build = || -> RedisResult<Client> {
-            let info = self.url.as_str().into_connection_info()?;
+            let info = url.into_connection_info()?;
             // with RESP3, messages and answers share a connection, and its end is told at once
             let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
             // a small request must not wait for the acknowledgement of the one before

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
-use super::{id_of, millis, parse_id};
+use super::{failure, id_of, millis, parse_id};
 use crate::asked::{Asked, AskedBackend, Driver};
 use crate::backoff::Backoff;
 use crate::random::random;
@@ -92,6 +92,9 @@ pub struct Redlock {
     this: Weak<Self>,
 }
 
+/// Why an attempt failed.
+const FEW: &str = "less than half of the nodes agree";
+
 /// What a node did for each name.
 type Done = Vec<u8>;
 const OTHERS: u8 = 0;
@@ -121,7 +124,7 @@ impl RedlockBackend {
             return Err(permanent("Redlock takes three nodes, or five"));
         }
         let node = |options: RedisOptions| {
-            Ok(Arc::new(Connection::new(options.client()?, options, None, drop)))
+            Ok(Arc::new(Connection::new(options.servers()?, options, None, drop)))
         };
         let nodes = nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?;
         let make = |runtime: &Handle, this: &Weak<Redlock>| {
@@ -247,7 +250,7 @@ impl Redlock {
         }
         // behind the requests before, on the same connections
         drop(self.run_all("delete", lifetime, slice::from_ref(claim)));
-        if verdict.is_some() { Ok(false) } else { Err(failure(&errors)) }
+        if verdict.is_some() { Ok(false) } else { Err(failure(FEW, &errors)) }
     }
 
     /// Sets the keys of claims that hold at a node that has lost them.
@@ -280,19 +283,10 @@ impl Redlock {
                 Some(Err(error)) if error.kind == BackendErrorKind::Permanent => return Err(error),
                 Some(Err(error)) => errors.push(error),
                 None if answered >= self.quorum() => return Ok(()),
-                None => return Err(failure(&errors)),
+                None => return Err(failure(FEW, &errors)),
             }
         }
     }
-}
-
-/// What all nodes that failed say. Its kind is theirs if they agree.
-fn failure(errors: &[BackendError]) -> BackendError {
-    let kind = errors.first().map_or(BackendErrorKind::Transient, |error| error.kind);
-    let is_shared = errors.iter().all(|error| error.kind == kind);
-    let kind = if is_shared { kind } else { BackendErrorKind::Transient };
-    let texts: Vec<_> = errors.iter().map(|error| format!("{error:#}")).collect();
-    BackendError::new(kind, format!("less than half of the nodes agree ({})", texts.join("; ")))
 }
 
 /// Runs the script at a node.
@@ -360,7 +354,7 @@ impl Asked for Redlock {
         let answers = self.run_all("extend", lifetime, held);
         let (done, errors) = gather(answers, is_decided).await;
         let Some(is_kept) = verdicts(&done).filter(|_| done.len() >= self.quorum()) else {
-            return Err(failure(&errors));
+            return Err(failure(FEW, &errors));
         };
         let claims = |which: &dyn Fn(usize) -> bool| -> Vec<Claim> {
             let claims = held.iter().enumerate().filter(|(claim, _)| which(*claim));
@@ -382,7 +376,7 @@ impl Asked for Redlock {
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         let answers = self.run_all("delete", self.lifetime(lease.ttl), &claims);
         let (done, errors) = gather(answers, |done| done.len() >= self.quorum()).await;
-        if done.len() >= self.quorum() { Ok(()) } else { Err(failure(&errors)) }
+        if done.len() >= self.quorum() { Ok(()) } else { Err(failure(FEW, &errors)) }
     }
 
     async fn put(
@@ -416,7 +410,7 @@ impl Asked for Redlock {
             Some(false) => return Ok(Released::Gone),
             None => {}
         }
-        let mut error = failure(&errors);
+        let mut error = failure(FEW, &errors);
         if done.iter().any(|(_, done)| *done == [OWN]) {
             // those nodes have nothing left to release when it is repeated, which is no loss
             error.kind = BackendErrorKind::Transient;
@@ -432,7 +426,7 @@ impl Asked for Redlock {
         });
         let (values, errors) = gather(answers, |_| false).await;
         if values.len() < self.quorum() {
-            return Err(failure(&errors));
+            return Err(failure(FEW, &errors));
         }
         let is_shared = |value: &Option<Vec<u8>>| {
             values.iter().filter(|(_, other)| other == value).count() >= self.quorum()

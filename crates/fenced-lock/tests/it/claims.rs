@@ -74,17 +74,8 @@ async fn a_hold_that_is_being_released_cannot_be_entered() {
     unlocking.await.unwrap().unwrap();
 }
 
-/// Goal: a hand-over that is refused leaves neither claim behind.
-#[tokio::test(start_paused = true)]
-async fn a_refused_hand_over_releases_the_lock() {
-    let (backend, _, mutex, guard) = held().await;
-    backend.release.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
-    assert!(guard.requeue().await.is_err());
-    eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
-}
-
 /// Goal: a hand-over in two steps whose release was done and not answered goes on: only a hold that is gone for
-/// another reason is lost.
+/// another reason is lost. One that is refused leaves neither claim behind.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_survives_a_lost_answer() {
     let (backend, _, mutex, guard) = held().await;
@@ -92,7 +83,8 @@ async fn a_hand_over_survives_a_lost_answer() {
     backend.release.next(Some(Fault::AnswerLost));
     let guard = guard.requeue().await.unwrap();
     assert!(guard.token() > first);
-    guard.unlock().await.unwrap();
+    backend.release.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
+    assert!(guard.requeue().await.is_err());
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
 }
 
@@ -182,27 +174,20 @@ async fn only_so_many_go_on_when_claims_are_withdrawn() {
     within("all are served", callers).await.unwrap();
 }
 
-/// Goal: a grant that comes when the session is lost already is none.
+/// Goal: a grant that comes when the session is lost already, or is being closed, is none.
 #[tokio::test(start_paused = true)]
 async fn a_grant_after_the_loss_is_none() {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
-    backend.renew.always(Fault::Hangs);
-    backend.put.next(Some(Fault::Late(2 * TTL)));
-    let error = session.mutex("a").unwrap().lock().await.unwrap_err();
-    assert_eq!(error, LockError::SessionLost { reason: LostReason::Expired });
-}
-
-/// Goal: nor one that comes when the session is being closed.
-#[tokio::test(start_paused = true)]
-async fn a_grant_while_closing_is_none() {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
-    let mutex = session.mutex("a").unwrap();
-    backend.put.next(Some(Fault::Late(SECOND)));
-    let waiter = tokio::spawn(async move { mutex.lock().await });
-    eventually("the claim is being queued", async || backend.put.under_way() == 1).await;
-    session.close().await.unwrap();
-    let error = waiter.await.unwrap().unwrap_err();
-    assert_eq!(error, LockError::SessionLost { reason: LostReason::Closed });
+    for (reason, late) in [(LostReason::Expired, 2 * TTL), (LostReason::Closed, SECOND)] {
+        let backend = FaultyBackend::new();
+        let session = session(&backend).await;
+        let mutex = session.mutex("a").unwrap();
+        backend.renew.always(Fault::Hangs);
+        backend.put.next(Some(Fault::Late(late)));
+        let waiter = tokio::spawn(async move { mutex.lock().await });
+        eventually("the claim is being queued", async || backend.put.under_way() == 1).await;
+        if reason == LostReason::Closed {
+            session.close().await.unwrap();
+        }
+        assert_eq!(waiter.await.unwrap().unwrap_err(), LockError::SessionLost { reason });
+    }
 }

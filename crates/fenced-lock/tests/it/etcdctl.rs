@@ -15,41 +15,28 @@ fn lock(lab: &EtcdLab, name: &str) -> Run {
     Run::start(&mut command)
 }
 
-/// Has it release the lock.
-async fn end(mut etcdctl: Run) {
-    etcdctl.signal(Signal::TERM);
-    etcdctl.ended().await;
-}
-
-/// Goal: what `etcdctl` holds, the library waits for.
+/// Goal: what `etcdctl` holds, the library waits for; what the library holds, `etcdctl` waits for, and a claim of the
+/// library behind it waits for both.
 #[tokio::test]
-async fn the_library_waits_for_etcdctl() {
+async fn etcdctl_is_excluded_and_excludes() {
     let lab = EtcdLab::shared().await;
     let mutex = lab.mutex(&lab.name()).await;
     let mut etcdctl = lock(&lab, mutex.name());
     etcdctl.line().await;
     assert!(mutex.try_lock().await.unwrap().is_none());
-    let waiter = waiter(&mutex, 2).await;
-    assert!(!waiter.is_finished());
-    end(etcdctl).await;
-    drop(within("the library is granted", waiter).await.unwrap().unwrap());
-}
+    let first = waiter(&mutex, 2).await;
+    assert!(!first.is_finished());
+    etcdctl.signal(Signal::TERM);
+    let guard = within("the library is granted", first).await.unwrap().unwrap();
 
-/// Goal: what the library holds, `etcdctl` waits for, and a claim of the library behind it waits for
-/// both.
-#[tokio::test]
-async fn etcdctl_waits_for_the_library() {
-    let lab = EtcdLab::shared().await;
-    let mutex = lab.mutex(&lab.name()).await;
-    let guard = mutex.lock().await.unwrap();
     let mut etcdctl = lock(&lab, mutex.name());
     queue_length(&mutex, 2).await;
-    let waiter = waiter(&mutex, 3).await;
+    let next = waiter(&mutex, 3).await;
     let queue = mutex.queue().await.unwrap();
     assert_eq!(queue[1].label, None, "a foreign claim is shown without a label");
     guard.unlock().await.unwrap();
     etcdctl.line().await;
-    assert!(!waiter.is_finished());
-    end(etcdctl).await;
-    drop(within("the library is granted", waiter).await.unwrap().unwrap());
+    assert!(!next.is_finished());
+    etcdctl.signal(Signal::TERM);
+    drop(within("the library is granted", next).await.unwrap().unwrap());
 }

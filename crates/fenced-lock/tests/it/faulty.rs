@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Guard, Lease, MemoryBackend,
-    Mutex, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket, Token,
+    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Guard, Lease,
+    MemoryBackend, Mutex, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket,
 };
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 /// The TTL in paused time.
@@ -113,16 +114,15 @@ impl Faults {
     }
 }
 
-/// A service in memory with faults.
-#[derive(Default)]
-pub(crate) struct FaultyBackend {
-    pub(crate) service: MemoryBackend,
+/// A service, in memory if it is not said, with faults.
+pub(crate) struct FaultyBackend<B: ?Sized = MemoryBackend> {
+    pub(crate) service: Arc<B>,
     pub(crate) open: Faults,
     pub(crate) renew: Faults,
     pub(crate) close: Faults,
     pub(crate) put: Faults,
     pub(crate) release: Faults,
-    /// What is granted instead of the TTL that was asked for.
+    /// What is granted instead of the TTL that was asked for, as far as the client knows.
     pub(crate) grants_ttl: Option<Duration>,
     /// What is granted whenever a lease is asked for.
     pub(crate) grants_id: Option<i64>,
@@ -130,22 +130,36 @@ pub(crate) struct FaultyBackend {
 
 impl FaultyBackend {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::default()
+        Arc::new(Self::of(Arc::default()))
     }
 }
 
-impl Backend for FaultyBackend {
-    type Token = Token;
+impl<B: ?Sized> FaultyBackend<B> {
+    pub(crate) fn of(service: Arc<B>) -> Self {
+        let [open, renew, close, put, release] = [(); 5].map(|()| Faults::default());
+        Self { service, open, renew, close, put, release, grants_ttl: None, grants_id: None }
+    }
+}
 
+impl<B: Backend + ?Sized> Backend for FaultyBackend<B> {
+    type Token = B::Token;
+
+    /// As one that measures its leases by a clock, if it has any.
     fn promises(&self) -> Promises {
-        self.service.promises()
+        let mut promises = self.service.promises();
+        promises.ends = Ends::Lease(Clock::Monotonic);
+        promises
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        self.service.runtime()
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        let ttl = self.grants_ttl.unwrap_or(ttl);
         Box::pin(async move {
             let mut lease = self.open.apply(self.service.open(ttl)).await?;
             lease.id = self.grants_id.unwrap_or(lease.id);
+            lease.ttl = self.grants_ttl.unwrap_or(lease.ttl);
             Ok(lease)
         })
     }
@@ -158,7 +172,11 @@ impl Backend for FaultyBackend {
         Box::pin(self.close.apply(self.service.close(lease)))
     }
 
-    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
+    fn put<'a>(
+        &'a self,
+        claim: &'a Claim,
+        mode: PutMode<'a>,
+    ) -> BackendFuture<'a, Option<Ticket<B::Token>>> {
         Box::pin(async move {
             let mode = match mode {
                 // in two steps, each with its faults

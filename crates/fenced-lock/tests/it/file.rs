@@ -169,28 +169,31 @@ async fn restless_worker() {
     tasks.join_all().await;
 }
 
-/// Goal: tokens grow also when the machine fails and loses what was not synced. Method: the lock's file as it was
-/// when it was synced, in another start of the machine.
+/// Goal: tokens grow also when the machine fails and loses what was not synced, and when a lock's file is deleted: the
+/// directory is still the same one to a store. Method: the lock's file as it was when it was synced, in another start of
+/// the machine; and no file.
 #[tokio::test]
-async fn tokens_grow_over_a_power_failure() {
+async fn tokens_grow_though_a_locks_file_is_lost() {
     let lab = FileLab::new();
-    let mutex = lab.mutex("a").await;
+    let (mutex, other) = (lab.mutex("a").await, lab.mutex("b").await);
     let file = lab.directory().join("a.lock");
-    let mut latest = 0;
-    for _ in 0..3 {
-        let guard = mutex.lock().await.unwrap();
-        let synced = fs::read_to_string(&file).unwrap();
-        assert!(guard.token().revision() > latest);
-        guard.unlock().await.unwrap();
-        for _ in 0..5 {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let mut latest = None;
+    for is_deleted in [false, true].repeat(3) {
+        let mut synced = String::new();
+        for number in 0..6 {
             let guard = mutex.lock().await.unwrap();
-            latest = guard.token().revision();
+            assert!(latest.is_none_or(|latest| guard.token() > latest), "{latest:?}");
+            latest = Some(guard.token());
+            if number == 0 {
+                synced = fs::read_to_string(&file).unwrap();
+            }
             guard.unlock().await.unwrap();
+            other.lock().await.unwrap().unlock().await.unwrap();
         }
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         let another = synced.replace(boot.trim_end(), "another-start");
         assert_ne!(synced, another);
-        fs::write(&file, another).unwrap();
+        if is_deleted { fs::remove_file(&file) } else { fs::write(&file, another) }.unwrap();
     }
 }
 
@@ -505,22 +508,4 @@ async fn no_session_stays_behind() {
     eventually("one session", async || count() == 1).await;
     drop(backend);
     eventually("no session", async || count() == 0).await;
-}
-
-/// Goal: tokens grow also when a lock's file is deleted: the directory is still the same one to a store.
-#[tokio::test]
-async fn tokens_grow_though_a_locks_file_is_deleted() {
-    let lab = FileLab::new();
-    let (mutex, other) = (lab.mutex("a").await, lab.mutex("b").await);
-    let mut latest = None;
-    for _ in 0..3 {
-        for _ in 0..3 {
-            let guard = mutex.lock().await.unwrap();
-            assert!(latest.is_none_or(|latest| guard.token() > latest), "{latest:?}");
-            latest = Some(guard.token());
-            guard.unlock().await.unwrap();
-            other.lock().await.unwrap().unlock().await.unwrap();
-        }
-        fs::remove_file(lab.directory().join("a.lock")).unwrap();
-    }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason, SessionKeeper, SessionOptions};
+use fenced_lock::{
+    BackendErrorKind, LockError, LostReason, MemoryBackend, SessionKeeper, SessionOptions,
+};
 use testkit::wait::{eventually, within};
 use tokio::time::{Instant, sleep};
 
@@ -14,7 +16,10 @@ use super::lab::kind_of;
 #[tokio::test(start_paused = true)]
 async fn a_keeper_does_not_flood() {
     for grants_ttl in [Some(Duration::from_millis(1)), Some(Duration::ZERO)] {
-        let backend = Arc::new(FaultyBackend { grants_ttl, ..FaultyBackend::default() });
+        let backend = Arc::new(FaultyBackend {
+            grants_ttl,
+            ..FaultyBackend::of(Arc::new(MemoryBackend::new()))
+        });
         backend.renew.always(Fault::Fails(BackendErrorKind::LeaseGone));
         // a flood must not keep the time from passing
         for _ in 0..1000 {
@@ -42,21 +47,15 @@ async fn a_keeper_tries_again_after_a_session_born_lost() {
     assert!(!session.is_lost());
 }
 
-/// Goal: what waiting does not mend is told to who waits for a session.
-#[tokio::test(start_paused = true)]
-async fn a_keeper_tells_what_does_not_pass() {
-    let backend = FaultyBackend::new();
-    backend.open.always(Fault::Fails(BackendErrorKind::Permanent));
-    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
-    let error = within("the refusal is told", keeper.session()).await.unwrap_err();
-    assert!(matches!(error, LockError::Backend(_)), "{error}");
-}
-
-/// Goal: a caller that wants a lock waits for a service that is away for a TTL, and is then told why it has none; and it
-/// gets the lock if the service comes back in time.
+/// Goal: what waiting does not mend is told at once. A caller that wants a lock waits for a service that is away for a TTL,
+/// and is then told why it has none; and it gets the lock if the service comes back in time.
 #[tokio::test(start_paused = true)]
 async fn a_keeper_tries_for_a_ttl() {
     let backend = FaultyBackend::new();
+    backend.open.always(Fault::Fails(BackendErrorKind::Permanent));
+    let refused = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    let error = within("the refusal is told", refused.session()).await.unwrap_err();
+    assert!(matches!(error, LockError::Backend(_)), "{error}");
     backend.open.always(Fault::Fails(BackendErrorKind::Transient));
     let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
     let began_at = Instant::now();

@@ -1,5 +1,6 @@
 //! What the contract needs of a backend: clients of it, and ways to break things.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions};
 use fenced_lock::{
     Backend, BackendErrorKind, EtcdBackend, EtcdOptions, GrantToken, Guard, LockError,
-    MemoryBackend, Mutex, Session, SessionOptions, Token, Unfenced,
+    MemoryBackend, Mutex, Session, SessionOptions, Token,
 };
 use hyper::Method;
 use testkit::server::{Kind, Private};
@@ -25,28 +26,16 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 /// A TTL that no test waits for.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 
-/// The number that a token has for a store.
-pub(crate) trait Numbered: GrantToken {
-    fn number(self) -> i64;
-}
-
-impl Numbered for Token {
-    fn number(self) -> i64 {
-        self.revision()
-    }
-}
-
-impl Numbered for Unfenced {
-    /// It has none.
-    fn number(self) -> i64 {
-        0
-    }
+/// The number that a token has for a store, if it is one.
+pub(crate) fn number_of(token: impl GrantToken) -> i64 {
+    let token: &dyn Any = &token;
+    token.downcast_ref().map_or(0, |token: &Token| token.revision())
 }
 
 /// A lock service that can be broken.
 pub(crate) trait Lab {
     /// What its grants carry.
-    type Token: Numbered;
+    type Token: GrantToken;
 
     /// A client of the service, as a process of its own would have one.
     fn backend(&self) -> Arc<dyn Backend<Token = Self::Token>>;

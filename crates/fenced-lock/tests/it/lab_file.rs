@@ -34,15 +34,11 @@ impl FileLab {
     }
 }
 
-pub(crate) fn backend_in(directory: &Path) -> Arc<FileBackend> {
-    Arc::new(FileBackend::new(FileOptions::new(directory)).unwrap())
-}
-
 impl Lab for FileLab {
     type Token = Token;
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        backend_in(self.directory())
+        Arc::new(FileBackend::new(FileOptions::new(self.directory())).unwrap())
     }
 
     async fn revoke(&self, lease: i64) {

@@ -31,7 +31,7 @@ impl ZooKeeperLab {
             return None;
         }
         let start = async || PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
-        Some(Self::of(SERVER.get_or_init(start).await))
+        Some(Self::on(SERVER.get_or_init(start).await.port()))
     }
 
     /// A ZooKeeper of its own, whose port with TLS the backends use.
@@ -46,7 +46,7 @@ impl ZooKeeperLab {
         let read = |path| std::fs::read(path).unwrap();
         let identity = Some((read(certificate), read(key)));
         let tls = ZooKeeperTls { ca: read(certificates.ca()), identity };
-        let lab = Self { tls: Some((port, tls)), ..Self::of(&server) };
+        let lab = Self { tls: Some((port, tls)), ..Self::on(server.port()) };
         // a Java that has just started takes its time for the first handshakes
         let backend = lab.backend();
         eventually("a handshake", async || backend.open(LONG).await.is_ok()).await;
@@ -59,10 +59,6 @@ impl ZooKeeperLab {
             eprintln!("left out: ZooKeeper is not installed (apt-get install libzookeeper-java)");
         }
         is_installed
-    }
-
-    pub(crate) fn of(server: &PrivateZooKeeper) -> Self {
-        Self::on(server.port())
     }
 
     pub(crate) fn on(port: u16) -> Self {
@@ -186,7 +182,7 @@ impl ServerLab for ZooKeeperLab {
 
     async fn start() -> (PrivateZooKeeper, Self) {
         let server = PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
-        let lab = Self::of(&server);
+        let lab = Self::on(server.port());
         (server, lab)
     }
 

@@ -105,7 +105,8 @@ async fn renewals_find_the_member_that_answers() {
 
 /// Goal: what a session does not hear of, it does not make up. Method: the watch is on a member that
 /// is frozen; a release that only the other one is asked for must neither grant the lock to a waiter whose lease is
-/// gone nor pass for a release when the claim was gone.
+/// gone nor pass for a release when the claim was gone; a try takes a free lock also when the watch has not told of it yet,
+/// and keys of a longer name are there.
 #[tokio::test]
 async fn nothing_is_concluded_from_a_watch_that_is_silent() {
     let (lab, proxy, session) = session_at_two().await;
@@ -114,8 +115,17 @@ async fn nothing_is_concluded_from_a_watch_that_is_silent() {
     let mutex = session.mutex(&lab.name()).unwrap();
     let guard = mutex.lock().await.unwrap();
     let waiter = waiter(&mutex, 2).await;
+    let free = session.mutex(&lab.name()).unwrap();
+    let _longer = lab.mutex(&format!("{}/b", free.name())).await.lock().await.unwrap();
+    let released = free.lock().await.unwrap();
+    eventually("the watch runs", async || !released.is_contended()).await;
+    released.unlock().await.unwrap();
     proxy.freeze();
     assert_eq!(queue_of(&mutex).await.len(), 2, "by the member that answers, as all that follows");
+
+    let tried = free.try_lock().await.unwrap().expect("it is free");
+    assert!(lab.mutex(free.name()).await.try_lock().await.unwrap().is_none());
+    tried.unlock().await.unwrap();
 
     lab.delete(&deleted.key()).await;
     assert_eq!(deleted.unlock().await, Err(LockError::Lost));
@@ -147,23 +157,6 @@ async fn no_list_counts_before_its_watcher() {
     }
     let what = "another stream tells, and in time";
     eventually(what, async || !second.is_contended()).await;
-}
-
-/// Goal: a try takes a free lock also when the watch has not told of it yet, and keys of a longer name
-/// are there. Method: the watch is on a member that is frozen.
-#[tokio::test]
-async fn a_try_does_not_depend_on_the_watch() {
-    let (lab, proxy, session) = session_at_two().await;
-    let mutex = session.mutex(&lab.name()).unwrap();
-    let longer = lab.mutex(&format!("{}/b", mutex.name())).await.lock().await.unwrap();
-    let guard = mutex.lock().await.unwrap();
-    eventually("the watch runs", async || !guard.is_contended()).await;
-    guard.unlock().await.unwrap();
-    proxy.freeze();
-    let guard = mutex.try_lock().await.unwrap().expect("it is free");
-    assert!(lab.mutex(mutex.name()).await.try_lock().await.unwrap().is_none());
-    guard.unlock().await.unwrap();
-    drop(longer);
 }
 
 /// Goal: `unlock` does not call a lock lost that it released itself, nor does a hand-over. Method: the member that is asked

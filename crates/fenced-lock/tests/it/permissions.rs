@@ -10,7 +10,9 @@ use fenced_lock::{
 use testkit::wait::{eventually, within};
 use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, PrivateEtcd};
 
-use super::lab::{LONG, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter, with};
+use super::lab::{
+    LONG, assert_refused, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter, with,
+};
 
 async fn open(options: EtcdOptions) -> Result<Session, LockError> {
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
@@ -128,32 +130,32 @@ async fn a_refused_name_is_no_matter_to_the_others() {
     kept.unlock().await.unwrap();
 }
 
-/// Goal: many requests that are refused for their token at once make etcd authenticate them once, not
-/// each: it makes that cost time on purpose. Method: a password that is counted as it is read.
+/// Goal: many requests that are refused for their token, or whose password is wrong, make etcd authenticate them once, not
+/// each: it makes that cost time on purpose. Where no user was given, that is told as a session is opened.
 #[tokio::test]
 async fn all_share_one_authentication() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     let (etcd, mut client) = etcd_with_users().await;
-    let reads = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&reads);
-    let user = EtcdUser::with_password_from("root", move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        Ok("secret".to_owned())
-    });
-    let session =
-        open(with(EtcdOptions::new([etcd.endpoint()]), |options| options.user = Some(user)))
-            .await
-            .unwrap();
+    assert_refused(open(EtcdOptions::new([etcd.endpoint()])).await, "no user was given");
+    let session = session_of("root", &etcd).await;
     // etcd forgets the tokens of a user whose password is set, while a restart may bring them back from its log
     client.user_change_password("root", "secret").await.unwrap();
-    let before = reads.load(Ordering::Relaxed);
+    let before = metric(&etcd, "started", "Authenticate").await;
     let names: Vec<_> = (0..100).map(|n| session.mutex(&format!("name-{n}")).unwrap()).collect();
     let locks = names.into_iter().map(|m| tokio::spawn(async move { m.lock().await }));
     for lock in locks.collect::<Vec<_>>() {
         drop(within("it is granted", lock).await.unwrap().unwrap());
     }
-    let authentications = reads.load(Ordering::Relaxed) - before;
-    assert!((1..5).contains(&authentications), "{authentications} authentications");
+    let between = metric(&etcd, "started", "Authenticate").await;
+    let backend = backend_of("app", "wrong", &etcd);
+    let open =
+        |_| tokio::spawn(Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)));
+    for opened in (0..50).map(open).collect::<Vec<_>>() {
+        assert!(within("it is refused", opened).await.unwrap().is_err());
+    }
+    let wrong = metric(&etcd, "started", "Authenticate").await - between;
+    for authentications in [between - before, wrong] {
+        assert!((1..5).contains(&authentications), "{authentications} authentications");
+    }
 }
 
 /// Goal: authentication may be switched off and on again under a session.
@@ -175,15 +177,6 @@ async fn authentication_may_be_switched_off_and_on() {
     }
     assert!(!held.is_lost());
     held.unlock().await.unwrap();
-}
-
-/// Goal: an etcd that asks for a user, where none was given, says so as a session is opened.
-#[tokio::test]
-async fn no_user_is_told_at_once() {
-    let (etcd, _client) = etcd_with_users().await;
-    let opened = open(EtcdOptions::new([etcd.endpoint()])).await;
-    assert!(format!("{opened:?}").contains("no user was given"), "{opened:?}");
-    assert_eq!(kind_of(opened), BackendErrorKind::Permanent);
 }
 
 /// An etcd with TLS, and what a client of it needs.
@@ -252,21 +245,6 @@ async fn a_waiter_that_may_not_look_is_told() {
     etcd.kill().await.unwrap();
     etcd.restart().await.unwrap();
     assert!(within("the waiter is told", waiter).await.unwrap().is_err());
-}
-
-/// Goal: a password that is wrong is tried now and then, however many requests need it.
-#[tokio::test]
-async fn a_wrong_password_is_no_storm() {
-    let (etcd, _root) = etcd_with_users().await;
-    let before = metric(&etcd, "started", "Authenticate").await;
-    let backend = backend_of("app", "wrong", &etcd);
-    let open =
-        |_| tokio::spawn(Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)));
-    for opened in (0..50).map(open).collect::<Vec<_>>() {
-        assert!(within("it is refused", opened).await.unwrap().is_err());
-    }
-    let authentications = metric(&etcd, "started", "Authenticate").await - before;
-    assert!((1..5).contains(&authentications), "{authentications} authentications");
 }
 
 /// Goal: what a session holds is there, also when its user may do nothing any more: where etcd renews no

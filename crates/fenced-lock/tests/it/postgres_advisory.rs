@@ -114,7 +114,8 @@ async fn a_stopped_process_takes_no_turn_for_each_claim() {
     assert!((1..=2).contains(&holders.len()), "{holders:?}");
 }
 
-/// Goal: a hold that lasts longer than its TTL lives on, and so does one that waited for so long.
+/// Goal: a hold that lasts longer than its TTL lives on, and so does one that waited for so long. A session that nobody uses
+/// any more ends all its connections; but a guard uses it.
 #[tokio::test]
 async fn a_long_hold_and_a_long_wait_live_on() {
     let Some(lab) = lab().await else { return };
@@ -128,15 +129,9 @@ async fn a_long_hold_and_a_long_wait_live_on() {
     tokio::time::sleep(TTL * 2).await;
     assert!(!guard.is_lost());
     assert_eq!(queue_of(&ours).await, [guard.key()]);
-}
-
-/// Goal: a session that nobody uses any more ends all its connections; but a guard uses it.
-#[tokio::test]
-async fn an_unused_session_ends_its_connections() {
-    let Some(lab) = lab().await else { return };
-    let guard = lab.a().await.lock().await.unwrap();
+    drop((ours, theirs));
+    eventually("only the guard's session is left", async || lab.connections().await == 3).await;
     tokio::time::sleep(TTL).await;
-    assert_eq!(lab.connections().await, 3, "the guard keeps the session alive");
     assert!(!guard.is_lost());
     drop(guard);
     eventually("all connections have ended", async || lab.connections().await == 0).await;

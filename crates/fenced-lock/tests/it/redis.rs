@@ -9,7 +9,7 @@ use fenced_lock::{
 use testkit::wait::{eventually, within};
 use testkit::{
     Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
-    RedisOptions as ServerOptions, ReplicatedRedis,
+    RedisOptions as ServerOptions, ReplicatedRedis, Sentinels,
 };
 
 use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, with};
@@ -112,6 +112,40 @@ async fn a_failover_lets_two_hold() {
     assert!(!one.is_lost() && !theirs.is_lost());
 }
 
+/// Goal: sentinels lead an open session to the new primary after a failover. It grants the lock under a token of another
+/// cluster, and a holder that it does not know is told of its loss. So is one at a primary that lives on when the
+/// sentinels name another one. A wrong name is told.
+#[tokio::test]
+async fn sentinels_lead_to_the_new_primary() {
+    let dir = OwnedDir::create().unwrap();
+    let mut primary = PrivateRedis::start_in(&dir, ServerOptions::default()).await.unwrap();
+    let mut watch = Sentinels::start_in(&dir, &primary, 1).await.unwrap();
+    let lab = RedisLab::at(&watch.url());
+    let wrong = RedisLab::at(&watch.url().replace("#sale", "#other"));
+    let error = wrong.backend().open(TTL).await.unwrap_err();
+    assert!(error.kind == BackendErrorKind::Permanent && format!("{error:#}").contains("other"));
+    let (one, other) = (lab.session_for(2 * LONG).await, lab.session_for(2 * LONG).await);
+    watch.hold_writes_back(&primary).await.unwrap();
+    let guard = one.mutex("a").unwrap().lock().await.unwrap();
+    primary.kill().await.unwrap();
+    watch.until_failed_over(&mut primary).await.unwrap();
+    let theirs = within("a grant", other.mutex("a").unwrap().lock()).await.unwrap();
+    assert_eq!(guard.token().partial_cmp(&theirs.token()), None);
+    within("the first is told", guard.lost()).await;
+    assert!(!one.is_lost() && !theirs.is_lost());
+
+    let elsewhere = volatile().await;
+    let monitor = format!("MONITOR sale 127.0.0.1 {} 2", elsewhere.port());
+    for command in ["REMOVE sale", &monitor] {
+        for sentinel in &watch.sentinels {
+            sentinel.run::<()>(&format!("SENTINEL {command}")).await.unwrap();
+        }
+    }
+    within("the other is told", theirs.lost()).await;
+    drop(within("a grant", lab.mutex("a").await.lock()).await.unwrap());
+    assert!(elsewhere.run::<bool>("EXISTS {fenced-lock}:last").await.unwrap());
+}
+
 /// Goal: Redis measures a TTL by its wall clock, as the promises say. Method: the end of a session is a date, and the
 /// time while Redis was down counts.
 #[tokio::test]
@@ -129,8 +163,8 @@ async fn a_lease_ends_by_the_wall_clock() {
     assert!(!redis.run::<bool>(&format!("EXISTS {key}")).await.unwrap());
 }
 
-/// Goal: the rights that are documented suffice, over TLS, with a certificate of ours; and without any one of them
-/// an error says which, and nothing is left behind.
+/// Goal: the rights that are documented suffice, over TLS, with a certificate of ours, also by a sentinel; and without any
+/// one of them an error says which, and nothing is left behind.
 #[tokio::test]
 async fn rights_and_certificates() {
     let options = ServerOptions { secured: true, ..ServerOptions::default() };
@@ -163,6 +197,13 @@ async fn rights_and_certificates() {
         one.close().await
     };
     used().await.unwrap();
+    let sentinel = redis.start_sentinel_in(&OwnedDir::create().unwrap()).await.unwrap();
+    let right = "ACL SETUSER locker on >secret +sentinel|get-master-addr-by-name";
+    sentinel.run::<()>(right).await.unwrap();
+    let [at_redis, at_sentinel] = [&redis, &sentinel].map(|server| format!(":{}", server.port()));
+    let named = address.replace("rediss:", "rediss-sentinel:").replace(&at_redis, &at_sentinel);
+    let named = RedisBackend::new(options(&(named + "#sale"))).unwrap();
+    named.close(named.open(LONG).await.unwrap()).await.unwrap();
 
     let wrong = RedisBackend::new(options(&address.replace("secret", "wrong"))).unwrap();
     let error = wrong.open(TTL).await.unwrap_err();

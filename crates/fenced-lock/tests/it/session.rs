@@ -12,24 +12,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
 use super::lab::{kind_of, queue_of};
 
-/// Goal: a margin that would leave no time to renew does not end the session.
-#[tokio::test(start_paused = true)]
-async fn a_margin_larger_than_the_ttl_is_cut() {
-    let options = SessionOptions::new(TTL).margin(Duration::MAX);
-    let session = Session::open(Arc::new(MemoryBackend::new()), options).await.unwrap();
-    sleep(10 * TTL).await;
-    assert_eq!(session.lost_reason(), None);
-    drop(session.mutex("a").unwrap().lock().await.unwrap());
-}
-
-/// Goal: a TTL for ever is one of a day, with any backend, and is renewed.
+/// Goal: a TTL for ever is one of a day, with any backend, and is renewed; a margin that would leave no time for that does
+/// not end the session.
 #[tokio::test(start_paused = true)]
 async fn an_endless_ttl_is_a_day() {
-    let options = SessionOptions::new(Duration::MAX);
+    let options = SessionOptions::new(Duration::MAX).margin(Duration::MAX);
     let session = Session::open(Arc::new(MemoryBackend::new()), options).await.unwrap();
     assert_eq!(session.lease().ttl, Duration::from_hours(24));
     sleep(Duration::from_hours(100)).await;
     assert_eq!(session.lost_reason(), None);
+    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
     session.close().await.unwrap();
 }
 
@@ -48,7 +40,8 @@ async fn a_lease_that_was_long_in_coming_is_renewed() {
 #[tokio::test(start_paused = true)]
 async fn sessions_on_one_lease_exclude_each_other() {
     let grants_id = Some(1);
-    let backend = Arc::new(FaultyBackend { grants_id, ..FaultyBackend::default() });
+    let backend =
+        Arc::new(FaultyBackend { grants_id, ..FaultyBackend::of(Arc::new(MemoryBackend::new())) });
     let (first, second) = (session(&backend).await, session(&backend).await);
     let held = first.mutex("a").unwrap().lock().await.unwrap();
     let mutex = second.mutex("a").unwrap();
@@ -57,7 +50,8 @@ async fn sessions_on_one_lease_exclude_each_other() {
     drop(mutex.lock().await.unwrap());
 }
 
-/// Goal: what was refused has put nothing into the queue, so nothing is withdrawn.
+/// Goal: what was refused has put nothing into the queue, so nothing is withdrawn; a claim is, if an attempt before the
+/// refusal may have made it.
 #[tokio::test(start_paused = true)]
 async fn a_refused_claim_is_not_withdrawn() {
     let backend = FaultyBackend::new();
@@ -71,16 +65,8 @@ async fn a_refused_claim_is_not_withdrawn() {
     sleep(4 * TTL).await;
     assert_eq!(backend.release.count(), 0);
     assert_eq!(session.lost_reason(), None);
-}
-
-/// Goal: a claim is withdrawn if an attempt before the refusal may have made it.
-#[tokio::test(start_paused = true)]
-async fn a_claim_that_may_exist_is_withdrawn() {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
     let refusal = Fault::Fails(BackendErrorKind::Permanent);
     backend.put.next(Some(Fault::AnswerLost)).next(Some(refusal));
-    let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap_err();
     eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
 }

@@ -2,16 +2,13 @@
 //! once.
 
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
 
-use etcd_client::AlarmAction;
 use serde_json::json;
 use testkit::Proxy;
 use testkit::shared::{Raw, fresh_database};
-use testkit::shared::{fresh_lock_name, no_space, shared_endpoint};
+use testkit::shared::{fresh_lock_name, shared_endpoint};
 use testkit::wait::eventually;
-use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
-use tokio::time::timeout;
+use testkit::{PrivateRedis, RedisOptions};
 
 use super::program::Program;
 use crate::support::etcd::session;
@@ -105,29 +102,6 @@ async fn without_deadlines_an_order_waits_for_ever() {
     assert!(order.is_silent().await);
     guard.unlock().await.unwrap();
     assert_eq!(order.answer().await.status, 200);
-}
-
-/// The status of an order that comes while etcd is out of space, which it is no more a moment later.
-async fn while_etcd_is_full(flags: &[&str]) -> u16 {
-    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let redis = fresh_database().await;
-    let program = Program::start(&etcd.endpoint(), &redis, "lock", flags).await;
-    let () = Raw::connect(&redis).await.run("SET stock 10").await;
-    no_space(&etcd.endpoint(), AlarmAction::Activate).await;
-    let mut order = program.send_order("a").await;
-    // far longer than a refusal takes
-    let early = timeout(Duration::from_secs(2), order.answer()).await;
-    no_space(&etcd.endpoint(), AlarmAction::Deactivate).await;
-    match early {
-        Ok(answer) => answer.status,
-        Err(_) => order.answer().await.status,
-    }
-}
-
-#[tokio::test]
-async fn without_deadlines_a_full_etcd_is_waited_for() {
-    assert_eq!(while_etcd_is_full(&["--without", "deadlines"]).await, 200);
-    assert_eq!(while_etcd_is_full(&[]).await, 503);
 }
 
 #[tokio::test]

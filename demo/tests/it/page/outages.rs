@@ -135,6 +135,7 @@ async fn redis_goes_away_and_comes_back() {
     shop.redis.kill().await.unwrap();
     page.until_reads("#troubles [data-kind=redis-away]", "the last known ones").await;
     assert_eq!(page.number("#stock").await, Some(40));
+    page.until_shown("#preset-lock").await;
     page.click("#preset-lock").await;
     page.until_reads("#verdict-title", "could not begin").await;
 

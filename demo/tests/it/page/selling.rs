@@ -131,6 +131,7 @@ async fn what_a_sale_keeps_no_record_of_is_said() {
             assert!(!shown.contains(untrue), "{lock}: {untrue}: {shown}");
         }
         // a run that needs the lock is refused
+        page.until_shown("#preset-pause").await;
         page.click("#preset-pause").await;
         page.until_reads("#form-error", "another guard").await;
         page.assert_no_complaints().await;

@@ -7,8 +7,8 @@ use testkit::{LOCK_NAME, Proxy};
 use tokio::time::sleep;
 
 use crate::chaos::case::{Case, TTL};
+use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::experiment::etcd_session;
 use demo::cluster::Proxied;
 
 /// Longer than the sale may pause.
@@ -66,7 +66,7 @@ async fn count_handover(scene: &mut Scene) -> Result<()> {
 
 /// Holds the locks one after the other.
 async fn hold_others(scene: &mut Scene) -> Result<()> {
-    let session = etcd_session("chaos", &[scene.member().endpoint()]).await?;
+    let session = etcd::session(&[scene.member().endpoint()]).await?;
     for name in ["a-b", "a/y"] {
         let guard = session.mutex(&format!("{LOCK_NAME}:{name}"))?.lock().await?;
         sleep(HELD).await;

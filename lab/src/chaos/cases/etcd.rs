@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::chaos::case::{Case, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use crate::experiment::{compact as compact_etcd, etcd_session};
+use crate::experiment::compact as compact_etcd;
 use demo::cluster::Proxied;
 
 /// How long a member is away: longer than the sale may pause.
@@ -170,7 +170,7 @@ async fn lose_answers(scene: &mut Scene) -> Result<()> {
     // for the suite's own release; in no other case is its answer lost
     Safeguard::UnknownRelease.set(scene.case.without != Some("unknown-release"));
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
-    let session = etcd_session("chaos", &[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
+    let session = etcd::session(&[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
     let guard = session.mutex(LOCK_NAME)?.lock().await?;
     proxy.hold(Direction::ToClient);
     let released = guard.unlock().await;

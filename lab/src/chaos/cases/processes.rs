@@ -10,8 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::chaos::case::{Case, LEAVES_SOON, TTL};
 use crate::chaos::clients;
 use crate::chaos::etcd;
-use crate::chaos::scene::Scene;
-use crate::experiment::counter;
+use crate::chaos::scene::{Scene, counter};
 use demo::cluster::Proxied;
 
 /// A holder that keeps the lock: long enough for others to queue, and shorter than the lease.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::lab::{Lab, queue_length, waiter};
 
-/// Goal: a future that is dropped while it waits takes its claim along; those behind it go on.
-pub(crate) async fn a_waiter_that_is_aborted_leaves_no_claim(lab: &impl Lab) {
+/// Goal: a future that is dropped while it waits takes its claim along; those behind it go on. A hand-over that is dropped
+/// gives up both the old claim and the new one.
+pub(crate) async fn a_caller_that_goes_away_leaves_no_claim(lab: &impl Lab) {
     let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
     let first = waiter(&other, 2).await;
@@ -13,7 +14,14 @@ pub(crate) async fn a_waiter_that_is_aborted_leaves_no_claim(lab: &impl Lab) {
     first.abort();
     queue_length(&mutex, 2).await;
     guard.unlock().await.unwrap();
-    behind.await.unwrap().unwrap().unlock().await.unwrap();
+    let guard = behind.await.unwrap().unwrap();
+    let waiter = waiter(&other, 2).await;
+    let handing_over = tokio::spawn(guard.requeue());
+    let others = waiter.await.unwrap().unwrap();
+    queue_length(&mutex, 2).await;
+    handing_over.abort();
+    queue_length(&mutex, 1).await;
+    others.unlock().await.unwrap();
     queue_length(&mutex, 0).await;
 }
 
@@ -30,18 +38,4 @@ pub(crate) async fn many_aborted_at_any_moment_leave_no_claim(lab: &impl Lab) {
     attempts.join_all().await;
     queue_length(&mutex, 0).await;
     mutex.lock().await.unwrap().unlock().await.unwrap();
-}
-
-/// Goal: a hand-over that is dropped gives up both the old claim and the new one.
-pub(crate) async fn a_dropped_hand_over_leaves_no_claim(lab: &impl Lab) {
-    let [mutex, other] = lab.two_mutexes().await;
-    let guard = mutex.lock().await.unwrap();
-    let waiter = waiter(&other, 2).await;
-    let handing_over = tokio::spawn(guard.requeue());
-    let others = waiter.await.unwrap().unwrap();
-    queue_length(&mutex, 2).await;
-    handing_over.abort();
-    queue_length(&mutex, 1).await;
-    others.unlock().await.unwrap();
-    queue_length(&mutex, 0).await;
 }

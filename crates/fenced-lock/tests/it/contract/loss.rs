@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendFuture, Claim, Clock, Ends, GrantToken, Guard, Lease, LockError, LostReason,
-    Owner, Promises, PutMode, QueueEntry, Released, Session, SessionKeeper, SessionOptions, Ticket,
-    Token,
+    GrantToken, Guard, LockError, LostReason, Owner, Session, SessionKeeper, SessionOptions, Token,
 };
 use testkit::wait::within;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use crate::faulty::{Fault, FaultyBackend};
 use crate::lab::{HOUR, Lab, TTL, queue_length, queue_of, waiter};
 
 /// Goal: when a lease is revoked, its holder and its waiters are told, and others are served.
@@ -37,7 +35,7 @@ pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab
 }
 
 /// Goal: an operator who deletes the holder's key takes the lock away, and the holder is told though
-/// its session lives.
+/// its session lives. An unlock that comes right behind the deletion, before anybody was told, says that the lock was lost.
 pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
     let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
@@ -47,12 +45,7 @@ pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
     assert_eq!(guard.unlock().await, Err(LockError::Lost));
     assert!(!taken.is_lost(), "a late unlock removes nobody else's claim");
     assert_eq!(queue_of(&other).await.len(), 1);
-}
-
-/// Goal: an unlock that comes right behind the deletion, before anybody was told, says that the lock
-/// was lost.
-pub(crate) async fn an_unlock_after_the_deletion_says_that_it_was_lost(lab: &impl Lab) {
-    let mutex = lab.mutex(&lab.name()).await;
+    taken.unlock().await.unwrap();
     for _ in 0..5 {
         let guard = mutex.lock().await.unwrap();
         lab.delete(&guard.key()).await;
@@ -149,64 +142,19 @@ pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab<Tok
 /// looked at the clock may still act.
 pub(crate) async fn a_session_lost_here_is_closed_there<T: GrantToken>(lab: &impl Lab<Token = T>) {
     let name = lab.name();
-    let silent = Arc::new(Silent(lab.backend()));
-    let session = Session::open(silent, SessionOptions::new(HOUR)).await.unwrap();
+    // its leases are believed in for two seconds, and its renewals are not answered
+    let grants_ttl = Some(Duration::from_secs(2));
+    let silent = FaultyBackend { grants_ttl, ..FaultyBackend::of(lab.backend()) };
+    silent.renew.always(Fault::Hangs);
+    let session = Session::open(Arc::new(silent), SessionOptions::new(HOUR)).await.unwrap();
     let guard = session.mutex(&name).unwrap().lock().await.unwrap();
     let mutex = lab.session_for(HOUR).await.mutex(&name).unwrap();
     let next = within("the next is served", mutex.lock()).await.unwrap();
     assert!(guard.is_lost());
     // at most half of the TTL
-    assert!(Instant::now() >= guard.valid_until() + Duration::from_millis(500), "too early");
+    assert!(Instant::now() >= guard.valid_until() + Duration::from_secs(1), "too early");
     assert_eq!(session.lost_reason(), Some(LostReason::Expired));
     next.unlock().await.unwrap();
-}
-
-/// A service whose leases are believed in for a second, and whose renewals are not answered.
-struct Silent<T>(Arc<dyn Backend<Token = T>>);
-
-impl<T: GrantToken> Backend for Silent<T> {
-    type Token = T;
-
-    fn promises(&self) -> Promises {
-        let mut promises = self.0.promises();
-        promises.ends = Ends::Lease(Clock::Monotonic);
-        promises
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        self.0.runtime()
-    }
-
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(async move {
-            let Lease { id, cluster, .. } = self.0.open(ttl).await?;
-            Ok(Lease::new(id, Duration::from_secs(1), cluster))
-        })
-    }
-
-    fn renew(&self, _: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(std::future::pending())
-    }
-
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        self.0.close(lease)
-    }
-
-    fn put<'a>(
-        &'a self,
-        claim: &'a Claim,
-        mode: PutMode<'a>,
-    ) -> BackendFuture<'a, Option<Ticket<T>>> {
-        self.0.put(claim, mode)
-    }
-
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        self.0.release(claim)
-    }
-
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        self.0.queue(name)
-    }
 }
 
 /// Goal: a lock that is waited for is granted though the session was lost meanwhile; what is done under it is told apart from

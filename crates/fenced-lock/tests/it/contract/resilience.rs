@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::lab::{
-    EtcdLab, FoundLab, HOUR, LONG, Lab, Numbered as _, ServerLab, TTL, kind_of, queue_length,
-    queue_of, unseen_waiter, waiter,
+    EtcdLab, FoundLab, HOUR, LONG, Lab, ServerLab, TTL, kind_of, number_of, queue_length, queue_of,
+    unseen_waiter, waiter,
 };
 
 /// A worker that holds the lock and prints its token.
@@ -100,7 +100,7 @@ async fn hold<L: FoundLab>(lab: &L) {
     let guard = mutex.lock().await.unwrap();
     let waiters = std::env::var("LOCK_WAITERS").map_or(0, |waiters| waiters.parse().unwrap());
     let _waiters: Vec<_> = (0..waiters).map(|_| unseen_waiter(&mutex)).collect();
-    let token = guard.token().number();
+    let token = number_of(guard.token());
     // the test harness has begun a line
     println!("\nheld {token}");
     let order = || std::io::stdin().read_line(&mut String::new());
@@ -123,7 +123,7 @@ pub(crate) async fn a_stopped_holder_can_write_late<L: FoundLab>(lab: &L) {
     holder.signal(Signal::CONT);
     let written: i64 = holder.line_after("wrote ").await.parse().unwrap();
     assert_eq!(written, token);
-    assert_eq!(written < guard.token().number(), has_tokens, "a fence would refuse the write");
+    assert_eq!(written < number_of(guard.token()), has_tokens, "a fence would refuse the write");
     assert_eq!(holder.line().await, "lost");
     assert!(holder.ended().await.success());
     assert!(!guard.is_lost());
@@ -241,9 +241,9 @@ pub(crate) async fn the_way_to_the_service_is_measured(lab: &impl FoundLab) {
     }
 }
 
-/// Goal: a connection that is cut, also just before a grant, hides no grant and ends no hold. Method: leases that
-/// outlive the test, so that no timer helps.
-pub(crate) async fn a_cut_connection_hides_no_grant(lab: &impl ServerLab) {
+/// Goal: a connection that is cut, also just before a grant, hides no grant and ends no hold, and hides from no holder that
+/// somebody begins to wait. Method: leases that outlive the test, so that no timer helps.
+pub(crate) async fn a_cut_connection_hides_nothing(lab: &impl ServerLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(HOUR).await);
     let name = lab.name();
@@ -258,13 +258,6 @@ pub(crate) async fn a_cut_connection_hides_no_grant(lab: &impl ServerLab) {
         assert!(!granted.is_lost());
         granted.unlock().await.unwrap();
     }
-}
-
-/// Goal: a connection that is cut hides from no holder that somebody begins to wait.
-pub(crate) async fn a_cut_connection_hides_no_waiter(lab: &impl ServerLab) {
-    let (proxy, proxied) = lab.behind_proxy().await;
-    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(HOUR).await);
-    let name = lab.name();
     let guard = session.mutex(&name).unwrap().lock().await.unwrap();
     eventually("alone in the queue", async || !guard.is_contended()).await;
     proxy.refuse();
