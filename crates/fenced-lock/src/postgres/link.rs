@@ -271,13 +271,17 @@ impl Wire {
     }
 
     /// Makes durable what was sent before this is polled first. One sync serves all that wait while another is under way.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Transient`], also for a refusal: what was sent before may be done.
     pub(super) async fn sync(&self) -> Result<(), BackendError> {
         let asked_at = Instant::now();
         let sync = async {
             let sent_at = Instant::now();
             self.ask(self.query(SYNC, &[])).await.map(|_| sent_at)
         };
-        self.synced.get(|sent_at| *sent_at > asked_at, sync).await.map(drop)
+        let synced = self.synced.get(|sent_at| *sent_at > asked_at, sync).await;
+        synced.map(drop).map_err(|error| BackendError::new(BackendErrorKind::Transient, error))
     }
 
     /// Ends the connection at once, whatever is under way.

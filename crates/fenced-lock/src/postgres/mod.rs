@@ -17,11 +17,12 @@
 //! A claim and a release are committed without a sync of the server's log, and answered after one, which the requests on
 //! a connection share. So fifty names cost few more syncs than one. Others see a claim or a release before that, while a
 //! crash can still take it back. This is sound because the log is synced in order. Whoever commits on what they saw has that
-//! synced with their own commit, and so no ticket comes twice. A waiter is granted on a claim of its own, which is synced, and
+//! synced with their own commit, and so no ticket is granted twice. A waiter is granted on a claim of its own, which is synced, and
 //! because all before it are gone. Either they were released, by holders that were done; if a crash brings such a claim
 //! back, its release has no answer yet and is repeated, or its lease ends. Meanwhile it stands before the claim that
 //! holds, and nobody is granted. Or their lease was reaped, perhaps while the holder still believed in it: that commit is
-//! synced before anybody sees it, as are all others.
+//! synced on this server before anybody sees it, as are all others. Logical decoding sees each sync, as an empty message
+//! with the prefix `fenced_lock`.
 //!
 //! What it costs: an uncontended lock takes one round trip and one sync, a release the same, and a hand-over one
 //! for both. A process has a connection for messages and renewals, so that no slow claim delays these, and up to eight for
@@ -121,8 +122,8 @@ const HELD: &str = "
 const CLOSE: &str = "DELETE FROM fenced_lock.leases WHERE id = $1";
 
 /// Ends the leases that have expired, and returns the names on which they had claims. A lease that another client renews or
-/// ends just now is left to that client. The commit is synced before others see it: no crash gives a lease back to a
-/// holder that was succeeded.
+/// ends just now is left to that client. The commit is synced before others see it: no crash of this server gives a lease
+/// back to a holder that was succeeded.
 const REAP: &str = "
     WITH dead AS (
         DELETE FROM fenced_lock.leases WHERE id IN (
@@ -285,7 +286,10 @@ impl Asked for Postgres {
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
         self.listening.get_or_init(|| Arc::clone(&self.events).keep_connected());
         let wire = self.wire("").await?;
-        self.reap_and_ask(&wire, wire.query(OPEN, &[&id, &ttl.as_secs_f64()])).await?;
+        let ttl = ttl.as_secs_f64();
+        let open = async { wire.query(OPEN, &[&id, &ttl]).await };
+        // a user who may not sync is told so now
+        self.reap_and_ask(&wire, try_join(open, wire.query(SYNC, &[]))).await?;
         let events = self.events.wire().await?;
         events.ask(events.client.batch_execute(&listen(&self.waiters))).await?;
         Ok(wire.cluster)
@@ -350,8 +354,7 @@ impl Asked for Postgres {
             let answered = async { Ok(requests.await) };
             self.reap_and_ask(&wire, answered).await.map_err(left)?.map_err(failure)?
         } else {
-            let sync = async { wire.sync().await.map_err(left) };
-            try_join(wire.ask(requests), sync).await?.0
+            try_join(wire.ask(requests), wire.sync()).await?.0
         };
         let ((), rows) = asked.map_err(|error| left(failure(error)))?;
         let answer = self.answer(&wire, claim, &rows);

@@ -159,6 +159,16 @@ async fn rights_are_needed_and_enough() {
     drop(within("a grant", waiter).await.unwrap().unwrap());
     eventually("nothing is left", async || claims().await == 0).await;
 
+    // a release that was done and not synced is repeated, and told as no loss
+    let guard = mutex.lock().await.unwrap();
+    let sync = "FUNCTION pg_logical_emit_message(boolean, text, text)";
+    operator.batch_execute(&format!("REVOKE EXECUTE ON {sync} FROM public")).await.unwrap();
+    let unlock = tokio::spawn(guard.unlock());
+    eventually("it is released", async || claims().await == 0).await;
+    assert_eq!(kind_of(LockKind::Queue.open(&options, HOUR).await), BackendErrorKind::Permanent);
+    operator.batch_execute(&format!("GRANT EXECUTE ON {sync} TO public")).await.unwrap();
+    within("it is told", unlock).await.unwrap().unwrap();
+
     operator.batch_execute("REVOKE INSERT ON fenced_lock.claims FROM table_user").await.unwrap();
     assert_eq!(kind_of(mutex.lock().await), BackendErrorKind::Permanent);
     assert!(!session.is_lost(), "it is no loss to other names");
