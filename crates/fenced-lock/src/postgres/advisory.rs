@@ -115,8 +115,8 @@ impl PostgresAdvisoryBackend {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let connector = options.connector()?;
         let make = |runtime: &Handle, this: &Weak<Advisory>| {
-            let (options, runtime, table) = (options.clone(), runtime.clone(), "fenced_lock.names");
-            let access = Arc::new(Access { options, connector, table, runtime });
+            let (options, runtime, statements) = (options.clone(), runtime.clone(), &[]);
+            let access = Arc::new(Access { options, connector, statements, runtime });
             Advisory {
                 requests: Link::new(&access, NAME, None),
                 access,
@@ -164,9 +164,7 @@ fn slack(ttl: Duration) -> Duration {
 /// Unlocks on this connection, which is this claim's from now on.
 async fn unlock(wire: &Wire, claim: &Claim) -> Result<Row, Error> {
     let shown = application_name(claim, "-");
-    let params: &[(&(dyn ToSql + Sync), Type)] =
-        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
-    wire.client.query_typed_one(UNLOCK, params).await
+    wire.client.query_typed_one(UNLOCK, &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)]).await
 }
 
 /// How a claim is shown: its lease, its number, its token once it has one, and as much of the label as the server

@@ -1,5 +1,6 @@
 //! Connections, and what becomes of requests on one that is lost.
 
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::iter;
 use std::pin::pin;
@@ -7,15 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, Statement};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -42,12 +44,14 @@ const IDENTIFY: &str = "
         pg_is_in_recovery(),
         current_setting('default_transaction_read_only')::boolean,
         (SELECT system_identifier FROM pg_control_system()),
-        CASE WHEN to_regclass($1) IS NOT NULL THEN to_regclass('fenced_lock.names')::oid END,
+        to_regclass('fenced_lock.names')::oid,
         CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END,
-        current_setting('fsync')::boolean,
         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END";
+
+/// Writes to the server's log, so its commit syncs the log up to here: a commit that wrote nothing would sync nothing.
+pub(super) const SYNC: &str = "SELECT pg_logical_emit_message(true, 'fenced_lock', '')";
 
 /// Ends a server process and waits for its end; no row if it has ended before.
 const TERMINATE: &str = "
@@ -83,12 +87,15 @@ fn hear(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
     Some(())
 }
 
+/// What a statement is sent with.
+pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
+
 /// What every connection needs.
 pub(super) struct Access {
     pub(super) options: PostgresOptions,
     pub(super) connector: (Config, Tls),
-    /// The newest table that its locks need. If it is missing, all that are missing are made.
-    pub(super) table: &'static str,
+    /// What each connection prepares: to parse and plan a statement costs more than to run it.
+    pub(super) statements: &'static [&'static str],
     pub(super) runtime: Handle,
 }
 
@@ -121,9 +128,20 @@ impl Access {
                 drop(guard);
             }));
             let (process, cluster) = access.identify(&client).await?;
-            let (answers, limit) = (AtomicU64::new(0), access.options.request_timeout);
-            let driver = driver.detach();
-            Ok(Wire { client, cluster, ended, ended_by_server, process, driver, answers, limit })
+            let prepare = async |sql: &&'static str| Ok((*sql, client.prepare(sql).await?));
+            let prepared = try_join_all(access.statements.iter().map(prepare)).await;
+            Ok(Wire {
+                statements: prepared.map_err(failure)?.into_iter().collect(),
+                client,
+                cluster,
+                ended,
+                ended_by_server,
+                process,
+                driver: driver.detach(),
+                answers: AtomicU64::new(0),
+                synced: Shared::new(),
+                limit: access.options.request_timeout,
+            })
         };
         // what takes too long must not go on: it may end in a connection that nobody has
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
@@ -136,8 +154,7 @@ impl Access {
 
     /// Finds out what a connection leads to, its server process and its cluster, and makes the tables if they are missing.
     async fn identify(&self, client: &Client) -> Result<(String, ClusterId), BackendError> {
-        let identify =
-            async || client.query_typed_one(IDENTIFY, &[(&self.table, Type::TEXT)]).await;
+        let identify = async || client.query_typed_one(IDENTIFY, &[]).await;
         let mut row = identify().await.map_err(failure)?;
         let version: i32 = row.get(1);
         if version < OLDEST_VERSION {
@@ -164,9 +181,6 @@ impl Access {
         let timeline =
             timeline.filter(|_| !self.options.standby_is_synchronous).map_or(0, i32::cast_unsigned);
         let tables = u64::from(timeline) << 32 | u64::from(table.unwrap_or_default());
-        if !row.get::<_, bool>(7) {
-            tracing::warn!("PostgreSQL runs with fsync=off: after a crash, tokens may come again");
-        }
         Ok((row.get(0), ClusterId(system.cast_unsigned() ^ tables)))
     }
 }
@@ -195,6 +209,7 @@ where
 /// One connection. The server answers its requests in turn.
 pub(super) struct Wire {
     pub(super) client: Client,
+    statements: HashMap<&'static str, Statement>,
     /// The identity of the tables: another server has another system identifier; other tables, in another database
     /// or made anew, have another object id; and a standby that was promoted has another timeline.
     pub(super) cluster: ClusterId,
@@ -205,10 +220,17 @@ pub(super) struct Wire {
     process: String,
     driver: JoinHandle<()>,
     answers: AtomicU64,
+    /// When the latest sync was sent that was answered.
+    synced: Shared<Instant>,
     pub(super) limit: Duration,
 }
 
 impl Wire {
+    /// Sends a statement that is prepared, at the first poll.
+    pub(super) async fn query(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Error> {
+        self.client.query(&self.statements[sql], params).await
+    }
+
     /// Waits for the answer to a request that goes out at its first poll.
     pub(super) async fn ask<A>(
         &self,
@@ -246,6 +268,20 @@ impl Wire {
                 }
             }
         }
+    }
+
+    /// Makes durable what was sent before this is polled first. One sync serves all that wait while another is under way.
+    ///
+    /// # Errors
+    /// [`BackendErrorKind::Transient`], also for a refusal: what was sent before may be done.
+    pub(super) async fn sync(&self) -> Result<(), BackendError> {
+        let asked_at = Instant::now();
+        let sync = async {
+            let sent_at = Instant::now();
+            self.ask(self.query(SYNC, &[])).await.map(|_| sent_at)
+        };
+        let synced = self.synced.get(|sent_at| *sent_at > asked_at, sync).await;
+        synced.map(drop).map_err(|error| BackendError::new(BackendErrorKind::Transient, error))
     }
 
     /// Ends the connection at once, whatever is under way.
@@ -325,7 +361,8 @@ impl Link {
     async fn connect(&self) -> Result<Arc<Wire>, BackendError> {
         // a statement that waits for others ends before its request does, and so with an answer
         let limit_ms = (self.access.options.request_timeout / 2).as_millis();
-        let settings = format!("-c statement_timeout={limit_ms}");
+        // a plan that was made while a table was small must serve when it has grown
+        let settings = format!("-c statement_timeout={limit_ms} -c enable_seqscan=off -c jit=off");
         let wire = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;
         let mut latest = self.latest.lock().await;
         if let Some(lost) = &*latest {

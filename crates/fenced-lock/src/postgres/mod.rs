@@ -14,7 +14,17 @@
 //! A waiter is told by `NOTIFY` when it is first; the channel is its lease's. Messages can get lost with a
 //! connection, so it asks as well when a lease before it could expire.
 //!
-//! What it costs: an uncontended lock takes one round trip and one commit, a release the same, and a hand-over one
+//! A claim and a release are committed without a sync of the server's log, and answered after one, which the requests on
+//! a connection share. So fifty names cost few more syncs than one. Others see a claim or a release before that, while a
+//! crash can still take it back. This is sound because the log is synced in order. Whoever commits on what they saw has that
+//! synced with their own commit, and so no ticket is granted twice. A waiter is granted on a claim of its own, which is synced, and
+//! because all before it are gone. Either they were released, by holders that were done; if a crash brings such a claim
+//! back, its release has no answer yet and is repeated, or its lease ends. Meanwhile it stands before the claim that
+//! holds, and nobody is granted. Or their lease was reaped, perhaps while the holder still believed in it: that commit is
+//! synced on this server before anybody sees it, as are all others. Logical decoding sees each sync, as an empty message
+//! with the prefix `fenced_lock`.
+//!
+//! What it costs: an uncontended lock takes one round trip and one sync, a release the same, and a hand-over one
 //! for both. A process has a connection for messages and renewals, so that no slow claim delays these, and up to eight for
 //! requests, each for a part of the names. Tickets are as durable as commits are: with
 //! `fsync` and, where a standby can take over, synchronous replication. After a failover to a standby that lags, a ticket may
@@ -36,14 +46,13 @@ use std::time::Duration;
 
 use futures_util::future::{join, try_join};
 use tokio::runtime::Handle;
-use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
 pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
 
 use self::failure::{failure, is_final};
-use self::link::{Access, Link, Wire, listen};
+use self::link::{Access, Link, Params, SYNC, Wire, listen};
 use super::asked::{Asked, AskedBackend, Driver};
 use super::waiters::{Answer, Waiters};
 use super::{
@@ -51,25 +60,26 @@ use super::{
     Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
 };
 
-/// Puts a claim at the end of its queue, once, if this condition gives a row.
-fn put_if(condition: &str) -> String {
-    format!(
-        "WITH condition AS ({condition}), ticket AS (
-            INSERT INTO fenced_lock.names AS n SELECT $1, 1 FROM condition
-            ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
-        )
-        INSERT INTO fenced_lock.claims (name, ticket, lease, number, label)
-        SELECT $1, last, $2, $3, $4 FROM ticket
-        ON CONFLICT (lease, number) DO NOTHING"
+/// Puts a claim at the end of its queue, once: if a claim is given, after releasing it, and if that was there; a try only if
+/// the queue is empty. A try is synced by its own commit.
+const PUT: &str = "
+    WITH released AS (
+        DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1
+    ), ticket AS (
+        INSERT INTO fenced_lock.names AS n SELECT $1, 1
+        WHERE ($5 IS NULL OR EXISTS (SELECT FROM released)) AND CASE
+            WHEN $6 THEN NOT EXISTS (SELECT FROM fenced_lock.claims WHERE name = $1)
+            ELSE set_config('synchronous_commit', 'off', true) = 'off'
+        END
+        ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
     )
-}
+    INSERT INTO fenced_lock.claims (name, ticket, lease, number, label)
+    SELECT $1, last, $2, $3, $4 FROM ticket
+    ON CONFLICT (lease, number) DO NOTHING";
 
-const ALWAYS: &str = "SELECT 1";
-const FREE: &str = "SELECT 1 WHERE NOT EXISTS (SELECT FROM fenced_lock.claims WHERE name = $1)";
-const RELEASED: &str =
-    "DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1";
-
-const RELEASE: &str = "DELETE FROM fenced_lock.claims WHERE lease = $1 AND number = $2";
+const RELEASE: &str = "
+    DELETE FROM fenced_lock.claims WHERE lease = $1 AND number = $2
+    RETURNING set_config('synchronous_commit', 'off', true)";
 
 /// Where a claim stands: how many are before it, when the first of their leases can expire, whether one is behind
 /// it, and the last ticket of its name as of which this is so.
@@ -99,7 +109,7 @@ const OPEN: &str = "
     INSERT INTO fenced_lock.leases VALUES ($1, clock_timestamp() + $2 * interval '1 second')";
 const RENEW: &str = "
     UPDATE fenced_lock.leases SET expires_at = clock_timestamp() + $2 * interval '1 second'
-    WHERE id = $1";
+    WHERE id = $1 RETURNING 1";
 
 /// The claims on a lease, and whether others are behind them.
 const HELD: &str = "
@@ -112,7 +122,8 @@ const HELD: &str = "
 const CLOSE: &str = "DELETE FROM fenced_lock.leases WHERE id = $1";
 
 /// Ends the leases that have expired, and returns the names on which they had claims. A lease that another client renews or
-/// ends just now is left to that client.
+/// ends just now is left to that client. The commit is synced before others see it: no crash of this server gives a lease
+/// back to a holder that was succeeded.
 const REAP: &str = "
     WITH dead AS (
         DELETE FROM fenced_lock.leases WHERE id IN (
@@ -128,11 +139,13 @@ const QUEUE: &str = "
 /// How soon a waiter asks again at the earliest: a lease that has expired is deleted by one of those who wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// How many connections the requests for the queues are spread over. Each commits one request after the other, and the
-/// server syncs its log once for commits that come together: eight serve fifty names as fast as several processes do.
+/// How many connections the requests for the queues are spread over. On each, the server does one request after the other:
+/// eight serve fifty names as fast as several processes do.
 const CONNECTIONS: usize = 8;
 
-type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
+/// What a connection prepares.
+const STATEMENTS: &[&str] =
+    &[PUT, RELEASE, STANDING, TELL_FIRST, OPEN, RENEW, HELD, CLOSE, REAP, QUEUE, SYNC];
 
 /// PostgreSQL as a lock service, with a queue in a table. It may serve several sessions, which then share a thread and two
 /// connections, or up to nine with many names.
@@ -169,9 +182,8 @@ impl PostgresBackend {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let connector = options.connector()?;
         let make = |runtime: &Handle, _: &Weak<Postgres>| {
-            let (options, runtime, table) =
-                (options.clone(), runtime.clone(), "fenced_lock.claims");
-            let access = Arc::new(Access { options, connector, table, runtime });
+            let (options, runtime, statements) = (options.clone(), runtime.clone(), STATEMENTS);
+            let access = Arc::new(Access { options, connector, statements, runtime });
             let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
@@ -213,7 +225,7 @@ impl Postgres {
         wire: &Wire,
         request: impl Future<Output = Result<A, Error>>,
     ) -> Result<A, BackendError> {
-        let reap = wire.client.query_typed(REAP, &[]);
+        let reap = wire.query(REAP, &[]);
         let (rows, answer) = wire.ask(try_join(reap, request)).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
         wire.ask(tell_first(wire, &names, None)).await?;
@@ -239,13 +251,6 @@ impl Postgres {
     }
 }
 
-/// Asks where a claim stands.
-async fn standing(wire: &Wire, claim: &Claim) -> Result<Vec<Row>, Error> {
-    let number = claim.number.cast_signed();
-    let params: &Params<'_> = &[(&claim.lease, Type::INT8), (&number, Type::INT8)];
-    wire.client.query_typed(STANDING, params).await
-}
-
 /// Tells the first claims on these names, but for this one, that their queues have changed. A message that is refused for
 /// good is one that got lost: whoever waits for it asks.
 async fn tell_first(wire: &Wire, names: &[&str], but: Option<&Claim>) -> Result<(), Error> {
@@ -253,9 +258,7 @@ async fn tell_first(wire: &Wire, names: &[&str], but: Option<&Claim>) -> Result<
         return Ok(());
     }
     let (lease, number) = but.map_or((0, 0), |claim| (claim.lease, claim.number.cast_signed()));
-    let params: &Params<'_> =
-        &[(&names, Type::TEXT_ARRAY), (&lease, Type::INT8), (&number, Type::INT8)];
-    match wire.client.execute_typed(TELL_FIRST, params).await {
+    match wire.query(TELL_FIRST, &[&names, &lease, &number]).await {
         Err(error) if is_final(&error) => {
             tracing::debug!(?error, "a message to those who wait was refused");
             Ok(())
@@ -283,8 +286,10 @@ impl Asked for Postgres {
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
         self.listening.get_or_init(|| Arc::clone(&self.events).keep_connected());
         let wire = self.wire("").await?;
-        let params: &Params<'_> = &[(&id, Type::INT8), (&ttl.as_secs_f64(), Type::FLOAT8)];
-        self.reap_and_ask(&wire, wire.client.execute_typed(OPEN, params)).await?;
+        let ttl = ttl.as_secs_f64();
+        let open = async { wire.query(OPEN, &[&id, &ttl]).await };
+        // a user who may not sync is told so now
+        self.reap_and_ask(&wire, try_join(open, wire.query(SYNC, &[]))).await?;
         let events = self.events.wire().await?;
         events.ask(events.client.batch_execute(&listen(&self.waiters))).await?;
         Ok(wire.cluster)
@@ -292,16 +297,13 @@ impl Asked for Postgres {
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let wire = self.events.wire().await?;
-        let params: &Params<'_> =
-            &[(&lease.id, Type::INT8), (&lease.ttl.as_secs_f64(), Type::FLOAT8)];
-        let requests = try_join(
-            wire.client.execute_typed(RENEW, params),
-            wire.client.query_typed(HELD, &params[..1]),
-        );
         // short, so that there is time to connect anew
         let limit = (lease.ttl / 8).min(wire.limit);
+        let ttl = lease.ttl.as_secs_f64();
+        let params: &Params<'_> = &[&lease.id, &ttl];
+        let requests = try_join(wire.query(RENEW, params), wire.query(HELD, &params[..1]));
         let (renewed, rows) = wire.ask_within(limit, requests).await?;
-        if renewed == 0 {
+        if renewed.is_empty() {
             let gone = "the lease has expired or was deleted";
             return Err(BackendError::new(BackendErrorKind::LeaseGone, gone));
         }
@@ -318,8 +320,7 @@ impl Asked for Postgres {
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         let wire = self.wire("").await?;
         let names: Vec<&str> = claims.iter().map(|claim| &*claim.name).collect();
-        let params: &Params<'_> = &[(&lease.id, Type::INT8)];
-        let close = wire.client.execute_typed(CLOSE, params);
+        let close = async { wire.query(CLOSE, &[&lease.id]).await };
         wire.ask(try_join(close, tell_first(&wire, &names, None))).await.map(drop)
     }
 
@@ -330,38 +331,30 @@ impl Asked for Postgres {
         mode: PutMode<'_>,
     ) -> Result<Option<Answer<Token>>, BackendError> {
         let wire = self.wire(&claim.name).await?;
-        let (condition, held) = match mode {
-            PutMode::AtEnd => (ALWAYS, None),
-            PutMode::IfEmpty => (FREE, None),
-            PutMode::After(held) => (RELEASED, Some(held.number.cast_signed())),
+        let (held, is_try) = match mode {
+            PutMode::AtEnd => (None, false),
+            PutMode::IfEmpty => (None, true),
+            PutMode::After(held) => (Some(held.number.cast_signed()), false),
         };
-        let sql = put_if(condition);
-        let is_try = matches!(mode, PutMode::IfEmpty);
         // what the server cannot keep is shown as with advisory locks
         let label = claim.label.replace('\0', "_");
         let (name, number) = (&*claim.name, claim.number.cast_signed());
-        let params: &Params<'_> = &[
-            (&name, Type::TEXT),
-            (&claim.lease, Type::INT8),
-            (&number, Type::INT8),
-            (&label, Type::TEXT),
-            (&held, Type::INT8),
-        ];
-        let params = if held.is_some() { params } else { &params[..4] };
         let next = if held.is_some() { &[name][..] } else { &[] };
-        let requests = async {
-            let put = wire.client.execute_typed(&sql, params);
+        let requests = Box::pin(async {
+            let params: &Params<'_> = &[&name, &claim.lease, &number, &label, &held, &is_try];
             let told = tell_first(&wire, next, Some(claim));
-            let (put, standing) = join(put, try_join(told, standing(&wire, claim))).await;
+            let id: &Params<'_> = &[&claim.lease, &number];
+            let after = try_join(told, wire.query(STANDING, id));
+            let (put, standing) = join(wire.query(PUT, params), after).await;
             put.map(|_| standing)
-        };
+        });
         // whatever fails beside the put, the claim may be there
         let left = |error: BackendError| BackendError::new(BackendErrorKind::Transient, error);
         let asked = if is_try {
             let answered = async { Ok(requests.await) };
-            Box::pin(self.reap_and_ask(&wire, answered)).await.map_err(left)?.map_err(failure)?
+            self.reap_and_ask(&wire, answered).await.map_err(left)?.map_err(failure)?
         } else {
-            wire.ask(requests).await?
+            try_join(wire.ask(requests), wire.sync()).await?.0
         };
         let ((), rows) = asked.map_err(|error| left(failure(error)))?;
         let answer = self.answer(&wire, claim, &rows);
@@ -380,26 +373,24 @@ impl Asked for Postgres {
 
     async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
         let wire = self.wire(&claim.name).await?;
-        let rows = self.reap_and_ask(&wire, standing(&wire, claim)).await?;
+        let (lease, number) = (claim.lease, claim.number.cast_signed());
+        let rows = self.reap_and_ask(&wire, wire.query(STANDING, &[&lease, &number])).await?;
         Ok(self.answer(&wire, claim, &rows))
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let wire = self.wire(&claim.name).await?;
-        let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
-        let params: &Params<'_> = &[(&claim.lease, Type::INT8), (&number, Type::INT8)];
         // in two statements: the second one sees who came to wait before the first one was committed
-        let release = wire.client.execute_typed(RELEASE, params);
+        let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
+        let release = async { wire.query(RELEASE, &[&claim.lease, &number]).await };
         let told = tell_first(&wire, &names, Some(claim));
-        let (deleted, ()) = wire.ask(try_join(release, told)).await?;
-        Ok(if deleted == 0 { Released::Gone } else { Released::Done })
+        let ((deleted, ()), ()) = try_join(wire.ask(try_join(release, told)), wire.sync()).await?;
+        Ok(if deleted.is_empty() { Released::Gone } else { Released::Done })
     }
 
     async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
         let wire = self.wire(name).await?;
-        let params: &Params<'_> = &[(&name, Type::TEXT)];
-        let queue = wire.client.query_typed(QUEUE, params);
-        let rows = self.reap_and_ask(&wire, queue).await?;
+        let rows = self.reap_and_ask(&wire, wire.query(QUEUE, &[&name])).await?;
         let entry = |row: &Row| QueueEntry {
             token: Some(Token::new(wire.cluster, row.get(0))),
             lease: row.get(1),

@@ -159,6 +159,16 @@ async fn rights_are_needed_and_enough() {
     drop(within("a grant", waiter).await.unwrap().unwrap());
     eventually("nothing is left", async || claims().await == 0).await;
 
+    // a release that was done and not synced is repeated, and told as no loss
+    let guard = mutex.lock().await.unwrap();
+    let sync = "FUNCTION pg_logical_emit_message(boolean, text, text)";
+    operator.batch_execute(&format!("REVOKE EXECUTE ON {sync} FROM public")).await.unwrap();
+    let unlock = tokio::spawn(guard.unlock());
+    eventually("it is released", async || claims().await == 0).await;
+    assert_eq!(kind_of(LockKind::Queue.open(&options, HOUR).await), BackendErrorKind::Permanent);
+    operator.batch_execute(&format!("GRANT EXECUTE ON {sync} TO public")).await.unwrap();
+    within("it is told", unlock).await.unwrap().unwrap();
+
     operator.batch_execute("REVOKE INSERT ON fenced_lock.claims FROM table_user").await.unwrap();
     assert_eq!(kind_of(mutex.lock().await), BackendErrorKind::Permanent);
     assert!(!session.is_lost(), "it is no loss to other names");
@@ -259,8 +269,9 @@ async fn connections_are_encrypted() {
     }
 }
 
-/// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks. Method: a claim
-/// whose requests are given up, since the standby gets nothing, and then a failover.
+/// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks; a failover that takes a
+/// release back takes no grant with it. Method: the standby gets nothing, so a claim has its requests given up, and a release
+/// is seen by the next in the queue and not answered; then a failover.
 #[tokio::test]
 async fn a_synchronous_standby_repeats_no_token() {
     let Some(mut servers) = replicated(true).await else { return };
@@ -268,27 +279,61 @@ async fn a_synchronous_standby_repeats_no_token() {
         options.request_timeout = Duration::from_millis(300);
         options.standby_is_synchronous = true;
     });
-    let mut opened = None;
-    // a busy machine may take longer than such a request
-    eventually("a session is open", async || {
-        opened = LockKind::Queue.open(&options, HOUR).await.ok();
-        opened.is_some()
-    })
-    .await;
-    let mutex = opened.unwrap().mutex("a").unwrap();
+    let open = async || {
+        let mut opened = None;
+        // a busy machine may take longer than such a request
+        eventually("a session is open", async || {
+            opened = LockKind::Queue.open(&options, HOUR).await.ok();
+            opened.is_some()
+        })
+        .await;
+        opened.unwrap()
+    };
+    let (session, other) = (open().await, open().await);
+    let mutex = session.mutex("a").unwrap();
     let guard = mutex.lock().await.unwrap();
     let first = guard.token();
     guard.unlock().await.unwrap();
+    let guard = session.mutex("released").unwrap().lock().await.unwrap();
+    let next = waiter(&other.mutex("released").unwrap(), 2).await;
     servers.hold_writes_back().await.unwrap();
+    let releasing = tokio::spawn(guard.unlock());
+    let next = within("the next one is granted", next).await.unwrap().unwrap();
+    assert!(!releasing.is_finished(), "the standby does not have it");
     let before = servers.address.connections();
     let claim = tokio::spawn(async move { mutex.lock().await });
-    eventually("the claim is sent again", async || servers.address.connections() > before + 2)
+    eventually("the claim is sent again", async || servers.address.connections() > before + 6)
         .await;
     assert!(!claim.is_finished(), "the standby does not have it");
     servers.primary.crash().await.unwrap();
     servers.fail_over().await.unwrap();
     let guard = within("the claim is granted", claim).await.unwrap().unwrap();
     assert!(guard.token() > first, "{} after {first}", guard.token());
+    within("the release is repeated", releasing).await.unwrap().unwrap();
+    assert_eq!(queue_of(&session.mutex("released").unwrap()).await, [next.key()]);
+}
+
+/// Goal: what was answered stands after a crash. Method: a server that syncs only what it must, and a crash after each answer.
+#[tokio::test]
+async fn a_crash_takes_no_answer_back() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let settings = vec!["wal_writer_delay=10s".to_owned()];
+    let (mut postgres, lab) =
+        lab.private(ServerOptions { settings, ..ServerOptions::default() }).await;
+    let mutex = lab.session_for(HOUR).await.mutex("a").unwrap();
+    let mut crash = async || {
+        postgres.crash().await.unwrap();
+        postgres.restart().await.unwrap();
+        lab.session_for(HOUR).await.mutex("a").unwrap()
+    };
+    let guard = mutex.lock().await.unwrap();
+    let first = guard.token();
+    queue_length(&crash().await, 1).await;
+    let guard = guard.requeue().await.unwrap();
+    assert!(guard.token() > first);
+    queue_length(&crash().await, 1).await;
+    guard.unlock().await.unwrap();
+    queue_length(&crash().await, 0).await;
 }
 
 /// Goal: a standby that lags, and takes over, gives a number again, under another cluster id, so that a store can tell the two
