@@ -18,7 +18,8 @@ use uuid::Uuid;
 
 use super::problem::Problem;
 
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header with the id of a request.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The most bytes of an id that a client or a proxy chose.
 const MAX_ID_BYTES: usize = 128;
@@ -28,7 +29,7 @@ task_local! {
 }
 
 /// The id of the request that this task answers; `None` outside of one.
-pub(super) fn current_id() -> Option<String> {
+pub fn current_id() -> Option<String> {
     REQUEST_ID.try_with(|id| id.to_str().ok().map(str::to_owned)).ok().flatten()
 }
 

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use clap::ValueEnum as _;
 use flash_sale::http::problem::{Problem, ProblemType};
-use flash_sale::http::{Extension, body, reply};
+use flash_sale::http::{Extension, X_REQUEST_ID, body, current_id, reply};
 use flash_sale::sale::Sale;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -114,7 +114,10 @@ impl Relay {
         })?;
         let request =
             http::Request::builder().method(method).uri(format!("http://{control}{path}"));
-        let request = request.header(client::FROM, self.sale.instance());
+        let mut request = request.header(client::FROM, self.sale.instance());
+        if let Some(id) = current_id() {
+            request = request.header(X_REQUEST_ID, id);
+        }
         let answer = client::send(request, body, ANSWER_TIMEOUT).await;
         answer.map_err(|_| Problem::new(NO_CONTROL, "the control of the demo does not answer"))
     }
