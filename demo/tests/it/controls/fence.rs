@@ -91,7 +91,7 @@ async fn without_the_fence_it_sells_all_the_same() {
         loop {
             let stock = program.json("/stock").await;
             assert_eq!(stock["balanced"], json!(true), "{stock}");
-            let orders = program.get("/orders?after=1").await;
+            let orders = program.get("/orders?after=0").await;
             assert_eq!(orders.status, 200, "{orders:?}");
         }
     };
