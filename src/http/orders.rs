@@ -188,7 +188,7 @@ pub(super) async fn one(
 
 /// The problem of an order that is not there.
 pub(super) fn unknown(id: OrderId, item: Item) -> Problem {
-    let detail = "no order of this id and user was accepted: it took nothing so far";
+    let detail = "no order of this id and user was accepted in the running sale: it took nothing there so far";
     let problem = Problem::new(ProblemType::UNKNOWN_ORDER, detail);
     Problem { order: Some(id), item: Some(item), ..problem }
 }

@@ -51,17 +51,18 @@ static LEDGER: LazyLock<Script> = reader!(
     local running = stock and id_of(terms, sale)
     local id, suffix = running or '', ''
     if wanted ~= '' and wanted ~= id then
-      if not redis.call('HGET', SALES, wanted) then return {'unknown-sale', id, {}, {}} end
+      if not redis.call('HGET', SALES, wanted) then return {'unknown-sale', id, {}, {}, 0} end
       id, suffix = wanted, '@' .. wanted
     elseif not stock then
       return false
     end
     local ledger, orders = LEDGER .. suffix, ORDERS .. suffix
     if expected ~= '' and expected ~= id or first > redis.call('LLEN', ledger) then
-      return {'sale-replaced', running or '', {}, {}}
+      return {'sale-replaced', running or '', {}, {}, 0}
     end
     local entries = redis.call('LRANGE', ledger, first, last)
-    return {'ok', id, entries, #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}}"
+    local records = #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}
+    return {'ok', id, entries, records, terms.hold_seconds and 1 or 0}"
 );
 
 /// The stock and what became of some orders, at one moment.
@@ -274,7 +275,7 @@ impl Inventory {
         from: impl Into<LedgerPosition>,
         limit: u32,
     ) -> Result<LedgerPage, InventoryError> {
-        type Page = (String, String, Vec<Text>, Vec<Option<Text>>);
+        type Page = (String, String, Vec<Text>, Vec<Option<Text>>, i64);
         let keys = Keys::of(item);
         let LedgerPosition { sale, of, after } = from.into();
         let limit = limit.clamp(1, Self::MAX_PAGE);
@@ -285,10 +286,12 @@ impl Inventory {
         let call = Call::read(&LEDGER, item, &self.watermarks.of(item));
         let call = call.arg(first).arg(last).arg(text(sale)).arg(text(of));
         let page: Option<Page> = self.read(call).await?;
-        let (status, sale, entries, records) = page.ok_or(InventoryError::UnknownItem)?;
+        let (status, sale, entries, records, holds) = page.ok_or(InventoryError::UnknownItem)?;
         if let Some(refused) = Refusal::error(&status, sale.clone()) {
             return Err(refused);
         }
+        // whoever waits for the end of a hold needs an instance that ends it
+        self.watermarks.note_holds(item, holds == 1);
         Ok(LedgerPage { sale, entries: all(&keys, &entries, records)? })
     }
 

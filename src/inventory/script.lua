@@ -14,7 +14,8 @@
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked
 --       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 the ids that it may replace, with spaces around each; or
---               *: any; !: any, and its orders are kept only if it has a name; empty: one without orders
+--               *: any; !: any, and its orders are kept only if it has a name; empty: one without orders, and a named one only by
+--         a named one
 --       forget: 7 id of the sale
 --       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
 --       covers all that it read; 8 instance, then for each order its key, its quantity or a word (confirm, cancel,
@@ -155,7 +156,9 @@ if operation == 'start' then
   if type(kept) == 'table' then return damaged(SALES, 'is not a hash') end
   if kept then return {'refused', 'sale-replaced', running or ''} end
   if replaces == '' then
-    if has_orders then return {'refused', 'sale-running', running} end
+    -- a start without a name that comes late must not replace what somebody prepared
+    local is_prepared = running and terms and terms.named and not parsed(ARGV[8]).named
+    if has_orders or is_prepared then return {'refused', 'sale-running', running} end
   elseif not is_forced and replaces ~= '*' and not string.find(replaces, ' ' .. (running or '') .. ' ', 1, true) then
     return {'refused', 'sale-mismatch', running or ''}
   end

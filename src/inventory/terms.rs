@@ -53,6 +53,9 @@ impl FromStr for Timestamp {
     }
 }
 
+/// The first time that RFC 3339 cannot write.
+const YEAR_10000: u64 = 253_402_300_800_000_000;
+
 impl Timestamp {
     fn parse(text: &str) -> Option<Self> {
         // the parser knows UTC only
@@ -70,6 +73,7 @@ impl Timestamp {
         let ahead = (hours? * 60 + minutes?) * 60_000_000;
         let micros = u64::try_from(micros).ok()?;
         if offset.starts_with('-') { micros.checked_add(ahead) } else { micros.checked_sub(ahead) }
+            .filter(|micros| *micros < YEAR_10000)
             .map(Self)
     }
 }
@@ -228,6 +232,7 @@ mod tests {
             ("1970-01-01T02:00:00.5+02:00", Some(500_000)),
             ("1970-01-01T00:00:00-00:01", Some(60_000_000)),
             ("1970-01-01T00:00:00+00:01", None),
+            ("9999-12-31T23:59:59-00:01", None),
             ("1970-01-01T00:00:00", None),
             ("1970-01-01T00:00:00+24:00", None),
             ("1970-01-01T00:00:00+1:00", None),

@@ -39,6 +39,9 @@ use crate::inventory::{
 /// How often an instance looks for holds that are due.
 const HOLDS_EVERY: Duration = Duration::from_secs(1);
 
+/// How many batches end the holds of one item in a row.
+const MAX_EXPIRING: u32 = 100;
+
 /// The sale of all items at one instance. Clones share everything.
 #[derive(Clone)]
 pub struct Sale {
@@ -303,12 +306,18 @@ async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>)
         }
         let Some(Sale { context, guard }) = sale() else { return };
         for item in context.inventory.items_with_holds() {
-            let no_order = [String::new()];
-            let found = context.inventory.look_up(&item, &no_order);
-            let found = stopping.run_until_cancelled(found).await;
-            if matches!(found, Some(Ok(Lookup { available, .. })) if available.is_due) {
+            for _ in 0..MAX_EXPIRING {
+                let no_order = [String::new()];
+                let found = context.inventory.look_up(&item, &no_order);
+                let found = stopping.run_until_cancelled(found).await;
+                if !matches!(found, Some(Ok(Lookup { available, .. })) if available.is_due) {
+                    break;
+                }
                 // a failure is that of every other batch, and is logged there
-                drop(stopping.run_until_cancelled(guard.reduce(Order::expiring(item))).await);
+                let expiring = guard.reduce(Order::expiring(item.clone()));
+                if !matches!(stopping.run_until_cancelled(expiring).await, Some(Ok(_))) {
+                    break;
+                }
             }
         }
     }

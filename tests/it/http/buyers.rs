@@ -30,6 +30,8 @@ async fn starting_a_sale_is_safe() {
     let body = json!({"stock": 5, "sale": "tea-1"});
     let first = start(&shop, &body, &[]).await;
     assert!(!is_replayed(&first));
+    // a late start without an id does not replace what somebody prepared
+    start(&other, &json!({"stock": 9}), &[]).await.problem(428, "sale-running");
     shop.order("a").await.json(200);
     let again = start(&other, &json!({"stock": 5}), &[("idempotency-key", "\"tea-1\"")]).await;
     assert!(is_replayed(&again));
@@ -182,7 +184,8 @@ async fn a_unit_is_held_confirmed_and_given_back() {
 async fn what_is_due_comes_back() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let etcd = testkit::shared::shared_endpoint().await;
-    let shop = Shop::at(etcd, format!("{}/0", redis.url()), ShopOptions::default());
+    let open = || Shop::at(etcd.clone(), format!("{}/0", redis.url()), ShopOptions::default());
+    let shop = open();
     start(&shop, &json!({"stock": 1, "hold_seconds": 1}), &[]).await.json(200);
     for id in ["a", "b"] {
         eventually("the unit is on sale", async || shop.order(id).await.status == 200).await;
@@ -191,6 +194,14 @@ async fn what_is_due_comes_back() {
     let before = scripts_run(&redis).await;
     tokio::time::sleep(Duration::from_secs(3)).await; // what an idle sale costs
     assert!(scripts_run(&redis).await - before <= 4);
+
+    // all instances are new, and only a reader of the ledger asks
+    shop.order("c").await.json(200);
+    let cursor = shop.call("GET /orders").await.json(200)["cursor"].clone();
+    drop(shop);
+    let after = cursor.as_str().unwrap();
+    let page = open().call(&format!("GET /orders?after={after}&wait=30s")).await.json(200);
+    assert_eq!(page["orders"][0]["event"], "expired", "{page}");
 }
 
 /// Goal: the limits and the times of a sale, the header of the gateway, and pages of other sites.
