@@ -1,8 +1,7 @@
 //! Limits the rate of equal lines in the log, and of costly reads.
 
-use std::time::Duration;
-
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};

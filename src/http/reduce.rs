@@ -192,7 +192,14 @@ fn answer(id: OrderId, item: &Item, outcome: Outcome) -> Result<Response, Proble
             "the order is confirmed, or was final from the start: its units stay sold".into(),
         ),
         Outcome::Unknown => super::orders::unknown(id, item.clone()),
-        Outcome::SoldOut { remaining } => sold_out(id, item.clone(), remaining),
+        Outcome::SoldOut { remaining } => {
+            let detail = match remaining {
+                0 => "nothing is left".into(),
+                1 => "only 1 unit is left".into(),
+                _ => format!("only {remaining} units are left").into(),
+            };
+            problem(ProblemType::SOLD_OUT, detail).with("remaining", remaining)
+        }
         Outcome::LimitReached { is_per_user, limit, has } => {
             let whose = if is_per_user { "each user" } else { "one order" };
             let had = if has > 0 { format!(", and you have {has}") } else { String::new() };
@@ -240,17 +247,6 @@ pub(super) fn prefers(headers: &HeaderMap, media_type: &str) -> bool {
     let accepted = headers.get(header::ACCEPT);
     let first = accepted.and_then(|value| value.as_bytes().split_at_checked(media_type.len()));
     first.is_some_and(|(name, _)| name.eq_ignore_ascii_case(media_type.as_bytes()))
-}
-
-fn sold_out(order: OrderId, item: Item, remaining: u64) -> Problem {
-    let detail = match remaining {
-        0 => "nothing is left".into(),
-        1 => "only 1 unit is left".into(),
-        _ => format!("only {remaining} units are left"),
-    };
-    let (order, item) = (Some(order), Some(item));
-    let problem = Problem { order, item, ..Problem::new(ProblemType::SOLD_OUT, detail) };
-    problem.with("remaining", remaining)
 }
 
 #[cfg(test)]

@@ -84,9 +84,10 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. Then whoever is connected, or has begun to connect, gets an answer to one more
-/// request; a client that does not send it, or does not read its answers, is cut off after a second. Returns the
-/// number of connections that were cut off because their requests took longer than the grace period.
+/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. Then whoever is connected, or
+/// has begun to connect, gets an answer to one more request; a client that does not send it, or does not read its answers,
+/// is cut off after a second. Returns the number of connections that were cut off because their requests took longer than
+/// the grace period.
 ///
 /// # Cancel safety
 /// Dropping the future closes every connection at once.

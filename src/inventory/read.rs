@@ -95,9 +95,9 @@ pub struct Inspection {
     pub rollback_detected: Option<String>,
 }
 
-/// The state of an item at one moment, and the orders behind a position, evenly thinned out to a given number with the newest among
-/// them. `LINDEX` is fast near the end of a list. A script rather than a transaction: it is one command, and a key of
-/// another type is an error instead of a nil.
+/// The state of an item at one moment, and the orders behind a position, evenly thinned out to a given number with the
+/// newest among them. `LINDEX` is fast near the end of a list. A script rather than a transaction: it is one command, and a
+/// key of another type is an error instead of a nil.
 static POLL: LazyLock<Script> = reader!(
     "if lost then return lost end
     local length = redis.call('LLEN', LEDGER)
@@ -385,11 +385,6 @@ impl Inventory {
         let mut kept = kept.ok_or_else(|| damaged(format!("{} is not JSON", keys.sales)))?;
         kept.sort_by_key(|sale| sale["ended"].to_string());
         Ok(Sales { running: state(&keys, found)?, kept })
-    }
-
-    /// Whether the sale of `item` has holds, as last seen here.
-    pub fn has_holds(&self, item: &Item) -> bool {
-        self.watermarks.with_holds().contains(item)
     }
 
     /// The known items with holds, as far as they were seen here.

@@ -371,13 +371,15 @@ impl Inventory {
 
 /// The outcome of `order`, and the position and the text of the entry of the ledger that the answer acknowledges.
 fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<(u64, String)>)> {
-    let record = |record: &str| Accepted::from_record(&order.key(), record);
+    let accepted = |record: String| {
+        let accepted = Accepted::from_record(&order.key(), &record)?;
+        let entry = (accepted.position, record);
+        Some((accepted, Some(entry)))
+    };
     let mut words = match answer {
         Value::BulkString(text) => {
-            let text = String::from_utf8(text).ok()?;
-            let accepted = record(&text)?;
-            let position = accepted.position;
-            return Some((Outcome::Reserved(accepted), Some((position, text))));
+            let (accepted, entry) = accepted(String::from_utf8(text).ok()?)?;
+            return Some((Outcome::Reserved(accepted), entry));
         }
         Value::Int(left) => {
             return Some((Outcome::SoldOut { remaining: u64::try_from(left).ok()? }, None));
@@ -392,9 +394,8 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<(u64, String
     let time = || text.parse().ok().map(Timestamp);
     let outcome = match status.as_str() {
         "again" => {
-            let accepted = record(&text)?;
-            let position = accepted.position;
-            return Some((Outcome::Repeated(accepted), Some((position, text))));
+            let (accepted, entry) = accepted(text)?;
+            return Some((Outcome::Repeated(accepted), entry));
         }
         "changed" | "ended" if text.starts_with('\n') => {
             let change = Accepted::from_change(&text)?;

@@ -284,7 +284,8 @@ impl Combiner {
             lock.context.stock_reads.note(&queue.item, i64::try_from(left).unwrap_or(i64::MAX));
         }
         queue.set_store_error(None);
-        let has_holds = unanswered.is_some() && lock.context.inventory.has_holds(&queue.item);
+        let with_holds = || lock.context.inventory.items_with_holds();
+        let has_holds = unanswered.is_some() && with_holds().contains(&queue.item);
         let mut undecided = Vec::new();
         for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
             if unanswered.is_some() && outcome.may_change(has_holds) {

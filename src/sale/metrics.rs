@@ -1,4 +1,5 @@
-//! The metrics of a sale. An update is a few additions in memory for a batch; for an order, one, and an entry of the latencies under a mutex.
+//! The metrics of a sale. An update is a few additions in memory for a batch; for an order, one, and an entry of the
+//! latencies under a mutex.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

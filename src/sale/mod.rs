@@ -25,15 +25,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{ObservedClaim, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
-
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::metrics::Metrics;
 use crate::inventory::{
-    Accepted, Inventory, Item, LedgerPage, LedgerPosition, Lookup, NewSale, Order, OrderId,
-    Outcome, SaleId, Sales, Started, Stock, User,
+    Accepted, Inventory, Item, LedgerPage, LedgerPosition, NewSale, Order, OrderId, Outcome,
+    SaleId, Sales, Started, Stock, User,
 };
 
 /// How often an instance looks for holds that are due.
@@ -87,15 +86,15 @@ impl Sale {
     #[tracing::instrument(level = "debug", name = "order", skip_all, fields(id = order.id.as_str(), item = %order.item))]
     pub async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         let count = self.context.metrics.order();
-        let answer = match self.check_open() {
-            Ok(()) => match self.context.reads.check(&order.item).await {
-                Ok(()) => self.guard.reduce(order).await,
-                Err(error) => Err(error),
-            },
-            Err(error) => Err(error),
-        };
+        let answer = self.reduce_if_open(order).await;
         count.end(&answer);
         answer
+    }
+
+    async fn reduce_if_open(&self, order: Order) -> Result<Outcome, SaleError> {
+        self.check_open()?;
+        self.context.reads.check(&order.item).await?;
+        self.guard.reduce(order).await
     }
 
     /// Starts a sale of `item`: lucky 0, no orders.
@@ -306,19 +305,21 @@ async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>)
         }
         let Some(Sale { context, guard }) = sale() else { return };
         for item in context.inventory.items_with_holds() {
-            for _ in 0..MAX_EXPIRING {
-                let no_order = [String::new()];
-                let found = context.inventory.look_up(&item, &no_order);
-                let found = stopping.run_until_cancelled(found).await;
-                if !matches!(found, Some(Ok(Lookup { available, .. })) if available.is_due) {
-                    break;
-                }
-                // a failure is that of every other batch, and is logged there
-                let expiring = guard.reduce(Order::expiring(item.clone()));
-                if !matches!(stopping.run_until_cancelled(expiring).await, Some(Ok(_))) {
-                    break;
-                }
-            }
+            let ended = end_holds_of(&item, &context.inventory, &*guard);
+            stopping.run_until_cancelled(ended).await;
+        }
+    }
+}
+
+async fn end_holds_of(item: &Item, inventory: &Inventory, guard: &dyn SaleGuard) {
+    for _ in 0..MAX_EXPIRING {
+        let found = inventory.look_up(item, &[String::new()]).await;
+        if !found.is_ok_and(|found| found.available.is_due) {
+            return;
+        }
+        // a failure is that of every other batch, and is logged there
+        if guard.reduce(Order::expiring(item.clone())).await.is_err() {
+            return;
         }
     }
 }

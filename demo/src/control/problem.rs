@@ -3,8 +3,6 @@
 use axum::http::StatusCode;
 use flash_sale::http::problem::ProblemType;
 
-/// The request comes from another site.
-pub(crate) const CROSS_SITE: &ProblemType = ProblemType::CROSS_SITE;
 /// The call needs `Content-Type: application/json`.
 pub(crate) const JSON_REQUIRED: &ProblemType =
     &of("json-required", StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body must be JSON");

@@ -4,9 +4,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use flash_sale::http::problem::Problem;
+use flash_sale::http::problem::{Problem, ProblemType};
 
-use crate::control::problem::{CROSS_SITE, JSON_REQUIRED};
+use crate::control::problem::JSON_REQUIRED;
 
 /// Checks a request to the demo.
 ///
@@ -22,7 +22,7 @@ pub(crate) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem>
     let cross_site = || {
         let detail = "the demo accepts requests from its own page, and from programs that call it by IP address or by \
                       a name without a dot, such as localhost";
-        Problem::new(CROSS_SITE, detail)
+        Problem::new(ProblemType::CROSS_SITE, detail)
     };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.filter(|host| is_local(host)).ok_or_else(cross_site)?;
@@ -92,13 +92,13 @@ mod tests {
             ["http://example.com", "null", "http://127.0.0.1:8090", "https://127.0.0.1:8080"]
         {
             let headers = [host, ("origin", origin), JSON];
-            assert_eq!(refused(&Method::POST, &headers), Some(CROSS_SITE), "{origin}");
+            assert_eq!(refused(&Method::POST, &headers), Some(ProblemType::CROSS_SITE), "{origin}");
         }
         for named in ["example.com:8080", "shop-1.example:8080", "localhost.example"] {
             let headers = [("host", named), JSON];
-            assert_eq!(refused(&Method::PUT, &headers), Some(CROSS_SITE), "{named}");
+            assert_eq!(refused(&Method::PUT, &headers), Some(ProblemType::CROSS_SITE), "{named}");
         }
-        assert_eq!(refused(&Method::GET, &[]), Some(CROSS_SITE));
+        assert_eq!(refused(&Method::GET, &[]), Some(ProblemType::CROSS_SITE));
         for plain in ["text/plain", "application/x-www-form-urlencoded"] {
             let headers = [host, ("content-type", plain)];
             assert_eq!(refused(&Method::POST, &headers), Some(JSON_REQUIRED), "{plain}");
