@@ -212,7 +212,7 @@ impl<T: GrantToken> Guard<T> {
 impl<T: GrantToken> Drop for Guard<T> {
     fn drop(&mut self) {
         if self.armed && self.hold.leave() {
-            self.hold.inner.spawn_release(self.hold.claim.clone(), ());
+            self.hold.inner.spawn_release(self.hold.claim.clone());
         }
     }
 }
