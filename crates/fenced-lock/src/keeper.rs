@@ -1,7 +1,6 @@
 //! Always a live session.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -55,7 +54,6 @@ pub struct SessionKeeper<T: GrantToken = Token> {
     /// For how long [`lock`](Self::lock) tries again.
     patience: Duration,
     stop: CancellationToken,
-    losses: Arc<AtomicU64>,
     /// Where the time of waiting is kept, so that the caller needs no runtime.
     clock: Handle,
 }
@@ -78,10 +76,9 @@ impl<T: GrantToken> SessionKeeper<T> {
         let (publish, state) = watch::channel(State::Opening(None));
         let stop = CancellationToken::new();
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
-        let losses = Arc::default();
         let patience = options.ttl;
-        runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
-        Self { state, patience, stop, losses, clock: runtime }
+        runtime.spawn(keep_open(backend, options, publish, stop.clone()));
+        Self { state, patience, stop, clock: runtime }
     }
 
     /// Takes the lock of this name, waiting for as long as others hold it: bound that with [`tokio::time::timeout`].
@@ -199,11 +196,6 @@ impl<T: GrantToken> SessionKeeper<T> {
         }
     }
 
-    /// How many sessions were lost so far; one that was closed is not.
-    pub fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Relaxed)
-    }
-
     /// Opens no more sessions and closes the one that is open, see [`Session::close`].
     ///
     /// # Cancel safety
@@ -221,12 +213,11 @@ async fn keep_open<T: GrantToken>(
     options: SessionOptions,
     publish: watch::Sender<State<T>>,
     stop: CancellationToken,
-    losses: Arc<AtomicU64>,
 ) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = publish.closed() => {}
-        () = open_again(backend, options, &publish, &losses) => {}
+        () = open_again(backend, options, &publish) => {}
     }
     if let State::Open(session) = publish.send_replace(State::Opening(None))
         && let Err(error) = session.close().await
@@ -240,7 +231,6 @@ async fn open_again<T: GrantToken>(
     backend: Arc<dyn Backend<Token = T>>,
     options: SessionOptions,
     publish: &watch::Sender<State<T>>,
-    losses: &AtomicU64,
 ) {
     let mut pause = SHORTEST_PAUSE;
     let mut failures: u64 = 0;
@@ -251,9 +241,6 @@ async fn open_again<T: GrantToken>(
                 let opened_at = Instant::now();
                 publish.send_replace(State::Open(session.clone()));
                 let reason = session.lost().await;
-                if reason != LostReason::Closed {
-                    losses.fetch_add(1, Ordering::Relaxed);
-                }
                 tracing::warn!(%reason, "lost the lock session: opening another one");
                 publish.send_replace(State::Opening(None));
                 // sessions that are lost as soon as they are opened do not follow each other at once

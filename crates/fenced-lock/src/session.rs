@@ -70,6 +70,7 @@ impl SessionOptions {
 ///
 /// A session that is lost stays lost: open another one, or let a
 /// [`SessionKeeper`](super::SessionKeeper) do so.
+#[derive(Clone)]
 pub struct Session<T: GrantToken = Token> {
     pub(super) inner: Arc<SessionInner<T>>,
     // last, so that it goes after everything that may still want to release a claim
@@ -177,12 +178,6 @@ impl<T: GrantToken> Session<T> {
             // only a runtime that shuts down ends the task early, and its renewals end with it
             Err(_) => Err(LockError::SessionLost { reason: LostReason::Closed }),
         }
-    }
-}
-
-impl<T: GrantToken> Clone for Session<T> {
-    fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), closer: Arc::clone(&self.closer) }
     }
 }
 
