@@ -13,8 +13,8 @@ use super::hold::Hold;
 use super::inner::{SessionInner, UnderWay};
 use super::owner::OwnerId;
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason,
-    PutMode, Session, Ticket, observe,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, PutMode,
+    Session, Ticket, observe,
 };
 
 /// How to queue.
@@ -152,8 +152,7 @@ impl<T: GrantToken> Attempt<T> {
             let is_repeated = error.kind == BackendErrorKind::Transient
                 || error.kind == BackendErrorKind::Refused && !Safeguard::Refusals.is_on();
             if error.kind == BackendErrorKind::LeaseGone {
-                inner.validity.lose(LostReason::Revoked);
-                return Err(LockError::SessionLost { reason: LostReason::Revoked });
+                return Err(inner.revoked());
             }
             if !is_repeated || matches!(self.turn, Turn::Try) {
                 return Err(error.into());

@@ -10,7 +10,6 @@ use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OnceCell};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -65,7 +64,7 @@ impl<T: GrantToken> SessionInner<T> {
         SessionOptions { label, hold_for, .. }: SessionOptions,
     ) -> Self {
         Self {
-            validity: Validity::until(believed_until, runtime.clone()),
+            validity: Validity::until(believed_until),
             runtime,
             backend,
             lease,
@@ -98,11 +97,6 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// `future`, also where there is no runtime.
-    pub(super) fn entered<F: Future>(&self, future: F) -> TokioContext<F> {
-        TokioContext::new(future, self.runtime.clone())
-    }
-
     /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend
     /// that panics has not answered.
     pub(super) async fn ask<A>(
@@ -120,11 +114,20 @@ impl<T: GrantToken> SessionInner<T> {
 
     /// Fails if the session cannot grant anything any more.
     pub(super) fn check(&self) -> Result<(), LockError> {
-        match self.validity.lost_reason() {
-            Some(reason) => Err(LockError::SessionLost { reason }),
-            None if self.closing.is_cancelled() => Err(self.ended()),
-            None => Ok(()),
-        }
+        self.check_lost()?;
+        if self.closing.is_cancelled() { Err(self.ended()) } else { Ok(()) }
+    }
+
+    /// Fails if the session is lost.
+    fn check_lost(&self) -> Result<(), LockError> {
+        let lost = self.validity.lost_reason();
+        lost.map_or(Ok(()), |reason| Err(LockError::SessionLost { reason }))
+    }
+
+    /// Notes that the service says that the lease is gone.
+    pub(super) fn revoked(&self) -> LockError {
+        self.validity.lose(LostReason::Revoked);
+        LockError::SessionLost { reason: LostReason::Revoked }
     }
 
     /// Why nothing is granted any more.
@@ -189,12 +192,9 @@ impl<T: GrantToken> SessionInner<T> {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
+                // it went by an earlier request, or with the lease
                 Ok(Released::Gone) if may_be_done => {
-                    // it went by an earlier request, or with the lease
-                    return match self.validity.lost_reason() {
-                        Some(reason) => Err(LockError::SessionLost { reason }),
-                        None => Ok(Released::Unknown),
-                    };
+                    return self.check_lost().map(|()| Released::Unknown);
                 }
                 Ok(released) => {
                     tracing::debug!(%claim, ?released, "released");
@@ -204,15 +204,12 @@ impl<T: GrantToken> SessionInner<T> {
             };
             // the claim went with it, unless an earlier request took it out: its holder must expect the worse
             if error.kind == BackendErrorKind::LeaseGone {
-                self.validity.lose(LostReason::Revoked);
-                return Err(LockError::SessionLost { reason: LostReason::Revoked });
+                return Err(self.revoked());
             }
             let is_refused =
                 error.kind != BackendErrorKind::Transient && Safeguard::Denials.is_on();
             may_be_done |= !is_refused;
-            if let Some(reason) = self.validity.lost_reason() {
-                return Err(LockError::SessionLost { reason });
-            }
+            self.check_lost()?;
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             // a session that closes gives its lease back, or lets it end

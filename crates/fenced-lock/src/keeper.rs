@@ -1,12 +1,12 @@
 //! Always a live session.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
@@ -54,8 +54,7 @@ pub struct SessionKeeper<T: GrantToken = Token> {
     /// For how long [`lock`](Self::lock) tries again.
     patience: Duration,
     stop: CancellationToken,
-    /// Where the time of waiting is kept, so that the caller needs no runtime.
-    clock: Handle,
+    losses: Arc<AtomicU64>,
 }
 
 /// What the keeper's task has got so far. The task has stopped when the channel is closed.
@@ -76,9 +75,10 @@ impl<T: GrantToken> SessionKeeper<T> {
         let (publish, state) = watch::channel(State::Opening(None));
         let stop = CancellationToken::new();
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        let losses = Arc::default();
         let patience = options.ttl;
-        runtime.spawn(keep_open(backend, options, publish, stop.clone()));
-        Self { state, patience, stop, clock: runtime }
+        runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
+        Self { state, patience, stop, losses }
     }
 
     /// Takes the lock of this name, waiting for as long as others hold it: bound that with [`tokio::time::timeout`].
@@ -110,7 +110,7 @@ impl<T: GrantToken> SessionKeeper<T> {
                 return Err(error);
             }
             tracing::debug!(name, ?error, "could not lock: trying again");
-            TokioContext::new(async { sleep(pause).await }, self.clock.clone()).await;
+            sleep(pause).await;
         }
     }
 
@@ -147,9 +147,7 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// The session, waiting for one to be opened, but no longer than this.
     async fn session_within(&self, limit: Duration) -> Result<Session<T>, LockError> {
         let late = |_| Err(self.latest_error().unwrap_or(LockError::Timeout { waited: limit }));
-        TokioContext::new(async { timeout(limit, self.session()).await }, self.clock.clone())
-            .await
-            .unwrap_or_else(late)
+        timeout(limit, self.session()).await.unwrap_or_else(late)
     }
 
     /// The session, waiting for one to be opened. Bound the wait with a timeout: it lasts for as
@@ -196,6 +194,11 @@ impl<T: GrantToken> SessionKeeper<T> {
         }
     }
 
+    /// How many sessions were lost so far; one that was closed is not.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
     /// Opens no more sessions and closes the one that is open, see [`Session::close`].
     ///
     /// # Cancel safety
@@ -213,11 +216,12 @@ async fn keep_open<T: GrantToken>(
     options: SessionOptions,
     publish: watch::Sender<State<T>>,
     stop: CancellationToken,
+    losses: Arc<AtomicU64>,
 ) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = publish.closed() => {}
-        () = open_again(backend, options, &publish) => {}
+        () = open_again(backend, options, &publish, &losses) => {}
     }
     if let State::Open(session) = publish.send_replace(State::Opening(None))
         && let Err(error) = session.close().await
@@ -231,6 +235,7 @@ async fn open_again<T: GrantToken>(
     backend: Arc<dyn Backend<Token = T>>,
     options: SessionOptions,
     publish: &watch::Sender<State<T>>,
+    losses: &AtomicU64,
 ) {
     let mut pause = SHORTEST_PAUSE;
     let mut failures: u64 = 0;
@@ -241,6 +246,9 @@ async fn open_again<T: GrantToken>(
                 let opened_at = Instant::now();
                 publish.send_replace(State::Open(session.clone()));
                 let reason = session.lost().await;
+                if reason != LostReason::Closed {
+                    losses.fetch_add(1, Ordering::Relaxed);
+                }
                 tracing::warn!(%reason, "lost the lock session: opening another one");
                 publish.send_replace(State::Opening(None));
                 // sessions that are lost as soon as they are opened do not follow each other at once

@@ -74,7 +74,7 @@ impl SessionOptions {
 pub struct Session<T: GrantToken = Token> {
     pub(super) inner: Arc<SessionInner<T>>,
     // last, so that it goes after everything that may still want to release a claim
-    closer: Arc<CloseOnDrop<T>>,
+    _closer: Arc<CloseOnDrop<T>>,
 }
 
 impl<T: GrantToken> Session<T> {
@@ -116,8 +116,7 @@ impl<T: GrantToken> Session<T> {
         let inner = SessionInner::new(backend, runtime, lease, believed_until, margin, options);
         let inner = Arc::new(inner);
         inner.runtime.spawn(keep_alive(Arc::clone(&inner), asked_at));
-        let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
-        let session = Self { inner, closer };
+        let session = Self { _closer: Arc::new(CloseOnDrop { inner: Arc::clone(&inner) }), inner };
         // a service that took its time to answer may have used up the lease
         session.inner.check()?;
         Ok(session)

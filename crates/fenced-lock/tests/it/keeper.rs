@@ -107,12 +107,13 @@ async fn a_closing_keeper_gives_out_nothing() {
     closing.await.unwrap();
 }
 
-/// Goal: a session that was closed by hand is followed by another one.
+/// Goal: a session that was closed by hand is followed by another one, and is no loss.
 #[tokio::test(start_paused = true)]
-async fn a_closed_session_is_followed_by_another() {
+async fn a_closed_session_is_no_loss() {
     let keeper = SessionKeeper::start(FaultyBackend::new(), SessionOptions::new(TTL));
     let first = keeper.session().await.unwrap();
     first.close().await.unwrap();
     let second = within("the next is opened", keeper.session()).await.unwrap();
     assert_ne!(first.lease(), second.lease());
+    assert_eq!(keeper.losses(), 0);
 }
