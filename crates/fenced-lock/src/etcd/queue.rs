@@ -23,8 +23,8 @@ pub(super) enum Watcher {
     /// None yet.
     None,
     /// One that etcd has been asked for.
-    Asked(i64),
-    /// One that etcd has made. From then on it misses nothing.
+    Asked,
+    /// One that etcd has made, with its number. From then on it misses nothing.
     Created(i64),
     /// None: etcd refused to make one.
     Refused,
@@ -152,7 +152,7 @@ impl NameQueue {
 
     /// Whether it need not be watched any more.
     pub(super) fn is_idle(&self, linger: Duration) -> bool {
-        let is_kept = self.is_used() || matches!(self.watcher, Watcher::Asked(_));
+        let is_kept = self.is_used() || self.watcher == Watcher::Asked;
         !is_kept && self.last_used.elapsed() >= linger
     }
 

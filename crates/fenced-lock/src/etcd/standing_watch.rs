@@ -55,8 +55,8 @@ pub(super) struct StandingWatch {
     to_read: VecDeque<Arc<str>>,
     /// Whether another stream is needed comes of each.
     reads: JoinSet<bool>,
-    /// Names watchers.
-    next_id: i64,
+    /// The number of the latest watcher.
+    latest_id: i64,
 }
 
 impl StandingWatch {
@@ -72,7 +72,7 @@ impl StandingWatch {
             to_watch: VecDeque::new(),
             to_read: VecDeque::new(),
             reads: JoinSet::new(),
-            next_id: 1,
+            latest_id: 0,
         }
     }
 
@@ -151,18 +151,15 @@ impl StandingWatch {
 
     /// The number of the next watcher, which will be that of this queue; `None` if it needs none.
     fn asked(&mut self, name: &str) -> Option<i64> {
-        let id = self.next_id;
-        let ask = |queue: &mut NameQueue| {
+        let is_asked = self.queues.with(name, |queue| {
             let needs_one = queue.watcher == Watcher::None;
             if needs_one {
-                queue.watcher = Watcher::Asked(id);
+                queue.watcher = Watcher::Asked;
             }
             needs_one
-        };
-        (self.queues.with(name, ask) == Some(true)).then(|| {
-            self.next_id += 1;
-            id
-        })
+        });
+        self.latest_id += 1;
+        is_asked?.then_some(self.latest_id)
     }
 
     /// Notes that events of the queue may be missing until there is another watcher.
@@ -233,7 +230,7 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
         });
         let Some((watcher, latest)) = asked else { return false };
         // without a watcher it is read when there is one
-        if matches!(watcher, Watcher::None | Watcher::Asked(_)) {
+        if matches!(watcher, Watcher::None | Watcher::Asked) {
             return false;
         }
         // with the values: 3.7 leaves out the leases as well
