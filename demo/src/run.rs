@@ -5,10 +5,9 @@ use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use flash_sale::error_chain::ErrorChain;
 use futures_util::future::{join_all, select_all};
-use loadtest::Report;
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
@@ -20,24 +19,15 @@ use super::screen::{Screen, Tone, say};
 use super::upkeep::look_after;
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
-use crate::control::{Control, Side};
-use crate::load::{Load, TIMEOUT};
+use crate::control::{Control, NewRun, Side, Verdict};
 use crate::locks::{LockServers, Server};
 use crate::signals::{self, Signals};
-use crate::verdict::explain;
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
 const LOCK_TTL: &str = "3s";
 
 /// How long an unused token of a secured etcd lives: etcd's default.
 const TOKEN_SECONDS: u64 = 300;
-
-/// More connections show nothing new, and small machines refuse them.
-const CONCURRENCY_LIMIT: u64 = 2000;
-
-/// The smallest default limit of open files, and the files of a process besides the buyers' connections.
-const SMALLEST_LIMIT: u64 = 256;
-const OTHER_FILES: u64 = 56;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -141,40 +131,28 @@ impl Show<'_> {
             let cluster = clusters.last_mut().expect("it was pushed just now");
             self.instances(cluster, *lock, ports, &control).await?;
         }
-        let control = Control { sides: clusters.iter().map(Side::of).collect(), restarts: true };
+        let all: Vec<_> = clusters.iter().map(Side::of).collect();
+        let control = Control { sides: all.clone(), restarts: true };
         let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
         let hints = self.hints(clusters);
-        let DemoOptions { requests, stock, .. } = options;
-        let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(SMALLEST_LIMIT);
-        let room = files.saturating_sub(OTHER_FILES).clamp(1, CONCURRENCY_LIMIT);
-        let concurrency = (*requests).min(room);
-        let at_once = if concurrency < *requests {
-            format!("{concurrency} at a time")
-        } else {
-            "all at once".to_owned()
-        };
-        let flags = [
-            "--alone".to_owned(),
-            format!("--requests={requests}"),
-            format!("--concurrency={concurrency}"),
-            format!("--stock={stock}"),
-        ];
-        let urls: Vec<_> = clusters.iter().map(Cluster::urls).collect();
-        let program = clusters[0].program.clone();
         let report = |text: &str| screen.paragraph(Tone::Warning, "note  ", text);
         let upkeep = clusters.iter_mut().map(|cluster| Box::pin(look_after(cluster, report)));
         let mut upkeep = select_all(upkeep);
+        let DemoOptions { requests, stock, .. } = *options;
         let mut code = PASS;
         // one after the other: two at once would slow each other down
-        for ((lock, _), urls) in self.sides.iter().zip(urls) {
-            say(&format!("\nload test: {requests} buyers, {at_once}, for {stock} units\n"));
-            let load = Load::start(&program, dir, &[&flags[..], &urls].concat(), true)?;
-            let report = tokio::select! {
-                report = load.report(TIMEOUT) => report?,
+        for ((lock, _), side) in self.sides.iter().zip(all) {
+            let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
+            say(&format!("\nthe first sale: {buyers} for {units}\n"));
+            let (guard, fence, fault) = (None, None, None);
+            let run = tokio::select! {
+                run = side.run(NewRun { stock, requests, guard, fence, fault }) => run,
                 (never, ..) = &mut upkeep => match never {},
             };
-            self.print_verdict(*lock, &report);
-            code = code.max(if report.pass { PASS } else { FAIL });
+            let run = run.map_err(|problem| anyhow!("{}", problem.detail()))?;
+            let Some(judged) = &run.verdict else { bail!("{}", run.error.unwrap_or_default()) };
+            self.print_verdict(*lock, judged, run.elapsed_ms);
+            code = code.max(if judged.pass { PASS } else { FAIL });
         }
         *verdict = Some(code);
         if options.once {
@@ -186,11 +164,10 @@ impl Show<'_> {
         match upkeep.await.0 {}
     }
 
-    fn print_verdict(&self, lock: LockMode, report: &Report) {
+    fn print_verdict(&self, lock: LockMode, verdict: &Verdict, elapsed_ms: u64) {
         let options = self.options;
         let (tone, label) =
-            if report.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
-        say("");
+            if verdict.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
         let mut setting = vec![
             count(options.stock, "unit"),
             count(options.requests, "buyer"),
@@ -201,8 +178,8 @@ impl Show<'_> {
         if lock.is_shared() && !is_own {
             setting.push(guarded_by(lock, options.fence));
         }
-        let text = explain(report, options.stock, lock.flaw());
-        self.screen.paragraph(tone, label, &format!("{}. {text}", setting.join(", ")));
+        let text = format!("{}. {} All within {elapsed_ms} ms.", setting.join(", "), verdict.text);
+        self.screen.paragraph(tone, label, &text);
     }
 
     async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster> {

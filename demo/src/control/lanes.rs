@@ -53,7 +53,13 @@ mod tests {
     use crate::control::record::Fault;
 
     fn lane(instance: &str, tenures: &[(f64, f64)]) -> Lane {
-        let tenure = |&(from_ms, to)| Tenure { token: 1, from_ms, to_ms: Some(to), refused: false };
+        let tenure = |&(from_ms, to)| Tenure {
+            token: 1,
+            from_ms,
+            to_ms: Some(to),
+            refused: None,
+            stopped: None,
+        };
         let tenures = tenures.iter().map(tenure).collect();
         Lane { instance: instance.into(), up: true, tenures }
     }

@@ -5,6 +5,7 @@ pub(crate) mod client;
 mod lanes;
 pub(crate) mod problem;
 pub(crate) mod record;
+mod replay;
 mod routes;
 mod run;
 
@@ -28,7 +29,8 @@ use tokio::time::sleep;
 
 use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES};
 use self::record::{Command, Note, Status};
-pub use self::record::{Fault, NewRun, Run, State};
+pub use self::record::{Fault, NewRun, Run, State, Verdict};
+use self::replay::Replay;
 use self::run::Begun;
 #[cfg(test)]
 pub(crate) use self::run::tests::run_with;
@@ -131,6 +133,8 @@ pub struct Side(Mutex<Known>);
 struct Known {
     instances: Vec<Instance>,
     run: Option<Begun>,
+    /// The last run that was judged.
+    replay: Option<Arc<Replay>>,
     notes: Vec<Note>,
 }
 

@@ -29,6 +29,7 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
     Router::new()
         .route("/demo", get(show))
         .route("/demo/run", get(show_run).post(start_run).delete(stop_run))
+        .route("/demo/run/replay", get(replay))
         .route("/demo/guard", put(set_guard))
         .route("/demo/fence", put(set_fence))
         .route("/demo/pause", post(pause))
@@ -127,6 +128,12 @@ async fn show(call: Call) -> Response {
 
 async fn show_run(call: Call) -> Result<Response, Problem> {
     Ok(reply::json(&call.side.current_run().ok_or_else(no_run)?))
+}
+
+/// The events of the last run that was judged; `null` while there is none.
+async fn replay(call: Call) -> Response {
+    let replay = call.side.0.lock().replay.clone();
+    reply::json(&json!(replay.as_deref()))
 }
 
 fn no_run() -> Problem {

@@ -1,6 +1,8 @@
 //! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
 //! Method: real instances as processes, since some are stopped and killed.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 use testkit::client::{Answer, Connection};
 use testkit::ports;
@@ -81,6 +83,26 @@ impl Pair {
     }
 }
 
+/// A recorded run.
+struct Replay(Value);
+
+impl Replay {
+    fn events(&self) -> impl Iterator<Item = &Value> {
+        self.0["events"].as_array().unwrap().iter()
+    }
+
+    fn all(&self, what: &str) -> Vec<&Value> {
+        self.events().filter(|event| event[1] == what).collect()
+    }
+
+    /// Where it happened.
+    fn shop(&self, event: &Value) -> Value {
+        let has_buyer = matches!(event[1].as_str(), Some("asked" | "sold" | "none" | "failed"));
+        let place = event[if has_buyer { 3 } else { 2 }].as_u64().unwrap();
+        self.0["shops"][usize::try_from(place).unwrap()].clone()
+    }
+}
+
 /// Goal: with the lock every unit goes to one buyer; without one, or with one in each instance, the verdict says
 /// that too many were sold.
 #[tokio::test]
@@ -134,6 +156,82 @@ async fn runs_show_what_the_fence_prevents() {
     assert!(!ended.success(), "{ended}");
     let again = json!({"stock": 1, "requests": 1, "fault": "kill"});
     pair.call(0, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
+}
+
+/// Goal: a run can be replayed as it was: who was sold which unit, where and under which number is what the ledger says, and
+/// the fault and the fence are among the events. Of a large run, some buyers are, and it says so.
+#[tokio::test]
+async fn a_run_can_be_replayed_as_it_was() {
+    let pair = Pair::start().await;
+    assert_eq!(pair.json(0, "GET /demo/run/replay", &json!({})).await, Value::Null);
+    for (requests, fence, fault) in [
+        (100, true, None),
+        (100, false, Some("pause")),
+        (100, true, Some("pause")),
+        (3000, true, None),
+    ] {
+        let run = json!({"stock": 60, "requests": requests, "guard": "etcd", "fence": fence, "fault": fault});
+        let run = pair.run(run).await;
+        let replay = Replay(pair.json(1, "GET /demo/run/replay", &json!({})).await);
+        for (name, value) in [
+            ("run", &run["id"]),
+            ("stock", &json!(60)),
+            ("buyers", &json!(requests)),
+            ("fault", &run["fault"]),
+        ] {
+            assert_eq!(replay.0[name], *value, "{name}");
+        }
+        let [asked, sold, none] = ["asked", "sold", "none"].map(|what| replay.all(what));
+        assert_eq!(asked.len(), sold.len() + none.len(), "{run}");
+        let times: Vec<_> = replay.events().map(|event| event[0].as_u64().unwrap()).collect();
+        assert!(times.is_sorted() && times.last() == replay.0["took_us"].as_u64().as_ref());
+        if requests > 2000 {
+            assert_eq!(replay.0["sample"], json!({"of": requests}));
+            assert!((1000..2000).contains(&asked.len()) && times.len() <= 4000, "{}", times.len());
+            continue;
+        }
+        assert_eq!((&replay.0["sample"], asked.len()), (&Value::Null, 100));
+        let mut sold: Vec<_> = sold
+            .iter()
+            .map(|event| json!([event[2], replay.shop(event), event[4], event[5]]))
+            .collect();
+        let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
+        let mut expected: Vec<_> = ledger["orders"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|order| {
+                let (_, buyer) = order["order"].as_str().unwrap().rsplit_once('-').unwrap();
+                let unit = 60 - order["remaining"].as_i64().unwrap();
+                json!([buyer.parse::<u64>().unwrap(), order["instance"], unit, order["token"]])
+            })
+            .collect();
+        for all in [&mut sold, &mut expected] {
+            all.sort_by_key(|one| one[0].as_u64());
+        }
+        assert_eq!(sold, expected, "{run}");
+        // each number was the key of its shop
+        let keys: Vec<_> =
+            replay.all("key").iter().map(|event| (replay.shop(event), event[3].clone())).collect();
+        assert!(
+            sold.iter().all(|sold| keys.contains(&(sold[1].clone(), sold[3].clone()))),
+            "{keys:?}"
+        );
+        let [asleep, awake, bounced] = ["asleep", "awake", "bounced"].map(|what| replay.all(what));
+        assert_eq!([asleep.len(), awake.len()], [usize::from(fault.is_some()); 2], "{run}");
+        assert_eq!(bounced.len(), usize::from(fence && fault.is_some()), "{run}");
+        if let [asleep] = &asleep[..] {
+            assert_eq!(replay.shop(asleep), run["victim"]);
+            let slept = awake[0][0].as_u64().unwrap() - asleep[0].as_u64().unwrap();
+            assert!(slept > 2_000_000, "{slept}");
+        }
+        if let [bounced] = &bounced[..] {
+            assert_eq!(replay.shop(bounced), run["victim"]);
+            assert!(bounced[3].as_i64() < bounced[4].as_i64(), "{bounced}");
+        }
+        let units: HashSet<_> = sold.iter().map(|sold| sold[2].as_i64()).collect();
+        assert_eq!(units.len() < sold.len(), !fence, "{run}");
+    }
 }
 
 /// Goal: switches reach the other instance, and `kill` ends the one that is named.
