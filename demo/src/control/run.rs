@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
 use super::record::{Command, Fault, NewRun, Run, State, Verdict};
-use super::replay::{Replay, takeover_ms};
+use super::replay::replay;
 use super::{Control, Instance, nobody_answers};
 use crate::verdict::judge;
 use crate::writer::tenures::{now_ms, unix_ms};
@@ -156,7 +156,7 @@ impl Control {
         let Some(now) = known.run.as_ref().map(Begun::now) else { return };
         let over = match judged {
             Ok((verdict, replay)) => {
-                known.replay = Some(Arc::new(replay));
+                known.replay = replay;
                 Run { state: State::Done, verdict: Some(verdict), ..now }
             }
             Err(error) => Run { state: State::Failed, error: Some(error), ..now },
@@ -168,7 +168,7 @@ impl Control {
         &self,
         run: &Run,
         victim: Option<&Instance>,
-    ) -> Result<(Verdict, Replay), String> {
+    ) -> Result<(Verdict, Value), String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
         // at once: an instance that is stopped costs the time limit
         let guard = self.command_all(Command::Guard(run.guard.clone()));
@@ -210,10 +210,8 @@ impl Control {
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let now = self.current_run().unwrap_or_default();
-        let lanes = self.lanes(&now);
-        let verdict = judge(run, &report, stale, takeover_ms(&now, &lanes));
-        let shops = up.into_iter().map(|instance| instance.name).collect();
-        Ok((verdict, Replay::new(&now, shops, &orders, &lanes)))
+        let shops: Vec<_> = up.into_iter().map(|instance| instance.name).collect();
+        Ok((judge(run, &report, stale), replay(self, &now, &shops, &orders)))
     }
 
     /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
@@ -264,24 +262,5 @@ impl Control {
             format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
         self.note("fault", &victim.name, text);
         start.cancel();
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// A run whose victim is 8090.
-    pub(crate) fn run_with(fault: Fault) -> Run {
-        Run {
-            began_ms: 100.0,
-            stock: 300,
-            requests: 500,
-            guard: "etcd".into(),
-            fence: true,
-            fault: Some(fault),
-            victim: Some("8090".into()),
-            ..Run::default()
-        }
     }
 }
