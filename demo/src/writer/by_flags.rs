@@ -132,7 +132,7 @@ fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
     if let Ok(left) = answer.parse::<i64>() {
         return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
     }
-    let first = Accepted::from_record(&order.key(), answer).ok_or_else(|| {
+    let first = Accepted::parse(&order.key(), answer).ok_or_else(|| {
         let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
         InventoryError::Unanswered { source }
     })?;
