@@ -208,33 +208,36 @@ impl Accepted {
         self.quantity == order.quantity && self.user == order.user
     }
 
-    /// Parses an entry as the store has it: the record of the order with this key, or what became of a hold.
+    /// Parses an entry as the store has it: the record of the order with this key, or what became of its hold, which ends
+    /// with the key.
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
         let fields: Vec<&str> = entry.split('\t').collect();
-        let (event, common, time, hold_until, user, id) = match fields[..] {
-            ["2", position, quantity, remaining, token, instance, time, hold_until, user] => {
-                let common = [position, quantity, remaining, token, instance];
-                (Event::Reserved, common, time, hold_until, user, key)
-            }
-            // written by an earlier version
-            [position, quantity, remaining, token, instance, user] => {
-                let common = [position, quantity, remaining, token, instance];
-                (Event::Reserved, common, "", "", user, key)
-            }
-            [kind, position, time, quantity, remaining, token, instance, ref user @ .., id] => {
-                let ends = [Event::Confirmed, Event::Cancelled, Event::Expired];
-                let event =
-                    ends.into_iter().find(|event| kind.strip_prefix('\n') == Some(event.word()))?;
-                let common = [position, quantity, remaining, token, instance];
-                (event, common, time, "", user.first().copied().unwrap_or_default(), id)
-            }
+        let (kind, [position, quantity, remaining, token, instance], time, hold_until, user) =
+            match fields[..] {
+                ["2", position, quantity, remaining, token, instance, time, hold_until, user] => {
+                    ("", [position, quantity, remaining, token, instance], time, hold_until, user)
+                }
+                // written by an earlier version
+                [position, quantity, remaining, token, instance, user] => {
+                    ("", [position, quantity, remaining, token, instance], "", "", user)
+                }
+                [kind, position, time, quantity, remaining, token, instance, ref key @ ..] => {
+                    let user = if let [user, _] = key { user } else { "" };
+                    (kind, [position, quantity, remaining, token, instance], time, "", user)
+                }
+                _ => return None,
+            };
+        let event = match kind {
+            "" => Event::Reserved,
+            "\nconfirmed" => Event::Confirmed,
+            "\ncancelled" => Event::Cancelled,
+            "\nexpired" => Event::Expired,
             _ => return None,
         };
-        let [position, quantity, remaining, token, instance] = common;
         Some(Self {
             position: position.parse().ok()?,
             event,
-            order: OrderId::new(id.rsplit('\t').next()?).ok()?,
+            order: OrderId::new(key.rsplit('\t').next()?).ok()?,
             quantity: Quantity::new(quantity.parse().ok()?).ok()?,
             user: User::recorded(user)?,
             remaining: remaining.parse().ok()?,

@@ -16,7 +16,12 @@ local operation = ARGV[5]
 local wrong = damage() or operation ~= 'inspect' and lost()
 if wrong then return wrong end
 if not stock and (operation == 'lookup' or operation == 'poll') then return unknown() end
-local running, hold = stock and id_of() or '', terms.hold_seconds
+local running = stock and id_of() or ''
+
+-- The first part of every answer is whether the sale has holds.
+local function answer(content)
+  return {terms.hold_seconds and 1 or 0, content}
+end
 
 -- A stock set by hand has no `lucky` and `initial` before its first batch.
 local function state()
@@ -46,19 +51,18 @@ if operation == 'ledger' then
   end
   local ledger = LEDGER .. suffix
   if of ~= '' and of ~= name or first > redis.call('LLEN', ledger) then return refused('sale-replaced', running) end
-  local page = with_records(redis.call('LRANGE', ledger, first, last), ORDERS .. suffix)
-  return {id, name, hold and 1 or 0, page}
+  return answer({id, name, with_records(redis.call('LRANGE', ledger, first, last), ORDERS .. suffix)})
 end
 
 if operation == 'lookup' then
   local keys = {unpack(ARGV, 6)}
-  local changes = hold and redis.call('HMGET', CHANGES, unpack(keys)) or {}
-  return {
-    {stock, hold and #due(1) > 0 and 1 or 0, terms.per_order or 0},
-    sale, fence, running, hold and 1 or 0, records_of(keys), changes}
+  local is_due = terms.hold_seconds and #due(1) > 0
+  return answer({
+    {stock, is_due and 1 or 0, terms.per_order or false}, sale, fence, running,
+    records_of(keys), redis.call('HMGET', CHANGES, unpack(keys))})
 end
 
-if operation == 'sales' then return {state(), redis.call('HVALS', SALES)} end
+if operation == 'sales' then return answer({state(), redis.call('HVALS', SALES)}) end
 
 local length = redis.call('LLEN', LEDGER)
 local after, most, last = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
@@ -69,14 +73,10 @@ end
 if not known then after = 0 end
 if after < 0 then after = math.max(length - most, 0) end
 local step, entries = 1, {}
-if most > 0 and length > after then
-  step = math.ceil((length - after) / most)
-  if step == 1 then
-    entries = redis.call('LRANGE', LEDGER, after, -1)
-  else
-    for i = length - 1, after, -step do
-      table.insert(entries, 1, redis.call('LINDEX', LEDGER, i))
-    end
-  end
+if most > 0 and length > after then step = math.ceil((length - after) / most) end
+if step == 1 and most > 0 then
+  entries = redis.call('LRANGE', LEDGER, after, -1)
+elseif most > 0 then
+  for i = length - 1, after, -step do table.insert(entries, 1, redis.call('LINDEX', LEDGER, i)) end
 end
-return {state(), known and 1 or 0, step, with_records(entries, ORDERS), rollback_detected}
+return answer({state(), known and 1 or 0, step, with_records(entries, ORDERS), rollback_detected})

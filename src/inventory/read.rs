@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fenced_lock::Token;
 use futures_util::FutureExt;
-use redis::{FromRedisValue, ParsingError, Value};
+use redis::{Cmd, FromRedisValue, ParsingError, Value};
 use tokio::time::timeout;
 
 use super::connection::Answers;
@@ -16,7 +16,7 @@ use super::stock::{began, parse_token};
 use super::terms::StoredTerms;
 use super::watermark::Acknowledged;
 use super::{
-    Accepted, Inventory, InventoryError, Item, Keys, OrderId, SaleId, Stock, Terms, Timestamp, User,
+    Accepted, Inventory, InventoryError, Item, OrderId, SaleId, Stock, Terms, Timestamp, User,
 };
 
 /// How many items the readiness check probes.
@@ -152,11 +152,8 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn exists(&self, item: &Item) -> Result<bool, InventoryError> {
-        let mut exists = redis::cmd("EXISTS");
-        exists.arg(&Keys::all(item));
-        let answer = self.shards.send(item, &exists, None).await?;
-        let count: u64 = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
-        Ok(count > 0)
+        let exists: u64 = self.read_by(item, redis::cmd("EXISTS").arg(&item.keys())).await?;
+        Ok(exists > 0)
     }
 
     /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
@@ -166,11 +163,18 @@ impl Inventory {
     /// [`InventoryError::UnknownItem`] if there is no such key, which is not zero. See [`InventoryError`] for the
     /// rest.
     pub async fn available(&self, item: &Item) -> Result<i64, InventoryError> {
-        let keys = Keys::of(item);
-        let mut get = redis::cmd("GET");
-        let answer = self.shards.send(item, get.arg(&keys.stock), None).await?;
-        let stock: Option<u64> = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
+        let stock: Option<u64> =
+            self.read_by(item, redis::cmd("GET").arg(item.key("stock"))).await?;
         stock.map(u64::cast_signed).ok_or(InventoryError::UnknownItem)
+    }
+
+    async fn read_by<T: FromRedisValue>(
+        &self,
+        item: &Item,
+        command: &Cmd,
+    ) -> Result<T, InventoryError> {
+        let answer = self.shards.send(item, command, None).await?;
+        content(answer.map_err(|error| Effect::Read.failed(error))?)
     }
 
     /// Up to `limit` entries of a ledger behind a position, as they came. At least one and at most
@@ -192,9 +196,7 @@ impl Inventory {
         let sale = sale.as_ref().map_or("", SaleId::as_str);
         let call = Call::read("ledger", item, &self.watermarks.of(item));
         let call = call.arg(first).arg(last).arg(sale).arg(of.unwrap_or_default());
-        let (sale, name, has_holds, found) = self.read(call).await?;
-        // whoever waits for the end of a hold needs an instance that ends it
-        self.watermarks.note_holds(item, has_holds);
+        let (sale, name, found) = self.read(call).await?;
         Ok(LedgerPage { sale, name, entries: all(item, &found)? })
     }
 
@@ -219,22 +221,13 @@ impl Inventory {
     /// # Errors
     /// See [`available`](Self::available).
     pub async fn look_up(&self, item: &Item, keys: &[String]) -> Result<Lookup, InventoryError> {
-        type Found = (
-            (i64, bool, u32),
-            Option<String>,
-            Option<String>,
-            String,
-            bool,
-            Vec<Option<Text>>,
-            Vec<Option<Text>>,
-        );
+        type Found =
+            ((i64, bool, Option<u32>), Option<String>, Option<String>, String, Records, Records);
         let sent = self.watermarks.of(item);
         let found: Found = self.read(Call::read("lookup", item, &sent).arg(keys)).await?;
-        let ((stock, is_due, per_order), name, fence, sale, has_holds, records, changes) = found;
-        self.watermarks.note_holds(item, has_holds);
-        let changes = changes.into_iter().chain(std::iter::repeat_with(|| None));
-        let found = keys.iter().zip(records).zip(changes);
-        let found = found.map(|((key, record), change)| looked_up(item, key, record, change));
+        let (available, name, fence, sale, records, changes) = found;
+        let found = keys.iter().zip(records.into_iter().zip(changes));
+        let found = found.map(|(key, (record, change))| looked_up(item, key, record, change));
         let (orders, entries): (Vec<_>, Vec<_>) = found.unzip();
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         // showing an order that may not have reached the replicas does not acknowledge it
@@ -245,7 +238,7 @@ impl Inventory {
             let fence = fence.as_deref().and_then(parse_token);
             self.watermarks.raise(item, &sent, fence, &name, latest);
         }
-        let per_order = Some(per_order).filter(|most| *most > 0);
+        let (stock, is_due, per_order) = available;
         Ok(Lookup { available: Available { stock, is_due, per_order }, sale, orders })
     }
 
@@ -264,9 +257,8 @@ impl Inventory {
             Some(sale)
         };
         let kept: Option<Vec<_>> = kept.into_iter().map(parse).collect();
-        let mut kept = kept.ok_or_else(|| {
-            InventoryError::damaged(format!("{} is not JSON", Keys::of(item).sales))
-        })?;
+        let damaged = || InventoryError::damaged(format!("{} is not JSON", item.key("sales")));
+        let mut kept = kept.ok_or_else(damaged)?;
         kept.sort_by_key(|sale| sale["ended"].to_string());
         Ok(Sales { running: state(item, found)?, kept })
     }
@@ -291,7 +283,6 @@ impl Inventory {
             self.poll("poll", item, cursor, most).await?;
         let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
         self.watermarks.note_level(item, (stock.stock, stock.lucky));
-        self.watermarks.note_holds(item, stock.terms.hold_seconds.is_some());
         let newest = entries.0.last().map(|text| text.0.clone());
         Ok(SaleUpdate { stock, is_same_ledger, step, entries: all(item, &entries)?, newest })
     }
@@ -364,7 +355,10 @@ impl Inventory {
 
     async fn read<T: FromRedisValue>(&self, call: Call<'_>) -> Result<T, InventoryError> {
         let answer = call.send(&self.shards, None).await;
-        content(self.watermarks.note(call.item, answer)?)
+        let (has_holds, found) = content(self.watermarks.note(call.item, answer)?)?;
+        // whoever waits for the end of a hold needs an instance that ends it
+        self.watermarks.note_holds(call.item, has_holds);
+        Ok(found)
     }
 
     /// Whether the store answers: in a Redis Cluster, some primary.
@@ -393,7 +387,9 @@ impl FromRedisValue for Text {
 type State = (Option<i64>, i64, i64, Option<String>, Option<String>, Option<String>, u64, u64, u64);
 
 /// Entries of a ledger, and the records of those that are orders.
-type Entries = (Vec<Text>, Vec<Option<Text>>);
+type Entries = (Vec<Text>, Records);
+
+type Records = Vec<Option<Text>>;
 
 /// The state; whether the ledger is the same; how many entries one stands for; the entries; what is missed.
 type Polled = (State, bool, u64, Entries, Option<String>);
@@ -413,35 +409,35 @@ fn state(item: &Item, found: State) -> Result<Option<Stock>, InventoryError> {
         Ok(Some(StoredTerms { id, terms, .. })) => (Some(id), terms),
         Ok(None) => (sale.map(|began| began.to_string()), Terms::default()),
         Err(error) => {
-            let key = Keys::of(item).terms;
-            return Err(InventoryError::damaged(format!("{key} is not understood: {error}")));
+            let what = format!("{} is not understood: {error}", item.key("terms"));
+            return Err(InventoryError::damaged(what));
         }
     };
     Ok(Some(Stock { stock, lucky, initial, fence, orders, entries, held, id, terms, sale }))
 }
 
 /// An entry of the ledger: a change, or the key of an order with its record.
-fn accepted(item: &Item, entry: &Text, record: Option<&Text>) -> Result<Accepted, InventoryError> {
-    Accepted::parse(&entry.0, &record.unwrap_or(entry).0).ok_or_else(|| {
-        let (key, entry) = (Keys::of(item).orders, &entry.0);
+fn accepted(item: &Item, entry: &str, record: Option<&Text>) -> Result<Accepted, InventoryError> {
+    Accepted::parse(entry, record.map_or(entry, |record| &record.0)).ok_or_else(|| {
+        let key = item.key("orders");
         InventoryError::damaged(format!("{key} has no order under {entry:?}"))
     })
 }
 
 fn all(item: &Item, (entries, records): &Entries) -> Result<Vec<Accepted>, InventoryError> {
     let pairs = entries.iter().zip(records);
-    pairs.map(|(entry, record)| accepted(item, entry, record.as_ref())).collect()
+    pairs.map(|(entry, record)| accepted(item, &entry.0, record.as_ref())).collect()
 }
 
 /// The order of this key with what became of it, and the latest entry about it.
 fn looked_up(
     item: &Item,
-    key: &String,
+    key: &str,
     record: Option<Text>,
     change: Option<Text>,
 ) -> (Result<Option<Accepted>, InventoryError>, Option<Acknowledged>) {
     let Some(record) = record else { return (Ok(None), None) };
-    let mut order = match accepted(item, &Text(key.clone()), Some(&record)) {
+    let mut order = match accepted(item, key, Some(&record)) {
         Ok(order) => order,
         damaged => return (damaged.map(Some), None),
     };
@@ -452,5 +448,5 @@ fn looked_up(
         (order.event, order.changed) = (change.event, change.time);
         (position, entry) = (change.position, text.0);
     }
-    (Ok(Some(order)), Some(Acknowledged { position, key: key.clone(), entry }))
+    (Ok(Some(order)), Some(Acknowledged { position, key: key.to_owned(), entry }))
 }

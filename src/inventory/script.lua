@@ -30,18 +30,14 @@ local MOST_SALES = 1000
 
 local running = id_of()
 
--- Redis checks the permission for a command when it runs: a missing one would leave half of the writes done.
-local all = {'MSET'}
-for _, key in ipairs(KEYS) do
-  all[#all + 1] = key
-  all[#all + 1] = ''
-end
-local needed = {all, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', FENCE, ''}}
+-- Redis checks the permissions for KEYS before the script runs, and that for a command when it runs: a missing one would
+-- leave half of the writes done.
+local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}}
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')
   needed = {
-    all, {'SET', FENCE, ''}, {'HSET', SALES, '', ''}, {'HDEL', SALES, ''}, {'UNLINK', STOCK},
-    {'RENAME', ORDERS, ORDERS .. kept}, {'RENAME', LEDGER, LEDGER .. kept}}
+    needed[1], needed[2], needed[3], {'HDEL', SALES, ''}, {'UNLINK', STOCK}, {'RENAME', ORDERS, ORDERS .. kept},
+    {'RENAME', LEDGER, LEDGER .. kept}}
 elseif terms and terms.hold_seconds then
   needed[5], needed[6] = {'ZADD', HOLDS, '0', ''}, {'ZREM', HOLDS, ''}
 end

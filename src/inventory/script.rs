@@ -13,7 +13,7 @@ use super::error::Effect;
 use super::shards::Shards;
 use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
-use super::{Action, Batch, InventoryError, Item, Keys};
+use super::{Action, Batch, InventoryError, Item};
 
 /// The only writer of an item's keys.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -51,7 +51,7 @@ pub(super) struct Call<'a> {
 impl<'a> Call<'a> {
     fn new(script: &'static Script, operation: &str, item: &'a Item, sent: &Watermark) -> Self {
         let mut command = redis::cmd("EVALSHA");
-        let keys = Keys::all(item);
+        let keys = item.keys();
         command.arg(&script.digest).arg(keys.len()).arg(&keys).arg(sent.arguments()).arg(operation);
         Self { script, item, effect: Effect::Read, token: None, command }
     }
