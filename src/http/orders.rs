@@ -73,7 +73,7 @@ impl Reading {
             let page = app.sale.ledger(item, from.clone(), *limit).await?;
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
             if !page.entries.is_empty() || is_over {
-                from.of = page.sale.parse().ok();
+                from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
                 from.after += page.entries.len() as u64;
                 return Ok(page);
             }
@@ -89,7 +89,7 @@ impl Reading {
 
     /// The `after` behind what was read.
     fn cursor(&self) -> String {
-        let sale = self.from.of.as_ref().map(|sale| format!("{}:", sale.as_str()));
+        let sale = self.from.of.as_ref().map(|name| format!("{name}:"));
         format!("{}{}", sale.unwrap_or_default(), self.from.after)
     }
 
@@ -153,7 +153,10 @@ pub(super) async fn list(
 /// The position of parameters `sale` and `after`: `POSITION`, or `SALE:POSITION`.
 fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, Problem> {
     let (of, after) = match after.map(|text| text.rsplit_once(':').ok_or(text)) {
-        Some(Ok((of, after))) => (Some(params::sale_id(of)?), after),
+        Some(Ok((of, after))) => {
+            params::sale_id(of.split('~').next().unwrap_or_default())?;
+            (Some(of.to_owned()), after)
+        }
         Some(Err(after)) => (None, after),
         None => (None, "0"),
     };
