@@ -1,13 +1,12 @@
 //! The task that polls a sale for all its watchers at this instance, and the stream of each of them.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use futures_util::stream::{self, Stream, StreamExt as _};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -97,18 +96,15 @@ impl Feed {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
         let mut last = Value::Null;
-        loop {
-            tokio::select! {
-                () = self.over.cancelled() => break,
-                _ = ticks.tick() => {}
-            }
+        while self.over.run_until_cancelled(ticks.tick()).await.is_some() {
             if !self.is_alone() {
                 watched_at = Instant::now();
             } else if watched_at.elapsed() >= LINGER {
                 // a watcher subscribes while the map is locked, so none is left with a feed that has ended
-                let feeds = app.events.feeds.lock();
+                let _feeds = app.events.feeds.lock();
                 if self.is_alone() {
-                    return self.remove_from(feeds);
+                    self.over.cancel();
+                    break;
                 }
             }
             app.events.pace.turn().await;
@@ -126,12 +122,8 @@ impl Feed {
             let is_new_sale = projection.add(cursor.as_ref(), update, queue_snapshot);
             self.publish(&mut projection, is_new_sale, &mut last);
         }
-        self.remove_from(app.events.feeds.lock());
-    }
-
-    /// Removes this feed. If it made room before, the item may have another feed by now, which stays.
-    fn remove_from(&self, mut feeds: MutexGuard<'_, HashMap<Item, Arc<Self>>>) {
-        feeds.retain(|_, feed| !std::ptr::eq(Arc::as_ptr(feed), self));
+        // if this feed made room before, the item may have another one by now, which stays
+        app.events.feeds.lock().retain(|_, feed| !Arc::ptr_eq(feed, &self));
     }
 
     /// Sends the changes since the message before, in which the state was `last`.
