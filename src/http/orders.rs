@@ -73,7 +73,7 @@ impl Reading {
             let page = app.sale.ledger(item, from.clone(), *limit).await?;
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
             if !page.entries.is_empty() || is_over {
-                from.of = page.sale.parse().ok();
+                from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
                 from.after += page.entries.len() as u64;
                 return Ok(page);
             }
@@ -89,7 +89,7 @@ impl Reading {
 
     /// The `after` behind what was read.
     fn cursor(&self) -> String {
-        let sale = self.from.of.as_ref().map(|sale| format!("{}:", sale.as_str()));
+        let sale = self.from.of.as_ref().map(|name| format!("{name}:"));
         format!("{}{}", sale.unwrap_or_default(), self.from.after)
     }
 
@@ -154,8 +154,11 @@ pub(super) async fn list(
 fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, Problem> {
     let after = after.unwrap_or("0");
     let (of, after) = after.rsplit_once(':').map_or((None, after), |(of, after)| (Some(of), after));
-    let id = |sale: Option<&str>| sale.map(params::sale_id).transpose();
-    let (sale, of) = (id(sale)?, id(of)?);
+    let sale = sale.map(params::sale_id).transpose()?;
+    if let Some(of) = of {
+        params::sale_id(of.split('~').next().unwrap_or_default())?;
+    }
+    let of = of.map(str::to_owned);
     let after = after.parse().map_err(|_| {
         let detail = "`after` is a position, or a sale and a position, as in `next`";
         Problem::new(ProblemType::BAD_PARAMETER, detail)
