@@ -184,7 +184,7 @@ async fn a_start_without_rights_says_so() {
     let user = testkit::etcd::USER;
     etcd.root().await.unwrap().user_revoke_role(user, user).await.unwrap();
     let said = warnings(&flags).await;
-    assert!(said.contains("its user has no role"), "{said}");
+    assert!(said.contains(refused), "{said}");
 }
 
 /// Every call of an instance to its store.
