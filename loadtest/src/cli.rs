@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{RangedU64ValueParser, Resettable};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderName, HeaderValue};
 
 use crate::conduct::Conduct;
 use crate::cpu::{Process, process};
@@ -15,8 +15,8 @@ use crate::endpoint::BaseUrl;
 
 /// Sends a burst of orders to the instances of a flash sale and judges the outcome.
 ///
-/// Opens all connections first and releases them together. Exit status: 0 PASS, 1 FAIL, 2 could not
-/// run (a wrong flag, or a service that is unreachable or not ready).
+/// Opens all connections first and releases them together. Ctrl-C ends the load and prints the report. Exit status: 0
+/// PASS, 1 FAIL, 2 could not run (a wrong flag, or a service that is unreachable or not ready), 130 interrupted.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "loadtest",
@@ -72,22 +72,23 @@ pub(crate) struct Limits {
 #[command(name = "loadtest")]
 pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
+    #[arg(short = 'n', long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
     requests: Option<usize>,
 
     /// Send no new order after this time, such as 30s, or after --requests, whichever comes first.
     /// Buyers outlast outages: an order without an answer is given up, and the next one follows
     /// after a pause. Without --duration, a buyer stops after 3 such orders in a row.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_DURATION", value_name = "DURATION",
+    #[arg(short = 'z', long, env = "FLASH_SALE_LOADTEST_DURATION", value_name = "DURATION",
           value_parser = positive_duration)]
     pub(crate) duration: Option<Duration>,
 
     /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
     /// connection sends its next order after the answer]. An order that is late because all
     /// connections are busy is sent as soon as one is free; its latency counts from when it was due.
-    /// One that could not be sent before the end of --duration is not counted.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_RATE", value_name = "ORDERS", value_parser = rate)]
+    /// One that could not be sent before the end of --duration is reported as not sent.
+    #[arg(short = 'q', long, env = "FLASH_SALE_LOADTEST_RATE", value_name = "ORDERS",
+          value_parser = rate)]
     pub(crate) rate: Option<f64>,
 
     /// Share of the orders, 0 to 1, whose client closes the connection before the answer. Half of
@@ -99,10 +100,10 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) conduct: Conduct,
 
-    /// Hold the units of an order of the started sale for so long, in whole seconds up to 24h, such as 10s. The load test
-    /// waits for the end of holds of up to a minute.
+    /// Hold the units of an order of the started sale for so long, such as 10s; part of a second counts as one. The load
+    /// test waits for the end of holds of up to a minute.
     #[arg(long, env = "FLASH_SALE_LOADTEST_HOLD", value_name = "DURATION", requires = "stock",
-          value_parser = hold_time)]
+          value_parser = positive_duration)]
     pub(crate) hold: Option<Duration>,
 
     /// The most units of a user in the started sale.
@@ -110,6 +111,10 @@ pub struct Args {
           requires_all = ["stock", "users"],
           value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000))]
     pub(crate) per_user: Option<u64>,
+
+    /// Name the user of --users in this header, as a gateway does, in place of ?user=.
+    #[arg(long, env = "FLASH_SALE_LOADTEST_USER_HEADER", value_name = "NAME", requires = "users")]
+    pub(crate) user_header: Option<HeaderName>,
 
     /// Seed for --abandon, --pay, --pay-late and --cancel [default: random, and reported].
     #[arg(long, env = "FLASH_SALE_LOADTEST_SEED", value_name = "N")]
@@ -137,8 +142,8 @@ pub struct Args {
     pub(crate) limits: Limits,
 
     /// Number of connections, 1 to 50000; at most one for each order.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_CONCURRENCY", default_value = "500", value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=50_000))]
+    #[arg(short, long, env = "FLASH_SALE_LOADTEST_CONCURRENCY", default_value = "500",
+          value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=50_000))]
     pub(crate) concurrency: usize,
 
     /// Start a new sale with this many units [default: continue the current one].
@@ -238,17 +243,17 @@ impl Args {
     }
 }
 
-fn number(text: &str, range: RangeInclusive<f64>, allowed: &str) -> Result<f64, String> {
+fn number(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{allowed} from {} to {}", range.start(), range.end()))
+    number.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    number(text, RATES, "orders a second are a number")
+    number(text, RATES)
 }
 
 pub(crate) fn share(text: &str) -> Result<f64, String> {
-    number(text, 0.0..=1.0, "a share is a number")
+    number(text, 0.0..=1.0)
 }
 
 fn item_name(name: &str) -> Result<String, String> {
@@ -276,19 +281,10 @@ pub(crate) fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
     Ok(header)
 }
 
-fn hold_time(text: &str) -> Result<Duration, String> {
-    let longest = Duration::from_hours(24);
-    let hold = humantime::parse_duration(text).ok().filter(|hold| hold.subsec_nanos() == 0);
-    hold.filter(|hold| (Duration::from_secs(1)..=longest).contains(hold))
-        .ok_or_else(|| "write whole seconds from 1s to 24h".to_owned())
-}
-
-fn positive_duration(text: &str) -> Result<Duration, String> {
-    let longest = Duration::from_hours(1);
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration >= Duration::from_millis(1) && duration <= longest => Ok(duration),
-        _ => Err("write a duration from 1ms to 1h with its unit, such as 30s or 500ms".to_owned()),
-    }
+fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+    let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
+    let duration = humantime::parse_duration(text).ok().filter(|it| allowed.contains(it));
+    duration.ok_or("write a duration from 1ms to 24h with its unit, such as 30s or 500ms")
 }
 
 #[cfg(test)]
@@ -344,7 +340,8 @@ mod tests {
             ("--rate", "0", "from 0.001 to 1000000"),
             ("--abandon", "2", "from 0 to 1"),
             ("--pay", "2", "from 0 to 1"),
-            ("--hold", "500ms", "whole seconds from 1s to 24h"),
+            ("--hold", "25h", "from 1ms to 24h"),
+            ("--user-header", "X-User-Id", "--users"),
             ("--per-user", "2", "--users"),
             ("--duration", "soon", "with its unit"),
         ] {

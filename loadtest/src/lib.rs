@@ -16,8 +16,9 @@
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
 //!
-//! The exit code is 0 for PASS, 1 for FAIL (also if more than one order in a hundred got no answer), and 2
-//! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready.
+//! The exit code is 0 for PASS, 1 for FAIL (also if more than one order in a hundred got no answer), 2
+//! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready, and 130 for a run
+//! that Ctrl-C has ended and in which nothing wrong was found.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
 mod answer;
@@ -91,7 +92,12 @@ fn print_report(report: Result<Report>, json: bool) -> ExitCode {
     } else {
         write!(io::stdout(), "{report}")
     };
-    if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match report.pass {
+        true => ExitCode::SUCCESS,
+        // as the shell has it of a program that Ctrl-C has ended
+        false if report.interrupted && report.reasons.is_empty() => ExitCode::from(130),
+        false => ExitCode::FAILURE,
+    }
 }
 
 /// A seed for a run that was given none: random, and short enough to type.

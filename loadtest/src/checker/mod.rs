@@ -38,5 +38,5 @@ pub(crate) use history::{History, LedgerEntry, is_default, order_id, u64_from, u
 pub use history::{StockState, Tally, Turns};
 pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Order, Outcome};
 pub(crate) use pause::Pause;
-pub(crate) use reason::count;
+pub(crate) use reason::{count, meaning};
 pub(crate) use verdict::{Verdict, judge};

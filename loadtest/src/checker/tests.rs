@@ -286,8 +286,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     Mutation(
         "strangers",
-        "FAIL: I3 foreign: 1 order is in the ledger and not of this run, such as another-client, and \
-         there must be no other buyers",
+        "FAIL: I3 foreign: 1 order is in the ledger and not of this run, which must be alone, such as another-client",
         |it| {
             replace_entry(it, 299, "another-client");
             it.alone = true;

@@ -110,7 +110,7 @@ fn no_token(history: &History, tally: &Tally) -> Option<Reason> {
     let is_acknowledged = |order: &Order| order.acknowledged().is_some();
     let first = history.orders.iter().position(is_acknowledged).filter(|_| history.tokens)?;
     let example = order_id(&history.run, first);
-    Some(Kind::WithoutToken.because(without_token(tally.acknowledged, &example)))
+    Some(without_token(tally.acknowledged, &example))
 }
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
@@ -147,7 +147,7 @@ fn unsettled(history: &History, tally: &Tally) -> Vec<Reason> {
     }
     let of = u64_from(history.orders.len());
     let orders = tally.unknown - tally.abandoned + tally.unknown_changes;
-    if orders > of / UNANSWERED_SHARE {
+    if orders > of / UNANSWERED_SHARE && !history.interrupted {
         let of = count(of, "order");
         reasons.push(
             Kind::Unanswered

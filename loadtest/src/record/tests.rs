@@ -33,7 +33,7 @@ const CHANGED: &str = r#"
 {"order":{"position":1,"order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
 {"order":{"position":2,"event":"confirmed","order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
 {"state":{"instance":0,"state":{"stock":1,"lucky":1,"initial":2,"orders":1,"entries":2,"held":0,"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
-{"end":{"attempts":4,"ledger":2,"orders":[1]}}
+{"end":{"attempts":4,"ledger":2,"orders":[1],"interrupted":true}}
 "#;
 
 /// What is written of [`RECORDED`], with its end or without.
@@ -105,7 +105,7 @@ fn every_field_is_described() {
 }
 
 fn refused(text: &str) -> String {
-    read(text.as_bytes()).expect_err("it is no whole run").to_string()
+    format!("{:#}", read(text.as_bytes()).expect_err("it is no whole run"))
 }
 
 /// Goal: the file of a run that was killed, wherever it was cut, says what is missing.
@@ -149,7 +149,7 @@ fn lines_that_do_not_belong() {
     let future = lines[0].replace("\"version\":1", "\"version\":3");
     assert_eq!(with(0, &future), "line 1: version 3 is not known, only 1 to 2");
     let endless = lines[0].replace("\"rate\":1.5", "\"rate\":0.0");
-    assert_eq!(with(0, &endless), "line 1: a rate is from 0.001 to 1000000");
+    assert_eq!(with(0, &endless), "line 1: a rate is 0.001..=1000000.0");
     for (right, wrong) in
         [("run-1-0", "run-3-0"), ("\"to\":0", "\"to\":2"), ("\"ended\":1999", "\"ended\":1")]
     {

@@ -110,7 +110,7 @@ fn damages() {
         ),
         (
             "still_held",
-            "1 hold is open after the end, such as that of run-11",
+            "1 hold is open after the end, such as run-11",
             |it| it.truncate(21),
             |_| {},
         ),
