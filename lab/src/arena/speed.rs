@@ -1,6 +1,6 @@
 //! A lock by itself: handovers, fairness, waits, and what they cost its servers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::contestants::Servers;
+use super::servers::{Servers, open};
 use crate::clients::{Client, Clients, proxies_to};
 use crate::experiment::{float, quantile};
 
@@ -33,9 +33,6 @@ const ENOUGH: usize = 100;
 
 /// How long a client works with the lock in a contest.
 const WORK: Duration = Duration::from_millis(1);
-
-/// How long a client waits before it gives up and asks again.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A contest ends after this time, with fewer grants; handovers, and waiters in a row, must be over within it.
 pub(super) const LONGEST: Duration = Duration::from_mins(5);
@@ -68,11 +65,8 @@ pub(super) struct Contest {
     pub(super) jain: f64,
     pub(super) wait_p50_ms: f64,
     pub(super) wait_p99_ms: f64,
-    /// From the first time that a client asks to its grant, also if it gave up meanwhile. Who still waits at the end
-    /// counts with the time until then.
+    /// Who still waits at the end counts with the time until then.
     pub(super) longest_wait_ms: f64,
-    /// How often a client gave up, and asked again.
-    pub(super) gave_up: usize,
     pub(super) requests_per_grant: Option<f64>,
 }
 
@@ -84,7 +78,7 @@ struct Floor {
 
 impl Floor {
     async fn open(servers: &Servers, addresses: &[String]) -> Result<Self> {
-        let open = || servers.lock.open(addresses, LONG_TTL);
+        let open = || open(servers.lock, addresses, LONG_TTL);
         let sessions = [open().await?, open().await?];
         Ok(Self { sessions, name: format!("arena-{}", Uuid::new_v4().simple()) })
     }
@@ -200,19 +194,11 @@ pub(super) async fn contest(
 ) -> Result<Contest> {
     let floor = Floor::open(servers, &servers.all.addresses()).await?;
     let (waits, each) = (RefCell::default(), RefCell::new(vec![0_u32; clients]));
-    let gave_up = Cell::new(0);
     let contend = async |number: usize| {
         let mut lock = floor.client(number)?;
         loop {
             let wait = Wait(Instant::now(), &waits);
-            // a client that gives up asks again: its wait counts from the first time
-            let granted = loop {
-                match timeout(PATIENCE, lock.lock()).await {
-                    Ok(granted) => break granted,
-                    Err(_) => gave_up.set(gave_up.get() + 1),
-                }
-            };
-            granted?;
+            lock.lock().await?;
             drop(wait);
             each.borrow_mut()[number] += 1;
             if float(each.borrow().iter().sum::<u32>()) >= float(grants) {
@@ -244,7 +230,6 @@ pub(super) async fn contest(
         wait_p50_ms: percentile(50),
         wait_p99_ms: percentile(99),
         longest_wait_ms: percentile(100),
-        gave_up: gave_up.get(),
         requests_per_grant: requests.map(|requests| requests / sum),
     })
 }

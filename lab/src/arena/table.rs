@@ -88,7 +88,7 @@ fn handovers(all: &[Figures]) -> String {
 }
 
 fn fairness(all: &[Figures]) -> String {
-    let head = "lock | overtaken | Jain's index | wait p50 ms | p99 ms | longest ms | gave up \
+    let head = "lock | overtaken | Jain's index | wait p50 ms | p99 ms | longest ms \
                 | requests for a grant | requests/s, all waiting";
     let row = |one: &Figures| {
         let it = one.contest.as_ref()?;
@@ -99,7 +99,6 @@ fn fairness(all: &[Figures]) -> String {
             figure(it.wait_p50_ms),
             figure(it.wait_p99_ms),
             figure(it.longest_wait_ms),
-            it.gave_up.to_string(),
             or_dash(it.requests_per_grant),
             or_dash(it.idle_requests),
         ])

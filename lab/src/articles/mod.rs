@@ -30,8 +30,7 @@ use self::Article::{
 };
 use self::database::Row;
 use self::etcd::LeasedKey;
-use self::redis::RsLock;
-pub(crate) use self::redis::{OneKey, connect};
+use self::redis::{OneKey, RsLock};
 pub use self::shop::Ending;
 use self::story::Accident::{
     self, ClockJump, Cut, FailOver, Freeze, HolderDies, LateRelease, Outage, Restart, Sweep,

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
-use testkit::wait::in_time;
+use testkit::wait::{in_time, until};
 use testkit::{
     EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedisCluster, Proxy, RedisOptions,
     Sentinels, probe,
@@ -187,11 +187,9 @@ impl Scene {
     }
 
     /// Triggers this fault at the instance, and waits until it happens.
-    pub(super) async fn trigger(&self, index: usize, fault: &str, how: &str) -> Result<()> {
+    pub(super) async fn trigger(&self, index: usize, fault: &str) -> Result<()> {
         let file = self.fault_file(index, fault);
-        // the instance must not read half of it
-        let half = file.with_extension("half");
-        std::fs::write(&half, how).and_then(|()| std::fs::rename(&half, &file))?;
+        std::fs::write(&file, "")?;
         self.until("the instance meets the fault", async || Ok((!file.exists()).then_some(())))
             .await
     }
@@ -289,11 +287,7 @@ impl Scene {
 
     /// Waits until an instance other than `besides` holds the lock, and returns its index and its lease.
     pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64)> {
-        let what = match besides {
-            None => "an instance holds the lock",
-            Some(_) => "another instance holds the lock",
-        };
-        self.until(what, async || {
+        self.until("an instance, or another one, holds the lock", async || {
             let queue = etcd::queue(self.member(), LOCK_NAME).await?;
             let Some((instance, lease)) = queue.first() else { return Ok(None) };
             let mut instances = self.cluster.instances.iter();
@@ -368,12 +362,9 @@ impl Scene {
 
     /// Records how many were refused since `before`, and waits up to a second for the first.
     pub(super) async fn note_stale_batches(&mut self, before: u64) {
-        let deadline = Instant::now() + REFUSED_WITHIN;
-        let mut now = self.stale_batches().await;
-        while now <= before && Instant::now() <= deadline {
-            sleep(POLL_INTERVAL).await;
-            now = self.stale_batches().await;
-        }
+        let is_refused = async || anyhow::Ok(self.stale_batches().await > before);
+        let _ = until("a batch is refused", REFUSED_WITHIN, is_refused).await;
+        let now = self.stale_batches().await;
         self.evidence.add("stale batches refused", now.saturating_sub(before));
     }
 

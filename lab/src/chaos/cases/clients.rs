@@ -38,7 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
     let believing = Case { load_flags: &["--retries", "0"], ..gone };
 
     let fault =
-        "10,000 connections that send nothing, 50 that read nothing; 1 MB headers; 1 GB bodies";
+        "10,000 connections that send nothing, 50 that read nothing; endless headers; 1 GB bodies";
     let flooded = Case {
         flags: &["--header-timeout", "2s"],
         round: Duration::from_secs(7),
@@ -118,8 +118,8 @@ async fn flood(scene: &mut Scene) -> Result<()> {
     let ((opened, silent), deaf, headers, body) = tokio::join!(
         clients::silent(port, SILENT),
         clients::without_reading(port, DEAF),
-        clients::headers(port),
-        clients::body(port)
+        clients::endless(port, clients::HEAD),
+        clients::endless(port, clients::BODY)
     );
     scene.evidence.add("silent connections", opened);
     for message in [silent, deaf, headers, body].into_iter().flatten() {

@@ -53,7 +53,7 @@ async fn hold_write(scene: &mut Scene) -> Result<()> {
         scene.cluster.instances[index].redis_proxy.as_ref().map_or(0, of)
     };
     let refused = of_proxy(scene, Proxy::marked_answers);
-    scene.trigger(index, ABOUT_TO_WRITE, "").await?;
+    scene.trigger(index, ABOUT_TO_WRITE).await?;
     scene.cluster.instances[index]
         .redis_proxy
         .iter()

@@ -121,7 +121,7 @@ pub(super) fn cases() -> Vec<Case> {
 async fn pause_holder(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let before = scene.stale_batches().await;
-    scene.trigger(index, "before-write:stop", "").await?;
+    scene.trigger(index, "before-write:stop").await?;
     let stopped = Instant::now();
     scene
         .until("the instance stands still", async || {
@@ -144,7 +144,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     // it has no claim between two tenures
     let lease = scene.until_queued(index).await?;
-    scene.trigger(index, point, "").await?;
+    scene.trigger(index, point).await?;
     scene.has_ended(index).await?;
     scene.evidence.add(point, 1);
     scene.holder(Some(index)).await?;
@@ -157,7 +157,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
 async fn kill_together(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let lease = scene.until_queued(index).await?;
-    scene.trigger(index, "after-send:kill", "").await?;
+    scene.trigger(index, "after-send:kill").await?;
     let began = Instant::now();
     scene.cluster.redis.kill().await?;
     scene.cluster.instances.iter().flat_map(|one| &one.client_proxy).for_each(Proxy::cut);
@@ -177,7 +177,7 @@ async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let holder = (waiter + 1) % scene.cluster.instances.len();
     // without other load, so that its next claim is for those buyers only
     withdraw_load(scene, waiter).await?;
-    scene.trigger(holder, KEEPS_LOCK, "").await?;
+    scene.trigger(holder, KEEPS_LOCK).await?;
     let buyers = clients::buyers(scene.cluster.instances[waiter].port, 5).await?;
     let queued = scene.until_queued(waiter).await?;
     if scene.turn(2) == 1 {
@@ -205,7 +205,7 @@ async fn withdraw_load(scene: &Scene, index: usize) -> Result<()> {
 async fn starve(scene: &mut Scene) -> Result<()> {
     let length = STARVED;
     let (index, lease) = scene.holder(None).await?;
-    scene.trigger(index, STARVES, "").await?;
+    scene.trigger(index, STARVES).await?;
     sleep(length + Duration::from_millis(300)).await;
     scene.evidence.add("instances starved", 1);
     scene.evidence.outage(length);
@@ -223,8 +223,7 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     // without other load, to know how many orders wait
     withdraw_load(scene, index).await?;
     let port = scene.cluster.instances[index].port;
-    let (first, kept) =
-        tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK, ""));
+    let (first, kept) = tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK));
     kept?;
     let mut buyers = first?;
     buyers.extend(clients::buyers(port, 50).await?);
