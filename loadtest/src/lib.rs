@@ -40,13 +40,14 @@ mod tests;
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-pub use crate::cli::{Args, Cli};
-use crate::cli::{CheckArgs, Command};
+use crate::cli::Command;
+pub use crate::cli::{Args, Cli, Limits};
 pub use crate::load::Live;
 use crate::load::Load;
 use crate::record::Recorded;
@@ -69,7 +70,7 @@ pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<Report> {
 pub async fn run(cli: Cli) -> ExitCode {
     let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
-        return print_report(check(&args), args.json);
+        return print_report(check(&args.file, args.limits), args.json);
     }
     // each connection takes a file descriptor; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);
@@ -109,11 +110,11 @@ pub fn any_seed() -> u64 {
 ///
 /// # Errors
 /// The file cannot be read, or is no whole run.
-fn check(args: &CheckArgs) -> Result<Report> {
-    let what = || format!("{} cannot be judged", args.file.display());
-    let file = File::open(&args.file).with_context(what)?;
+pub fn check(file: &Path, limits: Limits) -> Result<Report> {
+    let what = || format!("{} cannot be judged", file.display());
+    let file = File::open(file).with_context(what)?;
     let recorded = record::read(BufReader::new(file)).with_context(what)?;
     let Recorded { setup, histories, unsettled } = recorded;
     let load = Load { unsettled, ..Load::default() };
-    Ok(Report::new(&setup, &histories, args.limits, load))
+    Ok(Report::new(&setup, &histories, limits, load))
 }

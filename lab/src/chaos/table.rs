@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use loadtest::Report;
+use loadtest::report::Tally;
+
 use super::case::Control;
 use super::run::Outcome;
 use super::{CaseResult, Results, Verdict};
@@ -29,35 +32,24 @@ pub(super) fn text(results: &Results) -> String {
     text
 }
 
-fn scenario(result: &CaseResult) -> [String; 10] {
+fn scenario(result: &CaseResult) -> String {
     let outcome = result.run.clone().unwrap_or_default();
-    let counts = &outcome.counts;
-    [
-        result.case.fault.to_owned(),
-        outcome.times.to_string(),
-        counts.requests.to_string(),
-        counts.tally.acknowledged.to_string(),
-        counts.tally.sold_out.to_string(),
-        counts.tally.unknown.to_string(),
-        counts.tally.resolved.to_string(),
-        format!("{:.1}", counts.longest_pause_seconds),
-        format!("{:.1}", outcome.bound_seconds),
-        verdict(result),
-    ]
+    let (fault, verdict) = (result.case.fault, verdict(result));
+    let Outcome { times, counts, bound_seconds, .. } = &outcome;
+    let Report { requests, tally, longest_pause_seconds, .. } = counts;
+    let Tally { acknowledged, sold_out, unknown, resolved, .. } = tally;
+    format!(
+        "{fault} | {times} | {requests} | {acknowledged} | {sold_out} | {unknown} | {resolved} | \
+         {longest_pause_seconds:.1} | {bound_seconds:.1} | {verdict}"
+    )
 }
 
-fn control(result: &CaseResult) -> Option<[String; 7]> {
+fn control(result: &CaseResult) -> Option<String> {
     let Control { without, breaks } = result.case.control?;
     let (broke, lost) = result.run.as_ref().map(|run| (broken(run), lost(run))).unwrap_or_default();
-    Some([
-        result.case.name.to_owned(),
-        without.to_owned(),
-        breaks.join(" or "),
-        broke,
-        lost,
-        result.trials.to_string(),
-        verdict(result),
-    ])
+    let (name, breaks, verdict) = (result.case.name, breaks.join(" or "), verdict(result));
+    let trials = result.trials;
+    Some(format!("{name} | {without} | {breaks} | {broke} | {lost} | {trials} | {verdict}"))
 }
 
 fn verdict(result: &CaseResult) -> String {

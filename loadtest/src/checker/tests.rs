@@ -154,13 +154,13 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("unbalanced", "stock 0 + lucky 299 = 299", |it| set_after(it, &state(0, 299, 300))),
     ("ledger_does_not_add_up", "a counts 301 entries, and it has 300", |it| {
-        set_after(it, &state(0, 300, 301))
+        set_after(it, &state(0, 300, 301));
     }),
     ("ledger_does_not_add_up", "300 units sold, and the stock went down by 301", |it| {
-        set_after(it, &state(-1, 301, 300))
+        set_after(it, &state(-1, 301, 300));
     }),
     ("ledger_does_not_add_up", "position 9 follows where 8 belongs", |it| {
-        it.ledger[7].position = 9
+        it.ledger[7].position = 9;
     }),
     ("ledger_does_not_add_up", "says 5 units are left, and 292 must be", |it| {
         it.ledger[7].remaining = 5;
@@ -187,7 +187,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     // I2
     ("duplicates", "sold twice: 1 order is more than once in the ledger, such as run-298", |it| {
-        replace_entry(it, 299, "run-298")
+        replace_entry(it, 299, "run-298");
     }),
     ("duplicates", "such as another-client", |it| {
         replace_entry(it, 298, "another-client");
@@ -211,7 +211,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("", "PASS", |it| it.ledger[3].instance = None),
     ("misreported", "the answer to 1 order, such as run-3", |it| {
-        it.ledger[3].instance = Some("8090".to_owned())
+        it.ledger[3].instance = Some("8090".to_owned());
     }),
     ("", "PASS", |it| answer(it, 3).position = Some(4)),
     ("misreported", "such as run-3", |it| answer(it, 3).position = Some(5)),
@@ -219,7 +219,7 @@ const MUTATIONS: &[Mutation] = &[
     ("misreported", "such as run-3", |it| answer(it, 3).token = Some(5)),
     // I3
     ("untold", "in the ledger without an answer to a buyer, such as run-5", |it| {
-        set_outcome(it, 5, SoldOut)
+        set_outcome(it, 5, SoldOut);
     }),
     ("untold", "such as run-9999", |it| replace_entry(it, 299, "run-9999")),
     ("", "PASS", first_of_several),
@@ -234,7 +234,7 @@ const MUTATIONS: &[Mutation] = &[
     ("", "the ledger says that 1 of them stand", |it| set_outcome(it, 5, Unknown)),
     ("untold failed", "such as run-5", |it| set_outcome(it, 5, failed())),
     ("failed", "FAIL: failed: 1 order was answered with an error (1 x 500 internal)", |it| {
-        it.orders[5] = Order { in_doubt: true, ..order(5, failed()) }
+        it.orders[5] = Order { in_doubt: true, ..order(5, failed()) };
     }),
     // sold out speaks for all attempts
     ("untold", "such as run-5", |it| it.orders[5] = Order { in_doubt: true, ..order(5, SoldOut) }),
@@ -275,14 +275,14 @@ const MUTATIONS: &[Mutation] = &[
     // I5
     ("", "PASS", |it| it.orders[200..].iter_mut().for_each(|one| one.ended += 3_998_800)),
     ("paused", "for 4.000 s, from 0.001199 s on, orders were", |it| {
-        it.orders[200..].iter_mut().for_each(|one| one.ended += 4_000_000)
+        it.orders[200..].iter_mut().for_each(|one| one.ended += 4_000_000);
     }),
     ("", "PASS", |it| {
         hang(it, SoldOut);
         it.orders[420].ended = 5_000_000;
     }),
     ("slow_order", "tried for longer than 5s, the longest time run-420: for 5.000 s", |it| {
-        hang(it, SoldOut)
+        hang(it, SoldOut);
     }),
     ("slow_order", "the longest time run-420", |it| hang(it, Unknown)),
     // I6
@@ -315,21 +315,21 @@ const MUTATIONS: &[Mutation] = &[
     ("", "PASS: 294 of 300 units sold", |it| *it = history_of(7)),
     // no proof
     ("restarted ledger_does_not_add_up", "another sale was started during the run", |it| {
-        set_after(it, &StockState { initial: 50, sale: None, ..state(50, 0, 300) })
+        set_after(it, &StockState { initial: 50, sale: None, ..state(50, 0, 300) });
     }),
     ("restarted", "FAIL: restarted", |it| {
-        set_after(it, &StockState { sale: Some(2), ..state(0, 300, 300) })
+        set_after(it, &StockState { sale: Some(2), ..state(0, 300, 300) });
     }),
     ("states_differ", "300 orders, but b tells stock 1, lucky 299, 299 orders", |it| {
-        it.after[1].1 = state(1, 299, 299)
+        it.after[1].1 = state(1, 299, 299);
     }),
     ("", "b does not answer after the run", |it| it.silent.push("b".to_owned())),
     // one in a hundred
     ("", "5 orders were not answered in the end; the ledger says that 0", |it| {
-        (495..500).for_each(|number| set_outcome(it, number, Unknown))
+        (495..500).for_each(|number| set_outcome(it, number, Unknown));
     }),
     ("unanswered", "6 of 500 orders got no answer, too many", |it| {
-        (494..500).for_each(|number| set_outcome(it, number, Unknown))
+        (494..500).for_each(|number| set_outcome(it, number, Unknown));
     }),
     // clients that disconnect on purpose are not counted against the service
     ("", "100 orders were not answered in the end", |it| {

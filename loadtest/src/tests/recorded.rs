@@ -30,7 +30,7 @@ fn checked(file: &str) -> Report {
     let Cli { command: Some(cli::Command::Check(args)), .. } = cli else {
         panic!("the command was given")
     };
-    check(&args).expect("the run was recorded")
+    check(&args.file, args.limits).expect("the run was recorded")
 }
 
 fn attempts(file: &str) -> Vec<Value> {
