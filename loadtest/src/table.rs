@@ -94,23 +94,19 @@ fn answers(report: &Report) -> Vec<String> {
     by_status.chain(others.map(|(name, n)| counter(name, n))).collect()
 }
 
-/// Of all answers, and of each status if there are several.
+/// By status: to be told *sold out* takes another time than to buy.
 fn latencies(report: &Report) -> Vec<String> {
     let by_status = report.latency_microseconds_by_status.iter();
-    let by_status =
-        by_status.map(|(status, latency)| format!("{status}: {}", percentiles(latency)));
-    let mut all: Vec<_> = report.latency_microseconds.iter().map(percentiles).collect();
-    match by_status.len() {
-        0 => return all,
-        1 => {}
-        _ => all.extend(by_status),
+    let mut rows: Vec<_> =
+        by_status.map(|(status, it)| format!("{status}: {}", percentiles(it))).collect();
+    if !rows.is_empty() {
+        let counted = match report.rate {
+            Some(_) => "(from when an order was due: a time includes waiting for a connection)",
+            None => "(all are released together: a time includes queueing behind the others)",
+        };
+        rows.push(counted.to_owned());
     }
-    all.push(if report.rate.is_some() {
-        "(from when an order was due: a time includes waiting for a connection)".to_owned()
-    } else {
-        "(all are released together: a time includes queueing behind the others)".to_owned()
-    });
-    all
+    rows
 }
 
 fn percentiles(latency: &Percentiles) -> String {

@@ -28,9 +28,6 @@ const UNSEEN: Duration = Duration::from_millis(50);
 /// The time, in milliseconds, within which a lock is released: at any moment between two requests of a waiter that polls.
 const POLLS: u64 = 250;
 
-/// The fewest values that have a 99th percentile.
-const ENOUGH: usize = 100;
-
 /// How long a client works with the lock in a contest.
 const WORK: Duration = Duration::from_millis(1);
 
@@ -48,8 +45,7 @@ pub(super) struct Handovers {
     /// How many were timed.
     pub(super) turns: usize,
     pub(super) p50_ms: f64,
-    /// `None`: too few.
-    pub(super) p99_ms: Option<f64>,
+    pub(super) p99_ms: f64,
 }
 
 /// The result of clients that all asked for the lock all the time, and of as many that came one after the other.
@@ -60,7 +56,6 @@ pub(super) struct Contest {
     pub(super) overtaken: usize,
     /// Requests a second while one client has the lock, and all of them wait.
     pub(super) idle_requests: Option<f64>,
-    pub(super) grants: usize,
     /// Jain's index. 1: all got the same number of grants. 1/clients: one got all grants. A lottery with 10 grants for each client: about 0.91.
     pub(super) jain: f64,
     pub(super) wait_p50_ms: f64,
@@ -124,13 +119,9 @@ pub(super) async fn handovers(
         millis.push(granted_at.saturating_duration_since(released_at).as_secs_f64() * 1e3);
     }
     holder.unlock().await?;
-    let percentile = |percent| quantile(millis.iter().copied(), percent);
-    Ok(Handovers {
-        round_trip_ms,
-        turns: millis.len(),
-        p50_ms: percentile(50).unwrap_or_default(),
-        p99_ms: percentile(99).filter(|_| millis.len() >= ENOUGH),
-    })
+    let percentile = |percent| quantile(millis.iter().copied(), percent).unwrap_or_default();
+    let (p50_ms, p99_ms) = (percentile(50), percentile(99));
+    Ok(Handovers { round_trip_ms, turns: millis.len(), p50_ms, p99_ms })
 }
 
 /// Waits until so many claims are in the queue, or for as long as that takes if it cannot be seen.
@@ -225,7 +216,6 @@ pub(super) async fn contest(
         clients,
         overtaken,
         idle_requests,
-        grants: each.iter().sum::<u32>() as usize,
         jain: sum * sum / (squares * float(clients)).max(1.0),
         wait_p50_ms: percentile(50),
         wait_p99_ms: percentile(99),

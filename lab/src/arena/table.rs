@@ -77,7 +77,7 @@ fn handovers(all: &[Figures]) -> String {
     let pairs = all.iter().flat_map(|one| one.handovers.iter().map(move |at| (one.lock, at)));
     let row = |(lock, at): (&str, &Handovers)| {
         let Handovers { round_trip_ms, turns, p50_ms, p99_ms } = at;
-        let (p50, p99) = (figure(*p50_ms), or_dash(*p99_ms));
+        let (p50, p99) = (figure(*p50_ms), figure(*p99_ms));
         format!("{lock} | {round_trip_ms} | {turns} | {p50} | {p99}")
     };
     rows("lock | round trip ms | handovers | p50 ms | p99 ms", pairs.map(row))
