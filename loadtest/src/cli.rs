@@ -308,22 +308,6 @@ mod tests {
         }
     }
 
-    /// Goal: a recorded run is judged without the flags of a run, and a run needs no command.
-    #[test]
-    fn check_stands_beside_the_flags() {
-        let line = ["loadtest", "check", "history.jsonl", "--longest-pause", "3s", "--json"];
-        let Some(Command::Check(check)) = Cli::try_parse_from(line).expect("good flags").command
-        else {
-            panic!("the command was given")
-        };
-        assert_eq!((check.limits.longest_pause, check.json), (Some(Duration::from_secs(3)), true));
-        assert_eq!(check.file.to_str(), Some("history.jsonl"));
-        let run = Cli::try_parse_from(["loadtest", "--stock", "3", "http://127.0.0.1:8080"]);
-        let run = run.expect("good flags");
-        assert!(run.command.is_none() && run.args.stock == Some(3));
-        Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
-    }
-
     /// Goal: each flag of a run and of `check` has a variable of its name, and the admin token that of the service.
     #[test]
     fn flags_have_variables() {
@@ -368,6 +352,7 @@ mod tests {
                 .to_string();
             assert!(error.contains(message), "{flag} {value}: {error}");
         }
+        Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
         let error = Args::try_parse_from(["loadtest", "127.0.0.1:8080"]).expect_err("no scheme");
         assert!(error.to_string().contains("such as http://127.0.0.1:8080"), "{error}");
     }

@@ -26,7 +26,8 @@ fn file() -> (tempfile::TempDir, String) {
 
 /// Runs `loadtest check`.
 fn checked(file: &str) -> Report {
-    let cli = clap::Parser::try_parse_from(["loadtest", "check", file]).expect("good flags");
+    let line = ["loadtest", "check", file, "--longest-pause", "1h"];
+    let cli = clap::Parser::try_parse_from(line).expect("good flags");
     let Cli { command: Some(cli::Command::Check(args)), .. } = cli else {
         panic!("the command was given")
     };
