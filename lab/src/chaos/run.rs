@@ -13,7 +13,7 @@ use testkit::OwnedDir;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::case::Case;
+use super::case::{Case, WHOLE_FAULT};
 use super::scene::Scene;
 use crate::experiment::random;
 use demo::load::Load;
@@ -108,6 +108,7 @@ impl Run<'_> {
         let injected = async {
             while scene.next_round().await {
                 self.case.inject.inject(scene).await?;
+                scene.evidence.add(WHOLE_FAULT, 1);
             }
             scene.record_totals().await
         };
@@ -126,7 +127,7 @@ impl Run<'_> {
         findings.retain(|found| !tolerates.contains(&found.invariant.as_str()));
         let evidence = &mut scene.evidence;
         evidence.findings.splice(..0, findings);
-        if evidence.times == 0 || evidence.facts.get(proof).is_none_or(|times| *times == 0) {
+        if !evidence.facts.contains_key(proof) {
             evidence.broken(NO_FAULT, format!("the fault did not happen: not seen: {proof}"));
         }
         evidence.counts = counts;

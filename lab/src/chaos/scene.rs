@@ -25,9 +25,6 @@ use demo::cluster::{Cluster, Spec};
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often to check a condition that is waited for.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
 /// How long a batch may take from an instance to the fence.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -43,7 +40,6 @@ pub(super) struct Scene {
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
     other_locks: Option<OtherLocks>,
-    may_hang: bool,
     is_over: bool,
 }
 
@@ -75,10 +71,10 @@ impl Scene {
             case: *case,
             random,
             evidence: Outcome::default(),
-            ends_at: Instant::now(),
+            // for what is waited for before the load
+            ends_at: Instant::now() + LAST_CALM + PATIENCE * 4,
             member_away: None,
             other_locks: None,
-            may_hang: false,
             is_over: false,
         };
         let leader = scene.leader().await?;
@@ -86,7 +82,6 @@ impl Scene {
         for index in 0..case.instances {
             scene.add(index).await?;
         }
-        scene.may_hang = case.may_hang();
         Ok(scene)
     }
 
@@ -215,7 +210,6 @@ impl Scene {
     /// Kills an instance with SIGKILL.
     pub(super) async fn kill(&mut self, index: usize) -> Result<()> {
         self.cluster.instances[index].child.kill().await?;
-        self.evidence.add("instances killed", 1);
         Ok(())
     }
 
@@ -247,23 +241,22 @@ impl Scene {
         what: &'static str,
         mut ask: impl AsyncFnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut deadline = Instant::now() + PATIENCE;
-        if self.may_hang {
-            deadline = deadline.min(self.ends_at - LAST_CALM);
+        let mut limit = PATIENCE;
+        if self.case.may_hang() {
+            let end = self.ends_at - LAST_CALM;
+            limit = limit.min(end.saturating_duration_since(Instant::now()));
         }
-        let mut failure = None;
-        let asked = async {
-            loop {
-                // a failure may pass: a member that has just started; boxed, as it is large
-                match Box::pin(ask()).await {
-                    Ok(Some(answer)) => return Ok(answer),
-                    not_yet => failure = not_yet.err(),
-                }
-                sleep(POLL_INTERVAL).await;
-            }
-        };
-        let limit = deadline.saturating_duration_since(Instant::now());
-        in_time(what, limit, asked).await.map_err(|late| failure.unwrap_or(late))
+        let (mut answer, mut failure) = (None, None);
+        let asked = until(what, limit, async || {
+            // a failure may pass: a member that has just started; boxed, as it is large
+            (answer, failure) = match Box::pin(ask()).await {
+                Ok(answer) => (answer, None),
+                Err(error) => (None, Some(error)),
+            };
+            anyhow::Ok(answer.is_some())
+        });
+        let late = asked.await.err();
+        answer.ok_or_else(|| failure.or(late).expect("there is no answer"))
     }
 
     /// The first member of etcd that is not away.

@@ -129,7 +129,7 @@ mod tests {
     /// run is neither good nor bad, unless something else is bad.
     #[test]
     fn scenarios_hold_and_controls_fail() {
-        let scenario = Case::new("name", "a fault", &async |_: &mut Scene| Ok(()), "proof");
+        let scenario = Case::new("name", "a fault", &async |_: &mut Scene| Ok(()));
         let control = scenario.without_safeguard("fence", &["I1", "I2"]);
         let again = "again: CHAOS_SEED=7 CHAOS_SECONDS=24 make chaos ARGS='--only name'";
         for (of_scenario, of_control, verdict, said) in [
