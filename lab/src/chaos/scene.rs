@@ -25,6 +25,9 @@ use demo::cluster::{Cluster, Spec};
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// How soon an order must be answered that cannot be sold, on a busy machine.
+pub(super) const PROMPT: Duration = Duration::from_millis(1500);
+
 /// How long a batch may take from an instance to the fence.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -359,6 +362,18 @@ impl Scene {
         let _ = until("a batch is refused", REFUSED_WITHIN, is_refused).await;
         let now = self.stale_batches().await;
         self.evidence.add("stale batches refused", now.saturating_sub(before));
+    }
+
+    /// Orders at an instance, which must refuse that at once, with this problem.
+    pub(super) async fn expect_refusal(&mut self, index: usize, query: &str, problem: &str) {
+        match self.order(index, query).await {
+            (Ok((status, text)), took)
+                if status == 503 && text.contains(problem) && took <= PROMPT =>
+            {
+                self.evidence.add("clear refusals", 1);
+            }
+            answer => self.evidence.broken("refusal", format!("{problem} was told as {answer:?}")),
+        }
     }
 
     /// Orders at an instance. The status and the text of the answer, and the time that it took.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::{Case, TTL};
 use crate::chaos::etcd;
-use crate::chaos::scene::Scene;
+use crate::chaos::scene::{PROMPT, Scene};
 use crate::experiment::compact as compact_etcd;
 use demo::cluster::Proxied;
 
@@ -21,9 +21,6 @@ const BREAK: Duration = Duration::from_millis(700);
 
 /// The longest `Retry-After` of a refusal.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
-
-/// How soon an order must be answered while etcd takes no writes, on a busy machine.
-const PROMPT: Duration = Duration::from_millis(1500);
 
 pub(super) fn leader_lost() -> Case {
     let fault = "the leader of three etcd members is killed, or stands still";

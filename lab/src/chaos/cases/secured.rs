@@ -54,7 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
         round: Duration::ZERO,
         // the fault stops no instance: this is for a busy machine
         goes_on_within: Duration::from_secs(1),
-        proof: "orders refused",
+        proof: "clear refusals",
         ..case("name-refused", fault, tokens, &refuse_name)
     };
 
@@ -101,12 +101,7 @@ async fn refuse_name(scene: &mut Scene) -> Result<()> {
         return Ok(());
     }
     for index in 0..scene.cluster.instances.len() {
-        match scene.order(index, "?item=refused").await.0 {
-            Ok((status, text)) if status == 503 && text.contains("lock-refused") => {
-                scene.evidence.add("orders refused", 1);
-            }
-            answer => scene.evidence.broken("refusal", format!("the order got {answer:?}")),
-        }
+        scene.expect_refusal(index, "?item=refused", "lock-refused").await;
     }
     scene.expect_sessions("session").await;
     Ok(())
