@@ -149,7 +149,7 @@ impl Run<'_> {
         args.extend((!others_order).then(|| "--alone".to_owned()));
         args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
-        Load::start(&scene.cluster.program, &scene.cluster.dir, &args, false)
+        Load::start(&scene.cluster.program, &scene.cluster.dir, &args)
     }
 }
 

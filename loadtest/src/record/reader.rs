@@ -101,7 +101,7 @@ impl Recorded {
         let is_first = asked.attempts == 0 || sent >= asked.ended && !asked.is_settled();
         let is_next = change.is_none() || accepted.is_some_and(|accepted| accepted <= sent);
         ensure!(is_first && is_next, "{id} was sent again before an answer, or after the last one");
-        asked.add(sent, ended, outcome);
+        asked.add(to, sent, ended, outcome);
         Ok(())
     }
 
