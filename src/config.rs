@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use axum::http::HeaderName;
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 
 use crate::http::MAX_HEADER_BYTES;
 use crate::inventory::Inventory;
@@ -23,11 +24,11 @@ use crate::secret::{Secret, SecretSource};
 #[derive(Args, Clone, Debug)]
 pub struct Config {
     /// Address and port to listen on; with --admin-listen, for buyers only
-    #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
+    #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
 
     /// Address and port for operators: start, ledger, lock, page, metrics, probes [default: the same]
-    #[arg(long, env = "FLASH_SALE_ADMIN_LISTEN", value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, env = "FLASH_SALE_ADMIN_LISTEN", value_name = "ADDRESS")]
     pub admin_listen: Option<SocketAddr>,
 
     /// Name of this instance, recorded with each order [default: the port that it listens on]
@@ -42,12 +43,8 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "8s", value_parser = duration("2s", "10m"))]
     pub lock_ttl: Duration,
 
-    /// File that proves the process before dead, whose lease then ends at once; on a local disk, for this instance alone
-    #[arg(long, env = "FLASH_SALE_LEASE_FILE", value_name = "FILE")]
-    pub lease_file: Option<PathBuf>,
-
     /// Most orders in a batch
-    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
+    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH as u64))]
     pub batch_size: usize,
 
     /// Longest time to keep the lock while another instance waits for it
@@ -170,22 +167,6 @@ fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, FileError> {
     read.map_err(|source| FileError { flag, path: path.to_owned(), source })
 }
 
-fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
-}
-
-/// Parses a flag that is on or off. An empty variable is off.
-///
-/// # Errors
-/// Another word.
-pub fn switch(text: &str) -> Result<bool, &'static str> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "1" => Ok(true),
-        "false" | "no" | "off" | "0" | "" => Ok(false),
-        _ => Err("true and false are allowed"),
-    }
-}
-
 /// The longest admin token, in bytes: it must leave room for the other headers of a request.
 const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 
@@ -242,16 +223,8 @@ pub(crate) fn duration(
 }
 
 /// A parser for whole numbers from `min` to `max`.
-fn count(
-    min: usize,
-    max: usize,
-) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        text.parse()
-            .ok()
-            .filter(|number| (min..=max).contains(number))
-            .ok_or_else(|| format!("a whole number from {min} to {max} is allowed"))
-    }
+fn count(min: u64, max: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(min..=max)
 }
 
 #[cfg(test)]

@@ -1,20 +1,17 @@
 //! The `serve` command: connect, run, stop.
 
 mod connect;
-mod lease_file;
-mod signals;
 
-use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{self, UnixDatagram};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use sd_notify::NotifyState;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +20,6 @@ use crate::http::server::{self, MAX_BEYOND, ServerOptions};
 use crate::http::{AppState, Extension, buyers_router, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
-use signals::Signals;
 
 /// File descriptors for everything but clients that are served: etcd, Redis, the runtime, the standard streams, and
 /// clients beyond the limit.
@@ -34,6 +30,10 @@ const OPERATORS: usize = 256;
 
 /// The time to release the lock if the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
+
+/// A SIGINT this soon after the first signal may be its echo: Ctrl-C reaches all programs of a terminal, and
+/// some pass it on.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready. After the time for load balancers to
 /// notice, it accepts no more connections, answers the requests in flight, releases the lock and revokes its lease.
@@ -74,7 +74,7 @@ pub async fn serve_with(
     let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
-    tell_systemd("READY=1");
+    tell_systemd(NotifyState::Ready);
 
     let stop = CancellationToken::new();
     let mut doors = Vec::new();
@@ -102,7 +102,7 @@ pub async fn serve_with(
     };
     let drain_delay = humantime::format_duration(config.drain_delay);
     tracing::info!(%drain_delay, "{signal}: stopping after the requests in flight");
-    tell_systemd("STOPPING=1");
+    tell_systemd(NotifyState::Stopping);
     state.set_draining();
 
     let finish = async {
@@ -138,21 +138,10 @@ pub async fn serve_with(
 }
 
 /// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
-fn tell_systemd(state: &str) {
-    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let send = |to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to);
-    if let Err(error) = notify_address(&socket).and_then(send) {
-        tracing::warn!(%error, "systemd could not be told {state}");
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "systemd could not be told the state of this instance");
     }
-}
-
-fn notify_address(socket: &OsStr) -> io::Result<net::SocketAddr> {
-    #[cfg(target_os = "linux")]
-    if let [b'@', name @ ..] = socket.as_bytes() {
-        use std::os::linux::net::SocketAddrExt as _;
-        return net::SocketAddr::from_abstract_name(name);
-    }
-    net::SocketAddr::from_pathname(socket)
 }
 
 /// Listens on the address of this flag, and returns the address with the port that it got.
@@ -180,6 +169,64 @@ fn room_for(wanted: usize, others: usize) -> usize {
 fn room_within(limit: u64, wanted: usize, others: usize) -> usize {
     let room = usize::try_from(limit.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX);
     room.saturating_sub(others).clamp(1, wanted)
+}
+
+/// Handles SIGTERM, SIGINT and SIGHUP.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// None if it is ignored, as under `nohup`: then the process outlives its terminal.
+    hang_up: Option<Signal>,
+}
+
+impl Signals {
+    /// Installs the handlers: the signals no longer end the process by themselves.
+    fn new() -> io::Result<Self> {
+        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup()));
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: hang_up.transpose()?,
+        })
+    }
+
+    /// Waits for the next signal and returns its name.
+    ///
+    /// # Cancel safety
+    /// A signal between two calls is kept.
+    async fn next(&mut self) -> &'static str {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = hang_up => "SIGHUP",
+        }
+    }
+
+    /// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the end.
+    async fn second_interrupt(&mut self) {
+        let echo_ends = Instant::now() + ECHO;
+        loop {
+            let signal = self.next().await;
+            if signal == "SIGINT" && Instant::now() >= echo_ends {
+                return;
+            }
+            tracing::info!("{signal}: stopping already");
+        }
+    }
+}
+
+/// Whether SIGHUP is ignored. Reads `/proc`; false without it.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // the lowest bit is signal 1, SIGHUP
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
 }
 
 #[cfg(test)]

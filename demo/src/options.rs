@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::FalseyValueParser;
 
 use crate::baselines::{Fence, LockMode};
 
@@ -15,11 +16,11 @@ const OTHER_LOCKS: bool = cfg!(feature = "other-locks");
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
     /// Exit after the verdict.
-    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = flash_sale::config::switch)]
+    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = FalseyValueParser::new())]
     pub once: bool,
 
     /// Use mutual TLS and users for etcd and Redis.
-    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
+    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = FalseyValueParser::new())]
     pub secure: bool,
 
     /// Buyers, with one order each, all at once: 1 to 1000000.

@@ -22,7 +22,7 @@ use testkit::{
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::program::program;
+use crate::program::{program, run};
 use crate::support::store::{PATIENT, order};
 
 /// The lock that the user of a secured etcd may use.
@@ -171,20 +171,30 @@ async fn a_start_without_trust_says_why() {
     }
 }
 
-/// Goal: the start says that a user of etcd may do nothing, or may not use this lock.
+/// Goal: the log says that a user of etcd may do nothing, and after a readiness check that it may not use this lock. Also
+/// that orders wait for less time than a lease lasts.
 #[tokio::test]
-async fn a_start_without_rights_says_so() {
+async fn an_instance_without_rights_says_so() {
     let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
     let flags = [flags_of(&etcd), redis.flags()].concat();
-    let refused = "etcd refuses this lock";
-    assert!(!warnings(&flags).await.contains(refused));
-    let other = ["--lock-name".to_owned(), "other".to_owned()];
-    let said = warnings(&[flags.as_slice(), &other].concat()).await;
-    assert!(said.contains(refused), "{said}");
+    let log = NamedTempFile::new().unwrap();
+    let mut other = serve(&flags);
+    other.args(["--lock-name", "other"]).stderr(log.reopen().unwrap());
+    let _started = other.spawn().unwrap();
+    let url = format!("http://{}/readyz", address_in(log.path()).await);
+    eventually("it is refused", async || {
+        let (status, said) = run(&["health", &url]).await;
+        assert_eq!(status, Some(1), "{said}");
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        log.contains("the lock service refuses this item's lock")
+    })
+    .await;
     let user = testkit::etcd::USER;
     etcd.root().await.unwrap().user_revoke_role(user, user).await.unwrap();
-    let said = warnings(&flags).await;
+    let hasty = ["--wait-timeout".to_owned(), "1s".to_owned()];
+    let said = warnings(&[flags.as_slice(), &hasty].concat()).await;
     assert!(said.contains("its user has no role"), "{said}");
+    assert!(said.contains("--wait-timeout (1s) is shorter than --lock-ttl (8s)"), "{said}");
 }
 
 /// Every call of an instance to its store.
