@@ -128,7 +128,6 @@ pub(crate) mod otel {
     use opentelemetry::trace::TracerProvider as _;
     use opentelemetry_http::HeaderExtractor;
     use opentelemetry_otlp::SpanExporter;
-    use opentelemetry_sdk::Resource;
     use opentelemetry_sdk::propagation::TraceContextPropagator;
     use opentelemetry_sdk::trace::SdkTracerProvider;
     use tracing::{Level, Span, Subscriber};
@@ -142,16 +141,11 @@ pub(crate) mod otel {
     /// The standard variables choose the collector, the name of the service and the share of the traces that is sent.
     /// Without a collector there are no spans.
     pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
-        let names = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-        names.iter().find_map(std::env::var_os)?;
+        std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
         let exporter = SpanExporter::builder().with_tonic().build();
         let exporter = exporter.inspect_err(|error| eprintln!("OpenTelemetry: {error}")).ok()?;
-        let mut resource = Resource::builder();
-        if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
-            resource = resource.with_service_name(env!("CARGO_PKG_NAME"));
-        }
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
-        let provider = PROVIDER.get_or_init(|| provider.with_resource(resource.build()).build());
+        let provider = PROVIDER.get_or_init(|| provider.build());
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("flash-sale"));
         Some(layer.with_filter(Targets::new().with_target("flash_sale", Level::DEBUG)))
     }
