@@ -228,7 +228,7 @@ impl Sale {
 
     /// The number of orders that wait for the lock.
     pub fn waiting(&self) -> usize {
-        self.guard.waiting() + self.context.places_taken()
+        self.guard.waiting()
     }
 
     /// How long the oldest order that waits for the lock has waited; zero without one.
