@@ -30,17 +30,6 @@ pub struct Servers {
     #[arg(long, env = "FLASH_SALE_ETCD_USER", value_name = "NAME")]
     pub etcd_user: Option<String>,
 
-    /// Password for etcd; other users of this machine can see it, so prefer the file
-    #[arg(
-        long,
-        env = "FLASH_SALE_ETCD_PASSWORD",
-        value_name = "PASSWORD",
-        hide_env_values = true,
-        requires = "etcd_user",
-        conflicts_with = "etcd_password_file"
-    )]
-    pub etcd_password: Option<Secret>,
-
     /// File with the password for etcd, read at each login
     #[arg(
         long,
@@ -137,11 +126,8 @@ impl Servers {
     pub fn etcd_options(&self) -> Result<EtcdOptions, FileError> {
         let mut options = EtcdOptions::new(self.etcd.iter().cloned());
         options.user = self.etcd_user.clone().map(|user| {
-            let password = match (&self.etcd_password, &self.etcd_password_file) {
-                (Some(password), _) => SecretSource::Text(password.clone()),
-                (None, Some(file)) => SecretSource::File(file.clone()),
-                (None, None) => SecretSource::Text(Secret::new("")),
-            };
+            let empty = SecretSource::Text(Secret::new(""));
+            let password = self.etcd_password_file.clone().map_or(empty, SecretSource::File);
             EtcdUser::with_password_from(user, move || Ok(password.read()?.expose().to_owned()))
         });
         let ca = self.etcd_ca.as_deref();

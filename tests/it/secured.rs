@@ -9,7 +9,7 @@ use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
     Action, Inventory, InventoryError, InventoryOptions, Item, LedgerPosition, NewSale, Order,
-    OrderId, RedisAccess, Replaces, Replicas, SaleId, Terms, User,
+    OrderId, RedisAccess, Replaces, Replicas, Terms, User,
 };
 use flash_sale::secret::{Secret, SecretSource};
 use tempfile::NamedTempFile;
@@ -147,10 +147,14 @@ async fn a_start_without_trust_says_why() {
             assert!(said.contains("not ready until it does"), "{server}, {others:?}: {said}");
             assert!(said.contains("if it expects TLS"), "{server}, {others:?}: {said}");
         }
-        let said = refusal(&with(&right, &[cert], &[(cert, &certificate)])).await;
-        assert!(said.contains("keys may not be consistent"), "another key: {said}");
-        let said = refusal(&with(&right, &[ca], &[(ca, &file)])).await;
-        assert!(said.contains(ca), "no certificate: {said}");
+        for (flag, file, reason) in [
+            (cert, &certificate, "keys may not be consistent"),
+            // no certificate
+            (ca, &file, ca),
+        ] {
+            let said = refusal(&with(&right, &[flag], &[(flag, file)])).await;
+            assert!(said.contains(reason), "{flag}: {said}");
+        }
     }
     for (without, others, reason) in [
         ("--etcd-password-file", vec![("--etcd-password-file", &*file)], "password"),
@@ -165,8 +169,8 @@ async fn a_start_without_trust_says_why() {
         ("--redis-file", ["--redis", "redis://127.0.0.1:1"], "rediss://"),
         ("--etcd", ["--etcd", "http://127.0.0.1:1"], "https://"),
     ] {
-        let plain = plain.map(str::to_owned).to_vec();
-        let said = refusal(&[with(&right, &[without], &[]), plain].concat()).await;
+        let plain = plain.map(str::to_owned);
+        let said = refusal(&[&with(&right, &[without], &[])[..], &plain].concat()).await;
         assert!(said.contains(needed), "{said}");
     }
 }
@@ -325,18 +329,16 @@ async fn a_redis_cluster_over_mutual_tls() {
     let address = access.address.read().unwrap().expose().replace("rediss:", "rediss-cluster:");
     let inventory = Inventory::connect(at(&address, access), PATIENT).await.unwrap();
     let tea: Item = "tea".parse().unwrap();
-    let order = Order { item: tea.clone(), ..order("a", 1) };
-    eventually("the slots are served", async || inventory.start(&tea, None, 5).await.is_ok()).await;
+    let (order, first) = (Order { item: tea.clone(), ..order("a", 1) }, NewSale::from(5));
+    let start = async |sale: &NewSale| inventory.start(&tea, None, sale.clone()).await;
+    eventually("the slots are served", async || start(&first).await.is_ok()).await;
     inventory.reduce(&tea, None, "8080", &[order]).await.unwrap();
     assert_eq!(inventory.available(&tea).await.unwrap(), 4);
     // the names of what is kept are made of those in the same slot
-    let next = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
-    inventory.start(&tea, None, next).await.unwrap();
-    let kept = inventory.sales(&tea).await.unwrap().kept.remove(0);
-    let kept: SaleId = kept["id"].as_str().unwrap().parse().unwrap();
-    let from = LedgerPosition { sale: Some(kept.clone()), of: None, after: 0 };
-    assert_eq!(inventory.ledger(&tea, from, 9).await.unwrap().entries.len(), 1);
-    inventory.forget(&tea, &kept).await.unwrap();
+    start(&NewSale { replaces: Replaces::Any, ..NewSale::from(5) }).await.unwrap();
+    let kept = LedgerPosition { sale: Some(first.id.clone()), ..LedgerPosition::default() };
+    assert_eq!(inventory.ledger(&tea, kept, 9).await.unwrap().entries.len(), 1);
+    inventory.forget(&tea, &first.id).await.unwrap();
 }
 
 /// This address, with the certificates of another one.

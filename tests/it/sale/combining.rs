@@ -36,9 +36,6 @@ async fn two_instances_sell_exactly_the_stock() {
     assert!(ledger.is_sorted_by_key(|order| order.token.unwrap().revision()));
     let tokens: HashSet<_> = ledger.iter().map(|order| order.token.unwrap()).collect();
     assert!(tokens.len() < 100, "{} tenures for 300 orders", tokens.len());
-    for instance in &instances {
-        instance.sale.close().await;
-    }
 }
 
 /// Goal: an instance that is alone keeps the lock: a batch costs etcd nothing. Method: the token stays
@@ -53,7 +50,6 @@ async fn alone_it_keeps_the_lock() {
     let entries = shop.sale.queue(&Item::DEFAULT).await.unwrap();
     assert_eq!(entries.len(), 1, "its claim is still there");
     assert_eq!(entries[0].token, first.token);
-    shop.sale.close().await;
 }
 
 /// Goal: another client of the lock gets its turn, whether the instance is idle or has more orders
@@ -89,7 +85,6 @@ async fn another_client_gets_its_turn() {
     eventually("the sale goes on", async || next.load(Ordering::Relaxed) > sold + 100).await;
     buyers.abort_all();
     while buyers.join_next().await.is_some() {}
-    shop.sale.close().await;
 }
 
 /// Goal: an instance that lost the lock without knowing sells nothing under its old token, and its
@@ -113,7 +108,6 @@ async fn a_lost_tenure_puts_its_orders_back() {
     let ledger = ledger(&shop).await;
     let ids: Vec<_> = ledger.iter().map(|order| order.order.as_str()).collect();
     assert_eq!(ids[ids.len() - 2..], ["b", "second"]);
-    shop.sale.close().await;
 }
 
 /// Goal: an instance that is cut off from the store does not keep the others from selling: it leaves
@@ -131,7 +125,6 @@ async fn a_silent_store_does_not_keep_the_lock() {
     assert_eq!(sold.instance, "8080");
     assert!(!stuck.is_finished(), "the lock came only after the order was given up");
     stuck.abort();
-    other.sale.close().await;
 }
 
 /// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
