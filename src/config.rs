@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use axum::http::HeaderName;
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 
 use crate::http::MAX_HEADER_BYTES;
 use crate::inventory::Inventory;
@@ -24,11 +23,11 @@ use crate::secret::{Secret, SecretSource};
 #[derive(Args, Clone, Debug)]
 pub struct Config {
     /// Address and port to listen on; with --admin-listen, for buyers only
-    #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8080")]
+    #[arg(long, env = "FLASH_SALE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
     pub listen: SocketAddr,
 
     /// Address and port for operators: start, ledger, lock, page, metrics, probes [default: the same]
-    #[arg(long, env = "FLASH_SALE_ADMIN_LISTEN", value_name = "ADDRESS")]
+    #[arg(long, env = "FLASH_SALE_ADMIN_LISTEN", value_name = "ADDRESS", value_parser = address)]
     pub admin_listen: Option<SocketAddr>,
 
     /// Name of this instance, recorded with each order [default: the port that it listens on]
@@ -44,7 +43,7 @@ pub struct Config {
     pub lock_ttl: Duration,
 
     /// Most orders in a batch
-    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH as u64))]
+    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
     pub batch_size: usize,
 
     /// Longest time to keep the lock while another instance waits for it
@@ -167,6 +166,10 @@ fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, FileError> {
     read.map_err(|source| FileError { flag, path: path.to_owned(), source })
 }
 
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
+}
+
 /// The longest admin token, in bytes: it must leave room for the other headers of a request.
 const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 
@@ -174,7 +177,7 @@ const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 fn admin_token(text: &str) -> Result<Secret, String> {
     match text.trim() {
         "" => Err("an admin token has at least one character".to_owned()),
-        token if token.len() <= MAX_ADMIN_TOKEN => Ok(Secret::new(token)),
+        token if token.len() <= MAX_ADMIN_TOKEN => Ok(Secret::from(token)),
         token => Err(format!(
             "an admin token has at most {MAX_ADMIN_TOKEN} bytes, or no request could carry it: this one has {}",
             token.len()
@@ -223,8 +226,14 @@ pub(crate) fn duration(
 }
 
 /// A parser for whole numbers from `min` to `max`.
-fn count(min: u64, max: u64) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(min..=max)
+fn count(
+    min: usize,
+    max: usize,
+) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (min..=max).contains(number));
+        number.ok_or_else(|| format!("a whole number from {min} to {max} is allowed"))
+    }
 }
 
 #[cfg(test)]

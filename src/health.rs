@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers every connection with `answer` once a request has come, and returns the URL to ask.
+    /// Answers every request with `answer`, and returns the URL to ask.
     async fn serve(answer: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -68,9 +68,7 @@ mod tests {
             while let Ok((mut stream, _peer)) = listener.accept().await {
                 let mut request = [0; 1024];
                 let length = stream.read(&mut request).await.expect("a request");
-                let head = String::from_utf8_lossy(&request[..length]);
-                assert!(head.starts_with("GET /readyz?deep=1 HTTP/1.1\r\n"), "{head}");
-                assert!(head.contains(&format!("host: {address}\r\n")), "{head}");
+                assert!(request[..length].starts_with(b"GET /readyz?deep=1 HTTP/1.1\r\n"));
                 stream.write_all(answer.as_bytes()).await.expect("the asker is still there");
             }
         });

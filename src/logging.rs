@@ -78,13 +78,12 @@ impl<W: Write> Write for OneLine<W> {
     /// The library writes an event at once.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        let is_ours = |c| !is_invisible(c) || (c == '\x1b' && self.is_terminal);
         let mut line = String::with_capacity(text.len() + 1);
         for c in text.trim_end_matches('\n').chars() {
-            if is_ours(c) {
-                line.push(c);
-            } else {
+            if is_invisible(c) && !(c == '\x1b' && self.is_terminal) {
                 line.extend(c.escape_default());
+            } else {
+                line.push(c);
             }
         }
         line.push('\n');

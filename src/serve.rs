@@ -4,12 +4,12 @@ mod connect;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -74,7 +74,7 @@ pub async fn serve_with(
     let state = Arc::new(state);
     let instance = sale.instance();
     tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
-    tell_systemd(NotifyState::Ready);
+    tell_systemd("READY=1");
 
     let stop = CancellationToken::new();
     let mut doors = Vec::new();
@@ -102,7 +102,7 @@ pub async fn serve_with(
     };
     let drain_delay = humantime::format_duration(config.drain_delay);
     tracing::info!(%drain_delay, "{signal}: stopping after the requests in flight");
-    tell_systemd(NotifyState::Stopping);
+    tell_systemd("STOPPING=1");
     state.set_draining();
 
     let finish = async {
@@ -138,9 +138,11 @@ pub async fn serve_with(
 }
 
 /// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
-fn tell_systemd(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "systemd could not be told the state of this instance");
+fn tell_systemd(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let told = UnixDatagram::unbound().and_then(|from| from.send_to(state.as_bytes(), socket));
+    if let Err(error) = told {
+        tracing::warn!(%error, "systemd could not be told {state}");
     }
 }
 

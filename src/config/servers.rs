@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::http::Uri;
 use clap::Args;
 use fenced_lock::{EtcdOptions, EtcdUser};
 
@@ -29,6 +28,17 @@ pub struct Servers {
     /// User name for etcd
     #[arg(long, env = "FLASH_SALE_ETCD_USER", value_name = "NAME")]
     pub etcd_user: Option<String>,
+
+    /// Password for etcd; other users of this machine can see it, so prefer the file
+    #[arg(
+        long,
+        env = "FLASH_SALE_ETCD_PASSWORD",
+        value_name = "PASSWORD",
+        hide_env_values = true,
+        requires = "etcd_user",
+        conflicts_with = "etcd_password_file"
+    )]
+    pub etcd_password: Option<Secret>,
 
     /// File with the password for etcd, read at each login
     #[arg(
@@ -126,8 +136,11 @@ impl Servers {
     pub fn etcd_options(&self) -> Result<EtcdOptions, FileError> {
         let mut options = EtcdOptions::new(self.etcd.iter().cloned());
         options.user = self.etcd_user.clone().map(|user| {
-            let empty = SecretSource::Text(Secret::new(""));
-            let password = self.etcd_password_file.clone().map_or(empty, SecretSource::File);
+            let password = match (&self.etcd_password, &self.etcd_password_file) {
+                (Some(password), _) => SecretSource::Text(password.clone()),
+                (None, Some(file)) => SecretSource::File(file.clone()),
+                (None, None) => SecretSource::Text(Secret::from("")),
+            };
             EtcdUser::with_password_from(user, move || Ok(password.read()?.expose().to_owned()))
         });
         let ca = self.etcd_ca.as_deref();
@@ -166,20 +179,10 @@ fn read_pem(flag: &'static str, path: &Path, what: &str) -> Result<Vec<u8>, File
     found.map_err(|source| FileError { flag, path: path.to_owned(), source })
 }
 
+/// The etcd client shows addresses in its errors, so a password must not be part of one.
 fn etcd_address(text: &str) -> Result<String, &'static str> {
-    let uri: Option<Uri> = text.parse().ok();
-    let plain = uri.filter(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https"))
-            && uri.host().is_some_and(|host| !host.is_empty())
-            && matches!(uri.path(), "" | "/")
-            && uri.query().is_none()
-    });
-    // the etcd client shows addresses in its errors, so a password must not be part of one
-    let plain = plain.filter(|uri| uri.authority().is_some_and(|a| !a.as_str().contains('@')));
-    plain.map(|_| text.to_owned()).ok_or(
-        "an etcd address looks like http://127.0.0.1:2379, with https for TLS; user and password have flags of \
-         their own",
-    )
+    let has_user = text.contains('@');
+    (!has_user).then(|| text.to_owned()).ok_or("user and password have flags of their own")
 }
 
 fn lock_name(text: &str) -> Result<String, &'static str> {

@@ -343,7 +343,7 @@ async fn a_redis_cluster_over_mutual_tls() {
 
 /// This address, with the certificates of another one.
 fn at(address: &str, access: RedisAccess) -> RedisAccess {
-    RedisAccess { address: SecretSource::Text(Secret::new(address)), ..access }
+    RedisAccess { address: SecretSource::Text(Secret::from(address)), ..access }
 }
 
 fn access_of(redis: &PrivateRedis) -> RedisAccess {

@@ -52,7 +52,7 @@ pub(crate) struct ShopOptions {
 impl Default for ShopOptions {
     fn default() -> Self {
         Self {
-            admin_token: Some(SecretSource::Text(Secret::new("s3cret"))),
+            admin_token: Some(SecretSource::Text(Secret::from("s3cret"))),
             rate_limit: None,
             watchers: 64,
             queue_length: 100,

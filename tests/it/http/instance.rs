@@ -2,8 +2,6 @@
 //! Method: the real program as a process, over servers of the test's own.
 
 use std::net::SocketAddr;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram as StdDatagram};
 use std::process::ExitStatus;
 
 use fenced_lock::Session;
@@ -282,37 +280,28 @@ async fn under_nohup_it_outlives_its_terminal() {
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
-/// Goal: systemd learns when an instance listens and when it stops, at a socket with a path and at one without.
+/// Goal: systemd learns when an instance listens and when it stops.
 #[tokio::test]
 async fn it_tells_systemd() {
     let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
-    let name = fresh_lock_name();
-    let without_path = StdDatagram::bind_addr(&SocketAddrUnix::from_abstract_name(&name).unwrap());
-    let without_path = without_path.unwrap();
-    without_path.set_nonblocking(true).unwrap();
-    for (variable, socket) in [
-        (path.to_str().unwrap(), UnixDatagram::bind(&path).unwrap()),
-        (&format!("@{name}"), UnixDatagram::from_std(without_path).unwrap()),
-    ] {
-        let told = async || {
-            let mut state = [0; 100];
-            let length =
-                timeout(DEADLINE, socket.recv(&mut state)).await.expect("it tells").unwrap();
-            String::from_utf8(state[..length].to_vec()).unwrap()
-        };
-        let mut command = Command::new(PROGRAM);
-        command.env("NOTIFY_SOCKET", variable);
-        let mut instance =
-            Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
-        assert_eq!(told().await, "READY=1\n");
-        assert_eq!(instance.status("/healthz").await, Some(200));
-        instance.signal(Signal::TERM);
-        assert_eq!(told().await, "STOPPING=1\n");
-        let (status, log) = instance.exit().await;
-        assert_eq!(status.code(), Some(0), "{log}");
-    }
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let told = async || {
+        let mut state = [0; 100];
+        let length = timeout(DEADLINE, socket.recv(&mut state)).await.expect("it tells").unwrap();
+        String::from_utf8(state[..length].to_vec()).unwrap()
+    };
+    let mut command = Command::new(PROGRAM);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut instance =
+        Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
+    assert_eq!(told().await, "READY=1");
+    assert_eq!(instance.status("/healthz").await, Some(200));
+    instance.signal(Signal::TERM);
+    assert_eq!(told().await, "STOPPING=1");
+    let (status, log) = instance.exit().await;
+    assert_eq!(status.code(), Some(0), "{log}");
 }
 
 /// Goal: an operator finds the lines of the log that belong to a request by the id in its answer: a warning, and with

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
+use flash_sale::config::Config;
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::sale::{Sale, SaleError, SaleOptions};
+use flash_sale::sale::{Sale, SaleError};
 use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
 use tokio::task::{JoinSet, yield_now};
@@ -148,7 +149,6 @@ async fn a_closing_sale_sends_nothing_again() {
 /// when the claim is deleted; from then on another client holds the lock.
 #[tokio::test]
 async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
-    let wait_timeout = Duration::from_millis(200);
     for turns in 0..16 {
         let inventory = connect(&fresh_database().await).await;
         inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
@@ -159,15 +159,9 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
         let rival = rival.mutex("lock").unwrap();
         let before = rival.lock().await.unwrap();
         let sessions = SessionKeeper::start(lock(), options);
-        let options = SaleOptions {
-            lock_name: "lock".into(),
-            instance: "a".into(),
-            queue_length: 1,
-            batch_size: 1,
-            tenure: Duration::ZERO,
-            wait_timeout,
-            etcd: None,
-        };
+        let flags = ["--lock-name=lock", "--tenure=0ms", "--wait-timeout=200ms"];
+        let config: Config = testkit::flags::parse(&flags).unwrap();
+        let options = config.sale_options(8080);
         let sale = Sale::guarded(inventory.clone(), sessions, options);
 
         let sold = async {
@@ -175,15 +169,16 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
             sale.close().await;
             sold
         };
-        let lose = async {
-            while rival.queue().await.unwrap().len() < 2 {
+        let queued = async |claims| {
+            while rival.queue().await.unwrap().len() < claims {
                 yield_now().await;
             }
+        };
+        let lose = async {
+            queued(2).await;
             let claim = rival.queue().await.unwrap().remove(1);
             let (after, ()) = tokio::join!(rival.lock(), async {
-                while rival.queue().await.unwrap().len() < 3 {
-                    yield_now().await;
-                }
+                queued(3).await;
                 drop(before);
                 while rival.queue().await.unwrap()[0].key != claim.key {
                     yield_now().await;
