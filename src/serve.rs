@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +63,7 @@ pub async fn serve_with(
         max_connections: room_for(config.max_connections, operators),
         shutdown_grace: config.shutdown_grace,
     };
-    let mut signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let mut signals = signals().map_err(|error| format!("cannot handle signals: {error}"))?;
     let (address, listener) = bind("--listen", config.listen)?;
     let admin = config.admin_listen.map(|address| bind("--admin-listen", address)).transpose()?;
 
@@ -96,7 +97,7 @@ pub async fn serve_with(
     });
     let mut serving = pin!(join_all(servers));
     let signal = tokio::select! {
-        signal = signals.next() => signal,
+        Some(signal) = signals.recv() => signal,
         // it ends only after `stop`
         _ = &mut serving => return Ok(()),
     };
@@ -130,7 +131,7 @@ pub async fn serve_with(
             tracing::info!("stopped");
             Ok(())
         }
-        () = signals.second_interrupt() => {
+        () = second_interrupt(&mut signals) => {
             tracing::warn!("a second SIGINT: ending at once");
             Err("a second Ctrl-C ended the instance before it had stopped".into())
         }
@@ -173,53 +174,35 @@ fn room_within(limit: u64, wanted: usize, others: usize) -> usize {
     room.saturating_sub(others).clamp(1, wanted)
 }
 
-/// Handles SIGTERM, SIGINT and SIGHUP.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    /// None if it is ignored, as under `nohup`: then the process outlives its terminal.
-    hang_up: Option<Signal>,
+/// The names of the signals SIGTERM, SIGINT and SIGHUP as they come. They no longer end the process by themselves.
+fn signals() -> io::Result<mpsc::UnboundedReceiver<&'static str>> {
+    let (names, received) = mpsc::unbounded_channel();
+    let all = [
+        ("SIGTERM", SignalKind::terminate()),
+        ("SIGINT", SignalKind::interrupt()),
+        ("SIGHUP", SignalKind::hangup()),
+    ];
+    for (name, kind) in all {
+        // as under `nohup`: then the process outlives its terminal
+        if name == "SIGHUP" && ignores_hang_up() {
+            continue;
+        }
+        let (mut signal, names) = (signal(kind)?, names.clone());
+        tokio::spawn(
+            async move { while signal.recv().await.is_some() && names.send(name).is_ok() {} },
+        );
+    }
+    Ok(received)
 }
 
-impl Signals {
-    /// Installs the handlers: the signals no longer end the process by themselves.
-    fn new() -> io::Result<Self> {
-        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup()));
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: hang_up.transpose()?,
-        })
-    }
-
-    /// Waits for the next signal and returns its name.
-    ///
-    /// # Cancel safety
-    /// A signal between two calls is kept.
-    async fn next(&mut self) -> &'static str {
-        let hang_up = async {
-            match &mut self.hang_up {
-                Some(hang_up) => hang_up.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = hang_up => "SIGHUP",
+/// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the end.
+async fn second_interrupt(signals: &mut mpsc::UnboundedReceiver<&'static str>) {
+    let echo_ends = Instant::now() + ECHO;
+    while let Some(signal) = signals.recv().await {
+        if signal == "SIGINT" && Instant::now() >= echo_ends {
+            return;
         }
-    }
-
-    /// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the end.
-    async fn second_interrupt(&mut self) {
-        let echo_ends = Instant::now() + ECHO;
-        loop {
-            let signal = self.next().await;
-            if signal == "SIGINT" && Instant::now() >= echo_ends {
-                return;
-            }
-            tracing::info!("{signal}: stopping already");
-        }
+        tracing::info!("{signal}: stopping already");
     }
 }
 

@@ -84,8 +84,8 @@ pub enum SaleError {
         /// The cause.
         source: BoxError,
     },
-    /// Too many clients read the ledger.
-    #[error("too many clients read ledgers at this instance: retry later")]
+    /// Too many clients read ledgers or queues of locks.
+    #[error("too many clients read ledgers or queues at this instance: retry later")]
     TooManyReads,
     /// The instance is stopping.
     #[error("this instance is stopping: nothing was taken, use another instance")]
@@ -157,14 +157,10 @@ fn of_the_store(error: &InventoryError, item: &Item) -> String {
         }
         // the type and the title of the problem have the reason
         InventoryError::SaleRefused { running, .. } => {
-            return match running {
-                Some(running) => {
-                    format!(
-                        "sale {running} of {item} runs: see GET /sales for those that it replaced"
-                    )
-                }
-                None => format!("no sale of {item} runs: see GET /sales for those that were kept"),
-            };
+            let running = running.as_deref().unwrap_or("none");
+            return format!(
+                "the running sale of {item} is {running}; GET /sales lists those that were kept"
+            );
         }
         InventoryError::ForeignFence { fence, token } => {
             let (theirs, ours) = (fence.cluster(), token.cluster());

@@ -81,6 +81,10 @@ impl OrderQueue {
         if orders.len() >= self.limit {
             return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
         }
+        if orders.is_empty() {
+            // what failed for earlier orders is no error of this one
+            self.store_error.lock().take();
+        }
         let (reply, answer) = oneshot::channel();
         let deadline = Instant::now() + self.wait_timeout;
         let span = Span::current();
@@ -126,8 +130,6 @@ impl OrderQueue {
     /// Waits for an order whose buyer is still connected.
     pub(super) async fn arrival(&self) {
         while !self.has_orders() {
-            // no error of the orders to come
-            self.store_error.lock().take();
             // an earlier notification is kept
             self.arrived.notified().await;
         }
