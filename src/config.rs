@@ -6,9 +6,12 @@ mod servers;
 
 pub use servers::Servers;
 
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -43,7 +46,7 @@ pub struct Config {
     pub lock_ttl: Duration,
 
     /// Most orders in a batch
-    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
+    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = number::<usize>(1..=Inventory::MAX_BATCH))]
     pub batch_size: usize,
 
     /// Longest time to keep the lock while another instance waits for it
@@ -51,11 +54,11 @@ pub struct Config {
     pub tenure: Duration,
 
     /// Worker threads [default: one for each core]
-    #[arg(long, env = "FLASH_SALE_WORKERS", value_name = "N", value_parser = count(1, 1024))]
+    #[arg(long, env = "FLASH_SALE_WORKERS", value_name = "N", value_parser = number::<usize>(1..=1024))]
     pub workers: Option<usize>,
 
     /// Most orders of one item that may wait at this instance
-    #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = count(1, 1_000_000))]
+    #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = number::<usize>(1..=1_000_000))]
     pub queue_length: usize,
 
     /// Longest wait of an order for the lock, and then for the store
@@ -78,7 +81,7 @@ pub struct Config {
     pub admin_token_file: Option<PathBuf>,
 
     /// Most watchers at GET /events
-    #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
+    #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = number::<usize>(0..=10_000))]
     pub max_watchers: usize,
 
     /// Header in which the gateway names the buyer, such as X-User-Id; `?user=` is refused then
@@ -103,7 +106,7 @@ pub struct Config {
     pub rate_limit: Option<Rate>,
 
     /// Most open connections at --listen
-    #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
+    #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = number::<usize>(1..=1_000_000))]
     pub max_connections: usize,
 }
 
@@ -225,14 +228,18 @@ pub(crate) fn duration(
     }
 }
 
-/// A parser for whole numbers from `min` to `max`.
-fn count(
-    min: usize,
-    max: usize,
-) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
+/// A parser for whole numbers within these bounds.
+pub fn number<N>(
+    bounds: RangeInclusive<N>,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
+where
+    N: Clone + Display + FromStr + PartialOrd + Send + Sync + 'static,
+{
     move |text| {
-        let number = text.parse().ok().filter(|number| (min..=max).contains(number));
-        number.ok_or_else(|| format!("a whole number from {min} to {max} is allowed"))
+        let number = text.parse().ok().filter(|number| bounds.contains(number));
+        number.ok_or_else(|| {
+            format!("a whole number from {} to {} is allowed", bounds.start(), bounds.end())
+        })
     }
 }
 

@@ -1,10 +1,9 @@
 //! The flags of the demo.
 
-use std::ops::RangeInclusive;
-
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::FalseyValueParser;
+use flash_sale::config::number;
 
 use crate::baselines::{Fence, LockMode};
 
@@ -54,19 +53,6 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
           allow_negative_numbers = true, value_parser = number::<u16>(1..=65_535))]
     pub port: u16,
-}
-
-/// Parses a number, and says which ones are allowed.
-fn number<N>(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<N, String> + Clone
-where
-    N: TryFrom<u64>,
-{
-    move |text| {
-        let number = text.parse().ok().filter(|number| bounds.contains(number));
-        number.and_then(|number| N::try_from(number).ok()).ok_or_else(|| {
-            format!("a whole number from {} to {} is allowed", bounds.start(), bounds.end())
-        })
-    }
 }
 
 impl DemoOptions {

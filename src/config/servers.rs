@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use fenced_lock::{EtcdOptions, EtcdUser};
 
-use super::{FileError, count, duration, read_secret};
+use super::{FileError, duration, number, read_secret};
 use crate::inventory::{Inventory, InventoryError, InventoryOptions, RedisAccess, Replicas};
 use crate::secret::{Secret, SecretSource};
 
@@ -91,7 +91,7 @@ pub struct Servers {
     pub redis_key: Option<PathBuf>,
 
     /// Redis replicas that must have an order before it is acknowledged
-    #[arg(long, env = "FLASH_SALE_REDIS_REPLICAS", value_name = "N", default_value = "0", value_parser = count(0, 100))]
+    #[arg(long, env = "FLASH_SALE_REDIS_REPLICAS", value_name = "N", default_value = "0", value_parser = number::<usize>(0..=100))]
     pub redis_replicas: usize,
 
     /// Time for the replicas to confirm a batch; after it, the outcome is unknown

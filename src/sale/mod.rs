@@ -280,11 +280,10 @@ impl Sale {
         let sessions = self.guard.sessions()?;
         Some(match sessions.current() {
             Some(session) if session.is_answered() => LockHealth::Answers,
-            Some(_) => LockHealth::Silent,
-            None if sessions.latest_error().is_some_and(|error| error.is_retryable()) => {
-                LockHealth::Silent
+            None if sessions.latest_error().is_none_or(|error| !error.is_retryable()) => {
+                LockHealth::NoSession
             }
-            None => LockHealth::NoSession,
+            _ => LockHealth::Silent,
         })
     }
 

@@ -224,6 +224,8 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.reduce(&item, token(2), "8080", &[order("a"), order("b")]).await?;
         let confirm = Order { action: Action::Confirm, ..order("a") };
         inventory.reduce(&item, token(2), "8080", &[confirm]).await?;
+        // one of three entries
+        inventory.poll_since(&item, None, 1).await?;
         let other = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
         inventory.start(&item, token(2), other).await?;
         let kept = LedgerPosition { sale: Some(held.id.clone()), of: None, after: 0 };
@@ -234,7 +236,6 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.stock(&item).await?;
         inventory.order(&item, &OrderId::new("a")?, &User::default()).await?;
         inventory.ledger(&item, 0, 10).await?;
-        inventory.poll_since(&item, None, 10).await?;
         inventory.inspect(&item).await?;
         inventory.check(None).await.map_err(|(_, error)| error)?;
         inventory.recover_cluster(&item, Token::new(ClusterId(8), 1)).await?;
