@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fenced_lock::{MemoryBackend, QueueEntry, SessionKeeper, SessionOptions};
 use flash_sale::inventory::{Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{EtcdLock, GuardStatus, SaleContext, SaleError, SaleGuard};
-use futures_util::future::BoxFuture;
 
 /// Combines the orders of this instance as the service does, under a lock of its own, which is granted at once. Nothing
 /// keeps the batches of two instances apart: the writer sends them [without tokens](crate::writer::Writer).
@@ -24,25 +24,22 @@ impl Batches {
     }
 }
 
+#[async_trait]
 impl SaleGuard for Batches {
     fn status(&self) -> GuardStatus {
         self.unguarded.status()
     }
 
-    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
-        self.combiner.reduce(order)
+    async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
+        self.combiner.reduce(order).await
     }
 
-    fn start<'a>(
-        &'a self,
-        item: &'a Item,
-        sale: NewSale,
-    ) -> BoxFuture<'a, Result<Started, SaleError>> {
-        self.unguarded.start(item, sale)
+    async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
+        self.unguarded.start(item, sale).await
     }
 
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
-        self.unguarded.queue(item)
+    async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        self.unguarded.queue(item).await
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
@@ -53,7 +50,7 @@ impl SaleGuard for Batches {
         self.combiner.waiting()
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.combiner.close()
+    async fn close(&self) {
+        self.combiner.close().await;
     }
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fenced_lock::{Backend, QueueEntry, Token};
 use flash_sale::inventory::{InventoryError, Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -66,6 +67,8 @@ pub(super) struct PerOrder<L> {
     lock: Arc<L>,
     /// Shows the queue of the lock, if there is one.
     queue: Option<Arc<dyn Backend<Token = Token>>>,
+    /// The places to wait in.
+    places: Arc<Semaphore>,
 }
 
 impl<L: OrderLock> PerOrder<L> {
@@ -75,7 +78,16 @@ impl<L: OrderLock> PerOrder<L> {
         lock: L,
         queue: Option<Arc<dyn Backend<Token = Token>>>,
     ) -> Box<dyn SaleGuard> {
-        Box::new(Self { context: Arc::clone(context), mode, lock: Arc::new(lock), queue })
+        let places = Arc::new(Semaphore::new(context.options.queue_length));
+        let (context, lock) = (Arc::clone(context), Arc::new(lock));
+        Box::new(Self { context, mode, lock, queue, places })
+    }
+
+    /// A place to wait. Its drop returns it.
+    fn enter(&self, item: &Item) -> Result<OwnedSemaphorePermit, SaleError> {
+        let limit = self.context.options.queue_length;
+        let full = |_| SaleError::QueueFull { item: item.clone(), limit };
+        Arc::clone(&self.places).try_acquire_owned().map_err(full)
     }
 
     fn name_for(&self, item: &Item) -> String {
@@ -85,7 +97,7 @@ impl<L: OrderLock> PerOrder<L> {
     async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
         if self.mode == LockMode::AtomicScript {
             // no plain read first: the script itself answers sold out as fast
-            let _place = self.context.enter(&order.item)?;
+            let _place = self.enter(&order.item)?;
             let sold = by_the_script(&self.context, None, &order).await;
             return sold.map_err(|error| SaleError::of_order(error, &order));
         }
@@ -93,7 +105,7 @@ impl<L: OrderLock> PerOrder<L> {
             return Ok(outcome);
         }
         // kept until the order has left etcd as well
-        let place = self.context.enter(&order.item)?;
+        let place = self.enter(&order.item)?;
         let (id, item) = (order.id.clone(), order.item.clone());
         let context = Arc::clone(&self.context);
         let work = move |token: Option<Token>| async move {
@@ -158,36 +170,35 @@ impl<L: OrderLock> PerOrder<L> {
     }
 }
 
+#[async_trait]
 impl<L: OrderLock> SaleGuard for PerOrder<L> {
     fn status(&self) -> GuardStatus {
         self.mode.status()
     }
 
-    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
-        Box::pin(self.sell(order))
+    async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
+        self.sell(order).await
     }
 
-    fn start<'a>(
-        &'a self,
-        item: &'a Item,
-        sale: NewSale,
-    ) -> BoxFuture<'a, Result<Started, SaleError>> {
-        Box::pin(self.start_sale(item, sale))
+    async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
+        self.start_sale(item, sale).await
     }
 
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
-        Box::pin(async {
-            let Some(queue) = &self.queue else { return Ok(Vec::new()) };
-            queue.queue(&self.name_for(item)).await.map_err(unavailable)
-        })
+    async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        let Some(queue) = &self.queue else { return Ok(Vec::new()) };
+        queue.queue(&self.name_for(item)).await.map_err(unavailable)
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
         self.queue.is_some().then(|| self.name_for(item))
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.lock.close())
+    fn waiting(&self) -> usize {
+        self.context.options.queue_length - self.places.available_permits()
+    }
+
+    async fn close(&self) {
+        self.lock.close().await;
     }
 }
 
