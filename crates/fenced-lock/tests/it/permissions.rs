@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PutOptions, UserAddOptions};
+use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PutOptions};
 use fenced_lock::{
     BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, LockError, Session, SessionOptions,
 };
@@ -217,18 +217,6 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
         mutex.try_lock().await.unwrap().expect("nobody has it").unlock().await.unwrap();
     }
     assert_eq!(queue_of(&mutex).await.len(), 0);
-}
-
-/// Goal: the user whom the client's certificate names will do, whose role is for the locks' keys alone.
-#[tokio::test]
-async fn a_certificate_names_its_user() {
-    let (etcd, options) = secured_etcd(AuthTokens::Simple(300)).await;
-    let mut root = etcd.root().await.unwrap();
-    let (named, role) = ("rcgen self signed cert", "flash-sale");
-    root.user_add(named, "", Some(UserAddOptions::new().with_no_pwd())).await.unwrap();
-    root.user_grant_role(named, role).await.unwrap();
-    let mutex = open(options).await.unwrap().mutex("stock-lock").unwrap();
-    mutex.lock().await.unwrap().unlock().await.unwrap();
 }
 
 /// Goal: an etcd whose certificate is not trusted is told, and not waited for.
