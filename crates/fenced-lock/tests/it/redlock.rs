@@ -27,6 +27,20 @@ async fn nodes(count: usize) -> Vec<PrivateRedis> {
     nodes
 }
 
+fn through(proxy: &Proxy) -> String {
+    format!("redis://127.0.0.1:{}", proxy.port())
+}
+
+/// A backend on these nodes whose requests may take so long.
+fn backend_at<'a>(
+    urls: impl IntoIterator<Item = &'a String>,
+    request_timeout: Duration,
+) -> Arc<RedlockBackend> {
+    let node =
+        |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
+    Arc::new(RedlockBackend::new(urls.into_iter().map(node)).unwrap())
+}
+
 /// At how many nodes the key has a value.
 async fn count(nodes: &[PrivateRedis], key: &str) -> usize {
     let mut count = 0;
@@ -123,7 +137,7 @@ async fn nodes_that_forget_let_two_hold() {
 async fn a_late_renewal_puts_nothing_back() {
     let nodes = nodes(3).await;
     let proxy = Proxy::to(nodes[0].port()).await.unwrap();
-    let slow = format!("redis://127.0.0.1:{}", proxy.port());
+    let slow = through(&proxy);
     let lab = RedlockLab::new([slow, nodes[1].url(), nodes[2].url()]);
     let session = lab.session_for(Duration::from_secs(9)).await;
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
@@ -149,11 +163,8 @@ async fn a_late_renewal_puts_nothing_back() {
 async fn a_key_that_comes_late_is_deleted() {
     let nodes = nodes(3).await;
     let proxy = Proxy::to(nodes[0].port()).await.unwrap();
-    let urls = [format!("redis://127.0.0.1:{}", proxy.port()), nodes[1].url(), nodes[2].url()];
-    let request_timeout = Duration::from_millis(200);
-    let node =
-        |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
-    let backend = Arc::new(RedlockBackend::new(urls.map(node)).unwrap());
+    let urls = [through(&proxy), nodes[1].url(), nodes[2].url()];
+    let backend = backend_at(&urls, Duration::from_millis(200));
     let session = Session::open(backend, SessionOptions::new(HOUR)).await.unwrap();
     proxy.hold(Direction::ToServer);
     let guard = within("a grant", session.mutex("a").unwrap().lock()).await.unwrap();
@@ -224,10 +235,7 @@ async fn a_wrong_node_is_named() {
     let mut nodes = nodes(3).await;
     let mut urls: Vec<_> = nodes.iter().map(PrivateRedis::url).collect();
     let open = async |urls: &[String]| {
-        let request_timeout = Duration::from_mins(1);
-        let node =
-            |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
-        let backend = Arc::new(RedlockBackend::new(urls.iter().map(node)).unwrap());
+        let backend = backend_at(urls, Duration::from_mins(1));
         within("an end", Session::open(backend, SessionOptions::new(LONG))).await
     };
     let refused = async |urls: &[String], node: usize, said: &str| {
@@ -279,7 +287,7 @@ async fn lost_answers_leave_no_claim() {
     for node in &nodes {
         proxies.push(Proxy::to(node.port()).await.unwrap());
     }
-    let urls = proxies.iter().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
+    let urls = proxies.iter().map(through);
     // what a node did whose answer was lost ends with the TTL
     let session = RedlockLab::new(urls).session_for(Duration::from_secs(6)).await;
     let mutex = session.mutex("a").unwrap();
