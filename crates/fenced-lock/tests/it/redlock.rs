@@ -7,6 +7,7 @@ use fenced_lock::{
     BackendErrorKind, Guard, LostReason, RedisOptions, RedlockBackend, Session, SessionOptions,
     Unfenced,
 };
+use futures_util::future::join_all;
 use rslock::LockManager;
 use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
@@ -20,25 +21,18 @@ use super::lab_redis::{RedlockLab, server_that_says};
 use super::redis::volatile;
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
-    let mut nodes = Vec::new();
-    for _ in 0..count {
-        nodes.push(volatile().await);
-    }
-    nodes
+    join_all((0..count).map(|_| volatile())).await
 }
 
 fn through(proxy: &Proxy) -> String {
     format!("redis://127.0.0.1:{}", proxy.port())
 }
 
-/// A backend on these nodes whose requests may take so long.
-fn backend_at<'a>(
-    urls: impl IntoIterator<Item = &'a String>,
-    request_timeout: Duration,
-) -> Arc<RedlockBackend> {
-    let node =
-        |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
-    Arc::new(RedlockBackend::new(urls.into_iter().map(node)).unwrap())
+/// A backend whose requests may take so long.
+fn backend_at(urls: &[String], request_timeout: Duration) -> Arc<RedlockBackend> {
+    let of = |options: &mut RedisOptions| options.request_timeout = request_timeout;
+    let nodes = urls.iter().map(|url| with(RedisOptions::new(url), of));
+    Arc::new(RedlockBackend::new(nodes).unwrap())
 }
 
 /// At how many nodes the key has a value.
@@ -303,26 +297,6 @@ async fn lost_answers_leave_no_claim() {
         proxies.iter().for_each(Proxy::cut);
     }
     assert!(!session.is_lost());
-}
-
-/// Goal: a thousand names in one session are served and renewed; nothing is left of them.
-#[tokio::test]
-async fn a_thousand_names() {
-    let nodes = nodes(3).await;
-    let lab = RedlockLab::of(&nodes);
-    let session = lab.session_for(Duration::from_secs(3)).await;
-    let mut holds = JoinSet::new();
-    for number in 0..1000 {
-        let mutex = session.mutex(&format!("name-{number}")).unwrap();
-        holds.spawn(async move { mutex.lock().await.unwrap() });
-    }
-    let guards = holds.join_all().await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert!(guards.iter().all(|guard| !guard.is_lost()), "renewed together");
-    session.close().await.unwrap();
-    for node in &nodes {
-        eventually("nothing is left", async || node.run::<u64>("DBSIZE").await.unwrap() == 0).await;
-    }
 }
 
 /// Goal: a node that refuses its user says so; with the documented rights the lock is taken, renewed and released.
