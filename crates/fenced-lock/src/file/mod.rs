@@ -88,8 +88,9 @@ impl FileOptions {
 /// | `cluster` | the directory's identity, which its tokens carry, and the largest token that is reserved for a lock |
 ///
 /// In `NAME`, bytes other than `a-z 0-9 . _ -`, and a dot at the beginning, are written `%xx`; a result longer than 200
-/// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever. An operator may delete a claim or a session. Deleting the whole directory ends all sessions, each at
-/// its next renewal; a new directory has another identity, so a store can tell its tokens from the old ones.
+/// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever. An operator
+/// may delete a claim or a session. Deleting the whole directory ends all sessions, each at its next renewal; a new
+/// directory has another identity, so a store can tell its tokens from the old ones.
 ///
 /// The directory must be on a local file system, and all that use it need the right to write it. With another umask
 /// than the usual one, or an ACL, they may be different users.

@@ -47,6 +47,16 @@ const IDENTIFY: &str = "
         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END";
 
+/// The columns of [`IDENTIFY`] that speak against a server. A standby may be promoted, or the address lead to the primary
+/// later.
+const REFUSALS: [(usize, BackendErrorKind, &str); 3] = [
+    (1, BackendErrorKind::Permanent, "PostgreSQL 14 or later is needed"),
+    (2, BackendErrorKind::Transient, "this PostgreSQL is a standby, which grants no locks"),
+    (3, BackendErrorKind::Permanent, READ_ONLY),
+];
+const READ_ONLY: &str = "PostgreSQL accepts no writes: set default_transaction_read_only to off for this user, this \
+    database or the server";
+
 /// Writes to the server's log, so its commit syncs the log up to here: a commit that wrote nothing would sync nothing.
 pub(super) const SYNC: &str = "SELECT pg_logical_emit_message(true, 'fenced_lock', '')";
 
@@ -153,19 +163,10 @@ impl Access {
     async fn identify(&self, client: &Client) -> Result<(String, ClusterId), BackendError> {
         let identify = async || client.query_typed_one(IDENTIFY, &[]).await;
         let mut row = identify().await.map_err(failure)?;
-        let refusals = [
-            (BackendErrorKind::Permanent, "PostgreSQL 14 or later is needed"),
-            // it may be promoted, or the address lead to the primary later
-            (BackendErrorKind::Transient, "this PostgreSQL is a standby, which grants no locks"),
-            (
-                BackendErrorKind::Permanent,
-                "PostgreSQL accepts no writes: set default_transaction_read_only to off for this \
-                 user, this database or the server",
-            ),
-        ];
-        if let Some((kind, what)) = (1..).zip(refusals).find(|(at, _)| row.get(*at)).map(|it| it.1)
-        {
-            return Err(BackendError::new(kind, what));
+        for (column, kind, what) in REFUSALS {
+            if row.get(column) {
+                return Err(BackendError::new(kind, what));
+            }
         }
         if row.get::<_, Option<u32>>(5).is_none() {
             client.batch_execute(SCHEMA).await.map_err(failure)?;
