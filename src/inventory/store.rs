@@ -172,11 +172,10 @@ impl Inventory {
         instance: &str,
         orders: &[impl Borrow<Order>],
     ) -> Result<Vec<Outcome>, InventoryError> {
-        if orders.len() > Self::MAX_BATCH {
-            return Err(InventoryError::InvalidArgument("a batch has at most 1000 orders"));
-        }
-        if orders.iter().any(|order| order.borrow().item != *item) {
-            return Err(InventoryError::InvalidArgument("all orders of a batch are of one item"));
+        let is_of_item = |order: &Order| order.item == *item;
+        if orders.len() > Self::MAX_BATCH || !orders.iter().map(Borrow::borrow).all(is_of_item) {
+            let what = "a batch has at most 1000 orders, all of one item";
+            return Err(InventoryError::InvalidArgument(what));
         }
         if orders.is_empty() {
             return Ok(Vec::new());
