@@ -55,11 +55,13 @@ fn due(point: Point) -> Vec<Action> {
     due
 }
 
-/// Carries out the faults that are due at `point`.
-pub async fn at(point: Point) {
-    for action in due(point) {
-        act(action).await;
+/// Carries out the faults that are due at `point`. Whether there were any.
+pub async fn at(point: Point) -> bool {
+    let due = due(point);
+    for action in &due {
+        act(*action).await;
     }
+    !due.is_empty()
 }
 
 /// Awaits `request`, with [`Point::AfterSend`] between sending it and reading its answer.

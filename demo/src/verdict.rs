@@ -10,13 +10,25 @@ use crate::locks::LockMode;
 /// Failures of the load test that the service need not have caused.
 const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
-/// The text behind PASS or FAIL. `flaw` says why the settings of the run make it fail, if they do.
-pub(crate) fn explain(report: &Report, stock: u64, flaw: Option<&str>) -> String {
+/// The load test's report, in the terms of this run.
+pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
+    Verdict {
+        pass: report.pass,
+        oversold: report.tally.acknowledged_units.saturating_sub(run.stock),
+        lost: report.lost,
+        stale_batches,
+        text: text(run, report, stale_batches),
+    }
+}
+
+/// The text behind PASS or FAIL.
+fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
+    let flaw = flaw(run);
     let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
     let sold = report.tally.acknowledged_units;
-    let excess = sold.saturating_sub(stock);
+    let excess = sold.saturating_sub(run.stock);
     let unanswered = report.tally.unknown + report.tally.failed;
-    let [sold, sold_out, stock] = [sold, report.tally.sold_out, stock].map(grouped);
+    let [sold, sold_out, stock] = [sold, report.tally.sold_out, run.stock].map(grouped);
     let text = match report.reasons.first() {
         None => {
             format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
@@ -30,33 +42,10 @@ pub(crate) fn explain(report: &Report, stock: u64, flaw: Option<&str>) -> String
             format!("{}. {cause}", violation.unwrap_or(&reason.text))
         }
     };
-    match unanswered {
+    let text = match unanswered {
         0 => text,
         n => format!("{text} {} buyers got no answer.", grouped(n)),
-    }
-}
-
-/// The load test's report, in the terms of this run.
-pub(crate) fn judge(
-    run: &Run,
-    report: &Report,
-    stale_batches: u64,
-    takeover_ms: Option<u64>,
-) -> Verdict {
-    Verdict {
-        pass: report.pass,
-        sold: report.tally.acknowledged,
-        sold_out: report.tally.sold_out,
-        oversold: report.tally.acknowledged_units.saturating_sub(run.stock),
-        lost: report.lost,
-        stale_batches,
-        takeover_ms,
-        text: text(run, report, stale_batches),
-    }
-}
-
-fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
-    let text = explain(report, run.stock, flaw(run));
+    };
     let what = match (run.fault, stale_batches) {
         (Some(Fault::Pause), 0) if run.fence => "was paused while it held the lock",
         (Some(Fault::Pause), 1..) => {
@@ -84,7 +73,6 @@ mod tests {
     use loadtest::report::{Failure, Tally};
 
     use super::*;
-    use crate::control::run_with;
 
     fn explained(lock: LockMode, sold: u64, sold_out: u64, reason: Option<&str>) -> String {
         let reason = reason.map(|text| Failure { kind: "a kind".into(), text: text.into() });
@@ -92,7 +80,8 @@ mod tests {
         let tally = Tally { acknowledged_units: sold, sold_out, unknown, ..Tally::default() };
         let reasons = reason.into_iter().collect();
         let report = Report { reasons, tally, ..Report::default() };
-        explain(&report, 300, lock.flaw())
+        let run = Run { stock: 300, guard: lock.name().into(), ..Run::default() };
+        judge(&run, &report, 0).text
     }
 
     /// Goal: each outcome is explained with its numbers and its cause; a failure that the lock mode does not explain is a
@@ -109,7 +98,7 @@ mod tests {
         );
         assert_eq!(
             explained(LockMode::NoLock, 500, 0, Some("oversold: 500 orders")),
-            "500 sold of 300: 200 too many. That is what happens without a lock."
+            "500 sold of 300: 200 too many. That is what happens without a lock, when reading, deciding and writing are three steps."
         );
         assert!(explained(LockMode::Local, 400, 100, Some("oversold")).starts_with(
             "400 sold of 300: 100 too many. That is what happens without a lock between the instances"
@@ -125,7 +114,8 @@ mod tests {
     fn says_that_the_fence_refused_a_batch() {
         let tally = Tally { acknowledged_units: 300, sold_out: 200, ..Tally::default() };
         let report = Report { pass: true, tally, ..Report::default() };
-        let verdict = judge(&run_with(Fault::Pause), &report, 1, None);
+        let run = Run { stock: 300, fence: true, fault: Some(Fault::Pause), ..Run::default() };
+        let verdict = judge(&run, &report, 1);
         assert!(
             verdict.pass && verdict.text.ends_with("the fence refused its batch."),
             "{verdict:?}"

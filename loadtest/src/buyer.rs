@@ -168,7 +168,7 @@ impl Buyer {
                     Attempt { order, item, change, quantity, to, sent: began, ended, outcome };
                 recorder.send(line).await.context("the run cannot be recorded any more")?;
             }
-            asked.add(began, ended, outcome);
+            asked.add(to, began, ended, outcome);
             let Some(Retry { elsewhere, wait }) = retry else { break };
             if elsewhere {
                 self.use_next_instance();

@@ -44,6 +44,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
+pub use crate::checker::Order;
 pub use crate::cli::{Args, Cli};
 use crate::cli::{CheckArgs, Command};
 pub use crate::load::Live;
@@ -51,17 +52,18 @@ use crate::load::Load;
 use crate::record::Recorded;
 pub use crate::report::Report;
 
-/// Sends the orders and judges the outcome, for a caller in the same process. Prints nothing, does not check
-/// that the instances are ready, and counts in `live`.
+/// Sends orders for one item and judges the outcome, for a caller in the same process. Prints nothing, does not
+/// check that the instances are ready, and counts in `live`. Returns the orders as well, by their numbers.
 ///
 /// # Errors
 /// There is nothing to judge.
 ///
 /// # Cancel safety
 /// Once the future is dropped, no further order is sent.
-pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<Report> {
+pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<(Report, Vec<Order>)> {
     let endpoints = run::resolve(args).await?;
-    run::run(args, endpoints, live).await
+    let (report, histories) = run::run(args, endpoints, live).await?;
+    Ok((report, histories.into_iter().flat_map(|history| history.orders).collect()))
 }
 
 /// Runs the command, prints the report, and returns the exit code.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -109,6 +109,8 @@ pub struct Live {
     pub sold_out: AtomicU64,
     /// Orders that ended otherwise, or without an answer.
     pub unsettled: AtomicU64,
+    /// When the buyers came, once they have.
+    pub started: OnceLock<SystemTime>,
     /// How long the load took, once the last buyer is done.
     pub duration: OnceLock<Duration>,
     /// At first only the connections to this instance (an index into the URLs) send orders; the others wait
@@ -156,6 +158,8 @@ pub(crate) async fn run(
     let processes = &plan.args.processes;
     let spent_before = cpu_seconds(processes, &BTreeMap::new());
     let started = Instant::now();
+    // set once: a run has one load
+    let _ = live.started.set(SystemTime::now());
     let (next, unsettled) = (AtomicUsize::new(0), Mutex::default());
     let shared = Arc::new(Shared { started, next, recorder, unsettled });
     for buyer in buyers {
@@ -175,7 +179,6 @@ pub(crate) async fn run(
     while let Some(orders) = tasks.join_next().await {
         all.push(orders??);
     }
-    // set once: a run has one load
     let _ = live.duration.set(started.elapsed());
     let cpu_seconds = cpu_seconds(processes, &spent_before);
     // orders that were not sent, since all buyers gave up, are unknown

@@ -45,7 +45,7 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
     let run = async {
         match &args.probe_path {
             Some(path) => probe(args, path, endpoints, &live).await,
-            None => run(args, endpoints, &live).await,
+            None => run(args, endpoints, &live).await.map(|(report, _)| report),
         }
     };
     tokio::select! {
@@ -58,7 +58,11 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
 ///
 /// # Errors
 /// There is nothing to judge.
-pub(crate) async fn run(args: &Args, endpoints: Vec<Endpoint>, live: &Arc<Live>) -> Result<Report> {
+pub(crate) async fn run(
+    args: &Args,
+    endpoints: Vec<Endpoint>,
+    live: &Arc<Live>,
+) -> Result<(Report, Vec<History>)> {
     let token = admin_token(args)?;
     let changing = args.conduct.changing();
     // their sum may be rounded
@@ -85,7 +89,7 @@ pub(crate) async fn run(args: &Args, endpoints: Vec<Endpoint>, live: &Arc<Live>)
         writer.finish(histories).with_context(no_history)?;
     }
     let (load, histories) = ran?;
-    Ok(Report::new(&plan.setup, &histories, args.limits, load))
+    Ok((Report::new(&plan.setup, &histories, args.limits, load), histories))
 }
 
 /// Sends probes instead of orders.

@@ -134,13 +134,17 @@ async fn a_caller_watches_and_gives_a_head_start() {
         }
         start.cancel();
     };
-    let (report, ()) = tokio::join!(crate::run_in_process(&args, &live), released);
-    let report = report.expect("the shop sells all the same");
+    let (ran, ()) = tokio::join!(crate::run_in_process(&args, &live), released);
+    let (report, orders) = ran.expect("the shop sells all the same");
     assert!(report.pass, "{}", report.verdict);
     assert_eq!(report.instances.len(), 1, "{:?}", report.instances);
     let counted = [&live.acknowledged, &live.sold_out, &live.unsettled];
     assert_eq!(counted.map(|counter| counter.load(Ordering::Relaxed)), [20, 10, 0]);
-    assert!(live.duration.get().is_some());
+    assert!(live.started.get().is_some() && live.duration.get().is_some());
+    assert!(orders.iter().all(|order| order.places == (1, 1) && order.sent <= order.ended));
+    let sold = orders.iter().filter_map(crate::Order::sold).count();
+    let sold_out = orders.iter().filter(|order| order.is_sold_out()).count();
+    assert_eq!((sold, sold_out), (20, 10));
 }
 
 /// Goal: the admin token opens a shop that asks for it, and its absence is explained.

@@ -92,7 +92,7 @@ impl User {
 }
 
 /// What is asked of an order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// To take its units, for good or for the time of a hold.
     #[default]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::http::Method;
 use flash_sale::error_chain::ErrorChain;
@@ -14,12 +14,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
 use super::record::{Command, Fault, NewRun, Run, State, Verdict};
-use super::{Instance, Side, lanes, nobody_answers};
+use super::replay::replay;
+use super::{Control, Instance, nobody_answers};
 use crate::verdict::judge;
-use crate::writer::tenures::now_ms;
+use crate::writer::tenures::{now_ms, unix_ms};
 
 /// How long the victim may take to reach the fault before the other buyers start.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a run is over.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// An order outlasts a fault: the pause, and the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
@@ -28,7 +32,6 @@ const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retr
 pub(super) struct Begun {
     run: Run,
     live: Arc<Live>,
-    began_at: Instant,
     stop: CancellationToken,
 }
 
@@ -41,19 +44,21 @@ impl Begun {
         run.sold_out = now(&self.live.sold_out);
         run.failed = now(&self.live.unsettled);
         run.answered = run.sold + run.sold_out;
+        let Some(started) = self.live.started.get() else { return run };
+        run.began_ms = unix_ms(*started);
         if run.state == State::Firing {
             let took = self.live.duration.get();
             if took.is_some() {
                 run.state = State::Checking;
             }
-            let took = took.copied().unwrap_or_else(|| self.began_at.elapsed());
+            let took = took.copied().unwrap_or_else(|| started.elapsed().unwrap_or_default());
             run.elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         }
         run
     }
 }
 
-impl Side {
+impl Control {
     /// Begins a run, which goes on in the background. `from` is the instance of the page that asks for it: no fault
     /// hits it, so that the page stays.
     ///
@@ -77,9 +82,8 @@ impl Side {
             Some(_) => Some(self.any_but(from)?),
             None => None,
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run = Run {
-            id: now.as_micros().to_string(),
+            id: format!("{:.0}", now_ms() * 1e3),
             stock: wanted.stock,
             requests: wanted.requests,
             guard,
@@ -90,33 +94,45 @@ impl Side {
         };
         let stop = CancellationToken::new();
         {
-            let slot = &mut self.0.lock().run;
+            let slot = &mut self.known.lock().run;
             if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
                 let detail = "wait for its verdict, or stop it with DELETE /demo/run";
                 return Err(Problem::new(RUN_IN_PROGRESS, detail));
             }
-            let (live, began_at, stop) = (Arc::default(), Instant::now(), stop.clone());
-            *slot = Some(Begun { run: run.clone(), live, began_at, stop });
+            *slot = Some(Begun { run: run.clone(), live: Arc::default(), stop: stop.clone() });
         }
         tokio::spawn(Arc::clone(self).carry_out(run.clone(), victim, stop));
         Ok(run)
     }
 
+    /// Begins a run and waits for its end.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub async fn run(self: &Arc<Self>, wanted: NewRun) -> Result<Run, Problem> {
+        let mut run = self.begin(wanted, None).await?;
+        while !run.is_over() {
+            sleep(LOOK_EVERY).await;
+            run = self.current_run().unwrap_or(run);
+        }
+        Ok(run)
+    }
+
     /// The last run as it is now.
     pub fn current_run(&self) -> Option<Run> {
-        self.0.lock().run.as_ref().map(Begun::now)
+        self.known.lock().run.as_ref().map(Begun::now)
     }
 
     /// Stops the run. Returns it, if there is one.
     pub(super) fn stop_run(&self) -> Option<Run> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let begun = known.run.as_ref()?;
         begun.stop.cancel();
         Some(begun.now())
     }
 
     fn change_run(&self, change: impl FnOnce(&mut Begun)) {
-        if let Some(begun) = &mut self.0.lock().run {
+        if let Some(begun) = &mut self.known.lock().run {
             change(begun);
         }
     }
@@ -136,16 +152,23 @@ impl Side {
             // it must not hit a later sale
             drop(victim.command(&Command::Fault(None, 0)).await);
         }
-        self.change_run(|begun| {
-            let now = begun.now();
-            begun.run = match judged {
-                Ok(verdict) => Run { state: State::Done, verdict: Some(verdict), ..now },
-                Err(error) => Run { state: State::Failed, error: Some(error), ..now },
-            };
-        });
+        let mut known = self.known.lock();
+        let Some(now) = known.run.as_ref().map(Begun::now) else { return };
+        let over = match judged {
+            Ok((verdict, replay)) => {
+                known.replay = replay;
+                Run { state: State::Done, verdict: Some(verdict), ..now }
+            }
+            Err(error) => Run { state: State::Failed, error: Some(error), ..now },
+        };
+        known.run.as_mut().expect("it was there just now").run = over;
     }
 
-    async fn try_carry_out(&self, run: &Run, victim: Option<&Instance>) -> Result<Verdict, String> {
+    async fn try_carry_out(
+        &self,
+        run: &Run,
+        victim: Option<&Instance>,
+    ) -> Result<(Verdict, Value), String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
         // at once: an instance that is stopped costs the time limit
         let guard = self.command_all(Command::Guard(run.guard.clone()));
@@ -172,25 +195,23 @@ impl Side {
         self.change_run(|begun| {
             begun.run.state = State::Firing;
             begun.live = Arc::clone(&live);
-            begun.run.began_ms = now_ms();
-            begun.began_at = Instant::now();
         });
         let load = loadtest::run_in_process(&args, &live);
         let others = self.start_the_others(victim, run.fault, start);
         let replaced = || Err("Another sale was started meanwhile.".to_owned());
-        let report = tokio::select! {
-            (report, ()) = async { tokio::join!(load, others) } => report,
+        let ran = tokio::select! {
+            (ran, ()) = async { tokio::join!(load, others) } => ran,
             () = self.until_another_sale(victim, &started) => return replaced(),
         };
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
             return replaced();
         }
-        let report = report.map_err(|error| ErrorChain(&*error).to_string())?;
+        let (report, orders) = ran.map_err(|error| ErrorChain(&*error).to_string())?;
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
-        let now = self.current_run();
-        let takeover_ms = now.and_then(|now| lanes::takeover_ms(&now, &self.lanes(Some(&now))));
-        Ok(judge(run, &report, stale, takeover_ms))
+        let now = self.current_run().unwrap_or_default();
+        let shops: Vec<_> = up.into_iter().map(|instance| instance.name).collect();
+        Ok((judge(run, &report, stale), replay(self, &now, &shops, &orders)))
     }
 
     /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
@@ -241,24 +262,5 @@ impl Side {
             format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
         self.note("fault", &victim.name, text);
         start.cancel();
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// A run whose victim is 8090.
-    pub(crate) fn run_with(fault: Fault) -> Run {
-        Run {
-            began_ms: 100.0,
-            stock: 300,
-            requests: 500,
-            guard: "etcd".into(),
-            fence: true,
-            fault: Some(fault),
-            victim: Some("8090".into()),
-            ..Run::default()
-        }
     }
 }

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, watch};
 
-use self::tenures::Tenures;
+use self::tenures::{Tenures, now_ms};
 use crate::decorated::Decoration;
 use crate::fault::{self, Point};
 use crate::safeguard::Safeguard;
@@ -68,7 +68,12 @@ impl Writer {
             }
             _ => None,
         };
-        fault::at(Point::BeforeWrite).await;
+        let before = now_ms();
+        if fault::at(Point::BeforeWrite).await
+            && let Some(token) = batch.token
+        {
+            self.tenures.stopped(token, before);
+        }
         let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
         // only the script knows holds
         let has_changes = batch.orders.iter().any(|order| order.action != Action::Reserve);
@@ -129,8 +134,10 @@ impl BatchWriter for Writer {
                 self.write_under_new_ids(inventory, batch).await
             };
             if let Some(token) = batch.token {
-                let refused = matches!(written, Err(InventoryError::StaleToken { .. }));
-                self.tenures.until_now(token, refused);
+                self.tenures.until_now(token);
+                if let Err(InventoryError::StaleToken { fence, .. }) = &written {
+                    self.tenures.refused(token, *fence);
+                }
             }
             written
         })
@@ -150,7 +157,7 @@ impl Decoration<Token> for Arc<Writer> {
             let status = self.claims.lock().remove(claim);
             let status = status.map(|status| *status.borrow());
             if let Some(ClaimStatus::Granted(token)) = status
-                && self.tenures.until_now(token, false)
+                && self.tenures.until_now(token)
             {
                 fault::at(Point::BeforeRelease).await;
             }

@@ -1,4 +1,4 @@
-//! When this instance wrote under the lock, for the lanes of the page.
+//! When this instance wrote under the lock, and what happened to it meanwhile, for the replay on the page.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,8 +21,10 @@ pub(crate) struct Tenure {
     pub(crate) from_ms: f64,
     /// When it released the lock, or when its last batch was answered if it did not.
     pub(crate) to_ms: Option<f64>,
-    /// Whether the fence refused a batch.
-    pub(crate) refused: bool,
+    /// When the fence refused a batch, and the fence.
+    pub(crate) refused: Option<(f64, i64)>,
+    /// When a fault stopped the holder before it wrote, and when it went on.
+    pub(crate) stopped: Option<(f64, f64)>,
 }
 
 /// The last tenures, oldest first.
@@ -41,20 +43,31 @@ impl Tenures {
             all.pop_front();
         }
         let (token_number, from_ms) = (token.revision(), now_ms());
-        let tenure = Tenure { token: token_number, from_ms, to_ms: None, refused: false };
+        let (to_ms, refused, stopped) = (None, None, None);
+        let tenure = Tenure { token: token_number, from_ms, to_ms, refused, stopped };
         all.push_back((item.clone(), token, tenure));
         true
     }
 
     /// Notes that a batch under `token` was answered, or that the lock was released. Whether there was a batch.
-    pub(crate) fn until_now(&self, token: Token, refused: bool) -> bool {
+    pub(super) fn until_now(&self, token: Token) -> bool {
+        self.note(token, |tenure, now| tenure.to_ms = Some(now))
+    }
+
+    /// Notes that this fence refused a batch under `token`.
+    pub(super) fn refused(&self, token: Token, fence: Token) {
+        self.note(token, |tenure, now| tenure.refused = Some((now, fence.revision())));
+    }
+
+    /// Notes that the holder was stopped until now.
+    pub(super) fn stopped(&self, token: Token, since: f64) {
+        self.note(token, |tenure, now| tenure.stopped = Some((since, now)));
+    }
+
+    fn note(&self, token: Token, note: impl FnOnce(&mut Tenure, f64)) -> bool {
         let mut all = self.0.lock();
-        let Some((.., tenure)) = all.iter_mut().rfind(|(_, own, _)| *own == token) else {
-            return false;
-        };
-        tenure.to_ms = Some(now_ms());
-        tenure.refused |= refused;
-        true
+        let tenure = all.iter_mut().rfind(|(_, own, _)| *own == token);
+        tenure.map(|(.., tenure)| note(tenure, now_ms())).is_some()
     }
 
     /// Those of the default item.
@@ -67,7 +80,11 @@ impl Tenures {
 
 /// The time as the lanes have it.
 pub(crate) fn now_ms() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3
+    unix_ms(SystemTime::now())
+}
+
+pub(crate) fn unix_ms(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3
 }
 
 #[cfg(test)]
@@ -86,12 +103,13 @@ mod tests {
                 assert_eq!(tenures.begin(&Item::DEFAULT, token(revision)), is_first);
             }
         }
-        assert!(!tenures.until_now(token(1), true));
-        assert!(tenures.until_now(token(300), true) && tenures.until_now(token(300), false));
+        assert!(!tenures.until_now(token(1)) && tenures.until_now(token(300)));
+        tenures.refused(token(300), token(301));
         let all = tenures.of_default_item();
         assert_eq!((all.len(), all[0].token), (MOST, 45));
         let last = &all[MOST - 1];
-        assert!(last.refused && last.to_ms.is_some_and(|to| to >= last.from_ms), "{last:?}");
-        assert!(all.iter().rev().skip(1).all(|tenure| tenure.to_ms.is_none() && !tenure.refused));
+        assert!(last.to_ms.is_some_and(|to| to >= last.from_ms), "{last:?}");
+        assert!(last.refused.is_some_and(|(_, fence)| fence == 301), "{last:?}");
+        assert!(all[..MOST - 1].iter().all(|one| one.to_ms.is_none() && one.refused.is_none()));
     }
 }

@@ -1,6 +1,8 @@
 //! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
 //! Method: real instances as processes, since some are stopped and killed.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 use testkit::client::{Answer, Connection};
 use testkit::ports;
@@ -81,59 +83,135 @@ impl Pair {
     }
 }
 
-/// Goal: with the lock every unit goes to one buyer; without one, or with one in each instance, the verdict says
-/// that too many were sold.
-#[tokio::test]
-async fn runs_show_what_the_lock_prevents() {
-    let pair = Pair::start().await;
-    for guard in ["etcd", "no-lock", "local", "etcd"] {
-        let run = pair.run(json!({"stock": 60, "requests": 100, "guard": guard})).await;
-        let verdict = &run["verdict"];
-        let is_locked = guard == "etcd";
-        assert_eq!((&verdict["pass"], &verdict["lost"]), (&is_locked.into(), &0.into()), "{run}");
-        let sold = verdict["sold"].as_u64().unwrap();
-        assert_eq!(verdict["oversold"], sold - 60, "{run}");
-        if is_locked {
-            assert_eq!((sold, &verdict["sold_out"]), (60, &40.into()), "{run}");
-        } else {
-            let start = format!("{sold} sold of 60: {} too many. That is what happens", sold - 60);
-            assert!(verdict["text"].as_str().unwrap().starts_with(&start), "{run}");
-        }
-        let other = pair.json(1, "GET /demo", &json!({})).await;
-        assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
+/// A recorded run.
+struct Replay(Value);
+
+impl Replay {
+    fn events(&self) -> impl Iterator<Item = &Value> {
+        self.0["events"].as_array().unwrap().iter()
     }
-    let stock = pair.json(1, "GET /stock", &json!({})).await;
-    assert_eq!((&stock["lucky"], &stock["balanced"]), (&60.into(), &true.into()), "{stock}");
+
+    fn all(&self, what: &str) -> Vec<&Value> {
+        self.events().filter(|event| event[1] == what).collect()
+    }
+
+    /// Where it happened.
+    fn shop(&self, event: &Value) -> Value {
+        let has_buyer = matches!(event[1].as_str(), Some("asked" | "sold" | "none" | "failed"));
+        let place = event[if has_buyer { 3 } else { 2 }].as_u64().unwrap();
+        self.0["shops"][usize::try_from(place).unwrap()].clone()
+    }
 }
 
-/// Goal: a holder is paused beyond its lease: the fence refuses its batch, and without the fence it undoes
-/// what others have sold. A holder is killed: the next is served when the lease ends, and no unit is sold twice.
+/// Goal: the verdict says what lock, fence and fault did: with the lock every unit goes to one buyer, without one too many are
+/// sold; a holder that was paused is refused by the fence, or undoes what others have sold; one that is killed is succeeded.
+/// The replay says the same event by event: who was sold which unit, where and under which number is what the ledger says.
 #[tokio::test]
-async fn runs_show_what_the_fence_prevents() {
+async fn runs_are_judged_and_can_be_replayed() {
     let mut pair = Pair::start().await;
-    for (fence, fault, passes, words) in [
-        (true, "pause", true, "the fence refused"),
-        (false, "pause", false, "without a fence"),
-        (true, "kill", true, "was killed"),
+    assert_eq!(pair.json(0, "GET /demo/run/replay", &json!({})).await, Value::Null);
+    for (guard, fence, fault, words) in [
+        ("etcd", true, None, "60 of 60 sold, 40 told sold out"),
+        ("no-lock", true, None, "too many. That is what happens"),
+        ("local", true, None, "too many. That is what happens"),
+        ("atomic-script", true, None, "60 of 60 sold"),
+        ("etcd", false, Some("pause"), "without a fence"),
+        ("etcd", true, Some("pause"), "the fence refused"),
+        ("etcd", true, Some("kill"), "was killed"),
     ] {
         let wanted =
-            json!({"stock": 60, "requests": 100, "guard": "etcd", "fence": fence, "fault": fault});
+            json!({"stock": 60, "requests": 100, "guard": guard, "fence": fence, "fault": fault});
         let run = pair.run(wanted).await;
-        let verdict = &run["verdict"];
-        assert_eq!(run["victim"], pair.ports[1].to_string(), "{run}");
-        assert_eq!((&verdict["pass"], &run["failed"]), (&passes.into(), &0.into()), "{run}");
-        assert_eq!(verdict["oversold"].as_u64().unwrap() > 0, !passes, "{run}");
+        let (verdict, sold) = (&run["verdict"], run["sold"].as_u64().unwrap());
+        let passes = fence && !words.contains("too many");
         assert_eq!(
-            verdict["stale_batches"].as_u64().unwrap() > 0,
-            words.contains("refused"),
+            (&verdict["pass"], &verdict["lost"], &run["failed"]),
+            (&passes.into(), &0.into(), &0.into()),
             "{run}"
         );
+        assert_eq!((&verdict["oversold"], sold > 60), (&(sold - 60).into(), !passes), "{run}");
+        assert_eq!(verdict["stale_batches"], u64::from(words.contains("refused")), "{run}");
         assert!(verdict["text"].as_str().unwrap().contains(words), "{run}");
+        let is_hit = fault.is_some();
+        assert_eq!(
+            run["victim"],
+            if is_hit { pair.ports[1].to_string().into() } else { Value::Null }
+        );
+        let other = pair.json(0, "GET /demo", &json!({})).await;
+        assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
+
+        let replay = Replay(pair.json(0, "GET /demo/run/replay", &json!({})).await);
+        for name in ["guard", "fence", "fault", "stock"] {
+            assert_eq!(replay.0[name], run[name], "{name}");
+        }
+        assert_eq!((&replay.0["run"], &replay.0["buyers"]), (&run["id"], &100.into()));
+        assert!(replay.0["sample"].is_null() && replay.all("asked").len() == 100, "{run}");
+        let told = replay.all("sold");
+        assert_eq!(
+            (told.len() as u64, told.len() + replay.all("none").len()),
+            (sold, 100),
+            "{run}"
+        );
+        let units: HashSet<_> = told.iter().map(|event| event[4].as_u64().unwrap()).collect();
+        assert!(units.iter().all(|unit| (1..=60).contains(unit)));
+        assert_eq!(units.len() < told.len(), !passes, "{run}");
+        let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
+        if let Some(orders) = ledger["orders"].as_array().filter(|_| !words.contains("too many")) {
+            let mut told: Vec<_> = told
+                .iter()
+                .map(|event| json!([event[2], replay.shop(event), event[4], event[5]]))
+                .collect();
+            let mut entries: Vec<_> = orders
+                .iter()
+                .map(|order| {
+                    let (_, buyer) = order["order"].as_str().unwrap().rsplit_once('-').unwrap();
+                    let unit = 60 - order["remaining"].as_i64().unwrap();
+                    json!([buyer.parse::<u64>().unwrap(), order["instance"], unit, order["token"]])
+                })
+                .collect();
+            for all in [&mut told, &mut entries] {
+                all.sort_by_key(|one| one[0].as_u64());
+            }
+            assert_eq!(told, entries, "{run}");
+        }
+        let count = |what| replay.all(what).len();
+        let is_paused = fault == Some("pause");
+        assert_eq!(
+            (count("asleep"), count("awake")),
+            (usize::from(is_hit), usize::from(is_paused))
+        );
+        assert_eq!(
+            (count("key") > 0, count("bounced")),
+            (guard == "etcd", usize::from(is_paused && fence))
+        );
+        for event in replay.all("asleep").into_iter().chain(replay.all("bounced")) {
+            assert_eq!(replay.shop(event), run["victim"], "{event}");
+        }
+        for awake in replay.all("awake") {
+            let slept = awake[0].as_u64().unwrap() - replay.all("asleep")[0][0].as_u64().unwrap();
+            assert!(slept > 2_000_000, "longer than the lease: {slept}");
+        }
+        for bounced in replay.all("bounced") {
+            assert!(bounced[3].as_i64() < bounced[4].as_i64(), "{bounced}");
+            let metrics = pair.call(1, "GET /metrics", &json!({})).await.body;
+            for name in ["stale_batches", "lost_tenures"] {
+                assert!(!metrics.contains(&format!("flash_sale_{name}_total 0\n")), "{name}");
+            }
+        }
     }
     let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
     assert!(!ended.success(), "{ended}");
     let again = json!({"stock": 1, "requests": 1, "fault": "kill"});
     pair.call(0, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
+    // of a large run, some buyers
+    let run = pair.run(json!({"stock": 60, "requests": 3000})).await;
+    let replay = Replay(pair.json(0, "GET /demo/run/replay", &json!({})).await);
+    assert_eq!((&replay.0["run"], &replay.0["sample"]), (&run["id"], &json!({"of": 3000})));
+    let [asked, sold, none] = ["asked", "sold", "none"].map(|what| replay.all(what).len());
+    assert!((1000..2000).contains(&asked) && asked == sold + none, "{asked} {sold} {none}");
+    let times: Vec<_> = replay.events().map(|event| event[0].as_u64()).collect();
+    assert!(times.is_sorted() && times.last() == Some(&replay.0["took_us"].as_u64()));
+    assert!(times.len() <= 4000);
 }
 
 /// Goal: switches reach the other instance, and `kill` ends the one that is named.
@@ -150,7 +228,7 @@ async fn switches_reach_all_instances() {
     for at in [0, 1] {
         let demo = pair.json(at, "GET /demo", &json!({})).await;
         assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
-        assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock"]));
+        assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock", "atomic-script"]));
     }
     for (line, body) in [
         ("PUT /demo/guard", json!({"guard": "consul"})),
@@ -248,7 +326,7 @@ async fn other_sites_are_kept_out() {
 async fn without_a_control_there_is_a_sale_all_the_same() {
     let mut pair = Pair::start().await;
     pair.control.kill().await.unwrap();
-    for line in ["GET /demo", "POST /demo/run", "GET /demo/beside/lanes"] {
+    for line in ["GET /demo", "POST /demo/run", "GET /demo/run/replay"] {
         pair.call(0, line, &json!({})).await.assert_problem(503, "no-control");
     }
     assert_eq!(pair.call(0, "PUT /stock", &json!({"stock": 1})).await.status, 200);

@@ -36,7 +36,8 @@ mod tests;
 
 pub(crate) use history::{History, LedgerEntry, is_default, order_id, u64_from, user_name};
 pub use history::{StockState, Tally, Turns};
-pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Order, Outcome};
+pub use order::Order;
+pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Outcome};
 pub(crate) use pause::Pause;
 pub(crate) use reason::count;
 pub(crate) use verdict::{Verdict, judge};

@@ -22,7 +22,7 @@ pub(crate) enum Event {
 
 /// One order of a run; by default one that was not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Order {
+pub struct Order {
     pub(crate) outcome: FinalOutcome,
     /// Whether an attempt without an answer may have taken units.
     pub(crate) in_doubt: bool,
@@ -30,10 +30,12 @@ pub(crate) struct Order {
     pub(crate) abandoned: bool,
     /// How often it was sent; 0 if all buyers had given up before.
     pub(crate) attempts: u32,
+    /// Where it was first sent to, and last: indexes into the URLs.
+    pub places: (usize, usize),
     /// When it was first sent, in microseconds since the run's start.
-    pub(crate) sent: u64,
+    pub sent: u64,
     /// When its last attempt ended, in microseconds since the run's start.
-    pub(crate) ended: u64,
+    pub ended: u64,
     /// What its buyer asked for then, one after the other: to have it confirmed or cancelled. These have no changes.
     pub(crate) changes: Vec<(Event, Order)>,
 }
@@ -152,12 +154,13 @@ impl Outcome {
 }
 
 impl Order {
-    /// Adds an attempt, which lasted from `sent` to `ended`. The attempts of an order follow each
-    /// other.
-    pub(crate) fn add(&mut self, sent: u64, ended: u64, outcome: Outcome) {
+    /// Adds an attempt at the instance `to`, which lasted from `sent` to `ended`. The attempts of an order
+    /// follow each other.
+    pub(crate) fn add(&mut self, to: usize, sent: u64, ended: u64, outcome: Outcome) {
         if self.attempts == 0 {
-            self.sent = sent;
+            (self.places.0, self.sent) = (to, sent);
         }
+        self.places.1 = to;
         self.attempts = self.attempts.saturating_add(1);
         self.ended = ended;
         self.in_doubt |= matches!(outcome.effect, Effect::Unknown(_));
@@ -185,6 +188,16 @@ impl Order {
             FinalOutcome::Acknowledged(answer) => Some(answer),
             _ => None,
         }
+    }
+
+    /// If it was accepted: the stock that was left after it, and the token under which it was accepted.
+    pub fn sold(&self) -> Option<(i64, Option<i64>)> {
+        self.answer().map(|answer| (answer.remaining, answer.token))
+    }
+
+    /// Whether it was refused because too few units were left.
+    pub fn is_sold_out(&self) -> bool {
+        self.outcome == FinalOutcome::SoldOut
     }
 
     /// When its buyer got the acknowledgement.

@@ -117,7 +117,7 @@ impl Recorded {
             let what = "was sent again before its attempt ended, or after its answer";
             return Err(format!("{id} {what}"));
         }
-        asked.add(sent, ended, outcome);
+        asked.add(to, sent, ended, outcome);
         Ok(())
     }
 

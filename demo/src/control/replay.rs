@@ -1,0 +1,97 @@
+//! A run for the page to show again: what its buyers and its instances saw, event by event.
+
+use loadtest::Order;
+use serde_json::{Value, json};
+
+use super::record::{Fault, Run};
+use super::{Control, Instance};
+use crate::writer::tenures::Tenure;
+
+/// The most events.
+const MOST: usize = 4000;
+
+/// Microseconds since the first request, and the event as the page reads it.
+type Events = Vec<(u64, Value)>;
+
+/// The run with its orders, which were sent to the instances of these names.
+pub(super) fn replay(control: &Control, run: &Run, shops: &[String], orders: &[Order]) -> Value {
+    let first = orders.iter().map(|order| order.sent).min().unwrap_or_default();
+    let mut events = of_the_shops(run, shops, control.instances(), first);
+    let room = MOST.saturating_sub(events.len()).max(1);
+    let step = (2 * orders.len()).div_ceil(room).max(1);
+    for (buyer, order) in orders.iter().enumerate().step_by(step) {
+        let [sent, ended] = [order.sent, order.ended].map(|at| at - first);
+        let (asked, shop) = order.places;
+        events.push((sent, json!([sent, "asked", buyer, asked])));
+        let event = match order.sold() {
+            Some((left, token)) => {
+                let unit = i64::try_from(run.stock).unwrap_or(i64::MAX) - left;
+                json!([ended, "sold", buyer, shop, unit, token])
+            }
+            None if order.is_sold_out() => json!([ended, "none", buyer, shop]),
+            None => json!([ended, "failed", buyer, shop]),
+        };
+        events.push((ended, event));
+    }
+    events.sort_by_key(|(at, _)| *at);
+    json!({
+        "version": 1,
+        "run": run.id,
+        "guard": run.guard,
+        "fence": run.fence,
+        "fault": run.fault,
+        "stock": run.stock,
+        "buyers": orders.len(),
+        "shops": shops,
+        "took_us": events.last().map(|(at, _)| at),
+        "sample": (step > 1).then(|| json!({"of": orders.len()})),
+        "events": events.into_iter().map(|(_, event)| event).collect::<Value>(),
+    })
+}
+
+/// What the lock, the fence and the fault did to the instances. `first` is when the first request was sent, in microseconds
+/// since the run began.
+fn of_the_shops(run: &Run, shops: &[String], instances: Vec<Instance>, first: u64) -> Events {
+    #[expect(clippy::cast_precision_loss, reason = "a time")]
+    let came = run.began_ms * 1e3 + first as f64;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+    let since = |ms: f64| (ms * 1e3 - came).max(0.0) as u64;
+    let place = |name: &String| shops.iter().position(|shop| shop == name);
+    let of_the_run = |tenure: &Tenure| tenure.from_ms >= run.began_ms;
+    let all: Vec<(usize, Tenure)> = instances
+        .into_iter()
+        .filter(|instance| instance.is_up)
+        .filter_map(|instance| Some((place(&instance.name)?, instance.tenures)))
+        .flat_map(|(shop, tenures)| tenures.into_iter().map(move |tenure| (shop, tenure)))
+        .filter(|(_, tenure)| of_the_run(tenure))
+        .collect();
+    let last = all.iter().map(|(_, tenure)| tenure.from_ms).fold(0.0, f64::max);
+    let mut events = Vec::new();
+    let mut note = |at_ms, what: &str, shop: usize, numbers: &[i64]| {
+        let at = since(at_ms);
+        let mut event = vec![json!(at), json!(what), json!(shop)];
+        event.extend(numbers.iter().map(|number| json!(number)));
+        events.push((at, Value::Array(event)));
+    };
+    for (shop, Tenure { token, from_ms, to_ms, refused, stopped }) in all {
+        note(from_ms, "key", shop, &[token]);
+        if let Some((from, to)) = stopped {
+            note(from, "asleep", shop, &[]);
+            note(to, "awake", shop, &[]);
+        }
+        if let Some((at, fence)) = refused {
+            note(at, "bounced", shop, &[token, fence]);
+        }
+        // the last holder keeps the lock
+        if let Some(to) = to_ms.filter(|_| from_ms < last) {
+            note(to, "drop", shop, &[token]);
+        }
+    }
+    // one that was killed remembers nothing
+    if run.fault == Some(Fault::Kill)
+        && let (Some(hit), Some(shop)) = (run.hit_ms, run.victim.as_ref().and_then(place))
+    {
+        note(hit, "asleep", shop, &[]);
+    }
+    events
+}
