@@ -133,7 +133,9 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
-        let (found, .., entries, rollback_detected) = self.poll("inspect", item, None, 1).await?;
+        let call = Call::read("inspect", item, &self.watermarks.of(item)).arg(-1).arg(1).arg("");
+        let found: Polled = self.read(call).await?;
+        let (found, .., entries, rollback_detected) = found;
         let latest = all(item, &entries)?.pop();
         Ok(Inspection { stock: state(item, found)?, latest, rollback_detected })
     }
@@ -270,24 +272,15 @@ impl Inventory {
         from: Option<&LedgerPosition>,
         most: u32,
     ) -> Result<SaleUpdate, InventoryError> {
-        let (found, name, is_same_ledger, step, entries, _) =
-            self.poll("poll", item, from, most).await?;
+        let after = from.map_or(-1, |from| i64::try_from(from.after).unwrap_or(i64::MAX));
+        let of = from.and_then(|from| from.of.as_deref()).unwrap_or_default();
+        let call = Call::read("poll", item, &self.watermarks.of(item));
+        let call = call.arg(after).arg(most.min(Self::MAX_PAGE)).arg(of);
+        let found: Polled = self.read(call).await?;
+        let (found, name, is_same_ledger, step, entries, _) = found;
         let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
         self.watermarks.note_level(item, (stock.stock, stock.lucky));
         Ok(SaleUpdate { stock, name, is_same_ledger, step, entries: all(item, &entries)? })
-    }
-
-    async fn poll(
-        &self,
-        operation: &str,
-        item: &Item,
-        from: Option<&LedgerPosition>,
-        most: u32,
-    ) -> Result<Polled, InventoryError> {
-        let after = from.map_or(-1, |from| i64::try_from(from.after).unwrap_or(i64::MAX));
-        let of = from.and_then(|from| from.of.as_deref()).unwrap_or_default();
-        let call = Call::read(operation, item, &self.watermarks.of(item));
-        self.read(call.arg(after).arg(most.min(Self::MAX_PAGE)).arg(of)).await
     }
 
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this

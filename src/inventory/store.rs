@@ -218,7 +218,12 @@ impl Inventory {
             if !orders.is_empty() {
                 let again = Box::pin(self.reduce_by_script(Batch { orders: &orders, ..batch }));
                 let places = outcomes.iter_mut().filter(|outcome| is_short(outcome));
-                places.zip(again.await?).for_each(|(place, outcome)| *place = outcome);
+                match again.await {
+                    Ok(again) => places.zip(again).for_each(|(place, outcome)| *place = outcome),
+                    // the orders that were accepted stand
+                    Err(error) if error.nothing_written() => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(outcomes)

@@ -3,11 +3,11 @@
 //! the same address with an older copy of its data, or with none.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryError, Item, LedgerPosition, Order, User};
+use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, User};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::{PrivateRedis, RedisOptions};
 
-use super::{ITEM, Raw, accepted, connect, order, sell, token};
+use super::{ITEM, Raw, connect, order, sell, token};
 
 async fn redis() -> PrivateRedis {
     PrivateRedis::start(RedisOptions::default()).await.unwrap()
@@ -297,28 +297,4 @@ async fn a_repeated_answer_is_remembered() {
     assert!(other.order(&ITEM, &order("a", 1).id, &User::default()).await.unwrap().1.is_some());
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
-}
-
-/// Goal: the missing keys of one item stop no other item, and an operator can end its sale.
-#[tokio::test]
-async fn an_item_that_is_gone_does_not_stop_others() {
-    let redis = redis().await;
-    let inventory = connect(&redis.url()).await;
-    let tea: Item = "tea".parse().unwrap();
-    for item in [&ITEM, &tea] {
-        inventory.start(item, Some(token(1)), 10).await.unwrap();
-    }
-    let mut raw = Raw::connect(&redis.url()).await;
-    raw.run::<()>("DEL stock lucky initial orders ledger fence sale").await;
-    inventory.check(None).await.unwrap();
-    assert_eq!(inventory.rolled_back_items(), 1);
-    let one = Order { item: tea.clone(), ..order("a", 1) };
-    accepted(&inventory.reduce(&tea, Some(token(1)), "8080", &[one]).await.unwrap()[0]);
-    raw.run::<()>("DEL orders:{tea} ledger:{tea}").await;
-    assert_rolled_back(inventory.check(None).await.map_err(|(_, error)| error), "");
-    assert_eq!(inventory.rolled_back_items(), 2);
-
-    inventory.recover_store(&ITEM, token(2)).await.unwrap();
-    let error = inventory.recover_store(&ITEM, token(3)).await.unwrap_err();
-    assert!(matches!(error, InventoryError::UnknownItem), "{error}");
 }
