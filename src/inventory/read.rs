@@ -282,7 +282,8 @@ impl Inventory {
         let (found, is_same_ledger, step, entries, _) =
             self.poll("poll", item, cursor, most).await?;
         let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
-        self.watermarks.note_level(item, (stock.stock, stock.lucky));
+        let held = i64::try_from(stock.held).unwrap_or(i64::MAX);
+        self.watermarks.note_level(item, [stock.stock, stock.lucky, held]);
         let newest = entries.0.last().map(|text| text.0.clone());
         Ok(SaleUpdate { stock, is_same_ledger, step, entries: all(item, &entries)?, newest })
     }
@@ -344,7 +345,7 @@ impl Inventory {
     }
 
     /// Stock and lucky of up to 100 items, as the latest readiness check or read of their state found them.
-    pub fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
+    pub fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         self.watermarks.levels().into_iter().take(MAX_LEVELS).collect()
     }
 

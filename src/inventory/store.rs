@@ -349,8 +349,7 @@ impl Inventory {
     ) -> Result<(), InventoryError> {
         let call = Call::probe(item, token, &self.watermarks.of(item))?;
         let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
-        let [stock, lucky]: [i64; 2] = level.map_err(|_| script::not_understood())?;
-        self.watermarks.note_level(item, (stock, lucky));
+        self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);
         Ok(())
     }
 }
