@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fenced_lock::{Backend, QueueEntry, Token};
+use fenced_lock::{Backend, MemoryBackend, QueueEntry, SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{InventoryError, Item, NewSale, Order, Outcome, Started};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
+use flash_sale::sale::{EtcdLock, GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinError;
@@ -69,6 +69,10 @@ pub(super) struct PerOrder<L> {
     queue: Option<Arc<dyn Backend<Token = Token>>>,
     /// The places to wait in.
     places: Arc<Semaphore>,
+    /// For `batched-script`: combines the orders of this instance as the service does, under a lock of its own, which is
+    /// granted at once. Nothing keeps the batches of two instances apart: the writer sends them
+    /// [without tokens](crate::writer::Writer).
+    combiner: Option<EtcdLock>,
 }
 
 impl<L: OrderLock> PerOrder<L> {
@@ -79,8 +83,12 @@ impl<L: OrderLock> PerOrder<L> {
         queue: Option<Arc<dyn Backend<Token = Token>>>,
     ) -> Box<dyn SaleGuard> {
         let places = Arc::new(Semaphore::new(context.options.queue_length));
+        let combiner = (mode == LockMode::BatchedScript).then(|| {
+            let options = SessionOptions::new(Duration::from_hours(1));
+            EtcdLock::new(context, SessionKeeper::start(Arc::new(MemoryBackend::new()), options))
+        });
         let (context, lock) = (Arc::clone(context), Arc::new(lock));
-        Box::new(Self { context, mode, lock, queue, places })
+        Box::new(Self { context, mode, lock, queue, places, combiner })
     }
 
     /// A place to wait. Its drop returns it.
@@ -92,45 +100,6 @@ impl<L: OrderLock> PerOrder<L> {
 
     fn name_for(&self, item: &Item) -> String {
         lock_name(&self.context.options.lock_name, item)
-    }
-
-    async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
-        if self.mode == LockMode::AtomicScript {
-            // no plain read first: the script itself answers sold out as fast
-            let _place = self.enter(&order.item)?;
-            let sold = by_the_script(&self.context, None, &order).await;
-            return sold.map_err(|error| SaleError::of_order(error, &order));
-        }
-        if let Some(outcome) = self.context.check_stock(&order).await? {
-            return Ok(outcome);
-        }
-        // kept until the order has left etcd as well
-        let place = self.enter(&order.item)?;
-        let (id, item) = (order.id.clone(), order.item.clone());
-        let context = Arc::clone(&self.context);
-        let work = move |token: Option<Token>| async move {
-            let sold = match token {
-                Some(_) => by_the_script(&context, token, &order).await,
-                None => naive::reduce(&context.inventory, &order, &context.options.instance).await,
-            };
-            sold.map_err(|error| SaleError::of_order(error, &order))
-        };
-        let sold = self.under_lock(&item, place, work).await;
-        sold.unwrap_or_else(|ended| {
-            Err(SaleError::OutcomeUnknown { order: id, source: ended.into() })
-        })
-    }
-
-    async fn start_sale(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        let (context, sold) = (Arc::clone(&self.context), item.clone());
-        let work = move |token| async move {
-            let started = context.inventory.start(&sold, token, sale).await;
-            started.map_err(|error| SaleError::of_start(error, &sold))
-        };
-        let started = self.under_lock(item, (), work).await;
-        started.unwrap_or_else(|ended| {
-            Err(SaleError::StartUnknown { item: item.clone(), source: ended.into() })
-        })
     }
 
     /// Does `work` under the lock of `item`, in a task of its own. If the caller goes away while the task waits for the
@@ -177,11 +146,45 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
     }
 
     async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
-        self.sell(order).await
+        if let Some(combiner) = &self.combiner {
+            return combiner.reduce(order).await;
+        }
+        if self.mode == LockMode::AtomicScript {
+            // no plain read first: the script itself answers sold out as fast
+            let _place = self.enter(&order.item)?;
+            let sold = by_the_script(&self.context, None, &order).await;
+            return sold.map_err(|error| SaleError::of_order(error, &order));
+        }
+        if let Some(outcome) = self.context.check_stock(&order).await? {
+            return Ok(outcome);
+        }
+        // kept until the order has left etcd as well
+        let place = self.enter(&order.item)?;
+        let (id, item) = (order.id.clone(), order.item.clone());
+        let context = Arc::clone(&self.context);
+        let work = move |token: Option<Token>| async move {
+            let sold = match token {
+                Some(_) => by_the_script(&context, token, &order).await,
+                None => naive::reduce(&context.inventory, &order, &context.options.instance).await,
+            };
+            sold.map_err(|error| SaleError::of_order(error, &order))
+        };
+        let sold = self.under_lock(&item, place, work).await;
+        sold.unwrap_or_else(|ended| {
+            Err(SaleError::OutcomeUnknown { order: id, source: ended.into() })
+        })
     }
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        self.start_sale(item, sale).await
+        let (context, sold) = (Arc::clone(&self.context), item.clone());
+        let work = move |token| async move {
+            let started = context.inventory.start(&sold, token, sale).await;
+            started.map_err(|error| SaleError::of_start(error, &sold))
+        };
+        let started = self.under_lock(item, (), work).await;
+        started.unwrap_or_else(|ended| {
+            Err(SaleError::StartUnknown { item: item.clone(), source: ended.into() })
+        })
     }
 
     async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
@@ -194,11 +197,15 @@ impl<L: OrderLock> SaleGuard for PerOrder<L> {
     }
 
     fn waiting(&self) -> usize {
-        self.context.options.queue_length - self.places.available_permits()
+        let own = self.context.options.queue_length - self.places.available_permits();
+        self.combiner.as_ref().map_or(own, EtcdLock::waiting)
     }
 
     async fn close(&self) {
         self.lock.close().await;
+        if let Some(combiner) = &self.combiner {
+            combiner.close().await;
+        }
     }
 }
 
