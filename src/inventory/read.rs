@@ -279,7 +279,8 @@ impl Inventory {
         let found: Polled = self.read(call).await?;
         let (found, name, is_same_ledger, step, entries, _) = found;
         let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
-        self.watermarks.note_level(item, (stock.stock, stock.lucky));
+        let held = i64::try_from(stock.held).unwrap_or(i64::MAX);
+        self.watermarks.note_level(item, [stock.stock, stock.lucky, held]);
         Ok(SaleUpdate { stock, name, is_same_ledger, step, entries: all(item, &entries)? })
     }
 
@@ -327,7 +328,7 @@ impl Inventory {
     }
 
     /// Stock and lucky of up to 100 items, as the latest readiness check or read of their state found them.
-    pub fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
+    pub fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         self.watermarks.levels().into_iter().take(MAX_LEVELS).collect()
     }
 

@@ -350,8 +350,7 @@ impl Inventory {
         // an order without an id
         let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 5]);
         let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
-        let [stock, lucky]: [i64; 2] = level.map_err(|_| script::not_understood())?;
-        self.watermarks.note_level(item, (stock, lucky));
+        self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);
         Ok(())
     }
 }
