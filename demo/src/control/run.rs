@@ -152,16 +152,15 @@ impl Control {
             // it must not hit a later sale
             drop(victim.command(&Command::Fault(None, 0)).await);
         }
-        let mut known = self.known.lock();
-        let Some(now) = known.run.as_ref().map(Begun::now) else { return };
-        let over = match judged {
+        let known = &mut *self.known.lock();
+        let Some(begun) = &mut known.run else { return };
+        begun.run = match judged {
             Ok((verdict, replay)) => {
                 known.replay = replay;
-                Run { state: State::Done, verdict: Some(verdict), ..now }
+                Run { state: State::Done, verdict: Some(verdict), ..begun.now() }
             }
-            Err(error) => Run { state: State::Failed, error: Some(error), ..now },
+            Err(error) => Run { state: State::Failed, error: Some(error), ..begun.now() },
         };
-        known.run.as_mut().expect("it was there just now").run = over;
     }
 
     async fn try_carry_out(
@@ -198,13 +197,9 @@ impl Control {
         });
         let load = loadtest::run_in_process(&args, &live);
         let others = self.start_the_others(victim, run.fault, start);
-        let replaced = || Err("Another sale was started meanwhile.".to_owned());
-        let ran = tokio::select! {
-            (ran, ()) = async { tokio::join!(load, others) } => ran,
-            () = self.until_another_sale(victim, &started) => return replaced(),
-        };
+        let (ran, ()) = tokio::join!(load, others);
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
-            return replaced();
+            return Err("Another sale was started meanwhile.".to_owned());
         }
         let (report, orders) = ran.map_err(|error| ErrorChain(&*error).to_string())?;
         self.read_all().await;
@@ -226,17 +221,6 @@ impl Control {
         let safe = safe.ok_or_else(nobody_answers)?;
         let mut stock: Value = safe.ask(method, "/stock", body).await?;
         Ok(stock["sale"].take())
-    }
-
-    /// Waits until another sale has replaced the one with this id.
-    async fn until_another_sale(&self, victim: Option<&Instance>, started: &Value) {
-        loop {
-            sleep(Duration::from_secs(1)).await;
-            let now = self.sale(victim, Method::GET, None).await;
-            if now.is_ok_and(|now| now != *started) {
-                return;
-            }
-        }
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
