@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
 
-mod baselines;
 mod controls;
 mod controls_http;
 mod launch;
