@@ -1,6 +1,6 @@
 // What the charts share: a canvas as sharp as the screen, in the colours and fonts of the page.
 
-const scheme = matchMedia("(prefers-color-scheme: dark)");
+const schemes = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((query) => matchMedia(query));
 
 /** A drawing surface that follows the size of its element and the colours of the page. */
 export class Surface {
@@ -14,7 +14,7 @@ export class Surface {
   constructor(canvas) {
     this.#canvas = canvas;
     new ResizeObserver(() => this.#forget()).observe(canvas);
-    scheme.addEventListener("change", () => this.#forget());
+    for (const scheme of schemes) scheme.addEventListener("change", () => this.#forget());
   }
 
   #forget() {

@@ -4,7 +4,6 @@ import { NO_ANSWER, call } from "../page/api.js";
 import { byId, children, make, makeSegment, setData, setShown, setText } from "../page/dom.js";
 import { count, duration } from "../page/format.js";
 import { FENCES, labelOf } from "../page/guards.js";
-import { LOCK, PRESETS } from "./presets.js";
 
 const FAULTS = [["", "none"], ["pause", "pause"], ["kill", "kill"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
@@ -16,7 +15,6 @@ export class TryIt {
   #hasChosen = false;
 
   constructor() {
-    PRESETS.forEach((preset) => byId("presets").append(this.#makePreset(preset)));
     FAULTS.forEach(([value, text]) => byId("faults").append(makeSegment("fault", value, text, value === "")));
     Object.entries(FENCES).forEach(([value, text]) => byId("fences").append(makeSegment("fence", value, text, value === "lock")));
     byId("run-form").addEventListener("submit", (event) => {
@@ -49,22 +47,9 @@ export class TryIt {
     setShown(byId("try"), this.#demo !== null);
     setData(document.body, "demo", this.#demo !== null);
     if (!this.#demo) return;
-    this.#showPresets();
     this.#showGuards();
     this.#showInstances();
     this.#showBusy();
-  }
-
-  /** A demo that was started with another guard does not offer the lock. */
-  #showPresets() {
-    for (const { id, run } of PRESETS) {
-      setData(byId(`preset-${id}`), "off", !this.#demo.guards.includes(this.#here(run).guard));
-    }
-  }
-
-  /** The run under the lock of this demo. */
-  #here(run) {
-    return run.guard === LOCK ? { ...run, guard: this.#demo?.locks[0] ?? LOCK } : run;
   }
 
   #showGuards() {
@@ -117,7 +102,7 @@ export class TryIt {
     // not `disabled`: a button that has just been pressed would lose the focus
     for (const button of byId("try").querySelectorAll("button")) {
       const isOff = !this.#isLive || this.#isCalling || button.dataset.off !== undefined
-        || (isRunning && (button.type === "submit" || button.classList.contains("preset") || button.id === "start" || button.id === "apply"));
+        || (isRunning && (button.type === "submit" || button.id === "start" || button.id === "apply"));
       if (button.getAttribute("aria-disabled") !== String(isOff)) button.setAttribute("aria-disabled", String(isOff));
     }
     setText(byId("run"), isRunning ? "Running" : "Run the sale");
@@ -179,35 +164,6 @@ export class TryIt {
     const requests = this.#whole(byId("buyers"), 1, this.#demo.max_requests, "buyers");
     if (requests === null) return null;
     return { stock, requests, ...this.#choice() };
-  }
-
-  #makePreset(preset) {
-    const row = make("li");
-    const button = make("button", "preset");
-    button.type = "button";
-    button.id = `preset-${preset.id}`;
-    button.append(make("b", "preset-title", preset.title), make("span", "preset-text", preset.text));
-    button.addEventListener("click", () => {
-      if (button.dataset.off !== undefined) {
-        this.#complain("This demo was started with another guard.");
-        return;
-      }
-      if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(this.#here(preset.run));
-      this.#do(() => call("POST", "demo/run", this.#here(preset.run)));
-    });
-    row.append(button);
-    return row;
-  }
-
-  /** Shows the values of a preset in the form, as a start for changes. */
-  #fill({ stock, requests, guard, fence, fault }) {
-    this.#hasChosen = true;
-    byId("units").value = stock;
-    byId("buyers").value = requests;
-    this.#check("guard", guard);
-    this.#check("fault", fault ?? "");
-    this.#check("fence", this.#fence(fence));
-    this.#limit();
   }
 
   async #do(action, { whileRunning = false } = {}) {
