@@ -105,11 +105,12 @@ export function holder({ tenures }) {
   return tenures.reduce((one, other) => (one && one.number > other.number ? one : other), null);
 }
 
-/** The unit with the most owners, if any has more than one: `{ unit, owners }`. */
+/** The unit with the most owners, the first of several, if any has more than one: `{ unit, owners }`. */
 export function mostSold(now) {
   let most = null;
   for (const [unit, owners] of now.units) {
-    if (owners.length > Math.max(1, most?.owners.length ?? 0)) most = { unit, owners };
+    const lead = owners.length - Math.max(1, most?.owners.length ?? 0);
+    if (lead > 0 || (lead === 0 && unit < most?.unit)) most = { unit, owners };
   }
   return most;
 }
