@@ -37,14 +37,14 @@ DEMO_FEATURES := $(if $(OTHER_LOCKS),--features other-locks) $(if $(findstring -
 # `exec`: a signal to the child of make reaches the program, not a shell around it.
 demo: setup ## start everything on this machine, sell out under load, print the verdict
 	@[ -z "$(strip $(DEMO_FEATURES))" ] && [ -x "$(or $(CARGO_TARGET_DIR),target)/demo/demo" ] || \
-	  echo "building the service, its load test and the demo: some minutes, the first time only"
+	  echo "building the demo, the first time only: about 2 minutes with 2 cores"
 	@exec $(CARGO) run --profile demo --locked --package demo $(DEMO_FEATURES) -- $(ARGS)
 
 # A tool that only the check of the licences needs.
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
 # The tests that need a browser; left out where .ci/setup can install none.
-PAGE_TESTS := accessibility beside looks outages selling
+PAGE_TESTS := accessibility looks outages selling
 
 # Most tests wait, for TTLs or for servers, so more of them run at a time than there are cores.
 TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))

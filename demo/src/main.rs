@@ -17,9 +17,9 @@ use flash_sale::logging::LogOptions;
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(flatten)]
-    log: LogOptions,
-    #[command(flatten)]
     demo: DemoOptions,
+    #[command(flatten)]
+    log: LogOptions,
     #[command(subcommand)]
     part: Option<Part>,
 }

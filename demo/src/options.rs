@@ -1,5 +1,7 @@
 //! The flags of the demo.
 
+use std::ops::RangeInclusive;
+
 use anyhow::{Result, bail};
 use clap::Args;
 
@@ -14,34 +16,20 @@ const OTHER_LOCKS: bool = cfg!(feature = "other-locks");
 // no doc comment: it would replace that of the program in `--help`
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
-    /// Exit after the verdict.
-    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = flash_sale::config::switch)]
-    pub once: bool,
-
-    /// Use mutual TLS and users for etcd and Redis.
-    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
-    pub secure: bool,
-
-    /// Buyers, with one order each, all at once: 1 to 1000000.
-    #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub requests: u64,
-
     /// Units for sale: 0 to 1000000000.
     #[arg(long, env = "FLASH_SALE_DEMO_STOCK", default_value = "300", value_name = "UNITS",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+          allow_negative_numbers = true, value_parser = number::<u64>(0..=1_000_000_000))]
     pub stock: u64,
+
+    /// Buyers, with one order each: 1 to 1000000.
+    #[arg(long, env = "FLASH_SALE_DEMO_REQUESTS", default_value = "500", value_name = "N",
+          allow_negative_numbers = true, value_parser = number::<u64>(1..=1_000_000))]
+    pub requests: u64,
 
     /// Instances: 1 to 32.
     #[arg(long, env = "FLASH_SALE_DEMO_INSTANCES", default_value = "2", value_name = "N",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=32))]
+          allow_negative_numbers = true, value_parser = number::<u16>(1..=32))]
     pub instances: u16,
-
-    /// Port of the first instance on 127.0.0.1; each further one is 10 higher. With --beside, the instances of the
-    /// second lock follow those of the first.
-    #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
-    pub port: u16,
 
     /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `zookeeper` and `file` are
     /// other locks, which need their servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is
@@ -49,55 +37,55 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: LockMode,
 
-    /// A second lock: the same sale beside the first, with instances, a stock and servers of its own. The page
-    /// shows both under the same fault. Both are among etcd, redis, redlock, postgres, postgres-advisory,
-    /// zookeeper and file.
-    #[arg(long, env = "FLASH_SALE_DEMO_BESIDE", value_name = "KIND")]
-    pub beside: Option<LockMode>,
-
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_DEMO_FENCE")]
     pub fence: Option<Fence>,
+
+    /// Use mutual TLS and users for etcd and Redis.
+    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
+    pub secure: bool,
+
+    /// Exit after the verdict.
+    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = flash_sale::config::switch)]
+    pub once: bool,
+
+    /// Port of the first instance on 127.0.0.1, 1 to 65535; each further one is 10 higher.
+    #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
+          allow_negative_numbers = true, value_parser = number::<u16>(1..=65_535))]
+    pub port: u16,
+}
+
+/// Parses a number, and says which ones are allowed.
+fn number<N>(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<N, String> + Clone
+where
+    N: TryFrom<u64>,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| bounds.contains(number));
+        number.and_then(|number| N::try_from(number).ok()).ok_or_else(|| {
+            format!("a whole number from {} to {} is allowed", bounds.start(), bounds.end())
+        })
+    }
 }
 
 impl DemoOptions {
-    /// Each lock, and the ports of its instances.
+    /// The ports of the instances.
     ///
     /// # Errors
-    /// When the last ports would be beyond 65535, and when the two locks cannot stand side by side.
-    pub(crate) fn sides(&self) -> Result<Vec<(LockMode, Vec<u16>)>> {
-        let locks: Vec<_> = [self.lock].into_iter().chain(self.beside).collect();
-        if let [one, other] = *locks {
-            if one == other {
-                let name = one.name();
-                bail!("{name} is given twice: choose another lock with --beside");
-            }
-            if let Some(baseline) = locks.iter().find(|lock| !lock.is_shared()) {
-                let all: Vec<_> = LockMode::shared().map(LockMode::name).collect();
-                bail!(
-                    "{} is no lock that instances share, so it cannot stand beside another: choose two of {}; the \
-                     page offers no-lock and local on both sides",
-                    baseline.name(),
-                    all.join(", ")
-                );
-            }
-        }
-        let is_built =
-            |lock: &LockMode| OTHER_LOCKS || *lock == LockMode::Etcd || !lock.is_shared();
-        if let Some(lock) = locks.iter().find(|lock| !is_built(lock)) {
+    /// When the last one would be beyond 65535, and when this program lacks the lock.
+    pub(crate) fn ports(&self) -> Result<Vec<u16>> {
+        let Self { lock, instances, port, .. } = *self;
+        if !OTHER_LOCKS && lock != LockMode::Etcd && lock.is_shared() {
             bail!(
                 "this program was built for a sale under etcd, without {0}: `make demo ARGS='--lock {0}'` builds it in",
                 lock.name()
             );
         }
-        let instances = self.instances * if locks.len() == 2 { 2 } else { 1 };
         let highest = u16::MAX - (instances - 1) * PORT_STEP;
-        if self.port > highest {
+        if port > highest {
             bail!("{instances} instances, 10 ports apart, need a --port of {highest} or lower");
         }
-        let ports: Vec<_> = (0..instances).map(|n| self.port + n * PORT_STEP).collect();
-        let ports = ports.chunks(self.instances.into()).map(<[u16]>::to_vec);
-        Ok(locks.into_iter().zip(ports).collect())
+        Ok((0..instances).map(|n| port + n * PORT_STEP).collect())
     }
 }
 
@@ -118,49 +106,32 @@ mod tests {
         Cli::try_parse_from(line).map(|cli| cli.demo).map_err(|error| error.to_string())
     }
 
-    /// Goal: the defaults are as documented, the ports follow from the first one, and the instances of a second lock
-    /// follow those of the first.
+    /// Goal: the defaults are as documented, and the ports follow from the first one.
     #[test]
     fn ports_follow_from_the_first() {
         let options = parse(&[]).expect("no flag is needed");
         assert_eq!((options.requests, options.stock, options.once), (500, 300, false));
-        for (line, sides) in [
-            ("", vec![(LockMode::Etcd, vec![8080, 8090])]),
-            (
-                "--lock redis --beside embedded",
-                vec![(LockMode::Redis, vec![8080, 8090]), (LockMode::File, vec![8100, 8110])],
-            ),
-            ("--instances 3 --port 65515", vec![(LockMode::Etcd, vec![65515, 65525, 65535])]),
-        ] {
-            let options = parse(&line.split_whitespace().collect::<Vec<_>>()).expect(line);
-            assert_eq!(options.sides().expect(line), sides);
-        }
+        assert_eq!(options.ports().expect("they are free"), [8080, 8090]);
+        let options = parse(&["--instances=3", "--port=65515"]).expect("good flags");
+        assert_eq!(options.ports().expect("they exist"), [65515, 65525, 65535]);
     }
 
-    /// Goal: a value out of its bounds, ports beyond the last one, and two locks that cannot stand side by side are refused
-    /// with the reason.
+    /// Goal: a value out of its bounds, and ports beyond the last one, are refused with what is allowed.
     #[test]
     fn wrong_values_are_explained() {
         for (line, message) in [
-            ("--requests 0", "1..=1000000"),
-            ("--requests 1000001", "1..=1000000"),
-            ("--stock -1", "--stock"),
-            ("--stock 1000000001", "0..=1000000000"),
-            ("--instances 0", "1..=32"),
-            ("--instances 33", "1..=32"),
-            ("--port 0", "1..=65535"),
+            ("--requests 0", "'--requests <N>': a whole number from 1 to 1000000 is allowed"),
+            ("--requests many", "from 1 to 1000000 is"),
+            ("--stock -5", "from 0 to 1000000000 is"),
+            ("--stock 1000000001", "from 0 to 1000000000 is"),
+            ("--instances 33", "from 1 to 32 is"),
+            ("--port 65536", "from 1 to 65535 is"),
             ("--lock consul", "etcd, redis, redlock"),
             ("--instances 3 --port 65516", "--port of 65515 or lower"),
-            ("--beside etcd", "etcd is given twice: choose another lock with --beside"),
-            ("--beside no-lock", "no-lock is no lock that instances share"),
-            (
-                "--lock etcd-rpc --beside redis",
-                "choose two of etcd, redis, redlock, postgres, postgres-advisory,",
-            ),
         ] {
             let options = parse(&line.split(' ').collect::<Vec<_>>());
-            let sides = options.and_then(|it| it.sides().map_err(|error| error.to_string()));
-            let refused = sides.expect_err(line);
+            let ports = options.and_then(|it| it.ports().map_err(|error| error.to_string()));
+            let refused = ports.expect_err(line);
             assert!(refused.contains(message), "{line}: {refused}");
         }
     }

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use flash_sale::error_chain::ErrorChain;
-use futures_util::future::{join_all, select_all};
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
@@ -19,7 +19,7 @@ use super::screen::{Screen, Tone, say};
 use super::upkeep::look_after;
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
-use crate::control::{Control, NewRun, Side, Verdict};
+use crate::control::{Control, NewRun, Verdict};
 use crate::locks::{LockServers, Server};
 use crate::signals::{self, Signals};
 
@@ -50,20 +50,18 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 
 /// Returns errors before the start; prints later ones, and then stops everything.
 async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
-    let sides = options.sides()?;
-    for (_, ports) in &sides {
-        check_ports(ports)?;
-    }
-    // the page's runs take a file for each connection; if this fails, opening too many says so
+    let ports = options.ports()?;
+    check_ports(&ports)?;
+    // the sale takes a file for each connection; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let mut signals = Signals::listen().context("signals cannot be listened to")?;
     let dir = OwnedDir::create().context("no temporary directory could be made")?;
 
-    let (mut clusters, mut verdict) = (Vec::new(), None);
-    let show = Show { options, screen, sides };
+    let (mut cluster, mut verdict) = (None, None);
+    let show = Show { options, screen, ports };
     let ending = tokio::select! {
         ending = signals.next() => Some(ending),
-        result = show.run(&dir, &mut clusters, &mut verdict) => {
+        result = show.run(&dir, &mut cluster, &mut verdict) => {
             if let Err(error) = result {
                 print_error(&ErrorChain(error.as_ref()).to_string());
             }
@@ -74,7 +72,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
         say("");
         say("Stopping. Press Ctrl-C again to stop at once.");
     }
-    if stop(clusters, dir, &mut signals).await && ending.is_some() {
+    if stop(cluster, dir, &mut signals).await && ending.is_some() {
         say("Everything is stopped and removed.");
     }
     let without_verdict = ending.map_or(NO_VERDICT, signals::exit_code);
@@ -82,18 +80,24 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
 }
 
 /// Stops and removes everything; at a signal, at once. Prints errors. Returns whether there were none.
-async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
-    let stopped: io::Result<()> = tokio::select! {
-        stopped = join_all(clusters.iter_mut().map(Cluster::stop)) => stopped.into_iter().collect(),
-        _ = signals.next() => {
-            join_all(clusters.iter_mut().map(Cluster::kill)).await;
-            Ok(())
-        }
+async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
+    let stopped = match &mut cluster {
+        None => Ok(()),
+        Some(cluster) => tokio::select! {
+            stopped = cluster.stop() => stopped,
+            _ = signals.next() => {
+                cluster.kill().await;
+                Ok(())
+            }
+        },
     };
     // also after an interrupted start
     let remove = async {
-        let removed = join_all(clusters.into_iter().map(Cluster::remove)).await;
-        dir.remove().await.and(removed.into_iter().collect::<io::Result<()>>())
+        let removed = match cluster {
+            None => Ok(()),
+            Some(cluster) => cluster.remove().await,
+        };
+        dir.remove().await.and(removed)
     };
     let done = tokio::select! {
         removed = remove => stopped.and(removed),
@@ -110,113 +114,95 @@ async fn stop(mut clusters: Vec<Cluster>, dir: OwnedDir, signals: &mut Signals) 
 struct Show<'a> {
     options: &'a DemoOptions,
     screen: Screen,
-    /// Each lock, and the ports of its instances.
-    sides: Vec<(LockMode, Vec<u16>)>,
+    ports: Vec<u16>,
 }
 
 impl Show<'_> {
     async fn run(
         &self,
         dir: &OwnedDir,
-        clusters: &mut Vec<Cluster>,
+        cluster: &mut Option<Cluster>,
         verdict: &mut Option<u8>,
     ) -> Result<()> {
-        let Self { options, screen, .. } = *self;
-        say("starting the servers and the instances");
+        let DemoOptions { requests, stock, once, .. } = *self.options;
+        say("starting private servers and the instances; all is removed at the end");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.context("the page's controls have no port")?;
-        let control = cluster::url(listener.local_addr()?.port());
-        for (lock, ports) in &self.sides {
-            clusters.push(self.servers(*lock, dir).await?);
-            let cluster = clusters.last_mut().expect("it was pushed just now");
-            self.instances(cluster, *lock, ports, &control).await?;
-        }
-        let all: Vec<_> = clusters.iter().map(Side::of).collect();
-        let control = Control { sides: all.clone(), restarts: true };
-        let _control = AbortOnDropHandle::new(tokio::spawn(Arc::new(control).serve(listener)));
-        let hints = self.hints(clusters);
-        let report = |text: &str| screen.paragraph(Tone::Warning, "note  ", text);
-        let upkeep = clusters.iter_mut().map(|cluster| Box::pin(look_after(cluster, report)));
-        let mut upkeep = select_all(upkeep);
-        let DemoOptions { requests, stock, .. } = *options;
-        let mut code = PASS;
-        // one after the other: two at once would slow each other down
-        for ((lock, _), side) in self.sides.iter().zip(all) {
-            let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
-            say(&format!("\nthe first sale: {buyers} for {units}\n"));
-            let (guard, fence, fault) = (None, None, None);
-            let run = tokio::select! {
-                run = side.run(NewRun { stock, requests, guard, fence, fault }) => run,
-                (never, ..) = &mut upkeep => match never {},
-            };
-            let run = run.map_err(|problem| anyhow!("{}", problem.detail()))?;
-            let Some(judged) = &run.verdict else { bail!("{}", run.error.unwrap_or_default()) };
-            self.print_verdict(*lock, judged, run.elapsed_ms);
-            code = code.max(if judged.pass { PASS } else { FAIL });
-        }
-        *verdict = Some(code);
-        if options.once {
+        let cluster = cluster.insert(self.servers(dir).await?);
+        self.instances(cluster, listener.local_addr()?.port()).await?;
+        let control = Control::of(cluster);
+        let serving = Arc::clone(&control).serve(listener);
+        let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
+        let hints = self.hints(cluster);
+        let report = |text: &str| self.screen.paragraph(Tone::Warning, "note  ", text);
+        let mut upkeep = pin!(look_after(cluster, report));
+
+        let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
+        say(&format!("\n{buyers} come for {units}\n"));
+        let wanted = NewRun { stock, requests, guard: None, fence: None, fault: None };
+        let run = tokio::select! {
+            run = control.run(wanted) => run,
+            never = &mut upkeep => match never {},
+        };
+        let run = run.map_err(|problem| anyhow!("{}", problem.detail()))?;
+        let judged = run.verdict.ok_or_else(|| anyhow!(run.error.unwrap_or_default()))?;
+        self.print_verdict(&judged, run.elapsed_ms);
+        *verdict = Some(if judged.pass { PASS } else { FAIL });
+        if once {
             return Ok(());
         }
         for line in hints {
             say(&line);
         }
-        match upkeep.await.0 {}
+        match upkeep.await {}
     }
 
-    fn print_verdict(&self, lock: LockMode, verdict: &Verdict, elapsed_ms: u64) {
-        let options = self.options;
+    fn print_verdict(&self, verdict: &Verdict, elapsed_ms: u64) {
+        let DemoOptions { lock, fence, stock, requests, instances, .. } = *self.options;
         let (tone, label) =
             if verdict.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
         let mut setting = vec![
-            count(options.stock, "unit"),
-            count(options.requests, "buyer"),
-            count(options.instances.into(), "instance"),
+            count(stock, "unit"),
+            count(requests, "buyer"),
+            count(instances.into(), "instance"),
         ];
         // the service's own lock and fence need no mention
-        let is_own = lock == LockMode::Etcd && options.fence.is_none() && options.beside.is_none();
-        if lock.is_shared() && !is_own {
-            setting.push(guarded_by(lock, options.fence));
+        if lock.is_shared() && (lock != LockMode::Etcd || fence.is_some()) {
+            setting.push(guarded_by(lock, fence));
         }
-        let text = format!("{}. {} All within {elapsed_ms} ms.", setting.join(", "), verdict.text);
+        let text = format!("{}. {} All in {elapsed_ms} ms.", setting.join(", "), verdict.text);
         self.screen.paragraph(tone, label, &text);
     }
 
-    async fn servers(&self, lock: LockMode, dir: &OwnedDir) -> Result<Cluster> {
-        let secure = self.options.secure;
+    async fn servers(&self, dir: &OwnedDir) -> Result<Cluster> {
+        let DemoOptions { lock, secure, .. } = *self.options;
         let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
         let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
         let redis = RedisOptions { secured: secure, ..RedisOptions::default() };
         let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
         cluster.lock = LockServers::start(lock, &cluster.dir).await?;
-        let how = if secure { "mutual TLS and users, " } else { "" };
+        let how = if secure { " (mutual TLS and users)" } else { "" };
         let etcd = cluster.etcd.first().map(|etcd| ("etcd", etcd.port()));
         for (name, port) in etcd.into_iter().chain([("Redis", cluster.redis.port())]) {
-            say(&format!("{name} answers on 127.0.0.1:{port} ({how}private, removed at the end)"));
+            say(&format!("{name} answers on 127.0.0.1:{port}{how}"));
         }
         for address in cluster.lock.addresses() {
-            say(&format!("the lock is at {address} (private, removed at the end)"));
+            say(&format!("the lock is at {address}"));
         }
         Ok(cluster)
     }
 
-    async fn instances(
-        &self,
-        cluster: &mut Cluster,
-        lock: LockMode,
-        ports: &[u16],
-        control: &str,
-    ) -> Result<()> {
-        let fence = self.options.fence;
-        let mut flags = vec![format!("--control={control}")];
+    async fn instances(&self, cluster: &mut Cluster, control: u16) -> Result<()> {
+        let DemoOptions { lock, fence, .. } = *self.options;
+        let mut flags = vec![format!("--control={}", cluster::url(control))];
         if lock.is_shared() {
             flags.push(format!("--lock-ttl={LOCK_TTL}"));
         }
         flags.extend(fence.map(|fence| format!("--fence={}", fence.name())));
-        let instances = ports.len() * self.sides.len();
         say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
+        let instances = self.ports.len();
         let spec = Spec { lock, instances, flags: &flags, ..Spec::default() };
-        for &port in ports {
+        for &port in &self.ports {
             cluster.start(port, spec).await?;
         }
         for instance in &mut cluster.instances {
@@ -226,22 +212,20 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// Commands to try while the demo serves.
-    fn hints(&self, clusters: &[Cluster]) -> Vec<String> {
-        let ((lock, ports), cluster) = (&self.sides[0], &clusters[0]);
-        let (first, last, stock) = (ports[0], ports[ports.len() - 1], self.options.stock);
+    /// What can be tried while the demo serves.
+    fn hints(&self, cluster: &Cluster) -> Vec<String> {
+        let DemoOptions { lock, stock, .. } = *self.options;
+        let (first, last) = (self.ports[0], self.ports[self.ports.len() - 1]);
         let mut lines = vec![format!(
-            "\nThe page: http://127.0.0.1:{first}/\n\n\
-             To try from another terminal:\n  \
-               curl -i 'http://127.0.0.1:{first}/stock/reduce'\n  \
-               curl 'http://127.0.0.1:{last}/stock'\n  \
-               curl -X PUT -H 'content-type: application/json' \\\n       \
-                    -d '{{\"stock\":{stock}}}' 'http://127.0.0.1:{first}/stock'\n  \
+            "\nTo try from another terminal:\n  \
+               curl -i http://127.0.0.1:{first}/stock/reduce\n  \
+               curl http://127.0.0.1:{last}/stock\n  \
+               curl -X PUT --json '{{\"stock\":{stock}}}' http://127.0.0.1:{first}/stock\n  \
                redis-cli {} get stock",
             cluster.redis.tool_flags()
         )];
         if lock.server() != Server::None {
-            lines.push(format!("  curl 'http://127.0.0.1:{first}/lock'"));
+            lines.push(format!("  curl http://127.0.0.1:{first}/lock"));
         }
         if lock.server() == Server::Etcd
             && let Some(etcd) = cluster.etcd.first()
@@ -249,10 +233,9 @@ impl Show<'_> {
             lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
             lines.push("    (holds the lock: all orders wait until you press Ctrl-C)".to_owned());
         }
-        for cluster in clusters {
-            lines.push(format!("Logs are in {} until the end.", cluster.dir.path().display()));
-        }
-        lines.push("\nServing until Ctrl-C.".to_owned());
+        lines.push(format!("Logs: {}", cluster.dir.path().display()));
+        let page = cluster::url(first);
+        lines.push(format!("\nServing until Ctrl-C. See the sale again, slowly: {page}"));
         lines
     }
 }

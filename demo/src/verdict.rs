@@ -10,32 +10,6 @@ use crate::locks::LockMode;
 /// Failures of the load test that the service need not have caused.
 const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
-/// The text behind PASS or FAIL. `flaw` says why the settings of the run make it fail, if they do.
-pub(crate) fn explain(report: &Report, stock: u64, flaw: Option<&str>) -> String {
-    let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
-    let sold = report.tally.acknowledged_units;
-    let excess = sold.saturating_sub(stock);
-    let unanswered = report.tally.unknown + report.tally.failed;
-    let [sold, sold_out, stock] = [sold, report.tally.sold_out, stock].map(grouped);
-    let text = match report.reasons.first() {
-        None => {
-            format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
-        }
-        Some(_) if excess > 0 && flaw.is_some() => {
-            format!("{sold} sold of {stock}: {} too many. {cause}", grouped(excess))
-        }
-        Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
-        Some(reason) => {
-            let violation = report.violations.first().map(|violation| &violation.sentence);
-            format!("{}. {cause}", violation.unwrap_or(&reason.text))
-        }
-    };
-    match unanswered {
-        0 => text,
-        n => format!("{text} {} buyers got no answer.", grouped(n)),
-    }
-}
-
 /// The load test's report, in the terms of this run.
 pub(crate) fn judge(
     run: &Run,
@@ -55,8 +29,31 @@ pub(crate) fn judge(
     }
 }
 
+/// The text behind PASS or FAIL.
 fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
-    let text = explain(report, run.stock, flaw(run));
+    let flaw = flaw(run);
+    let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
+    let sold = report.tally.acknowledged_units;
+    let excess = sold.saturating_sub(run.stock);
+    let unanswered = report.tally.unknown + report.tally.failed;
+    let [sold, sold_out, stock] = [sold, report.tally.sold_out, run.stock].map(grouped);
+    let text = match report.reasons.first() {
+        None => {
+            format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
+        }
+        Some(_) if excess > 0 && flaw.is_some() => {
+            format!("{sold} sold of {stock}: {} too many. {cause}", grouped(excess))
+        }
+        Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
+        Some(reason) => {
+            let violation = report.violations.first().map(|violation| &violation.sentence);
+            format!("{}. {cause}", violation.unwrap_or(&reason.text))
+        }
+    };
+    let text = match unanswered {
+        0 => text,
+        n => format!("{text} {} buyers got no answer.", grouped(n)),
+    };
     let what = match (run.fault, stale_batches) {
         (Some(Fault::Pause), 0) if run.fence => "was paused while it held the lock",
         (Some(Fault::Pause), 1..) => {
@@ -92,7 +89,8 @@ mod tests {
         let tally = Tally { acknowledged_units: sold, sold_out, unknown, ..Tally::default() };
         let reasons = reason.into_iter().collect();
         let report = Report { reasons, tally, ..Report::default() };
-        explain(&report, 300, lock.flaw())
+        let run = Run { stock: 300, guard: lock.name().into(), ..Run::default() };
+        judge(&run, &report, 0, None).text
     }
 
     /// Goal: each outcome is explained with its numbers and its cause; a failure that the lock mode does not explain is a
@@ -109,7 +107,7 @@ mod tests {
         );
         assert_eq!(
             explained(LockMode::NoLock, 500, 0, Some("oversold: 500 orders")),
-            "500 sold of 300: 200 too many. That is what happens without a lock."
+            "500 sold of 300: 200 too many. That is what happens without a lock, when reading, deciding and writing are three steps."
         );
         assert!(explained(LockMode::Local, 400, 100, Some("oversold")).starts_with(
             "400 sold of 300: 100 too many. That is what happens without a lock between the instances"

@@ -136,13 +136,11 @@ pub async fn sale(
         sale_options.etcd = Some(serve::etcd(config)?);
     }
     let context = SaleContext::new(inventory, sale_options);
-    let mut promises = None;
     let main = if lock.is_shared() {
         let any = match &context.options.etcd {
             Some(etcd) => AnyLock::Fenced(Arc::clone(etcd) as _),
             None => AnyLock::at(lock, &options.lock_at)?,
         };
-        promises = Some(any.promises());
         let name = &context.options.lock_name;
         let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
         let fenced = Arc::new(Decorated::with(fenced, Arc::clone(writer)));
@@ -156,8 +154,8 @@ pub async fn sale(
         baseline(&context, lock, || config.servers.etcd_options(), config.lock_ttl).await?
     };
     // switched on later, it is the one that the lock has anyway
-    let fence = lock.fence(options.fence.filter(|fence| *fence != Fence::None));
-    let tokens = promises.map(|promises| (promises, fence));
-    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main, tokens));
+    let asked = options.fence.filter(|fence| *fence != Fence::None);
+    let fence = lock.is_shared().then(|| lock.fence(asked));
+    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main, fence));
     Ok((Sale::new(context, Arc::clone(&switch) as Arc<dyn SaleGuard>), switch))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{Promises, QueueEntry, SessionKeeper};
+use fenced_lock::{QueueEntry, SessionKeeper};
 use flash_sale::inventory::{Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
@@ -24,28 +24,28 @@ pub struct Switch {
     chosen: AtomicUsize,
     context: Arc<SaleContext>,
     pub(crate) writer: Arc<Writer>,
-    /// What the lock promises, and the fence that can be on; `None` if the first guard is no lock of the library.
-    pub(crate) lock: Option<(Promises, Fence)>,
+    /// The fence that can be on; `None` if the first guard is no lock of the library.
+    pub(crate) fence: Option<Fence>,
 }
 
 impl Switch {
-    /// `main` is the guard of this mode, with which the sale begins. If it is a lock of the library, `lock` has its promises
-    /// and its fence.
+    /// `main` is the guard of this mode, with which the sale begins. If it is a lock of the library, `fence` is the one that
+    /// can be on.
     pub fn new(
         context: &Arc<SaleContext>,
         writer: Arc<Writer>,
         mode: LockMode,
         main: Box<dyn SaleGuard>,
-        lock: Option<(Promises, Fence)>,
+        fence: Option<Fence>,
     ) -> Self {
         let mut guards = vec![(mode, main)];
-        for other in [LockMode::Local, LockMode::NoLock] {
+        for other in [LockMode::Local, LockMode::NoLock, LockMode::AtomicScript] {
             if other != mode {
                 guards.push((other, in_process(context, other)));
             }
         }
         let context = Arc::clone(context);
-        Self { guards, chosen: AtomicUsize::new(0), context, writer, lock }
+        Self { guards, chosen: AtomicUsize::new(0), context, writer, fence }
     }
 
     /// The guard of new orders.

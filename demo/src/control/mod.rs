@@ -2,7 +2,6 @@
 //! address, and nothing of each other.
 
 pub(crate) mod client;
-mod lanes;
 pub(crate) mod problem;
 pub(crate) mod record;
 mod replay;
@@ -82,8 +81,8 @@ pub async fn serve(options: ControlOptions) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen).await?;
     tracing::info!("the control listens on http://{}", listener.local_addr()?);
     let instances = options.instances.iter();
-    let side = Side::new(instances.map(|authority| (authority.to_string(), None)));
-    let control = Arc::new(Control { sides: vec![side], restarts: options.restarted });
+    let instances = instances.map(|authority| (authority.to_string(), None));
+    let control = Control::new(instances, options.restarted);
     tokio::select! {
         served = control.serve(listener) => served,
         _ = signals.next() => Ok(()),
@@ -98,36 +97,12 @@ pub(crate) fn address(text: &str) -> Result<Authority, &'static str> {
     authority.filter(has_port).ok_or("an address looks like http://127.0.0.1:8080")
 }
 
-/// All sales of a demo.
+/// The instances of a sale, and its last run.
 pub struct Control {
-    /// One, or two under different locks.
-    pub sides: Vec<Arc<Side>>,
+    known: Mutex<Known>,
     /// Whether a killed instance is started again.
-    pub restarts: bool,
+    restarts: bool,
 }
-
-impl Control {
-    /// Answers the instances, and asks for their status.
-    ///
-    /// # Errors
-    /// The listener fails.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> io::Result<()> {
-        let asking = self.sides.iter().map(|side| async move {
-            loop {
-                side.read_all().await;
-                sleep(ASK_EVERY).await;
-            }
-        });
-        let routes = flash_sale::http::with_defaults(routes::routes(Arc::clone(&self)));
-        tokio::select! {
-            served = axum::serve(listener, routes) => served,
-            _ = join_all(asking) => Ok(()),
-        }
-    }
-}
-
-/// The instances of one sale, and its last run.
-pub struct Side(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -187,26 +162,48 @@ impl Instance {
     }
 }
 
-impl Side {
-    /// The sale of a cluster.
+impl Control {
+    /// For the instances of a cluster.
     pub fn of(cluster: &Cluster) -> Arc<Self> {
         let instances = cluster.instances.iter().map(|instance| {
             (format!("127.0.0.1:{}", instance.port), Some(Arc::clone(&instance.to_be_killed)))
         });
-        Self::new(instances)
+        Self::new(instances, true)
     }
 
-    fn new(instances: impl Iterator<Item = (String, Option<Arc<Notify>>)>) -> Arc<Self> {
+    fn new(
+        instances: impl Iterator<Item = (String, Option<Arc<Notify>>)>,
+        restarts: bool,
+    ) -> Arc<Self> {
         let instance = |(authority, kill): (String, _)| {
             let name = authority.rsplit(':').next().unwrap_or_default().to_owned();
             Instance { name, authority, is_up: true, status: None, tenures: Vec::new(), kill }
         };
         let instances = instances.map(instance).collect();
-        Arc::new(Self(Mutex::new(Known { instances, ..Known::default() })))
+        let known = Mutex::new(Known { instances, ..Known::default() });
+        Arc::new(Self { known, restarts })
+    }
+
+    /// Answers the instances, and asks for their status.
+    ///
+    /// # Errors
+    /// The listener fails.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> io::Result<()> {
+        let asking = async {
+            loop {
+                self.read_all().await;
+                sleep(ASK_EVERY).await;
+            }
+        };
+        let routes = flash_sale::http::with_defaults(routes::routes(Arc::clone(&self)));
+        tokio::select! {
+            served = axum::serve(listener, routes) => served,
+            never = asking => never,
+        }
     }
 
     fn instances(&self) -> Vec<Instance> {
-        self.0.lock().instances.clone()
+        self.known.lock().instances.clone()
     }
 
     fn up(&self) -> Vec<Instance> {
@@ -235,7 +232,7 @@ impl Side {
         let all = self.instances();
         let read = all.iter().map(|one| one.ask(Method::GET, "/demo/here", None));
         let read: Vec<Result<(Status, Vec<Tenure>), _>> = join_all(read).await;
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         for (place, read) in read.into_iter().enumerate() {
             let one = &mut known.instances[place];
             let was_up = std::mem::replace(&mut one.is_up, read.is_ok());
@@ -260,7 +257,7 @@ impl Side {
     }
 
     fn note(&self, kind: &'static str, about: &str, text: String) {
-        self.0.lock().note(kind, about, text);
+        self.known.lock().note(kind, about, text);
     }
 
     /// Sends the command to all instances. Only a running one must carry it out.

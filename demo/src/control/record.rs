@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::writer::tenures::Tenure;
-
 /// How far a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -96,8 +94,6 @@ pub(crate) struct Status {
     pub(crate) fence: bool,
     /// Which fence can be on.
     pub(crate) fence_kind: Option<String>,
-    /// What the lock promises, in words; nothing if the demo was started without one.
-    pub(crate) promises: Vec<String>,
     pub(crate) lock_ttl_ms: u64,
     pub(crate) stale_batches: u64,
 }
@@ -122,15 +118,6 @@ pub(crate) enum Command {
     Fault(Option<Fault>, u64),
     /// Die now.
     Kill {},
-}
-
-/// The tenures of an instance in a run.
-#[derive(Debug, Serialize)]
-pub(super) struct Lane {
-    pub(super) instance: String,
-    /// Whether it answers.
-    pub(super) up: bool,
-    pub(super) tenures: Vec<Tenure>,
 }
 
 /// News for the pages of all instances but the one that it is about.

@@ -4,7 +4,9 @@ use loadtest::Order;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::record::{Fault, Lane, Run};
+use super::record::{Fault, Run};
+use super::{Control, Instance};
+use crate::writer::tenures::Tenure;
 
 /// The most events.
 const MOST: usize = 4000;
@@ -25,6 +27,23 @@ pub(super) struct Replay {
     /// If there are too many events, only some buyers are among them.
     sample: Option<Value>,
     events: Vec<Event>,
+}
+
+/// The tenures of an instance in a run.
+pub(super) struct Lane {
+    instance: String,
+    tenures: Vec<Tenure>,
+}
+
+impl Control {
+    /// The tenures of all instances since the buyers of `run` came, as of their last answers.
+    pub(super) fn lanes(&self, run: &Run) -> Vec<Lane> {
+        let lane = |Instance { name: instance, mut tenures, .. }| {
+            tenures.retain(|tenure| tenure.from_ms >= run.began_ms);
+            Lane { instance, tenures }
+        };
+        self.instances().into_iter().filter(|one| one.is_up).map(lane).collect()
+    }
 }
 
 /// Microseconds since the first request, what happened, and where.
@@ -123,12 +142,61 @@ fn of_the_shops(
                 events.push(Event::Tenure(since(to), "drop", shop, token));
             }
         }
-        // one that was killed remembers nothing
-        let is_killed =
-            run.fault == Some(Fault::Kill) && run.victim.as_ref() == Some(&lane.instance);
-        if let Some(hit) = run.hit_ms.filter(|_| is_killed) {
-            events.push(Event::Shop(since(hit), "asleep", shop));
-        }
+    }
+    // one that was killed remembers nothing
+    if run.fault == Some(Fault::Kill)
+        && let (Some(hit), Some(victim)) = (run.hit_ms, &run.victim)
+        && let Some(shop) = shops.iter().position(|shop| shop == victim)
+    {
+        events.push(Event::Shop(since(hit), "asleep", shop));
     }
     events
+}
+
+/// How long after the fault another instance wrote under the lock.
+pub(super) fn takeover_ms(run: &Run, lanes: &[Lane]) -> Option<u64> {
+    let (hit, victim) = (run.hit_ms?, run.victim.as_ref()?);
+    let (own, others): (Vec<_>, Vec<_>) = lanes.iter().partition(|lane| lane.instance == *victim);
+    // a paused holder is found to be stopped some time later; one that was killed remembers nothing
+    let mut own = own.into_iter().flat_map(|lane| &lane.tenures);
+    let is_hit = |tenure: &&Tenure| tenure.from_ms <= hit && tenure.to_ms.is_none_or(|to| to > hit);
+    let stopped_at = own.find(is_hit).map_or(hit, |tenure| tenure.from_ms);
+    let later = others.into_iter().flat_map(|lane| &lane.tenures);
+    let next = later.map(|tenure| tenure.from_ms).filter(|from| *from >= stopped_at);
+    let millis = next.reduce(f64::min)? - stopped_at;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length of time")]
+    Some(millis.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run::tests::run_with;
+    use super::*;
+
+    fn lane(instance: &str, tenures: &[(f64, f64)]) -> Lane {
+        let tenure = |&(from_ms, to)| Tenure {
+            token: 1,
+            from_ms,
+            to_ms: Some(to),
+            refused: None,
+            stopped: None,
+        };
+        let tenures = tenures.iter().map(tenure).collect();
+        Lane { instance: instance.into(), tenures }
+    }
+
+    /// Goal: a takeover is counted from the stop of the victim to the next write of another instance.
+    #[test]
+    fn takeover_is_from_the_stop_to_the_next_write() {
+        let mut run = Run { hit_ms: Some(1000.0), ..run_with(Fault::Pause) };
+        let other = || lane("8080", &[(110.0, 120.0), (3200.0, 3300.0), (4000.0, 4001.0)]);
+        // paused: its tenure began before it was found to be stopped
+        let paused = [other(), lane("8090", &[(105.0, 106.0), (200.0, 8200.0)])];
+        assert_eq!(takeover_ms(&run, &paused), Some(3000));
+        // killed: it remembers nothing
+        assert_eq!(takeover_ms(&run, &[other(), lane("8090", &[])]), Some(2200));
+        assert_eq!(takeover_ms(&run, &[lane("8080", &[(110.0, 120.0)])]), None, "nobody wrote");
+        run.hit_ms = None;
+        assert_eq!(takeover_ms(&run, &paused), None, "no fault");
+    }
 }

@@ -19,8 +19,8 @@ use tokio::time::sleep;
 
 use super::problem::{INSTANCE_UNREACHABLE, NO_RUN, UNKNOWN_INSTANCE};
 use super::record::{Command, Fault, NewRun};
-use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, Side, client};
-use crate::relay::{PANELS, same_site};
+use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, client};
+use crate::relay::same_site;
 
 /// The pause before a kill: the killed instance may be the one that passes the answer on.
 const ANSWER_TIME: Duration = Duration::from_millis(50);
@@ -34,9 +34,6 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
         .route("/demo/fence", put(set_fence))
         .route("/demo/pause", post(pause))
         .route("/demo/kill", post(kill))
-        .route("/demo/lanes", get(lanes))
-        .route("/demo/beside/run", post(start_run).delete(stop_run))
-        .route("/demo/beside/lanes", get(lanes))
         .layer(from_fn(same_site::layer))
         .route("/healthz", get(async || "ok\n"))
         .with_state(control)
@@ -45,8 +42,6 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
 /// A call of a page.
 struct Call {
     control: Arc<Control>,
-    /// The sale that it is about.
-    side: Arc<Side>,
     /// The instance that the page comes from.
     from: Option<String>,
     body: Bytes,
@@ -58,21 +53,8 @@ impl FromRequest<Arc<Control>> for Call {
     async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
         let (head, content) = request.into_parts();
         let from = head.headers.get(client::FROM).and_then(|name| name.to_str().ok());
-        let has = |side: &Arc<Side>| side.instances().iter().any(|one| Some(&*one.name) == from);
-        let mut sides = control.sides.iter();
-        let own = sides.position(has).unwrap_or(0);
-        let side = if head.uri.path().starts_with("/demo/beside/") {
-            control.sides.iter().enumerate().find(|(place, _)| *place != own).map(|(_, side)| side)
-        } else {
-            control.sides.get(own)
-        };
-        let side = side.map(Arc::clone).ok_or_else(|| {
-            let detail =
-                "this demo has one lock: `demo --lock etcd --beside redis` starts one with two";
-            Problem::new(ProblemType::NOT_FOUND, detail)
-        })?;
         let from = from.map(str::to_owned);
-        Ok(Self { control: Arc::clone(control), side, from, body: body::read(content).await? })
+        Ok(Self { control: Arc::clone(control), from, body: body::read(content).await? })
     }
 }
 
@@ -90,8 +72,8 @@ impl Call {
 
     async fn victim(&self) -> Result<Instance, Problem> {
         let instance: String = self.field("instance", "{\"instance\":\"8090\"}")?;
-        self.side.read_all().await;
-        let found = self.side.instances().into_iter().find(|one| one.name == instance);
+        self.control.read_all().await;
+        let found = self.control.instances().into_iter().find(|one| one.name == instance);
         let detail = "the demo has no instance of this name";
         found.ok_or_else(|| Problem::new(UNKNOWN_INSTANCE, detail))
     }
@@ -103,9 +85,9 @@ fn bad_body(form: &str) -> Problem {
 
 /// The choices, the instances and the run; `null` while no instance has answered.
 async fn show(call: Call) -> Response {
-    let Call { control, side, from, .. } = call;
-    let Some(status) = side.status_at(from.as_deref()) else { return reply::json(&Value::Null) };
-    let instances = side.instances().into_iter().map(|instance| {
+    let Call { control, from, .. } = call;
+    let Some(status) = control.status_at(from.as_deref()) else { return reply::json(&Value::Null) };
+    let instances = control.instances().into_iter().map(|instance| {
         json!({
             "instance": instance.name,
             "url": format!("http://{}", instance.authority),
@@ -119,20 +101,18 @@ async fn show(call: Call) -> Response {
     view["max_stock"] = json!(MAX_STOCK);
     view["instances"] = instances.collect();
     view["restarts"] = json!(control.restarts);
-    view["run"] = json!(side.current_run());
-    view["beside"] = json!(control.sides.len() > 1);
-    view["panels"] = json!(PANELS);
-    view["notes"] = json!(side.0.lock().notes);
+    view["run"] = json!(control.current_run());
+    view["notes"] = json!(control.known.lock().notes);
     reply::json(&view)
 }
 
 async fn show_run(call: Call) -> Result<Response, Problem> {
-    Ok(reply::json(&call.side.current_run().ok_or_else(no_run)?))
+    Ok(reply::json(&call.control.current_run().ok_or_else(no_run)?))
 }
 
 /// The events of the last run that was judged; `null` while there is none.
 async fn replay(call: Call) -> Response {
-    let replay = call.side.0.lock().replay.clone();
+    let replay = call.control.known.lock().replay.clone();
     reply::json(&json!(replay.as_deref()))
 }
 
@@ -150,17 +130,17 @@ async fn start_run(call: Call) -> Result<Response, Problem> {
     if wanted.stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
         return Err(bad_body(&form));
     }
-    Ok(accepted(&json!(call.side.begin(wanted, call.from.as_deref()).await?)))
+    Ok(accepted(&json!(call.control.begin(wanted, call.from.as_deref()).await?)))
 }
 
 async fn stop_run(call: Call) -> Result<Response, Problem> {
-    Ok(accepted(&json!(call.side.stop_run().ok_or_else(no_run)?)))
+    Ok(accepted(&json!(call.control.stop_run().ok_or_else(no_run)?)))
 }
 
 async fn set_guard(call: Call) -> Result<Response, Problem> {
     let guard: String = call.field("guard", "{\"guard\":\"no-lock\"}")?;
-    call.side.read_all().await;
-    call.side.check_guard(&guard)?;
+    call.control.read_all().await;
+    call.control.check_guard(&guard)?;
     switch(call, Command::Guard(guard)).await
 }
 
@@ -171,18 +151,18 @@ async fn set_fence(call: Call) -> Result<Response, Problem> {
 
 /// Has all running instances carry out the command, and shows what they are then.
 async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
-    call.side.read_all().await;
-    call.side.command_all(command).await?;
-    call.side.read_all().await;
+    call.control.read_all().await;
+    call.control.command_all(command).await?;
+    call.control.read_all().await;
     Ok(show(call).await)
 }
 
 async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
-    let pause_ms = call.side.pause_ms();
+    let pause_ms = call.control.pause_ms();
     victim.command(&Command::Fault(Some(Fault::Pause), pause_ms)).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
-    call.side.note("fault", &victim.name, text);
+    call.control.note("fault", &victim.name, text);
     Ok(accepted(&json!({"instance": victim.name, "pause_ms": pause_ms})))
 }
 
@@ -202,10 +182,6 @@ async fn kill(call: Call) -> Result<Response, Problem> {
         }
     });
     Ok(answer)
-}
-
-async fn lanes(call: Call) -> Response {
-    reply::json(&call.side.show_lanes().await)
 }
 
 fn accepted(answer: &Value) -> Response {

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
 use super::record::{Command, Fault, NewRun, Run, State, Verdict};
-use super::replay::Replay;
-use super::{Instance, Side, lanes, nobody_answers};
+use super::replay::{Replay, takeover_ms};
+use super::{Control, Instance, nobody_answers};
 use crate::verdict::judge;
 use crate::writer::tenures::{now_ms, unix_ms};
 
@@ -58,7 +58,7 @@ impl Begun {
     }
 }
 
-impl Side {
+impl Control {
     /// Begins a run, which goes on in the background. `from` is the instance of the page that asks for it: no fault
     /// hits it, so that the page stays.
     ///
@@ -94,7 +94,7 @@ impl Side {
         };
         let stop = CancellationToken::new();
         {
-            let slot = &mut self.0.lock().run;
+            let slot = &mut self.known.lock().run;
             if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
                 let detail = "wait for its verdict, or stop it with DELETE /demo/run";
                 return Err(Problem::new(RUN_IN_PROGRESS, detail));
@@ -120,19 +120,19 @@ impl Side {
 
     /// The last run as it is now.
     pub fn current_run(&self) -> Option<Run> {
-        self.0.lock().run.as_ref().map(Begun::now)
+        self.known.lock().run.as_ref().map(Begun::now)
     }
 
     /// Stops the run. Returns it, if there is one.
     pub(super) fn stop_run(&self) -> Option<Run> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let begun = known.run.as_ref()?;
         begun.stop.cancel();
         Some(begun.now())
     }
 
     fn change_run(&self, change: impl FnOnce(&mut Begun)) {
-        if let Some(begun) = &mut self.0.lock().run {
+        if let Some(begun) = &mut self.known.lock().run {
             change(begun);
         }
     }
@@ -152,7 +152,7 @@ impl Side {
             // it must not hit a later sale
             drop(victim.command(&Command::Fault(None, 0)).await);
         }
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         let Some(now) = known.run.as_ref().map(Begun::now) else { return };
         let over = match judged {
             Ok((verdict, replay)) => {
@@ -210,8 +210,8 @@ impl Side {
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let now = self.current_run().unwrap_or_default();
-        let lanes = self.lanes(Some(&now));
-        let verdict = judge(run, &report, stale, lanes::takeover_ms(&now, &lanes));
+        let lanes = self.lanes(&now);
+        let verdict = judge(run, &report, stale, takeover_ms(&now, &lanes));
         let shops = up.into_iter().map(|instance| instance.name).collect();
         Ok((verdict, Replay::new(&now, shops, &orders, &lanes)))
     }

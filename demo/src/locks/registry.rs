@@ -148,7 +148,7 @@ impl LockMode {
             Self::NoLock => Some(Flaw {
                 description: "nothing",
                 warning: "Nothing guards the stock: units are sold twice.",
-                explanation: "That is what happens without a lock.",
+                explanation: "That is what happens without a lock, when reading, deciding and writing are three steps.",
             }),
             _ => None,
         }

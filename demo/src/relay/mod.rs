@@ -27,22 +27,10 @@ use crate::control::client;
 use crate::control::problem::NO_CONTROL;
 use crate::control::record::{Command, Fault, Status};
 use crate::fault::{self, Action, Point};
-use crate::locks::in_words;
 use crate::safeguard::Safeguard;
 
 /// How long the control may take to answer: it asks instances, twice at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The module that the page loads, as the events name it.
-pub(crate) const PANELS: &str = "demo/static/panels.js";
-
-/// What the demo adds to the page: its own files, which the service does not have.
-const FILES: [(&str, &str, &str); 4] = [
-    ("/demo/static/panels.js", "text/javascript", include_str!("../../page/panels.js")),
-    ("/demo/static/beside.js", "text/javascript", include_str!("../../page/beside.js")),
-    ("/demo/static/scoreboard.js", "text/javascript", include_str!("../../page/scoreboard.js")),
-    ("/demo/static/panels.css", "text/css", include_str!("../../page/panels.css")),
-];
 
 /// The relay of one instance.
 pub(crate) struct Relay {
@@ -57,21 +45,12 @@ pub(crate) struct Relay {
 
 impl Extension for Relay {
     fn routes(self: Arc<Self>) -> Router {
-        let calls = Router::new()
+        Router::new()
             .route("/demo", any(pass_on))
             .route("/demo/{*path}", any(pass_on))
             .route("/demo/here", get(status).post(obey))
             .layer(from_fn(same_site::layer))
-            .with_state(self);
-        FILES.into_iter().fold(calls, |routes, (path, kind, text)| {
-            let headers = [
-                (header::CONTENT_TYPE, format!("{kind}; charset=utf-8")),
-                // the page is never older than the program
-                (header::CACHE_CONTROL, "no-cache".to_owned()),
-                (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
-            ];
-            routes.route(path, get(async move || (headers, text)))
-        })
+            .with_state(self)
     }
 
     /// Any client may start a sale, except pages of other sites.
@@ -137,7 +116,6 @@ async fn pass_on(State(relay): App, request: Request) -> Result<Response, Proble
 async fn status(State(relay): App) -> Response {
     let Relay { sale, switch, .. } = &*relay;
     let modes = switch.modes();
-    let lock = switch.lock;
     let names = |modes: &[LockMode]| modes.iter().map(|mode| mode.name().to_owned()).collect();
     let shared: Vec<_> = modes.iter().copied().filter(|mode| mode.is_shared()).collect();
     let ttl = sale.lease().map_or(Duration::ZERO, |(_, ttl)| ttl);
@@ -147,9 +125,7 @@ async fn status(State(relay): App) -> Response {
         guards: names(&modes),
         locks: names(&shared),
         fence: switch.writer.has(Safeguard::Fence),
-        fence_kind: lock.map(|(_, fence)| fence.name().to_owned()),
-        promises: lock
-            .map_or(Vec::new(), |(promises, _)| in_words(promises).map(str::to_owned).into()),
+        fence_kind: switch.fence.map(|fence| fence.name().to_owned()),
         lock_ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
         stale_batches: sale.metrics().stale_batches.get(),
     };

@@ -248,7 +248,7 @@ async fn switches_reach_all_instances() {
     for at in [0, 1] {
         let demo = pair.json(at, "GET /demo", &json!({})).await;
         assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
-        assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock"]));
+        assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock", "atomic-script"]));
     }
     for (line, body) in [
         ("PUT /demo/guard", json!({"guard": "consul"})),
@@ -346,7 +346,7 @@ async fn other_sites_are_kept_out() {
 async fn without_a_control_there_is_a_sale_all_the_same() {
     let mut pair = Pair::start().await;
     pair.control.kill().await.unwrap();
-    for line in ["GET /demo", "POST /demo/run", "GET /demo/beside/lanes"] {
+    for line in ["GET /demo", "POST /demo/run", "GET /demo/run/replay"] {
         pair.call(0, line, &json!({})).await.assert_problem(503, "no-control");
     }
     assert_eq!(pair.call(0, "PUT /stock", &json!({"stock": 1})).await.status, 200);

@@ -59,8 +59,8 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
 /// Where the second instance listens, beyond the first one.
 pub(crate) const SECOND: u16 = 10;
 
-/// Where the instances of two locks listen, beyond the first one.
-pub(crate) const ALL: [u16; 4] = [0, SECOND, 2 * SECOND, 3 * SECOND];
+/// Where the instances listen, beyond the first one.
+pub(crate) const ALL: [u16; 2] = [0, SECOND];
 
 /// A demo of two instances, whose temporary files are all in one directory. It ends with this value.
 pub(crate) struct Demo {

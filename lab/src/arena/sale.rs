@@ -5,12 +5,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use demo::baselines::Fence;
 use demo::cluster::{Cluster, Spec};
-use demo::control::{self, NewRun, Run, Side};
+use demo::control::{self, Control, NewRun, Run};
 use demo::locks::{LockMode, LockServers};
 use serde::Serialize;
 use testkit::wait::in_time;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
-use tokio::time::sleep;
 
 use super::options::Fault;
 use crate::experiment::Trials;
@@ -20,9 +19,6 @@ const TTL: &str = "2s";
 
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(2);
-
-/// How often a run is checked.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The instances of a sale.
 const INSTANCES: usize = 2;
@@ -134,15 +130,10 @@ pub(super) async fn oversold(
 
 /// Carries out a run.
 async fn run(cluster: &Cluster, wanted: &NewRun) -> Result<Run> {
-    let side = Side::of(cluster);
+    let control = Control::of(cluster);
     in_time("a run is over", LONGEST_RUN, async {
-        let begun = side.begin(wanted.clone(), None).await;
-        let mut run = begun.map_err(|problem| anyhow!("{}", problem.detail()))?;
-        while !run.is_over() {
-            sleep(LOOK_EVERY).await;
-            run = side.current_run().unwrap_or(run);
-        }
-        Ok(run)
+        let run = control.run(wanted.clone()).await;
+        run.map_err(|problem| anyhow!("{}", problem.detail()))
     })
     .await
 }

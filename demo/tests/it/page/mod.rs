@@ -1,7 +1,6 @@
 //! The page in headless Chromium. All tests share one browser; each has a sale of its own.
 
 mod accessibility;
-mod beside;
 mod browser;
 mod looks;
 mod outages;
