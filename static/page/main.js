@@ -3,7 +3,7 @@
 import { Connection } from "./connection.js";
 import { State } from "./state.js";
 import { Stage } from "../stage/stage.js";
-import { byId, setText } from "./dom.js";
+import { byId, setData, setText } from "./dom.js";
 import { LOCKS } from "./guards.js";
 import { showLink } from "../panels/link.js";
 import { showTroubles } from "../panels/troubles.js";
@@ -11,27 +11,28 @@ import { showSum } from "../panels/sum.js";
 import { showVerdict } from "../panels/verdict.js";
 import { showLock } from "../panels/lock.js";
 import { showTenures } from "../panels/tenures.js";
-import { RateChart } from "../panels/rate-chart.js";
 import { showLatency } from "../panels/latency.js";
 import { showOrders } from "../panels/orders.js";
 import { showNotes } from "../panels/notes.js";
 import { TryIt } from "../panels/try.js";
 
 const state = new State();
-const [rateChart, tryIt, stage] = [new RateChart(), new TryIt(), new Stage()];
+const [tryIt, stage] = [new TryIt(), new Stage()];
 
-/** Without a demo there is nothing to replay: the details are the page. */
-let hasNews = false;
+/** Without a demo there is nothing to replay: the details are the page. The first messages may not know of the demo yet. */
+let messages = 0;
 function showDetails({ now }) {
-  if (!now || hasNews) return;
-  hasNews = true;
-  byId("details").open = !now.demo;
+  if (!now || document.body.dataset.known) return;
+  messages += 1;
+  if (!now.demo && messages < 3) return;
+  setData(document.body, "known", true);
   setText(byId("home"), LOCKS[now.demo?.locks[0]]?.home ?? "etcd");
+  if (!now.demo) byId("details").open = true;
 }
 
 const parts = [
   showLink, showTroubles, showDetails, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
-  (state) => tryIt.show(state), (state) => stage.show(state), (state) => rateChart.draw(state),
+  (state) => tryIt.show(state), (state) => stage.show(state),
 ];
 
 /** Shows the state in the next frame. A panel that fails must not stop the others. */
@@ -48,8 +49,6 @@ function show() {
     }
   });
 }
-rateChart.surface.onStale = show;
-
 const connection = new Connection(`events${location.search}`, {
   message: (message, isSnapshot) => {
     state.merge(message, isSnapshot);

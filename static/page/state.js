@@ -1,7 +1,6 @@
 // What is known of the sale: the newest message, and the lists that grow, each with a bound.
 
-const MOST = { tenures: 20, points: 600, orders: 50, notes: 20 };
-const POINTS_MS = 60_000;
+const MOST = { tenures: 20, orders: 50, notes: 20 };
 
 export class State {
   /** The newest message, or null before the first one. */
@@ -10,7 +9,6 @@ export class State {
   link = { state: "connecting" };
   /** Tenures by token, oldest first. */
   tenures = [];
-  points = [];
   orders = [];
   notes = [];
   /** Notes that only this page can make: of its connection. */
@@ -52,18 +50,14 @@ export class State {
       const isSameFeed = this.now?.instance === message.instance && this.now?.sale === message.sale;
       // a snapshot has fewer tenures than the page may still be showing
       if (!isSameFeed) this.tenures = [];
-      this.points = [];
       this.orders = [];
       this.notes = [];
     } else if (this.now && this.now.sale !== message.sale) {
-      this.points = [];
       this.orders = [];
     }
     this.now = message;
     this.#setClock(message.now_ms);
     this.#mergeTenures(message.tenures);
-    this.points = appended(this.points, message.points, MOST.points);
-    this.points = this.points.filter((point) => point.at_ms > message.now_ms - POINTS_MS);
     this.orders = appended(this.orders, message.orders, MOST.orders);
     this.notes = appended(this.notes, message.notes, MOST.notes);
   }

@@ -11,7 +11,6 @@ export function showLink(state) {
   const isOld = link.state === "lost" && now !== null;
   setText(byId("link-age"), isOld ? `, figures ${duration(Date.now() - link.since)} old` : "");
   setData(document.body, "link", link.state);
-  setData(document.body, "known", now !== null);
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
 }
 

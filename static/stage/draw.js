@@ -259,7 +259,8 @@ function drawGate(brush, { gate, isWide, shops }, { now, flown }) {
   pen.moveTo(gate.x, gate.y + (isWide ? 22 : 0));
   pen.lineTo(gate.x + gate.w, gate.y + gate.h);
   pen.stroke();
-  if (seen > 0) text(brush, isWide ? `≥ ${seen}` : `gate: ≥ ${seen}`, isWide ? gate.x : gate.x + gate.w, gate.y + (isWide ? 14 : -6), { size: 14, weight: 700, ink: "--ink", align: isWide ? "center" : "right" });
+  const at = isWide ? [gate.x, gate.y + 14, "center"] : [gate.x + gate.w, gate.y + 18, "right"];
+  if (seen > 0) text(brush, `≥ ${seen}`, at[0], at[1], { size: 14, weight: 700, ink: "--ink", align: at[2] });
   for (const { shop, number, at } of now.bounces) {
     const far = flown(at);
     const box = shops[shop];
@@ -315,8 +316,10 @@ function drawLanes(brush, { width, bottom, shops }, { recording, film, position 
     if (lent) drawLent(brush, left, x(lent.from), top(shop), head);
     labels.push(["asleep", shop, (x(lent?.from ?? from) + right) / 2, head > left]);
   }
-  for (const [words, shop, at, isShown] of labels) {
-    if (isShown) sayOn(brush, words, at, top(shop) + 14);
+  // a label without room is left out
+  const ends = shops.map(() => -Infinity);
+  for (const [words, shop, at, isShown] of labels.sort(([, , one], [, , other]) => one - other)) {
+    if (isShown && at - 4 * words.length > ends[shop]) ends[shop] = sayOn(brush, words, at, top(shop) + 14);
   }
   shops.forEach((_, shop) => text(brush, String.fromCharCode(65 + shop), 0, top(shop) + 14, { size: 11, weight: 700 }));
   pen.fillStyle = style("--ink");
@@ -345,7 +348,7 @@ function drawLent(brush, left, right, top, head) {
   pen.fillRect(from, top + LANE - 6, (right - left - 4) * rest, 4);
 }
 
-/** Words on a ground of their own. */
+/** Words on a ground of their own. Returns where they end. */
 function sayOn(brush, words, x, y, { size = 12, ink = "--ink" } = {}) {
   const { pen, style } = brush;
   pen.font = brush.font(size, 600);
@@ -353,5 +356,6 @@ function sayOn(brush, words, x, y, { size = 12, ink = "--ink" } = {}) {
   pen.fillStyle = style("--surface");
   pen.fillRect(x - wide / 2, y - size, wide, size + 4);
   text(brush, words, x, y, { size, weight: 600, ink, align: "center" });
+  return x + wide / 2;
 }
 

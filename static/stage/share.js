@@ -15,7 +15,7 @@ export async function asPage(recordings) {
   const sheets = await Promise.all(SHEETS.map((name) => read(`static/${name}`)));
   const index = new DOMParser().parseFromString(await read("static/index.html"), "text/html");
   // one script cannot import: the modules follow each other, and no name occurs in two of them
-  const script = sources.join("\n").replace(/^import [^;]*;$/gm, "").replace(/^export /gm, "");
+  const script = sources.join("\n").replace(/^import [^;]*;$/gm, "").replace(/^export /gm, "").replaceAll("</script", "<\\/script");
   const data = JSON.stringify(recordings).replaceAll("<", "\\u003c");
   return `<!doctype html>
 <html lang="en">

@@ -395,11 +395,11 @@ export class Stage {
       row.append(make("span", "shop-sign"), make("span"), make("span", "when"));
       return row;
     });
-    owners.forEach(({ buyer, shop, at, number }, index) => {
+    owners.forEach(({ buyer, shop, number, heard }, index) => {
       const [mark, who, when] = rows[index].children;
       this.#mark(mark, shop);
       setText(who, `buyer ${count(buyer + 1)}, ${shopName(shop)}${number !== null && this.#hasNumbers() ? `, number ${count(number)}` : ""}`);
-      setText(when, moment(at));
+      setText(when, moment(heard));
     });
   }
 

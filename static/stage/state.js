@@ -3,12 +3,37 @@
 /** The recording with a moment of its own for each event, so that each is a step, and with what is known at its end. */
 export function prepare(recording) {
   let last = -1;
-  const events = recording.events.map(([at, ...rest]) => {
+  const events = underTheKey(recording.events).map(([at, ...rest]) => {
     last = Math.max(at, last + 0.01);
     return [last, ...rest];
   });
   const end = Math.max(last, recording.took_us);
   return { ...recording, events, end, final: state(events, end) };
+}
+
+/**
+ * A shop sells while it has the key, and the buyer hears of it later; only that was measured. So a sale that was heard of
+ * after the end of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
+ */
+function underTheKey(events) {
+  const { tenures, sleeps } = state(events, Infinity);
+  const late = new Map();
+  const moved = events.map((event) => {
+    const [at, kind, , shop, , number] = event;
+    if (kind !== "sold") return event;
+    const sale = [...event, at];
+    const tenure = tenures.find((one) => one.shop === shop && one.number === number && one.to !== null && one.to < at);
+    if (tenure) late.set(tenure, [...(late.get(tenure) ?? []), sale]);
+    return sale;
+  });
+  for (const [{ shop, from, to }, sales] of late) {
+    const awake = sleeps.filter((one) => one.shop === shop && one.to !== null && one.to < to).map((one) => one.to);
+    const start = Math.max(from, ...awake);
+    sales.forEach((sale, index) => {
+      sale[0] = start + ((to - start) * (index + 1)) / (sales.length + 1);
+    });
+  }
+  return moved.sort(([one], [other]) => one - other);
 }
 
 /** Everything that can be said at the moment `t`, in microseconds from the first order. */
@@ -21,7 +46,7 @@ export function state(events, t) {
     event: null,
     /** By buyer: `{ shop, place, asked, is, at, unit }`. `place` counts the buyers of a shop as they came. */
     buyers: new Map(),
-    /** By unit: its owners as `{ buyer, shop, at, number }`. More than one is what must not happen. */
+    /** By unit: its owners as `{ buyer, shop, at, number, heard }`. More than one is what must not happen. */
     units: new Map(),
     /** By shop: `{ came, waiting, sold, asleep }`. */
     shops: [],
@@ -53,10 +78,11 @@ const APPLY = {
     door.came += 1;
     door.waiting += 1;
   },
-  sold(now, buyer, shop, unit, number, at) {
+  sold(now, buyer, shop, unit, number, ...times) {
+    const at = times.at(-1);
     answer(now, buyer, shop, "sold", at, unit);
     const owners = now.units.get(unit) ?? [];
-    owners.push({ buyer, shop, at, number });
+    owners.push({ buyer, shop, at, number, heard: times[0] });
     now.units.set(unit, owners);
     shopOf(now, shop).sold += 1;
     if (owners.length === 2) now.doubled += 1;

@@ -95,7 +95,7 @@ function endingOf({ final, guard, fault, fence, sample, stock }, { id }) {
   if (bounce) return `The store has seen ${count(bounce.fence)}, so number ${count(bounce.number)} bounces off. ${drawn} unit was sold twice.${failed}`;
   const passes = final.tenures.length - 1;
   const after = {
-    shared: passes > 0 ? ` The key was passed on ${counted(passes, "time")}.` : "",
+    shared: passes > 0 ? ` The key was passed on ${passes === 1 ? "once" : `${count(passes)} times`}.` : "",
     atomic: " So when is a lock needed? When the work is more than the store can do in one step.",
     own: guard === "no-lock" || guard === "local" || (fault === "pause" && !fence) ? " This time." : "",
   };
@@ -109,8 +109,8 @@ export function words([, kind, ...rest]) {
 
 const WORDS = {
   asked: (buyer, shop) => `buyer ${buyer + 1} asks ${shopName(shop)}`,
-  sold: (buyer, shop, unit, number) =>
-    `${shopName(shop)} sells unit ${count(unit)} to buyer ${buyer + 1}${number === null ? "" : `, under number ${count(number)}`}`,
+  sold: (buyer, shop, unit, number, heard) =>
+    `${shopName(shop)} sells unit ${count(unit)} to buyer ${buyer + 1}${number === null ? "" : `, under number ${count(number)}; heard of at ${moment(heard)}`}`,
   none: (buyer, shop) => `${shopName(shop)} tells buyer ${buyer + 1} that nothing is left`,
   failed: (buyer, shop) => `buyer ${buyer + 1} gets no answer from ${shopName(shop)}`,
   key: (shop, number) => `${shopName(shop)} gets the key, number ${count(number)}`,
