@@ -19,7 +19,9 @@ export function showLock(state) {
   const names = roster(now);
   const { isUnwatched } = guardOf(now);
   const lock = isUnwatched ? null : now.lock;
-  const wrong = now.troubles.find(({ kind }) => kind === "holder-silent");
+  // without the store no holder can serve
+  const isStoreAway = now.troubles.some(({ kind }) => kind === "redis-away");
+  const wrong = isStoreAway ? undefined : now.troubles.find(({ kind }) => kind === "holder-silent");
   setData(byId("lock-words"), "tone", wrong && "bad");
   setText(byId("lock-words"), wrong?.text ?? (lock ? RULE : isUnwatched ? NOT_WATCHED : NO_QUEUE));
   const lease = lock?.ttl_ms ? `, lease ${duration(lock.ttl_ms)}` : "";

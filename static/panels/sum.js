@@ -15,7 +15,8 @@ export function showSum({ now, link }) {
   const { stock } = now;
   const isOverdrawn = now.oversold > 0;
   const isOdd = stock !== null && (isOverdrawn || !stock.balanced);
-  setData(byId("equation"), "state", stock === null ? "empty" : isOdd ? "wrong" : "right");
+  const isOld = now.troubles.some(({ kind }) => kind === "redis-away");
+  setData(byId("equation"), "state", stock === null || isOld ? "empty" : isOdd ? "wrong" : "right");
   setText(byId("stock"), count(stock?.stock));
   setText(byId("lucky"), count(stock?.lucky));
   setText(byId("initial"), count(stock?.initial));
@@ -23,8 +24,8 @@ export function showSum({ now, link }) {
   const digits = Math.max(3, count(Math.max(stock?.initial ?? 0, stock?.lucky ?? 0, stock?.stock ?? 0)).length);
   byId("stock").closest(".terms-row").style.setProperty("--digits", digits);
   setText(byId("equals").firstElementChild, isOdd && !stock.balanced ? "≠" : "=");
-  setText(byId("proof-sign"), stock === null ? "" : isOdd ? "✕" : "✓");
-  setText(byId("proof-text"), proof(now));
+  setText(byId("proof-sign"), stock === null || isOld ? "" : isOdd ? "✕" : "✓");
+  setText(byId("proof-text"), isOld && stock ? "not known now" : proof(now));
   showBar(now);
   showWords(now);
   const fence = fenceOf(now, now.fence_on, now.demo ? now.demo.fence_kind : "lock");

@@ -160,8 +160,8 @@ impl Tab {
     }
 
     /// Saves a rectangle at the top left of the page as `target/screenshots/NAME.png`.
-    pub(super) async fn picture(&self, name: &str, width: u32, height: u32) {
-        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
+    pub(super) async fn picture(&self, name: &str, [width, height]: [u32; 2], scale: f64) {
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": scale });
         let params = json!({ "captureBeyondViewport": true, "clip": clip });
         let image = self.devtools("Page.captureScreenshot", params).await;
         let image = base64::prelude::BASE64_STANDARD.decode(image["data"].as_str().unwrap());

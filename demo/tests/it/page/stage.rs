@@ -14,12 +14,24 @@ use crate::launch::Demo;
 
 impl Tab {
     /// Goes to the end of the replay.
-    async fn to_the_end(&self) {
+    pub(super) async fn to_the_end(&self) {
         self.run("document.querySelector('#scrub').focus()").await;
         self.press(Key::End.into()).await;
         let at_end =
             "const { value, max } = document.querySelector('#scrub'); return value === max";
         eventually("the replay is at its end", async || self.run(at_end).await == true).await;
+    }
+
+    /// The file that "Save replay" makes.
+    pub(super) async fn saved(&self) -> String {
+        let script = "
+            const made = new Promise((done) => {
+                const { createObjectURL } = URL;
+                URL.createObjectURL = (blob) => { done(blob); return createObjectURL(blob); };
+            });
+            document.querySelector('#save').click();
+            return (await made).text();";
+        self.run_async(script).await.as_str().unwrap().to_owned()
     }
 
     /// The last recording, from the server.
@@ -53,6 +65,7 @@ async fn each_chapter_tells_its_run() {
     page.until_reads("#sentence", "Only the shop with the key may sell.").await;
     page.until_reads("#sentence", "No unit was sold twice.").await;
     page.until_reads("#next", "Take the lock away").await;
+    let first = page.recording().await;
     for (chapter, is_wrong, words) in [
         ("no-lock", true, "again and again"),
         ("local", true, "two keys open the same shelf"),
@@ -67,7 +80,8 @@ async fn each_chapter_tells_its_run() {
         page.until_shown(&format!("#chapter-{chapter}[aria-pressed=true]")).await;
         page.to_the_end().await;
         page.until_reads("#sentence", words).await;
-        let recording = page.recording().await;
+        // the first sale had the shared lock, so its recording is there
+        let recording = if chapter == "shared" { first.clone() } else { page.recording().await };
         let [sold, units, doubled, most] = counts(&recording);
         assert_eq!(doubled > 0, is_wrong, "{chapter}: {sold} orders, {units} units");
         for (id, expected) in [("#got", sold), ("#units-sold", units), ("#doubled", doubled)] {
@@ -127,17 +141,9 @@ async fn a_replay_can_be_passed_on() {
     page.click("#chapter-no-lock").await;
     page.until_shown("#chapter-no-lock[aria-pressed=true]").await;
     let recording = page.recording().await;
-    let saved = "
-        const made = new Promise((done) => {
-            const { createObjectURL } = URL;
-            URL.createObjectURL = (blob) => { done(blob); return createObjectURL(blob); };
-        });
-        document.querySelector('#save').click();
-        return (await made).text();";
-    let saved = page.run_async(saved).await;
     let dir = OwnedDir::create().unwrap();
     let file = dir.path().join("replay.html");
-    std::fs::write(&file, saved.as_str().unwrap()).unwrap();
+    std::fs::write(&file, page.saved().await).unwrap();
     let link =
         "const { asLink } = await import('/static/stage/share.js'); return asLink(arguments[0])";
     let link = link.replace("arguments[0]", &recording.to_string());
