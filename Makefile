@@ -44,7 +44,7 @@ demo: setup ## start everything on this machine, sell out under load, print the 
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
 # The tests that need a browser; left out where .ci/setup can install none.
-PAGE_TESTS := accessibility looks outages selling
+PAGE_TESTS := accessibility looks outages selling stage
 
 # Most tests wait, for TTLs or for servers, so more of them run at a time than there are cores.
 TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))

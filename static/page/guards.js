@@ -38,6 +38,7 @@ const GUARDS = {
   },
   "atomic-script": {
     words: "the store's script alone",
+    label: "one step in the store",
     noHolder: "There is no lock: the store runs each order as one atomic script.",
     hasLedger: true,
   },

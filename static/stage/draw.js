@@ -30,7 +30,7 @@ export function layout({ width, height, dots, stock, shops, lanes }) {
   } else {
     const crowd = Math.round(bottom * 0.16);
     const wide = (width - gap * (shops - 1)) / shops;
-    const high = Math.round(bottom * 0.32);
+    const high = Math.round(bottom * 0.34);
     places.crowd = { x: 0, y: 18, w: width, h: crowd };
     places.shops = row(shops, (index) => ({ x: index * (wide + gap), y: crowd + 28, w: wide, h: high }));
     const top = crowd + high + 62;
@@ -77,6 +77,7 @@ export function draw(surface, places, scene) {
   drawShelf(brush, places, scene);
   if (scene.gate) drawGate(brush, places, scene);
   drawBuyers(brush, places, scene);
+  drawDoings(brush, places, scene);
   drawKeys(brush, places, scene);
   if (scene.lanes) drawLanes(brush, places, scene);
 }
@@ -97,7 +98,7 @@ function drawHeadings(brush, { crowd, shelf, perSquare }, { now, recording }) {
   text(brush, `the shelf: ${recording ? count(recording.stock) : "300"} units${each}`, shelf.x, shelf.y - 8);
 }
 
-function drawShops({ pen, style, ...rest }, { shops }, { now, key }) {
+function drawShops({ pen, style }, { shops }, { now, key }) {
   shops.forEach(({ x, y, w, h }, index) => {
     const asleep = now.shops[index]?.asleep;
     pen.beginPath();
@@ -109,8 +110,14 @@ function drawShops({ pen, style, ...rest }, { shops }, { now, key }) {
     pen.setLineDash(asleep ? [5, 4] : []);
     pen.stroke();
     pen.setLineDash([]);
-    if (asleep) text({ pen, style, ...rest }, "z z z  asleep", x + w / 2, y + h - 12, { size: 14, weight: 600, ink: "--warn", align: "center" });
-    else if (now.shops[index]) text({ pen, style, ...rest }, doing(now.shops[index]), x + w - 10, y + h - 9, { align: "right" });
+  });
+}
+
+function drawDoings(brush, { shops }, { now }) {
+  shops.forEach(({ x, y, w, h }, index) => {
+    const shop = now.shops[index];
+    if (shop?.asleep) sayOn(brush, "z z z  asleep", x + w / 2, y + h - 12, { size: 14, ink: "--warn" });
+    else if (shop) sayOn(brush, doing(shop), x + w / 2, y + h - 11);
   });
 }
 
@@ -350,6 +357,7 @@ function drawLent(brush, left, right, top, head) {
 
 /** Words on a ground of their own. Returns where they end. */
 function sayOn(brush, words, x, y, { size = 12, ink = "--ink" } = {}) {
+  if (!words) return x;
   const { pen, style } = brush;
   pen.font = brush.font(size, 600);
   const wide = pen.measureText(words).width + 8;

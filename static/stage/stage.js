@@ -3,7 +3,7 @@
 import { call } from "../page/api.js";
 import { Surface } from "../page/canvas.js";
 import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
-import { count, counted, sentence } from "../page/format.js";
+import { count, counted, duration, sentence } from "../page/format.js";
 import { colour, sign } from "../page/instances.js";
 import { film, holder, mostSold, prepare, state, stepFrom } from "./state.js";
 import { FLIGHT, draw, layout, unitAt } from "./draw.js";
@@ -27,8 +27,9 @@ export class Stage {
   #scenes = [];
   #film = film([{ at: 0, seconds: 1 }], 0);
   #ranks = new Map();
-  /** In seconds of the film. */
+  /** In seconds of the film, and its exact moment after a step. */
   #position = 0;
+  #stepped = null;
   #isPlaying = false;
   /** How far what is in flight has come since the film was stopped. */
   #settled = FLIGHT;
@@ -58,6 +59,7 @@ export class Stage {
     byId("save").addEventListener("click", () => this.#save());
     byId("copy").addEventListener("click", () => this.#copy());
     document.addEventListener("keydown", (event) => this.#press(event));
+    this.#showShops();
     if (recordings) {
       for (const recording of recordings) this.#keep(recording);
       for (const { id } of CHAPTERS) setShown(byId(`chapter-${id}`).parentElement, this.#kept.has(id));
@@ -163,7 +165,8 @@ export class Stage {
     }
     this.#isBusy = true;
     this.#complain("");
-    this.#play(false);
+    this.#seek(0);
+    setShown(byId("next"), false);
     setData(byId("stage"), "busy", true);
     const { fault, stock, requests } = chapter.run;
     this.#say(`${count(requests)} people come for ${count(stock)} units, to the real shops. ${fault ? "One shop falls asleep for some seconds. " : ""}Recording.`);
@@ -173,6 +176,7 @@ export class Stage {
       do {
         await new Promise((done) => setTimeout(done, LOOK_MS));
         run = await call("GET", "demo/run");
+        setText(byId("clock"), `recording, ${duration(run.elapsed_ms)}`);
       } while (run.id === id && RUNNING.has(run.state));
       if (run.state === "failed") throw new Error(sentence(run.error));
       const recording = await call("GET", "demo/run/replay");
@@ -192,13 +196,14 @@ export class Stage {
   // --- the film ---
 
   #now() {
-    return this.#film.timeAt(this.#position);
+    return this.#stepped ?? this.#film.timeAt(this.#position);
   }
 
   #play(isPlaying) {
     if (isPlaying && this.#position >= this.#film.length) this.#position = 0;
     if (isPlaying && !this.#isPlaying) this.#settled = 0;
     this.#isPlaying = isPlaying;
+    this.#stepped = null;
     this.#tick = null;
     setText(byId("play"), isPlaying ? "❚❚" : "▶");
     byId("play").setAttribute("aria-label", isPlaying ? "Pause the replay" : "Play");
@@ -216,6 +221,7 @@ export class Stage {
   #step(by) {
     const t = stepFrom(this.#shown, this.#now(), by);
     this.#seek(t === this.#shown.end ? this.#film.length : this.#film.positionOf(t));
+    this.#stepped = t;
     this.#settled = FLIGHT;
   }
 

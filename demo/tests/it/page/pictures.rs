@@ -6,7 +6,7 @@ use std::path::Path;
 use super::browser::{DESKTOP, Device};
 use crate::launch::Demo;
 
-const [WIDTH, HEIGHT]: [u32; 2] = [1440, 850];
+const SIZE: [u32; 2] = [1440, 850];
 
 /// The first sale as it is replayed, each chapter's recording in one file, and the ends of two chapters.
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn pictures_of_the_readme() {
             writeln!(frames, "-d {} {name}.png", moment.saturating_sub(at).max(20)).unwrap();
         }
         let name = format!("frame-{moment:05}");
-        page.picture(&name, [WIDTH, HEIGHT], 0.5).await;
+        page.picture(&name, SIZE, 0.5).await;
         before = Some((name, moment));
     }
     let (last, _) = before.unwrap();
@@ -41,7 +41,7 @@ async fn pictures_of_the_readme() {
         let dark = chapter == "no-lock";
         page.become_device(Device { dark, ..DESKTOP }).await;
         page.until_shown("#next, #again").await;
-        page.picture(&format!("readme-{chapter}"), [WIDTH, HEIGHT], 1.0).await;
+        page.picture(&format!("readme-{chapter}"), SIZE, 1.0).await;
     }
     std::fs::write(dir.join("replay.html"), page.saved().await).unwrap();
 }
