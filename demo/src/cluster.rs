@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -13,7 +12,6 @@ use testkit::{
     Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, PrivateRedisCluster,
     Program, Proxy, RedisOptions, Sentinels, ServerError, ports, probe,
 };
-use tokio::sync::Notify;
 
 use crate::baselines::LockMode;
 use crate::locks::{LockServer, LockServers};
@@ -53,8 +51,6 @@ pub struct Instance {
     pub etcd_proxies: Vec<Proxy>,
     pub redis_proxy: Option<Proxy>,
     pub client_proxy: Option<Proxy>,
-    /// Tells the task that watches the process to kill it.
-    pub to_be_killed: Arc<Notify>,
     args: Vec<String>,
 }
 
@@ -172,7 +168,6 @@ impl Cluster {
             etcd_proxies,
             redis_proxy,
             client_proxy,
-            to_be_killed: Arc::default(),
             args,
         });
         Ok(())

@@ -26,20 +26,15 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 pub struct Load(Child);
 
 impl Load {
-    /// Starts it with this program, and a log in `dir`. Its standard error is ours if `is_talking`.
-    pub fn start(
-        program: &Path,
-        dir: &OwnedDir,
-        args: &[String],
-        is_talking: bool,
-    ) -> Result<Self> {
+    /// Starts it with this program, and a log in `dir`.
+    pub fn start(program: &Path, dir: &OwnedDir, args: &[String]) -> Result<Self> {
         let log = dir.path().join("loadtest.log");
         // of an earlier load
         let _ = std::fs::remove_file(&log);
         let args =
             ["loadtest"].into_iter().chain(args.iter().map(String::as_str)).chain(["--json"]);
         let program = Program::new(program, dir, &log, STOP_GRACE);
-        let program = Program { without_env: is_setting, shares_stderr: is_talking, ..program };
+        let program = Program { without_env: is_setting, ..program };
         Ok(Self(program.start(args).context("the load test could not be started")?))
     }
 

@@ -54,8 +54,10 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
     let ServeOptions { service, guard, control, .. } = options;
     let sale = async |config: &Config, port| {
         let (sale, switch) = baselines::sale(config, &guard, &writer, port).await?;
-        let relay = Relay::new(sale.clone(), switch, control);
-        Ok((sale, Some(Arc::new(relay) as Arc<dyn Extension>)))
+        let relay = Arc::new(Relay::new(sale.clone(), switch, control));
+        // the first page is to know what the control knows
+        drop(Arc::clone(&relay).view());
+        Ok((sale, Some(relay as Arc<dyn Extension>)))
     };
     serve_with(service, sale).await
 }

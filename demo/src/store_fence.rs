@@ -6,7 +6,7 @@ use std::time::Duration;
 use fenced_lock::{
     Backend, Claim, ClaimStatus, ClusterId, GrantToken, Lease, Promises, Ticket, Token, TokenLife,
 };
-use flash_sale::inventory::{Inventory, Item, Keys};
+use flash_sale::inventory::{Inventory, Item};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -51,7 +51,7 @@ impl StoreTokens {
         let item = claim.name.strip_prefix(&*self.lock_name).unwrap_or_default();
         let item = item.trim_start_matches(':').parse().unwrap_or(Item::DEFAULT);
         let mut command = redis::cmd("EVAL");
-        command.arg(OPEN_TENURE).arg(1).arg(Keys::of(&item).fence).arg(STORE.to_string());
+        command.arg(OPEN_TENURE).arg(1).arg(item.key("fence")).arg(STORE.to_string());
         loop {
             match self.inventory.command(&command).await {
                 Ok(revision) => return Token::new(STORE, revision),

@@ -47,10 +47,7 @@ async fn keep_alive(
 ) {
     let name = cluster::title(instance.port);
     loop {
-        let status = tokio::select! {
-            status = instance.child.wait() => status,
-            () = instance.to_be_killed.notified() => instance.child.kill().await,
-        };
+        let status = instance.child.wait().await;
         if status.as_ref().ok().and_then(ExitStatusExt::signal) != Some(SIGKILL) {
             return report(&ended(&name, status));
         }

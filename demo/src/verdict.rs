@@ -11,20 +11,12 @@ use crate::locks::LockMode;
 const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
 /// The load test's report, in the terms of this run.
-pub(crate) fn judge(
-    run: &Run,
-    report: &Report,
-    stale_batches: u64,
-    takeover_ms: Option<u64>,
-) -> Verdict {
+pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
     Verdict {
         pass: report.pass,
-        sold: report.tally.acknowledged,
-        sold_out: report.tally.sold_out,
         oversold: report.tally.acknowledged_units.saturating_sub(run.stock),
         lost: report.lost,
         stale_batches,
-        takeover_ms,
         text: text(run, report, stale_batches),
     }
 }
@@ -81,7 +73,6 @@ mod tests {
     use loadtest::report::{Failure, Tally};
 
     use super::*;
-    use crate::control::run_with;
 
     fn explained(lock: LockMode, sold: u64, sold_out: u64, reason: Option<&str>) -> String {
         let reason = reason.map(|text| Failure { kind: "a kind".into(), text: text.into() });
@@ -90,7 +81,7 @@ mod tests {
         let reasons = reason.into_iter().collect();
         let report = Report { reasons, tally, ..Report::default() };
         let run = Run { stock: 300, guard: lock.name().into(), ..Run::default() };
-        judge(&run, &report, 0, None).text
+        judge(&run, &report, 0).text
     }
 
     /// Goal: each outcome is explained with its numbers and its cause; a failure that the lock mode does not explain is a
@@ -123,7 +114,8 @@ mod tests {
     fn says_that_the_fence_refused_a_batch() {
         let tally = Tally { acknowledged_units: 300, sold_out: 200, ..Tally::default() };
         let report = Report { pass: true, tally, ..Report::default() };
-        let verdict = judge(&run_with(Fault::Pause), &report, 1, None);
+        let run = Run { stock: 300, fence: true, fault: Some(Fault::Pause), ..Run::default() };
+        let verdict = judge(&run, &report, 1);
         assert!(
             verdict.pass && verdict.text.ends_with("the fence refused its batch."),
             "{verdict:?}"

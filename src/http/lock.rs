@@ -8,28 +8,26 @@ use axum::response::Response;
 use fenced_lock::{QueueEntry, Token};
 use serde_json::{Value, json};
 
-use super::problem::{Problem, ProblemType};
+use super::problem::Problem;
 use super::state::AppState;
 use super::{params, reply};
 use crate::safeguard::SEE_THROUGH;
+use crate::sale::SaleError;
 
 /// The queue for an item's lock: from its watch, else by a request to etcd, one at a time.
 pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));
-    if !SEE_THROUGH.is_on() {
-        return Ok(view(name.as_deref(), sale.queue(&item).await?));
-    }
-    if let Some(queue) = sale.watched_queue(&item) {
-        return Ok(view(name.as_deref(), queue));
-    }
-    // runs to its end also if the client disconnects: cancelled requests wear out the connection
-    let queue = app.queue_reads.run(async move { sale.queue(&item).await }).await;
-    let too_many = || {
-        let detail = "too many clients read queues at this instance: retry later";
-        Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
+    let queue = match sale.watched_queue(&item) {
+        _ if !SEE_THROUGH.is_on() => sale.queue(&item).await?,
+        Some(queue) => queue,
+        None => {
+            // runs to its end also if the client disconnects: cancelled requests wear out the connection
+            let read = app.queue_reads.run(async move { sale.queue(&item).await }).await;
+            read.ok_or(SaleError::TooManyReads)??
+        }
     };
-    Ok(view(name.as_deref(), queue.ok_or_else(too_many)??))
+    Ok(view(name.as_deref(), queue))
 }
 
 fn view(name: Option<&str>, queue: Vec<QueueEntry>) -> Response {

@@ -24,40 +24,36 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let mut page = Page::default();
     let outcome = |(name, value)| (format!("outcome=\"{name}\""), value);
     let orders = metrics.orders().map(outcome);
-    page.labelled("orders_total", "counter", "Orders by outcome.", orders);
+    page.labelled("orders_total", "Orders by outcome.", orders);
     page.head("order_seconds", "histogram", "From the arrival of an order to its end, by outcome.");
     for (outcome, times) in metrics.order_times().filter(|(_, times)| times.count() > 0) {
         page.series("order_seconds", &format!("outcome=\"{outcome}\""), times);
     }
-    page.one("orders_waiting", "gauge", "Orders that wait for the lock.", sale.waiting());
-    let help = "How long the oldest order in the queues has waited.";
-    page.one("oldest_order_seconds", "gauge", help, sale.oldest().as_secs_f64());
     let (levels, label) = (sale.inventory().levels(), |item| format!("item=\"{item}\""));
     let stock = levels.iter().map(|(item, (stock, _))| (label(item), stock));
-    page.labelled("stock", "gauge", "Units left by item, as last read.", stock);
+    page.labelled("stock", "Units left by item, as last read.", stock);
     let lucky = levels.iter().map(|(item, (_, lucky))| (label(item), lucky));
-    page.labelled("lucky", "gauge", "Units sold by item, as last read.", lucky);
+    page.labelled("lucky", "Units sold by item, as last read.", lucky);
+    let routes = app.answers.0.lock().clone();
+    let answers = routes.iter().flat_map(|(route, statuses)| {
+        let labels = move |status| format!("route=\"{route}\",status=\"{status}\"");
+        statuses.iter().map(move |(status, count)| (labels(status), count))
+    });
     let help = "Answers by route and status; route none: no such path.";
-    let answers =
-        app.answers.0.lock().clone().into_iter().map(|((route, status), count)| {
-            (format!("route=\"{route}\",status=\"{status}\""), count)
-        });
-    page.labelled("http_answers_total", "counter", help, answers);
-    let help = "Open connections of clients.";
-    page.one("open_connections", "gauge", help, open_connections());
-    for (name, help, value) in [
-        ("batches_total", "Batches that the store executed.", metrics.batches.get()),
-        ("batch_orders_total", "Orders in those batches.", metrics.batch_orders.get()),
-        ("stale_batches_total", "Batches that the fence refused.", metrics.stale_batches.get()),
-        ("store_errors_total", "Batches that failed otherwise.", metrics.store_errors.get()),
-        ("handovers_total", "Tenures that ended with a handover.", metrics.handovers.get()),
-        ("lost_tenures_total", "Tenures that lost the lock.", metrics.lost_tenures.get()),
-        ("lost_sessions_total", "Lock sessions that were lost.", sale.lost_sessions()),
-    ] {
-        page.one(name, "counter", help, value);
-    }
+    page.labelled("http_answers_total", help, answers);
+    page.one("orders_waiting", "Orders that wait for the lock.", sale.waiting());
+    let help = "How long the oldest order in the queues has waited.";
+    page.one("oldest_order_seconds", help, sale.oldest().as_secs_f64());
+    page.one("open_connections", "Open connections of clients.", open_connections());
     let help = "Items that are stopped because the store lost acknowledged data.";
-    page.one("rolled_back_items", "gauge", help, sale.inventory().rolled_back_items());
+    page.one("rolled_back_items", help, sale.inventory().rolled_back_items());
+    page.one("batches_total", "Batches that the store executed.", metrics.batches.get());
+    page.one("batch_orders_total", "Orders in those batches.", metrics.batch_orders.get());
+    page.one("stale_batches_total", "Batches that the fence refused.", metrics.stale_batches.get());
+    page.one("store_errors_total", "Batches that failed otherwise.", metrics.store_errors.get());
+    page.one("handovers_total", "Tenures that ended with a handover.", metrics.handovers.get());
+    page.one("lost_tenures_total", "Tenures that lost the lock.", metrics.lost_tenures.get());
+    page.one("lost_sessions_total", "Lock sessions that were lost.", sale.lost_sessions());
     page.histogram("lock_wait_seconds", "Wait for a grant.", &metrics.lock_wait);
     page.histogram("tenure_seconds", "Time the lock was held.", &metrics.tenure_time);
     page.histogram("batch_seconds", "Duration of a batch.", &metrics.batch_time);
@@ -67,10 +63,14 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     };
     let help = "1, or 0 in a service for tests that runs without this safeguard.";
     let safeguards = GuardStatus::SAFEGUARDS.into_iter().map(is_on);
-    page.labelled("defence", "gauge", help, safeguards);
+    page.labelled("defence", help, safeguards);
     let mut response = reply::text(StatusCode::OK, page.0);
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response
+}
+
+fn kind_of(name: &str) -> &'static str {
+    if name.ends_with("_total") { "counter" } else { "gauge" }
 }
 
 /// The page as it grows. Writing to a text cannot fail.
@@ -83,19 +83,20 @@ impl Page {
         let _ = writeln!(self.0, "# TYPE flash_sale_{name} {kind}");
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
-        self.head(name, kind, help);
+    /// A gauge, or a counter by its name.
+    fn one(&mut self, name: &str, help: &str, value: impl Display) {
+        self.head(name, kind_of(name), help);
         let _ = writeln!(self.0, "flash_sale_{name} {value}");
     }
 
-    fn labelled(
+    /// The same with a value for each of these labels.
+    fn labelled<T: Display>(
         &mut self,
         name: &str,
-        kind: &str,
         help: &str,
-        values: impl Iterator<Item = (String, impl Display)>,
+        values: impl IntoIterator<Item = (String, T)>,
     ) {
-        self.head(name, kind, help);
+        self.head(name, kind_of(name), help);
         for (labels, value) in values {
             let _ = writeln!(self.0, "flash_sale_{name}{{{labels}}} {value}");
         }

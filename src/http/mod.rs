@@ -50,6 +50,7 @@ pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use requests::{X_REQUEST_ID, current_id};
 pub use state::{AppState, Extension};
 
+use crate::inventory::Action;
 use problem::{Problem, ProblemType};
 use requests::{Answers, observe};
 
@@ -63,9 +64,9 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
-        .route("/", get(page::index))
-        .route("/openapi.json", get(page::openapi))
-        .route("/static/{*name}", get(page::file))
+        .route("/", get(async |headers| page::file("index.html", &headers)))
+        .route("/openapi.json", get(async |headers| page::file("openapi.json", &headers)))
+        .route("/static/{*name}", get(page::named))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
@@ -84,10 +85,11 @@ pub fn buyers_router(state: Arc<AppState>) -> Router {
 }
 
 fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
+    let change = |action| post(move |app, id, request| reduce::change(app, id, request, action));
     let orders = Router::new()
         .route("/stock/reduce", any(reduce::reduce))
-        .route("/orders/{id}/confirm", post(reduce::confirm))
-        .route("/orders/{id}/cancel", post(reduce::cancel));
+        .route("/orders/{id}/confirm", change(Action::Confirm))
+        .route("/orders/{id}/cancel", change(Action::Cancel));
     rate_limit::limited(orders, state)
         .route("/stock", get(stock::read))
         .route("/orders/{id}", get(orders::one))

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
+use super::params::Named;
 use super::problem::{Problem, ProblemType};
-use super::reduce::{named_order, prefers};
+use super::reduce::{answer, named_order, prefers};
 use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{
-    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, OrderId, SaleId,
+    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome,
 };
 
 /// The default length of a page.
@@ -73,7 +73,7 @@ impl Reading {
             let page = app.sale.ledger(item, from.clone(), *limit).await?;
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
             if !page.entries.is_empty() || is_over {
-                from.of = page.sale.parse().ok();
+                from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
                 from.after += page.entries.len() as u64;
                 return Ok(page);
             }
@@ -89,7 +89,7 @@ impl Reading {
 
     /// The `after` behind what was read.
     fn cursor(&self) -> String {
-        let sale = self.from.of.as_ref().map(|sale| format!("{}:", sale.as_str()));
+        let sale = self.from.of.as_ref().map(|name| format!("{name}:"));
         format!("{}{}", sale.unwrap_or_default(), self.from.after)
     }
 
@@ -152,17 +152,17 @@ pub(super) async fn list(
 
 /// The position of parameters `sale` and `after`: `POSITION`, or `SALE:POSITION`.
 fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, Problem> {
-    let (of, after) = match after.map(|text| text.rsplit_once(':').ok_or(text)) {
-        Some(Ok((of, after))) => (Some(params::sale_id(of)?), after),
-        Some(Err(after)) => (None, after),
-        None => (None, "0"),
-    };
-    let is_number = after.bytes().all(|byte| byte.is_ascii_digit());
-    let after = after.parse().ok().filter(|_| is_number).ok_or_else(|| {
+    let after = after.unwrap_or("0");
+    let (of, after) = after.rsplit_once(':').map_or((None, after), |(of, after)| (Some(of), after));
+    let sale = sale.map(params::sale_id).transpose()?;
+    if let Some(of) = of {
+        params::sale_id(of.split('~').next().unwrap_or_default())?;
+    }
+    let of = of.map(str::to_owned);
+    let after = after.parse().map_err(|_| {
         let detail = "`after` is a position, or a sale and a position, as in `next`";
         Problem::new(ProblemType::BAD_PARAMETER, detail)
     })?;
-    let sale: Option<SaleId> = sale.map(params::sale_id).transpose()?;
     Ok(LedgerPosition { sale, of, after })
 }
 
@@ -175,20 +175,13 @@ fn wait_time(text: &str) -> Result<Duration, Problem> {
 /// The answer to one order again, with what became of it.
 pub(super) async fn one(
     State(app): State<Arc<AppState>>,
-    id: Result<Path<String>, PathRejection>,
+    id: Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
     let Order { id, item, user, .. } = named_order(&app, id, &head, Action::Reserve)?;
     match app.sale.order(&item, &id, &user).await? {
         (sale, Some(entry)) => Ok(reply::json(&Line { sale: &sale, entry: &entry })),
-        (_, None) => Err(unknown(id, item)),
+        (_, None) => answer(&id, &item, Outcome::Unknown),
     }
-}
-
-/// The problem of an order that is not there.
-pub(super) fn unknown(id: OrderId, item: Item) -> Problem {
-    let detail = "no order of this id and user was accepted in the running sale: it took nothing there so far";
-    let problem = Problem::new(ProblemType::UNKNOWN_ORDER, detail);
-    Problem { order: Some(id), item: Some(item), ..problem }
 }

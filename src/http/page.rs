@@ -4,10 +4,10 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use axum::body::Body;
 use axum::extract::Path;
-use axum::extract::rejection::PathRejection;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use super::params::Named;
 use super::problem::{Problem, ProblemType};
 
 /// The page may load what this instance serves, and call this instance. It has no script or style of its own inside
@@ -31,26 +31,14 @@ const FILES: &[(&str, &[u8])] = files! {
     "stage/draw.js" "stage/share.js" "stage/stage.js" "stage/state.js" "stage/story.js"
 };
 
-/// The page.
-pub(super) async fn index(headers: HeaderMap) -> Result<Response, Problem> {
-    answer("index.html", &headers)
-}
-
-/// The description of this interface for programs.
-pub(super) async fn openapi(headers: HeaderMap) -> Result<Response, Problem> {
-    answer("openapi.json", &headers)
-}
-
-/// A file that the page loads.
-pub(super) async fn file(
-    name: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+/// A file that the path names.
+pub(super) async fn named(name: Named, headers: HeaderMap) -> Result<Response, Problem> {
     let name = name.map(|Path(name)| name).unwrap_or_default();
-    answer(&name, &headers)
+    file(&name, &headers)
 }
 
-fn answer(name: &str, request: &HeaderMap) -> Result<Response, Problem> {
+/// One of [`FILES`].
+pub(super) fn file(name: &str, request: &HeaderMap) -> Result<Response, Problem> {
     let (_, content) = FILES
         .iter()
         .find(|(known, _)| *known == name)

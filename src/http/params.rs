@@ -2,13 +2,17 @@
 //!
 //! An unknown or repeated parameter is refused: `?qty=2` must not silently buy one unit.
 
-use axum::extract::Query;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Query};
 use axum::http::{HeaderMap, HeaderName, Uri};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::problem::{Problem, ProblemType};
 use crate::inventory::{Item, OrderId, Quantity, SaleId, User};
+
+/// What the path names: an order, a sale or a file.
+pub(super) type Named = Result<Path<String>, PathRejection>;
 
 /// The length of the longest reason: it can repeat what the client sent.
 const MAX_REASON: usize = 200;
@@ -69,30 +73,28 @@ pub(super) fn user(
     headers: &HeaderMap,
     name: Option<&str>,
 ) -> Result<User, Problem> {
-    let from_header = match header {
-        Some(_) if name.is_some() => {
+    let (name, wrong) = match (header, name) {
+        (None, name) => (name.unwrap_or_default().into(), ProblemType::BAD_PARAMETER),
+        (Some(_), Some(_)) => {
             let detail = "the gateway names the user: leave the parameter `user` out";
             return Err(Problem::new(ProblemType::BAD_PARAMETER, detail));
         }
-        Some(header) => {
+        (Some(header), None) => {
             let mut values = headers.get_all(header).iter();
             let value = values.next().filter(|value| !value.is_empty() && values.next().is_none());
-            let missing = || {
+            let value = value.ok_or_else(|| {
                 let detail =
                     format!("the request needs one header {header}, which the gateway sets");
                 Problem::new(ProblemType::USER_REQUIRED, detail)
-            };
-            let text = str::from_utf8(value.ok_or_else(missing)?.as_bytes());
-            Some(text.map_err(|_| Problem::new(ProblemType::BAD_USER, "the user is not UTF-8"))?)
+            })?;
+            (String::from_utf8_lossy(value.as_bytes()), ProblemType::BAD_USER)
         }
-        None => None,
     };
-    let name = from_header.or(name).unwrap_or_default();
     // decoding replaces bytes that are not UTF-8 by this character
     if name.contains(char::REPLACEMENT_CHARACTER) {
-        return Err(Problem::new(ProblemType::BAD_PARAMETER, "the user is not UTF-8"));
+        return Err(Problem::new(wrong, "the user is not UTF-8"));
     }
-    User::new(name).map_err(|error| Problem::new(ProblemType::BAD_USER, error.to_string()))
+    User::new(&name).map_err(|error| Problem::new(ProblemType::BAD_USER, error.to_string()))
 }
 
 /// The text of the header `Idempotency-Key`, if there is one. `name`: what it names.
@@ -141,8 +143,8 @@ pub(super) fn sale_id(id: &str) -> Result<SaleId, Problem> {
 /// # Errors
 /// `cross-site`.
 pub(super) fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
-    let site = headers.get("sec-fetch-site");
-    if site.is_some_and(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site")) {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    if sites.any(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site")) {
         let detail = "the request comes from a page of another site: nothing was done";
         return Err(Problem::new(ProblemType::CROSS_SITE, detail));
     }
@@ -151,7 +153,19 @@ pub(super) fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
+
+    /// Goal: no value of the header hides another one.
+    #[test]
+    fn one_value_is_enough_to_be_of_another_site() {
+        for values in [["cross-site", "same-origin"], ["same-origin", "Cross-Site"]] {
+            let name = HeaderName::from_static("sec-fetch-site");
+            let headers = values.map(|value| (name.clone(), HeaderValue::from_static(value)));
+            assert!(check_site(&HeaderMap::from_iter(headers)).is_err(), "{values:?}");
+        }
+    }
 
     /// Goal: what the client sent is not repeated without a bound.
     #[test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{reply, requests};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{InventoryError, Item, OrderId, Refusal};
+use crate::inventory::{InventoryError, Item, Refusal};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
@@ -124,18 +124,9 @@ problem_types! {
 }
 
 impl ProblemType {
-    /// Whether the connection must not be used again: the rest of the request was not read, or the instance
-    /// is stopping.
+    /// Whether the connection must not be used again: the rest of the body was not read, or the instance is stopping.
     fn closes_connection(&self) -> bool {
-        matches!(
-            self.word,
-            "bad-request"
-                | "body-too-large"
-                | "headers-too-large"
-                | "request-timeout"
-                | "stopping"
-                | "too-many-connections"
-        )
+        matches!(self.word, "body-too-large" | "request-timeout" | "stopping")
     }
 }
 
@@ -146,15 +137,9 @@ pub struct Problem {
     pub(super) kind: &'static ProblemType,
     /// What the client reads.
     pub(super) detail: Cow<'static, str>,
-    /// The order that it is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) order: Option<OrderId>,
-    /// The item that it is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) item: Option<Item>,
-    /// Further members: remaining, sale, limit, has and time.
+    /// Further members: what it is about, such as order and item.
     #[serde(flatten)]
-    pub(super) more: BTreeMap<&'static str, Value>,
+    more: BTreeMap<&'static str, Value>,
     /// After how many seconds a retry can help, where it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_seconds: Option<u32>,
@@ -168,13 +153,15 @@ impl Problem {
             let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]);
             least + random % (RETRY_JITTER_SECONDS + 1)
         });
-        let (order, item, more) = (None, None, BTreeMap::new());
-        Self { kind, detail: detail.into(), order, item, more, retry_after_seconds }
+        Self { kind, detail: detail.into(), more: BTreeMap::new(), retry_after_seconds }
     }
 
-    /// The same with another member.
+    /// The same with another member, if there is a value.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.more.insert(name, value.into());
+        let value = value.into();
+        if !value.is_null() {
+            self.more.insert(name, value);
+        }
         self
     }
 
@@ -196,18 +183,11 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Sent<'a> {
-            #[serde(flatten)]
-            problem: &'a Problem,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            request_id: Option<String>,
-        }
-        let kind = self.kind;
-        let sent = Sent { problem: &self, request_id: requests::current_id() };
-        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &sent);
+        let problem = self.with("request_id", requests::current_id());
+        let kind = problem.kind;
+        let mut response = reply::json_as(MEDIA_TYPE, kind.status, &problem);
         let headers = response.headers_mut();
-        if let Some(seconds) = self.retry_after_seconds {
+        if let Some(seconds) = problem.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         if kind == ProblemType::TOKEN_REQUIRED {
@@ -226,7 +206,6 @@ impl From<SaleError> for Problem {
         use InventoryError as I;
         use ProblemType as P;
         use SaleError as E;
-        let mut running_sale = None;
         let (kind, log, item) = match &error {
             E::QueueFull { item, .. } => (P::QUEUE_FULL, Some(&OVERLOAD), Some(item)),
             E::WaitTooLong { .. } => (P::WAIT_TOO_LONG, Some(&OVERLOAD), None),
@@ -237,10 +216,7 @@ impl From<SaleError> for Problem {
             E::StartUnknown { item, .. } => (P::START_UNKNOWN, Some(&STORE), Some(item)),
             E::Store { item, source } => match &**source {
                 I::UnknownItem => (P::UNKNOWN_ITEM, None, Some(item)),
-                I::SaleRefused { refusal, running } => {
-                    running_sale.clone_from(running);
-                    (of_refusal(*refusal), None, Some(item))
-                }
+                I::SaleRefused { refusal, .. } => (of_refusal(*refusal), None, Some(item)),
                 I::ItemRequired => (P::ITEM_REQUIRED, None, None),
                 I::Damaged { .. } => (P::DAMAGED, Some(&FAULT), Some(item)),
                 // the inventory logs a roll-back, once
@@ -256,11 +232,15 @@ impl From<SaleError> for Problem {
         if let Some(log) = log {
             log.write(&error);
         }
-        let mut problem = Self::new(kind, error.to_string());
-        problem.item = item.cloned();
-        problem.more.extend(running_sale.map(|id| ("sale", id.into())));
-        if let E::OutcomeUnknown { order, .. } = error {
-            problem.order = Some(order);
+        let mut problem =
+            Self::new(kind, error.to_string()).with("item", item.map(Item::to_string));
+        if let E::OutcomeUnknown { order, .. } = &error {
+            problem = problem.with("order", order.as_str());
+        }
+        if let E::Store { source, .. } = &error
+            && let I::SaleRefused { running, .. } = &**source
+        {
+            problem = problem.with("sale", running.as_deref());
         }
         problem
     }
@@ -268,9 +248,8 @@ impl From<SaleError> for Problem {
 
 /// The type for a refusal: that of the same word.
 fn of_refusal(refusal: Refusal) -> &'static ProblemType {
-    let word = Refusal::ALL.into_iter().find(|(own, _)| *own == refusal).map(|(_, word)| word);
-    let kind = ProblemType::ALL.iter().copied().find(|kind| Some(kind.word) == word);
-    kind.unwrap_or(ProblemType::INTERNAL)
+    let is_its = |kind: &&ProblemType| Refusal::ALL.contains(&(refusal, kind.word));
+    ProblemType::ALL.iter().copied().find(is_its).unwrap_or(ProblemType::INTERNAL)
 }
 
 static OVERLOAD: Log = Log::new(false);
@@ -308,6 +287,7 @@ mod tests {
     use fenced_lock::{ClusterId, Token};
 
     use super::*;
+    use crate::inventory::OrderId;
     use crate::sale::BoxError;
     use crate::sale::metrics::OUTCOMES;
 

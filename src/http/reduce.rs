@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -11,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
 
+use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use super::{body, params, reply};
@@ -55,9 +55,7 @@ pub(super) async fn reduce(
     request: Request,
 ) -> Result<Response, Problem> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
-        let mut refusal = super::no_such_method().into_response();
-        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,POST"));
-        return Ok(refusal);
+        return Ok(([(header::ALLOW, "GET,POST")], super::no_such_method()).into_response());
     }
     let (head, content) = request.into_parts();
     params::check_site(&head.headers)?;
@@ -86,7 +84,7 @@ pub(super) async fn reduce(
             let line = format!("{} reduce stock end!\n", app.sale.instance());
             Ok(reply::text(ProblemType::SOLD_OUT.status, line))
         }
-        outcome => answer(id, &item, outcome),
+        outcome => answer(&id, &item, outcome),
     }
 }
 
@@ -100,7 +98,7 @@ struct BuyerParams {
 /// The order that the path names, for `action`.
 pub(super) fn named_order(
     app: &AppState,
-    id: Result<Path<String>, PathRejection>,
+    id: Named,
     head: &Parts,
     action: Action,
 ) -> Result<Order, Problem> {
@@ -114,33 +112,16 @@ pub(super) fn named_order(
     })
 }
 
-/// Confirms the order.
-pub(super) async fn confirm(
+/// Confirms or cancels the order.
+pub(super) async fn change(
     State(app): State<Arc<AppState>>,
-    id: Result<Path<String>, PathRejection>,
-    request: Request,
-) -> Result<Response, Problem> {
-    change(&app, id, request, Action::Confirm).await
-}
-
-/// Gives the units of the order back.
-pub(super) async fn cancel(
-    State(app): State<Arc<AppState>>,
-    id: Result<Path<String>, PathRejection>,
-    request: Request,
-) -> Result<Response, Problem> {
-    change(&app, id, request, Action::Cancel).await
-}
-
-async fn change(
-    app: &AppState,
-    id: Result<Path<String>, PathRejection>,
+    id: Named,
     request: Request,
     action: Action,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
     params::check_site(&head.headers)?;
-    let order = named_order(app, id, &head, action)?;
+    let order = named_order(&app, id, &head, action)?;
     body::refuse(content).await?;
     let (id, item) = (order.id.clone(), order.item.clone());
     let outcome = match app.sale.reduce(order).await? {
@@ -151,16 +132,15 @@ async fn change(
         }
         other => other,
     };
-    answer(id, &item, outcome)
+    answer(&id, &item, outcome)
 }
 
-/// The answer to an order, a confirmation or a cancellation.
-fn answer(id: OrderId, item: &Item, outcome: Outcome) -> Result<Response, Problem> {
+/// The answer to an order, or to what was asked about one.
+pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Response, Problem> {
     let is_repeated =
         matches!(outcome, Outcome::Repeated(_) | Outcome::Changed { is_repeated: true, .. });
     let problem = |kind, detail: Cow<'static, str>| {
-        let (order, item) = (Some(id.clone()), Some(item.clone()));
-        Problem { order, item, ..Problem::new(kind, detail) }
+        Problem::new(kind, detail).with("order", id.as_str()).with("item", item.to_string())
     };
     Err(match outcome {
         Outcome::Reserved(entry)
@@ -175,7 +155,7 @@ fn answer(id: OrderId, item: &Item, outcome: Outcome) -> Result<Response, Proble
                 instance: &entry.instance,
                 token: entry.token.map(Token::revision),
                 hold_until: entry.hold_until,
-                time: (entry.event != Event::Reserved).then_some(entry.time).flatten(),
+                time: entry.time.filter(|_| entry.event != Event::Reserved),
             });
             return Ok(marked(answer, is_repeated));
         }
@@ -191,7 +171,10 @@ fn answer(id: OrderId, item: &Item, outcome: Outcome) -> Result<Response, Proble
             ProblemType::ORDER_FINAL,
             "the order is confirmed, or was final from the start: its units stay sold".into(),
         ),
-        Outcome::Unknown => super::orders::unknown(id, item.clone()),
+        Outcome::Unknown => problem(
+            ProblemType::UNKNOWN_ORDER,
+            "no order of this id and user was accepted in the running sale: it took nothing there so far".into(),
+        ),
         Outcome::SoldOut { remaining } => {
             let detail = match remaining {
                 0 => "nothing is left".into(),
@@ -213,20 +196,22 @@ fn answer(id: OrderId, item: &Item, outcome: Outcome) -> Result<Response, Proble
         ),
         Outcome::NotStarted { at, within } => {
             let seconds = within.as_secs().saturating_add(1).min(MOST_RETRY_SECONDS);
-            let problem =
-                problem(ProblemType::NOT_STARTED, format!("the sale starts at {at}").into());
-            let retry_after_seconds = u32::try_from(seconds).ok();
-            Problem { retry_after_seconds, ..problem.with("time", at.to_string()) }
+            let detail = format!("the sale starts at {at}").into();
+            let mut problem =
+                problem(ProblemType::NOT_STARTED, detail).with("time", at.to_string());
+            problem.retry_after_seconds = u32::try_from(seconds).ok();
+            problem
         }
         Outcome::SaleEnded { at } => {
             let problem = problem(ProblemType::ENDED, format!("the sale ended at {at}").into());
             problem.with("time", at.to_string())
         }
-        Outcome::Conflict => {
-            let detail = "this order id belongs to an order with another quantity or user: nothing was taken, \
-                 use a new Idempotency-Key for a new order";
-            Problem { item: None, ..problem(ProblemType::ORDER_CONFLICT, detail.into()) }
-        }
+        Outcome::Conflict => problem(
+            ProblemType::ORDER_CONFLICT,
+            "this order id belongs to an order with another quantity or user: nothing was taken, use a new \
+             Idempotency-Key for a new order"
+                .into(),
+        ),
         Outcome::Damaged { what } => {
             SaleError::of_read(InventoryError::Damaged { what }, item).into()
         }
@@ -265,21 +250,22 @@ mod tests {
         id.map(|id| id.as_str().to_owned()).map_err(|problem| problem.kind())
     }
 
+    /// Goal: a bare and a quoted key name the same order, and what is neither is refused.
     #[test]
-    fn a_bare_and_a_quoted_key_name_the_same_order() {
-        assert_eq!(id(&["8e03-97"]).as_deref(), Ok("8e03-97"));
-        assert_eq!(id(&["\"8e03-97\""]).as_deref(), Ok("8e03-97"));
-        assert_eq!(id(&[r#""a\"b\\c""#]).as_deref(), Ok(r#"a"b\c"#));
-        assert_eq!(id(&[&"x".repeat(128)]).map(|id| id.len()), Ok(128));
-    }
-
-    #[test]
-    fn what_names_no_order_is_refused() {
-        let long = "x".repeat(129);
+    fn a_key_names_an_order() {
+        let [longest, too_long] = [128, 129].map(|length| "x".repeat(length));
+        for (key, named) in [
+            ("8e03-97", "8e03-97"),
+            ("\"8e03-97\"", "8e03-97"),
+            (r#""a\"b\\c""#, r#"a"b\c"#),
+            (&longest, &longest),
+        ] {
+            assert_eq!(id(&[key]).as_deref(), Ok(named));
+        }
         let quoted =
             ["\"", "\"\"", "\"a", "\"a\\\"", "\"a\"b\"", "\"a\\n\"", "\"a\";v=1", "\"a b\""];
-        for value in ["", "a b", "ü", &long].into_iter().chain(quoted) {
-            assert_eq!(id(&[value]), Err(ProblemType::BAD_ORDER_ID), "{value:?}");
+        for key in ["", "a b", "ü", &too_long].into_iter().chain(quoted) {
+            assert_eq!(id(&[key]), Err(ProblemType::BAD_ORDER_ID), "{key:?}");
         }
         assert_eq!(id(&["a", "a"]), Err(ProblemType::BAD_ORDER_ID));
     }

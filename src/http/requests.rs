@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
@@ -33,9 +33,20 @@ pub fn current_id() -> Option<String> {
     REQUEST_ID.try_with(|id| id.to_str().ok().map(str::to_owned)).ok().flatten()
 }
 
-/// How many answers had which status, by route: all unknown paths are one, so the number of entries is bounded.
+/// How many answers each route gave by their status. All unknown paths are one route, so the number of entries is bounded.
 #[derive(Debug, Default)]
-pub(super) struct Answers(pub(super) Mutex<BTreeMap<(String, u16), u64>>);
+pub(super) struct Answers(pub(super) Mutex<BTreeMap<String, BTreeMap<u16, u64>>>);
+
+impl Answers {
+    fn count(&self, route: &str, status: StatusCode) {
+        let mut routes = self.0.lock();
+        let statuses = match routes.get_mut(route) {
+            Some(statuses) => statuses,
+            None => routes.entry(route.to_owned()).or_default(),
+        };
+        *statuses.entry(status.as_u16()).or_default() += 1;
+    }
+}
 
 /// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as extension, and no
 /// handler sees it.
@@ -58,8 +69,7 @@ pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: N
         answer
     };
     let mut answer = REQUEST_ID.scope(id.clone(), answer.instrument(span)).await;
-    let route = route.as_ref().map_or("none", MatchedPath::as_str).to_owned();
-    *answers.0.lock().entry((route, answer.status().as_u16())).or_default() += 1;
+    answers.count(route.as_ref().map_or("none", MatchedPath::as_str), answer.status());
     answer.headers_mut().insert(X_REQUEST_ID, id);
     answer
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::params::Named;
 use super::problem::Problem;
 use super::state::AppState;
 use super::stock::{StockView, check_admin};
@@ -37,7 +37,7 @@ pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<R
 /// Deletes a sale that was replaced.
 pub(super) async fn delete(
     State(app): State<Arc<AppState>>,
-    id: Result<Path<String>, PathRejection>,
+    id: Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();

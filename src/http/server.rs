@@ -199,12 +199,13 @@ fn answer(
     client: &Arc<Client>,
     is_beyond: bool,
 ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
-    let is_last = is_beyond || request_head::is_chunked(request.headers());
-    let mut checked = request_head::check(&request);
-    if is_beyond && !PROBES.contains(&request.uri().path()) {
+    let checked = if is_beyond && !PROBES.contains(&request.uri().path()) {
         let detail = "this instance has no room for another connection: use another one, or wait";
-        checked = Err(Problem::new(ProblemType::TOO_MANY_CONNECTIONS, detail));
-    }
+        Err(Problem::new(ProblemType::TOO_MANY_CONNECTIONS, detail))
+    } else {
+        request_head::check(&request)
+    };
+    let is_last = is_beyond || checked.is_err() || request_head::is_chunked(request.headers());
     // at once, not when the future is first polled: by then hyper has looked for the next request
     request_head::detach_from_read_buffer(&mut request);
     if let Err(problem) = checked {

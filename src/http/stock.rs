@@ -1,6 +1,5 @@
 //! `GET` and `PUT /stock`.
 
-use std::io;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -13,9 +12,7 @@ use super::problem::{Problem, ProblemType};
 use super::reduce::marked;
 use super::state::AppState;
 use super::{body, params, reply};
-use crate::inventory::{
-    Inventory, Item, NewSale, Replaces, SaleId, Started, Stock, Terms, Timestamp,
-};
+use crate::inventory::{Inventory, Item, NewSale, Replaces, SaleId, Started, Stock, Terms};
 
 /// The state of an item, here and in the events.
 #[derive(Serialize)]
@@ -37,11 +34,8 @@ impl<'a> StockView<'a> {
 struct SaleBody {
     stock: u64,
     sale: Option<String>,
-    per_order: Option<u32>,
-    per_user: Option<u32>,
-    hold_seconds: Option<u32>,
-    starts_at: Option<Timestamp>,
-    ends_at: Option<Timestamp>,
+    #[serde(flatten)]
+    terms: Terms,
 }
 
 /// The state of an item.
@@ -61,7 +55,7 @@ pub(super) async fn start(
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
     let bad = |detail: String| Problem::new(ProblemType::BAD_BODY, detail);
-    let SaleBody { stock, sale, per_order, per_user, hold_seconds, starts_at, ends_at } =
+    let SaleBody { stock, sale, mut terms } =
         body::object(&content).filter(|sale: &SaleBody| sale.stock <= Inventory::MAX_UNITS).ok_or_else(|| {
             let most = Inventory::MAX_UNITS;
             bad(format!(
@@ -80,10 +74,9 @@ pub(super) async fn start(
         None => Replaces::WithoutOrders,
         Some(replaces) => replaces,
     };
-    let per_order = per_order.or((!is_demo).then_some(1));
+    let per_order = terms.per_order.or((!is_demo).then_some(1));
     // the largest limit is none
-    let per_order = per_order.filter(|most| *most != Terms::MAX_LIMIT);
-    let terms = Terms { per_order, per_user, hold_seconds, starts_at, ends_at };
+    terms.per_order = per_order.filter(|most| *most != Terms::MAX_LIMIT);
     terms.check().map_err(|error| bad(error.to_owned()))?;
     let is_named = id.is_some();
     let id = id.unwrap_or_else(SaleId::random);
@@ -116,27 +109,23 @@ pub(super) fn check_admin(app: &AppState, head: &Parts) -> Result<(), Problem> {
         extension.check_start(head)?;
         return params::check_site(&head.headers);
     }
-    let sent = bearer(&head.headers);
-    let unreadable = |error: io::Error| {
+    let Some(token) = &app.admin_token else {
+        let detail = "this instance has no admin token: restart it with --admin-token-file or FLASH_SALE_ADMIN_TOKEN";
+        return Err(Problem::new(ProblemType::NOT_ALLOWED, detail));
+    };
+    let required = || {
+        let detail = "send the admin token of this instance as `Authorization: Bearer <token>`";
+        Problem::new(ProblemType::TOKEN_REQUIRED, detail)
+    };
+    let sent = bearer(&head.headers).ok_or_else(required)?;
+    let token = token.read().map_err(|error| {
         tracing::error!(%error, "cannot read the admin token");
         Problem::new(ProblemType::INTERNAL, "the admin token cannot be read: the log has the cause")
-    };
-    // only for who sends one
-    let token = app.admin_token.as_ref().map(|token| sent.map(|_| token.read()).transpose());
-    match token.transpose().map_err(unreadable)? {
-        Some(Some(token)) if sent.is_some_and(|sent| token.matches(sent)) => {
-            params::check_site(&head.headers)
-        }
-        Some(_) => Err(Problem::new(
-            ProblemType::TOKEN_REQUIRED,
-            "send the admin token of this instance as `Authorization: Bearer <token>`",
-        )),
-        None => Err(Problem::new(
-            ProblemType::NOT_ALLOWED,
-            "this instance has no admin token: restart it with --admin-token-file or \
-             FLASH_SALE_ADMIN_TOKEN",
-        )),
+    })?;
+    if !token.matches(sent) {
+        return Err(required());
     }
+    params::check_site(&head.headers)
 }
 
 /// The bearer token. The case of the scheme's name does not matter (RFC 9110, section 11.1).

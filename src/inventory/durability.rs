@@ -39,59 +39,54 @@ impl Inventory {
         let question = ["CONFIG", "GET", "appendfsync"];
         let synced: Option<HashMap<String, String>> = unless_refused(server, &question).await?;
         let synced = synced.and_then(|mut settings| settings.remove("appendfsync"));
-        let not_checked = |setting: &str| {
+        let number = |name| info(name).map(|text| text.parse().unwrap_or(u64::MAX));
+        let hidden = |setting: &str| {
             format!(
                 "Redis does not show its setting `{setting}`, so acknowledged orders may be lost: check it \
                  by hand."
             )
         };
-
-        let mut warnings = Vec::new();
         let version = info("redis_version").unwrap_or_default();
-        if version
-            .split('.')
-            .next()
-            .is_some_and(|major| major.parse().is_ok_and(|major: u32| major < 7))
-        {
-            warnings.push(format!(
-                "Redis {version} lacks what the scripts use. Use 7 or later, or Valkey."
-            ));
-        }
-        match (info("aof_enabled").as_deref(), synced.as_deref()) {
-            (Some("1"), Some("always")) => {}
-            (Some("1"), Some(value)) => warnings.push(format!(
+        let major = version.split('.').next().and_then(|major| major.parse().ok());
+        let old = major.is_some_and(|major: u32| major < 7);
+        let old = old.then(|| {
+            format!("Redis {version} lacks what the scripts use. Use 7 or later, or Valkey.")
+        });
+        let file = match (info("aof_enabled").as_deref(), synced.as_deref()) {
+            (Some("1"), Some("always")) => None,
+            (Some("1"), Some(value)) => Some(format!(
                 "Redis answers before its data is on disk (`appendfsync {value}`): if the machine \
                  stops, acknowledged orders are lost. Set `appendfsync always`."
             )),
-            (Some("1"), None) => warnings.push(not_checked("appendfsync")),
-            (Some(_), _) => warnings.push(
+            (Some("1"), None) => Some(hidden("appendfsync")),
+            (Some(_), _) => Some(
                 "Redis keeps no append-only file: if it stops, every order since its last snapshot \
                  is lost. Set `appendonly yes` and `appendfsync always`."
                     .to_owned(),
             ),
-            (None, _) => warnings.push(not_checked("appendonly")),
-        }
-        let has_limit = info("maxmemory").is_none_or(|limit| limit != "0");
-        match info("maxmemory_policy") {
+            (None, _) => Some(hidden("appendonly")),
+        };
+        let eviction = match info("maxmemory_policy") {
             // the other policies evict only keys that expire, and the keys of a sale never do
-            Some(policy) if policy.starts_with("allkeys-") && has_limit => warnings.push(format!(
-                "Redis may evict stock and orders when its memory is full (`maxmemory-policy {policy}`). Set \
-                 `maxmemory-policy noeviction`."
-            )),
-            Some(_) => {}
-            None => warnings.push(not_checked("maxmemory-policy")),
-        }
-        if let Some(wanted) = self.replicas().map(|replicas| replicas.count) {
-            match info("connected_slaves").and_then(|count| count.parse::<u32>().ok()) {
-                Some(connected) if connected >= wanted => {}
-                Some(connected) => warnings.push(format!(
-                    "Redis has {connected} connected replicas, and each write waits for {wanted}: no order is \
-                     acknowledged until they are connected."
-                )),
-                None => warnings.push(not_checked("connected_slaves")),
+            Some(policy) if policy.starts_with("allkeys-") && number("maxmemory") != Some(0) => {
+                Some(format!(
+                    "Redis may evict stock and orders when its memory is full (`maxmemory-policy {policy}`). Set \
+                     `maxmemory-policy noeviction`."
+                ))
             }
-        }
-        Ok(warnings)
+            Some(_) => None,
+            None => Some(hidden("maxmemory-policy")),
+        };
+        let wanted = self.replicas().map(|replicas| u64::from(replicas.count));
+        let replicas = wanted.and_then(|wanted| match number("connected_slaves") {
+            Some(connected) if connected >= wanted => None,
+            Some(connected) => Some(format!(
+                "Redis has {connected} connected replicas, and each write waits for {wanted}: no order is \
+                 acknowledged until they are connected."
+            )),
+            None => Some(hidden("connected_slaves")),
+        });
+        Ok([old, file, eviction, replicas].into_iter().flatten().collect())
     }
 }
 

@@ -127,7 +127,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All, with the word for each in the answer of a script, which is the type of the problem as well.
+    /// All, with the code for each in the error of a script, which is the type of the problem as well.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Conflict, "sale-conflict"),
         (Self::Replaced, "sale-replaced"),
@@ -138,11 +138,8 @@ impl Refusal {
         (Self::NotReplaced, "not-replaced"),
     ];
 
-    /// The error of a script's answer with this word.
-    pub(super) fn error(word: &str, running: String) -> Option<InventoryError> {
-        let (refusal, _) = Self::ALL.into_iter().find(|(_, own)| *own == word)?;
-        let running = Some(running).filter(|running| !running.is_empty());
-        Some(InventoryError::SaleRefused { refusal, running })
+    fn of_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, own)| *own == code).map(|(refusal, _)| refusal)
     }
 }
 
@@ -178,6 +175,10 @@ impl InventoryError {
         if is_replica { Self::Refused { source } } else { Self::Unreachable { source } }
     }
 
+    pub(super) fn damaged(what: impl Into<String>) -> Self {
+        Self::Damaged { what: what.into() }
+    }
+
     /// A read that was given up.
     pub(crate) fn too_late() -> Self {
         Effect::Read.failed(io::Error::from(io::ErrorKind::TimedOut).into())
@@ -194,17 +195,25 @@ pub(super) enum Effect {
 impl Effect {
     /// The error of a command with this effect.
     pub(super) fn failed(self, source: RedisError) -> InventoryError {
-        match (source.code(), self) {
-            (Some("WRONGTYPE"), _) => {
-                InventoryError::Damaged { what: "a key is of another type".to_owned() }
-            }
-            (Some("ROLLEDBACK"), _) => {
-                let what = source.detail().unwrap_or("acknowledged data is missing").to_owned();
-                InventoryError::RolledBack { what }
-            }
-            (Some(_), _) => InventoryError::Refused { source },
-            (None, Self::Read) => InventoryError::Unreachable { source },
-            (None, Self::Write) => InventoryError::Unanswered { source },
+        let Some(code) = source.code() else {
+            return match self {
+                Self::Read => InventoryError::Unreachable { source },
+                Self::Write => InventoryError::Unanswered { source },
+            };
+        };
+        let detail = source.detail().unwrap_or_default().to_owned();
+        match code {
+            "WRONGTYPE" => InventoryError::damaged("a key is of another type"),
+            "DAMAGED" => InventoryError::damaged(detail),
+            "ROLLEDBACK" => InventoryError::RolledBack { what: detail },
+            "UNKNOWNITEM" => InventoryError::UnknownItem,
+            _ => match Refusal::of_code(code) {
+                Some(refusal) => {
+                    let running = Some(detail).filter(|running| !running.is_empty());
+                    InventoryError::SaleRefused { refusal, running }
+                }
+                None => InventoryError::Refused { source },
+            },
         }
     }
 }

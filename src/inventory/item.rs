@@ -49,61 +49,25 @@ impl Serialize for Item {
     }
 }
 
-/// The keys of one item: `stock`, `lucky` and so on for the default item, `stock:{name}` for a named one. The
-/// braces are a hash tag of Redis Cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
-    /// Units not yet sold; a whole number.
-    pub stock: String,
-    /// Units sold; a whole number.
-    pub lucky: String,
-    /// Units that the sale began with; a whole number.
-    pub initial: String,
-    /// A hash from the [key](super::Order::key) of each accepted order to its record.
-    pub orders: String,
-    /// A list of the keys of the accepted orders, and of what became of their holds, in the order in which it happened.
-    pub ledger: String,
-    /// The largest token that was accepted.
-    pub fence: String,
-    /// What the sale allows, and its id: JSON.
-    pub terms: String,
-    /// A hash from the id of each sale that was replaced to what is known of it. Its orders and its ledger are in keys with
-    /// `@` and its id behind the name.
-    pub sales: String,
-}
-
-/// The names of all keys, as the scripts expect them. `script.lua` describes them.
+/// The names of all keys, as the scripts expect them. `state.lua` describes them.
 const NAMES: [&str; 13] = [
     "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms", "changes",
     "holds", "buyers", "sales",
 ];
 
-impl Keys {
-    /// The keys of `item`.
-    pub fn of(item: &Item) -> Self {
-        let key = |name| key_of(item, name);
-        Self {
-            stock: key("stock"),
-            lucky: key("lucky"),
-            initial: key("initial"),
-            orders: key("orders"),
-            ledger: key("ledger"),
-            fence: key("fence"),
-            terms: key("terms"),
-            sales: key("sales"),
+impl Item {
+    /// Its key of this name in Redis: `stock` for the default item, `stock:{name}` for a named one. The braces are a hash
+    /// tag of Redis Cluster.
+    pub fn key(&self, name: &str) -> String {
+        match self.name() {
+            Some(item) => format!("{name}:{{{item}}}"),
+            None => name.to_owned(),
         }
     }
 
-    /// All keys of `item`, as the scripts expect them.
-    pub(super) fn all(item: &Item) -> [String; 13] {
-        NAMES.map(|name| key_of(item, name))
-    }
-}
-
-fn key_of(item: &Item, name: &str) -> String {
-    match item.name() {
-        Some(item) => format!("{name}:{{{item}}}"),
-        None => name.to_owned(),
+    /// All its keys, as the scripts expect them.
+    pub(super) fn keys(&self) -> [String; 13] {
+        NAMES.map(|name| self.key(name))
     }
 }
 
@@ -114,9 +78,8 @@ mod tests {
     /// Goal: the names of the keys, which operators use, stay.
     #[test]
     fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
-        assert_eq!(Keys::all(&Item::DEFAULT), NAMES);
-        assert_eq!(Keys::of(&Item::DEFAULT).ledger, "ledger");
+        assert_eq!(Item::DEFAULT.keys(), NAMES);
         let named: Item = "tea-pot".parse().expect("a valid item name");
-        assert_eq!(Keys::all(&named), NAMES.map(|key| format!("{key}:{{tea-pot}}")));
+        assert_eq!(named.keys(), NAMES.map(|key| format!("{key}:{{tea-pot}}")));
     }
 }

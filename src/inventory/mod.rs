@@ -2,7 +2,7 @@
 //!
 //! [`Inventory::reduce`] sells a batch of orders in one atomic step, and [`Inventory::start`] begins a sale.
 //! Both carry the fencing token of the lock that guards them, and the store refuses a token that is older
-//! than the fence. Everything else only reads. [`Keys`] lists the keys.
+//! than the fence. Everything else only reads. `state.lua` describes the keys.
 //!
 //! A store that lost acknowledged data sells nothing more ([`InventoryError::RolledBack`]).
 
@@ -24,7 +24,7 @@ mod watermark;
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
 pub use error::{InventoryError, Refusal};
-pub use item::{Item, Keys};
+pub use item::Item;
 pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
 pub use read::{
     Available, Cursor, Inspection, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales,

@@ -92,7 +92,7 @@ impl User {
 }
 
 /// What is asked of an order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// To take its units, for good or for the time of a hold.
     #[default]
@@ -208,52 +208,43 @@ impl Accepted {
         self.quantity == order.quantity && self.user == order.user
     }
 
-    /// Parses the record of the order with this key.
-    pub fn from_record(key: &str, record: &str) -> Option<Self> {
-        let fields: Vec<&str> = record.split('\t').collect();
-        let (common, time, hold_until, user) = match fields[..] {
-            ["2", position, quantity, remaining, token, instance, time, hold_until, user] => {
-                ([position, quantity, remaining, token, instance], time, hold_until, user)
-            }
-            // written by an earlier version
-            [position, quantity, remaining, token, instance, user] => {
-                ([position, quantity, remaining, token, instance], "", "", user)
-            }
+    /// Parses an entry as the store has it: the record of the order with this key, or what became of its hold, which ends
+    /// with the key.
+    pub fn parse(key: &str, entry: &str) -> Option<Self> {
+        let fields: Vec<&str> = entry.split('\t').collect();
+        let (kind, [position, quantity, remaining, token, instance], time, hold_until, user) =
+            match fields[..] {
+                ["2", position, quantity, remaining, token, instance, time, hold_until, user] => {
+                    ("", [position, quantity, remaining, token, instance], time, hold_until, user)
+                }
+                // written by an earlier version
+                [position, quantity, remaining, token, instance, user] => {
+                    ("", [position, quantity, remaining, token, instance], "", "", user)
+                }
+                [kind, position, time, quantity, remaining, token, instance, ref key @ ..] => {
+                    let user = if let [user, _] = key { user } else { "" };
+                    (kind, [position, quantity, remaining, token, instance], time, "", user)
+                }
+                _ => return None,
+            };
+        let event = match kind {
+            "" => Event::Reserved,
+            "\nconfirmed" => Event::Confirmed,
+            "\ncancelled" => Event::Cancelled,
+            "\nexpired" => Event::Expired,
             _ => return None,
         };
-        let accepted = Self::parse(Event::Reserved, common, key)?;
-        let user = User::recorded(user)?;
-        let (time, hold_until) = (time_in(time).ok()?, time_in(hold_until).ok()?);
-        Some(Self { user, time, hold_until, ..accepted })
-    }
-
-    /// Parses what became of a hold, as the ledger has it.
-    pub(super) fn from_change(entry: &str) -> Option<Self> {
-        let fields: Vec<&str> = entry.strip_prefix('\n')?.splitn(8, '\t').collect();
-        let [kind, position, time, quantity, remaining, token, instance, key] = fields[..] else {
-            return None;
-        };
-        let ends = [Event::Confirmed, Event::Cancelled, Event::Expired];
-        let event = ends.into_iter().find(|event| event.word() == kind)?;
-        let common = [position, quantity, remaining, token, instance];
-        Some(Self { time: time_in(time).ok()?, ..Self::parse(event, common, key)? })
-    }
-
-    /// The fields that all entries have.
-    fn parse(event: Event, common: [&str; 5], key: &str) -> Option<Self> {
-        let [position, quantity, remaining, token, instance] = common;
-        let (user, id) = key.rsplit_once('\t').unwrap_or(("", key));
         Some(Self {
             position: position.parse().ok()?,
             event,
-            order: OrderId::new(id).ok()?,
+            order: OrderId::new(key.rsplit('\t').next()?).ok()?,
             quantity: Quantity::new(quantity.parse().ok()?).ok()?,
-            user: User::new(user).ok()?,
+            user: User::recorded(user)?,
             remaining: remaining.parse().ok()?,
             instance: instance.to_owned(),
             token: if token.is_empty() { None } else { Some(parse_token(token)?) },
-            time: None,
-            hold_until: None,
+            time: time_in(time).ok()?,
+            hold_until: time_in(hold_until).ok()?,
             changed: None,
         })
     }

@@ -1,25 +1,82 @@
--- Part of every script that only reads, behind the check functions.
+-- The reads of an item, each at one moment: no start of a sale can come between. Behind `state.lua`.
 --
--- KEYS  as in script.lua
+-- It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It
+-- runs also when memory is full.
+--
+-- ARGV  5 operation:
+--       ledger: a page of a ledger. 6 first and 7 last index, 8 the sale whose ledger it is (empty: the running one), 9 the
+--         ledger that the index is of, if known
+--       lookup: the stock and what became of some orders. From 6 on their keys
+--       sales: the sale that runs and those that it replaced
+--       poll: the state, and the orders behind a position, evenly thinned out to a given number with the newest among them.
+--         6 the position (below 0: the last ones), 7 how many, 8 the entry at the position. `LINDEX` is fast near the end
+--       inspect: the same of all that there is, also after a roll-back
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, _, SALES = unpack(KEYS)
+local operation = ARGV[5]
+local wrong = damage() or operation ~= 'inspect' and lost()
+if wrong then return wrong end
+if not stock and (operation == 'lookup' or operation == 'poll') then return unknown() end
+local running = stock and id_of() or ''
 
-local function get(key) return redis.call('GET', key) end
-
-local stock, fence, sale, rollback_detected = get(STOCK), get(FENCE), get(SALE), get(ROLLBACK_DETECTED)
-local terms_text = get(TERMS)
-local terms = parsed(terms_text) or {}
-local lost
-if rollback_detected then
-  lost = refused(rollback_detected)
-else
-  lost = lacks_any(fence, sale, stock, terms_text)
-  lost = lost and rolled_back(lost)
+-- The first part of every answer is whether the sale has holds.
+local function answer(content)
+  return {terms.hold_seconds and 1 or 0, content}
 end
 
+-- A stock set by hand has no `lucky` and `initial` before its first batch.
 local function state()
-  local entries = redis.call('LLEN', LEDGER)
+  local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
   return {
-    {stock, get(LUCKY), get(INITIAL), fence, entries, sale},
-    {redis.call('HLEN', ORDERS), redis.call('ZCARD', HOLDS), terms_text}}
+    stock, lucky or '0', initial or units, fence, sale, terms_text,
+    redis.call('LLEN', LEDGER), redis.call('HLEN', ORDERS), redis.call('ZCARD', HOLDS)}
 end
+
+-- These entries of a ledger, and the records of those that are orders.
+local function with_records(entries, orders)
+  return {entries, #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}}
+end
+
+if operation == 'ledger' then
+  local first, last, wanted, of = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
+  local id, suffix, name = running, '', running
+  if wanted ~= '' and wanted ~= id then
+    if not redis.call('HGET', SALES, wanted) then return refused('unknown-sale', running) end
+    id, suffix, name = wanted, '@' .. wanted, wanted
+    of = string.match(of, '^[^~]*')
+  elseif not stock then
+    return unknown()
+  elseif sale and beginning(sale) == 'accepted' then
+    -- positions of before the accepted loss are none of this ledger
+    name = id .. '~' .. string.match(sale, '%d+')
+  end
+  local ledger = LEDGER .. suffix
+  if of ~= '' and of ~= name or first > redis.call('LLEN', ledger) then return refused('sale-replaced', running) end
+  return answer({id, name, with_records(redis.call('LRANGE', ledger, first, last), ORDERS .. suffix)})
+end
+
+if operation == 'lookup' then
+  local keys = {unpack(ARGV, 6)}
+  local is_due = terms.hold_seconds and #due(1) > 0
+  return answer({
+    {stock, is_due and 1 or 0, terms.per_order or false}, sale, fence, running,
+    records_of(keys), redis.call('HMGET', CHANGES, unpack(keys))})
+end
+
+if operation == 'sales' then return answer({state(), redis.call('HVALS', SALES)}) end
+
+local length = redis.call('LLEN', LEDGER)
+local after, most, last = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local known = after <= length
+if known and after > 0 and last ~= '' then
+  known = redis.call('LINDEX', LEDGER, after - 1) == last
+end
+if not known then after = 0 end
+if after < 0 then after = math.max(length - most, 0) end
+local step, entries = 1, {}
+if most > 0 and length > after then step = math.ceil((length - after) / most) end
+if step == 1 and most > 0 then
+  entries = redis.call('LRANGE', LEDGER, after, -1)
+elseif most > 0 then
+  for i = length - 1, after, -step do table.insert(entries, 1, redis.call('LINDEX', LEDGER, i)) end
+end
+return answer({state(), known and 1 or 0, step, with_records(entries, ORDERS), rollback_detected})

@@ -1,88 +1,32 @@
 //! Reading the stock and the ledger. Nothing here needs the lock.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use fenced_lock::Token;
 use futures_util::FutureExt;
-use redis::{FromRedisValue, ParsingError, Value};
+use redis::{Cmd, FromRedisValue, ParsingError, Value};
 use tokio::time::timeout;
 
 use super::connection::Answers;
 use super::error::Effect;
 use super::order::order_key;
-use super::script::{Call, Script};
-use super::stock::{began, parse_number, parse_token};
+use super::script::Call;
+use super::stock::{began, parse_token};
 use super::terms::StoredTerms;
-use super::watermark::{Acknowledged, Watermark};
+use super::watermark::Acknowledged;
 use super::{
-    Accepted, Inventory, InventoryError, Item, Keys, OrderId, Refusal, SaleId, Stock, Terms,
-    Timestamp, User,
+    Accepted, Inventory, InventoryError, Item, OrderId, SaleId, Stock, Terms, Timestamp, User,
 };
 
 /// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
 
+/// How many items have [levels](Inventory::levels): each is a series of a metric.
+const MAX_LEVELS: usize = 100;
+
 /// How long it waits for one shard of a Redis Cluster.
 const MAX_PROBE: Duration = Duration::from_secs(1);
-
-/// A script that reads: the check of the watermark, then the body.
-///
-/// It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It
-/// runs also when memory is full.
-macro_rules! reader {
-    ($body:literal) => {
-        LazyLock::new(|| {
-            Script::new(concat!(
-                "#!lua flags=allow-oom\n",
-                include_str!("watermark.lua"),
-                include_str!("read.lua"),
-                $body
-            ))
-        })
-    };
-}
-
-/// One page of a ledger, entries and records, at one moment: no start of a sale can come between.
-static LEDGER: LazyLock<Script> = reader!(
-    "if lost then return lost end
-    local first, last, wanted, expected = tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
-    local running = stock and id_of(terms, sale)
-    local id, suffix = running or '', ''
-    if wanted ~= '' and wanted ~= id then
-      if not redis.call('HGET', SALES, wanted) then return {'unknown-sale', id, {}, {}, 0} end
-      id, suffix = wanted, '@' .. wanted
-    elseif not stock then
-      return false
-    end
-    local ledger, orders = LEDGER .. suffix, ORDERS .. suffix
-    if expected ~= '' and expected ~= id or first > redis.call('LLEN', ledger) then
-      return {'sale-replaced', running or '', {}, {}, 0}
-    end
-    local entries = redis.call('LRANGE', ledger, first, last)
-    local records = #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}
-    return {'ok', id, entries, records, terms.hold_seconds and 1 or 0}"
-);
-
-/// The stock and what became of some orders, at one moment.
-static LOOKUP: LazyLock<Script> = reader!(
-    "if lost then return lost end
-    local keys, hold = {unpack(ARGV, 5)}, terms.hold_seconds
-    return {
-        {stock, sale and beginning(sale) and sale or false, fence, id_of(terms, sale) or ''},
-        {hold and 1 or 0, hold and #due(1) > 0 and 1 or 0, terms.per_order or 0,
-         records_of(keys, terms_text), hold and redis.call('HMGET', CHANGES, unpack(keys)) or {}}}"
-);
-
-/// The sale that runs and those that it replaced.
-static SALES: LazyLock<Script> = reader!("return lost or {state(), redis.call('HVALS', SALES)}");
-
-/// What an operator inspects: all that there is, also after a roll-back.
-static INSPECT: LazyLock<Script> = reader!(
-    "local entry = redis.call('LINDEX', LEDGER, -1)
-    return {state(), rollback_detected, entry, entry and redis.call('HGET', ORDERS, entry)}"
-);
 
 /// All that the store has of an item, also after a roll-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,34 +38,6 @@ pub struct Inspection {
     /// What an instance missed in the store, if the sale is stopped for it.
     pub rollback_detected: Option<String>,
 }
-
-/// The state of an item at one moment, and the orders behind a position, evenly thinned out to a given number with the
-/// newest among them. `LINDEX` is fast near the end of a list. A script rather than a transaction: it is one command, and a
-/// key of another type is an error instead of a nil.
-static POLL: LazyLock<Script> = reader!(
-    "if lost then return lost end
-    local length = redis.call('LLEN', LEDGER)
-    local after, most, last = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-    local known = after <= length
-    if known and after > 0 and last ~= '' then
-      known = redis.call('LINDEX', LEDGER, after - 1) == last
-    end
-    if not known then after = 0 end
-    if after < 0 then after = math.max(length - most, 0) end
-    local step, ids, found = 1, {}, {}
-    if most > 0 and length > after then
-      step = math.ceil((length - after) / most)
-      if step == 1 then
-        ids = redis.call('LRANGE', LEDGER, after, -1)
-      else
-        for i = length - 1, after, -step do
-          table.insert(ids, 1, redis.call('LINDEX', LEDGER, i))
-        end
-      end
-      found = redis.call('HMGET', ORDERS, unpack(ids))
-    end
-    return {state(), known and 1 or 0, step, ids, found}"
-);
 
 /// How far a ledger was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,8 +69,8 @@ pub struct SaleUpdate {
 pub struct LedgerPosition {
     /// The sale of the ledger; `None`: the one that runs.
     pub sale: Option<SaleId>,
-    /// The sale that the position is of, if that is known.
-    pub of: Option<SaleId>,
+    /// The [name](LedgerPage::name) of the ledger that the position is of, if that is known.
+    pub of: Option<String>,
     /// How many entries were read; 0: none.
     pub after: u64,
 }
@@ -170,6 +86,8 @@ impl From<u64> for LedgerPosition {
 pub struct LedgerPage {
     /// The id of the sale; empty for a stock set by hand before its first order.
     pub sale: String,
+    /// The name of the ledger, in positions of it: the id of its sale, and more once a loss of entries was accepted.
+    pub name: String,
     /// The entries, as they came.
     pub entries: Vec<Accepted>,
 }
@@ -224,18 +142,9 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
-        let keys = Keys::of(item);
-        let call = Call::read(&INSPECT, item, &Watermark::default());
-        let answer = call.send(&self.shards, None).await?;
-        let (found, rollback_detected, entry, record): (
-            State,
-            Option<Text>,
-            Option<Text>,
-            Option<Text>,
-        ) = content(answer)?;
-        let latest = entry.map(|entry| accepted(&keys, &entry.0, record.as_ref())).transpose()?;
-        let rollback_detected = rollback_detected.map(|text| text.0);
-        Ok(Inspection { stock: state(&keys, found)?, latest, rollback_detected })
+        let (found, .., entries, rollback_detected) = self.poll("inspect", item, None, 1).await?;
+        let latest = all(item, &entries)?.pop();
+        Ok(Inspection { stock: state(item, found)?, latest, rollback_detected })
     }
 
     /// Whether the store has anything of `item`: a cheap read, for names that a client may have made up.
@@ -243,11 +152,8 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn exists(&self, item: &Item) -> Result<bool, InventoryError> {
-        let mut exists = redis::cmd("EXISTS");
-        exists.arg(&Keys::all(item));
-        let answer = self.shards.send(item, &exists, None).await?;
-        let count: u64 = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
-        Ok(count > 0)
+        let exists: u64 = self.read_by(item, redis::cmd("EXISTS").arg(&item.keys())).await?;
+        Ok(exists > 0)
     }
 
     /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
@@ -257,11 +163,18 @@ impl Inventory {
     /// [`InventoryError::UnknownItem`] if there is no such key, which is not zero. See [`InventoryError`] for the
     /// rest.
     pub async fn available(&self, item: &Item) -> Result<i64, InventoryError> {
-        let keys = Keys::of(item);
-        let mut get = redis::cmd("GET");
-        let answer = self.shards.send(item, get.arg(&keys.stock), None).await?;
-        let stock = content(answer.map_err(|error| Effect::Read.failed(error))?)?;
-        number(&keys.stock, stock)?.ok_or(InventoryError::UnknownItem)
+        let stock: Option<u64> =
+            self.read_by(item, redis::cmd("GET").arg(item.key("stock"))).await?;
+        stock.map(u64::cast_signed).ok_or(InventoryError::UnknownItem)
+    }
+
+    async fn read_by<T: FromRedisValue>(
+        &self,
+        item: &Item,
+        command: &Cmd,
+    ) -> Result<T, InventoryError> {
+        let answer = self.shards.send(item, command, None).await?;
+        content(answer.map_err(|error| Effect::Read.failed(error))?)
     }
 
     /// Up to `limit` entries of a ledger behind a position, as they came. At least one and at most
@@ -275,24 +188,16 @@ impl Inventory {
         from: impl Into<LedgerPosition>,
         limit: u32,
     ) -> Result<LedgerPage, InventoryError> {
-        type Page = (String, String, Vec<Text>, Vec<Option<Text>>, i64);
-        let keys = Keys::of(item);
         let LedgerPosition { sale, of, after } = from.into();
         let limit = limit.clamp(1, Self::MAX_PAGE);
         // no ledger is longer, and Redis would refuse some larger numbers
         let first = after.min(u64::from(u32::MAX));
         let last = first + u64::from(limit) - 1;
-        let text = |id: Option<SaleId>| id.map(|id| id.as_str().to_owned()).unwrap_or_default();
-        let call = Call::read(&LEDGER, item, &self.watermarks.of(item));
-        let call = call.arg(first).arg(last).arg(text(sale)).arg(text(of));
-        let page: Option<Page> = self.read(call).await?;
-        let (status, sale, entries, records, holds) = page.ok_or(InventoryError::UnknownItem)?;
-        if let Some(refused) = Refusal::error(&status, sale.clone()) {
-            return Err(refused);
-        }
-        // whoever waits for the end of a hold needs an instance that ends it
-        self.watermarks.note_holds(item, holds == 1);
-        Ok(LedgerPage { sale, entries: all(&keys, &entries, records)? })
+        let sale = sale.as_ref().map_or("", SaleId::as_str);
+        let call = Call::read("ledger", item, &self.watermarks.of(item));
+        let call = call.arg(first).arg(last).arg(sale).arg(of.unwrap_or_default());
+        let (sale, name, found) = self.read(call).await?;
+        Ok(LedgerPage { sale, name, entries: all(item, &found)? })
     }
 
     /// The accepted order of this id and user, if there is one, with what became of it, and the id of the sale.
@@ -316,54 +221,25 @@ impl Inventory {
     /// # Errors
     /// See [`available`](Self::available).
     pub async fn look_up(&self, item: &Item, keys: &[String]) -> Result<Lookup, InventoryError> {
-        type Found = (
-            (Option<Text>, Option<Text>, Option<Text>, Text),
-            (bool, bool, u32, Vec<Option<Text>>, Vec<Option<Text>>),
-        );
+        type Found =
+            ((i64, bool, Option<u32>), Option<String>, Option<String>, String, Records, Records);
         let sent = self.watermarks.of(item);
-        let found = self.read(Call::read(&LOOKUP, item, &sent).arg(keys)).await?;
-        let ((stock, sale, fence, id), (has_holds, is_due, per_order, records, changes)): Found =
-            found;
-        let all_keys = Keys::of(item);
-        let stock = number(&all_keys.stock, stock).inspect_err(|_| self.watermarks.track(item))?;
-        let stock = stock.ok_or(InventoryError::UnknownItem)?;
-        self.watermarks.note_holds(item, has_holds);
-        let mut latest: Option<Acknowledged> = None;
-        let mut changes = changes.into_iter();
-        let mut orders = Vec::with_capacity(keys.len());
-        for (key, record) in keys.iter().zip(records) {
-            let change = changes.next().flatten();
-            let Some(record) = record else {
-                orders.push(Ok(None));
-                continue;
-            };
-            let change = change.and_then(|entry| Accepted::from_change(&entry.0).zip(Some(entry)));
-            let found = accepted(&all_keys, key, Some(&record)).map(|mut order| {
-                let (position, entry) = match &change {
-                    Some((change, entry)) => {
-                        (order.event, order.changed) = (change.event, change.time);
-                        (change.position, entry)
-                    }
-                    None => (order.position, &record),
-                };
-                if latest.as_ref().is_none_or(|latest| latest.position < position) {
-                    let (key, entry) = (key.clone(), entry.0.clone());
-                    latest = Some(Acknowledged { position, key, entry });
-                }
-                Some(order)
-            });
-            orders.push(found);
-        }
+        let found: Found = self.read(Call::read("lookup", item, &sent).arg(keys)).await?;
+        let (available, name, fence, sale, records, changes) = found;
+        let found = keys.iter().zip(records.into_iter().zip(changes));
+        let found = found.map(|(key, (record, change))| looked_up(item, key, record, change));
+        let (orders, entries): (Vec<_>, Vec<_>) = found.unzip();
+        let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         // showing an order that may not have reached the replicas does not acknowledge it
         if latest.is_some()
             && self.replicas().is_none()
-            && let Some(Text(sale)) = sale
+            && let Some(name) = name
         {
-            let fence = fence.and_then(|fence| parse_token(&fence.0));
-            self.watermarks.raise(item, &sent, fence, &sale, latest);
+            let fence = fence.as_deref().and_then(parse_token);
+            self.watermarks.raise(item, &sent, fence, &name, latest);
         }
-        let per_order = Some(per_order).filter(|most| *most > 0);
-        Ok(Lookup { available: Available { stock, is_due, per_order }, sale: id.0, orders })
+        let (stock, is_due, per_order) = available;
+        Ok(Lookup { available: Available { stock, is_due, per_order }, sale, orders })
     }
 
     /// The sale of `item` that runs, and those that were replaced.
@@ -371,20 +247,20 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn sales(&self, item: &Item) -> Result<Sales, InventoryError> {
-        let keys = Keys::of(item);
-        let call = Call::read(&SALES, item, &self.watermarks.of(item));
-        let (found, kept): (State, Vec<Text>) = self.read(call).await?;
-        let parse = |text: Text| {
-            let mut sale: serde_json::Value = serde_json::from_str(&text.0).ok()?;
+        let call = Call::read("sales", item, &self.watermarks.of(item));
+        let (found, kept): (State, Vec<String>) = self.read(call).await?;
+        let parse = |text: String| {
+            let mut sale: serde_json::Value = serde_json::from_str(&text).ok()?;
             for time in ["began", "ended"] {
                 sale[time] = Timestamp(sale[time].as_u64()?).to_string().into();
             }
             Some(sale)
         };
         let kept: Option<Vec<_>> = kept.into_iter().map(parse).collect();
-        let mut kept = kept.ok_or_else(|| damaged(format!("{} is not JSON", keys.sales)))?;
+        let damaged = || InventoryError::damaged(format!("{} is not JSON", item.key("sales")));
+        let mut kept = kept.ok_or_else(damaged)?;
         kept.sort_by_key(|sale| sale["ended"].to_string());
-        Ok(Sales { running: state(&keys, found)?, kept })
+        Ok(Sales { running: state(item, found)?, kept })
     }
 
     /// The known items with holds, as far as they were seen here.
@@ -403,21 +279,25 @@ impl Inventory {
         cursor: Option<&Cursor>,
         most: u32,
     ) -> Result<SaleUpdate, InventoryError> {
-        type Found = (State, bool, u64, Vec<Text>, Vec<Option<Text>>);
-        let keys = Keys::of(item);
-        let most = most.min(Self::MAX_PAGE);
+        let (found, is_same_ledger, step, entries, _) =
+            self.poll("poll", item, cursor, most).await?;
+        let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
+        self.watermarks.note_level(item, (stock.stock, stock.lucky));
+        let newest = entries.0.last().map(|text| text.0.clone());
+        Ok(SaleUpdate { stock, is_same_ledger, step, entries: all(item, &entries)?, newest })
+    }
+
+    async fn poll(
+        &self,
+        operation: &str,
+        item: &Item,
+        cursor: Option<&Cursor>,
+        most: u32,
+    ) -> Result<Polled, InventoryError> {
         let after = cursor.map_or(-1, |f| i64::try_from(f.position).unwrap_or(i64::MAX));
         let last = cursor.and_then(|f| f.entry.as_deref()).unwrap_or_default();
-        let call = Call::read(&POLL, item, &self.watermarks.of(item));
-        let call = call.arg(after).arg(most).arg(last);
-        let (found, is_same_ledger, step, mut texts, records): Found = self.read(call).await?;
-        let stock = state(&keys, found)?;
-        self.levels.note(item, stock.as_ref().map(|stock| (stock.stock, stock.lucky)));
-        let stock = stock.ok_or(InventoryError::UnknownItem)?;
-        self.watermarks.note_holds(item, stock.terms.hold_seconds.is_some());
-        let entries = all(&keys, &texts, records)?;
-        let newest = texts.pop().map(|text| text.0);
-        Ok(SaleUpdate { stock, is_same_ledger, step, entries, newest })
+        let call = Call::read(operation, item, &self.watermarks.of(item));
+        self.read(call.arg(after).arg(most.min(Self::MAX_PAGE)).arg(last)).await
     }
 
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
@@ -463,9 +343,9 @@ impl Inventory {
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
     }
 
-    /// Stock and lucky of up to 100 items, as the latest readiness check, start or read of their state found them.
+    /// Stock and lucky of up to 100 items, as the latest readiness check or read of their state found them.
     pub fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
-        self.levels.all()
+        self.watermarks.levels().into_iter().take(MAX_LEVELS).collect()
     }
 
     /// How many known items the store was rolled back for.
@@ -475,8 +355,10 @@ impl Inventory {
 
     async fn read<T: FromRedisValue>(&self, call: Call<'_>) -> Result<T, InventoryError> {
         let answer = call.send(&self.shards, None).await;
-        self.watermarks.note(call.item, &answer);
-        content(answer?)
+        let (has_holds, found) = content(self.watermarks.note(call.item, answer)?)?;
+        // whoever waits for the end of a hold needs an instance that ends it
+        self.watermarks.note_holds(call.item, has_holds);
+        Ok(found)
     }
 
     /// Whether the store answers: in a Redis Cluster, some primary.
@@ -501,62 +383,70 @@ impl FromRedisValue for Text {
     }
 }
 
-/// Stock, lucky, initial, fence, length of the ledger and name of the sale, unparsed; the numbers of orders and of open
-/// holds, and the terms.
-type State = (
-    (Option<Text>, Option<Text>, Option<Text>, Option<Text>, u64, Option<Text>),
-    (u64, u64, Option<Text>),
-);
+/// Stock, lucky, initial, fence, name of the sale and terms; length of the ledger, number of orders and of open holds.
+type State = (Option<i64>, i64, i64, Option<String>, Option<String>, Option<String>, u64, u64, u64);
+
+/// Entries of a ledger, and the records of those that are orders.
+type Entries = (Vec<Text>, Records);
+
+type Records = Vec<Option<Text>>;
+
+/// The state; whether the ledger is the same; how many entries one stands for; the entries; what is missed.
+type Polled = (State, bool, u64, Entries, Option<String>);
 
 /// What a command that only reads answered.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {
-    redis::from_redis_value(answer).map_err(|error| Effect::Read.failed(error.into()))
+    redis::from_redis_value(answer).map_err(|error| InventoryError::damaged(error.to_string()))
 }
 
-fn state(keys: &Keys, found: State) -> Result<Option<Stock>, InventoryError> {
-    let ((stock, lucky, initial, fence, entries, name), (orders, held, terms)) = found;
-    let Some(stock) = number(&keys.stock, stock)? else { return Ok(None) };
-    let lucky = number(&keys.lucky, lucky)?.unwrap_or(0);
-    let too_large = || damaged(format!("{} and {} are too large", keys.stock, keys.lucky));
-    let initial = match number(&keys.initial, initial)? {
-        Some(initial) => initial,
-        None => stock.checked_add(lucky).ok_or_else(too_large)?,
-    };
-    let no_fence = || damaged(format!("{} is not a cluster and a revision", keys.fence));
-    let fence = fence.map(|text| parse_token(&text.0).ok_or_else(no_fence)).transpose()?;
-    let sale = name.and_then(|name| began(&name.0));
-    let no_terms = |_| damaged(format!("{} is not JSON", keys.terms));
-    let stored = terms.map(|terms| serde_json::from_str::<StoredTerms>(&terms.0).map_err(no_terms));
-    let (id, terms) = match stored.transpose()? {
-        Some(StoredTerms { id, terms, .. }) => (Some(id), terms),
-        None => (sale.map(|began| began.to_string()), Terms::default()),
+fn state(item: &Item, found: State) -> Result<Option<Stock>, InventoryError> {
+    let (stock, lucky, initial, fence, name, terms, entries, orders, held) = found;
+    let Some(stock) = stock else { return Ok(None) };
+    let fence = fence.as_deref().and_then(parse_token);
+    let sale = name.as_deref().and_then(began);
+    let stored = terms.map(|text| serde_json::from_str(&text)).transpose();
+    let (id, terms) = match stored {
+        Ok(Some(StoredTerms { id, terms, .. })) => (Some(id), terms),
+        Ok(None) => (sale.map(|began| began.to_string()), Terms::default()),
+        Err(error) => {
+            let what = format!("{} is not understood: {error}", item.key("terms"));
+            return Err(InventoryError::damaged(what));
+        }
     };
     Ok(Some(Stock { stock, lucky, initial, fence, orders, entries, held, id, terms, sale }))
 }
 
-fn number(key: &str, value: Option<Text>) -> Result<Option<i64>, InventoryError> {
-    let no_number = || damaged(format!("{key} is not a whole number from 0"));
-    value.map(|text| parse_number(&text.0).ok_or_else(no_number)).transpose()
+/// An entry of the ledger: a change, or the key of an order with its record.
+fn accepted(item: &Item, entry: &str, record: Option<&Text>) -> Result<Accepted, InventoryError> {
+    Accepted::parse(entry, record.map_or(entry, |record| &record.0)).ok_or_else(|| {
+        let key = item.key("orders");
+        InventoryError::damaged(format!("{key} has no order under {entry:?}"))
+    })
 }
 
-/// An entry of the ledger; an order has a record.
-fn accepted(keys: &Keys, entry: &str, record: Option<&Text>) -> Result<Accepted, InventoryError> {
-    let accepted = match record {
-        Some(record) => Accepted::from_record(entry, &record.0),
-        None => Accepted::from_change(entry),
-    };
-    accepted.ok_or_else(|| damaged(format!("{} has no order under {entry:?}", keys.orders)))
-}
-
-fn all(
-    keys: &Keys,
-    entries: &[Text],
-    records: Vec<Option<Text>>,
-) -> Result<Vec<Accepted>, InventoryError> {
+fn all(item: &Item, (entries, records): &Entries) -> Result<Vec<Accepted>, InventoryError> {
     let pairs = entries.iter().zip(records);
-    pairs.map(|(entry, record)| accepted(keys, &entry.0, record.as_ref())).collect()
+    pairs.map(|(entry, record)| accepted(item, &entry.0, record.as_ref())).collect()
 }
 
-fn damaged(what: String) -> InventoryError {
-    InventoryError::Damaged { what }
+/// The order of this key with what became of it, and the latest entry about it.
+fn looked_up(
+    item: &Item,
+    key: &str,
+    record: Option<Text>,
+    change: Option<Text>,
+) -> (Result<Option<Accepted>, InventoryError>, Option<Acknowledged>) {
+    let Some(record) = record else { return (Ok(None), None) };
+    let mut order = match accepted(item, key, Some(&record)) {
+        Ok(order) => order,
+        damaged => return (damaged.map(Some), None),
+    };
+    let (mut position, mut entry) = (order.position, record.0);
+    if let Some(text) = change
+        && let Some(change) = Accepted::parse(key, &text.0)
+    {
+        (order.event, order.changed) = (change.event, change.time);
+        (position, entry) = (change.position, text.0);
+    }
+    (Ok(Some(order)), Some(Acknowledged { position, key: key.to_owned(), entry }))
 }

@@ -1,16 +1,11 @@
--- The only writer of an item's keys. Redis runs one script at a time, so what is checked here still holds
--- when it is written here.
---
--- Loaded behind `watermark.lua`, which defines RECORD, below, parts, beginning, lacks, lacks_order, refused and
--- rolled_back.
+-- The only writer of an item's keys, behind `state.lua`. Redis runs one script at a time, so what is checked here still
+-- holds when it is written here.
 --
 -- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk
 -- fails or the server is a replica, so that nothing is half written. For the same reason everything is
 -- validated before the first write.
 --
--- KEYS  stock, lucky, initial, orders, ledger, fence, sale, doubt, terms, changes, holds, buyers, sales
--- ARGV  1 to 4 the watermark (see watermark.lua; start compares it only if that sale runs already)
---       5 operation: reduce, probe (whether reduce would work; writes nothing), start, forget, recover-cluster,
+-- ARGV  5 operation: reduce, probe (whether reduce would work; writes nothing), start, forget, recover-cluster,
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked
 --       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 the ids that it may replace, with spaces around each; or
@@ -21,24 +16,11 @@
 --       covers all that it read; 8 instance, then for each order its key, its quantity or a word (confirm, cancel,
 --       expire: ends what is due, for no order), and its user
 --
--- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is what an
---         instance missed after a roll-back; terms is JSON; an order's key is its id, behind "<user>\t" if there is one;
---         orders maps it to its record, changes to its change; ledger is the list of the keys of the accepted orders and
---         of the changes; holds has the end of each open hold; buyers has the units of each user; sales has what is
---         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name.
--- Record: 2, position, quantity, remaining, token, instance, time, end of the hold, user; tabs between them. Never changes.
--- Change: "\n" and confirmed, cancelled or expired; position, time, quantity, remaining, token, instance, key. Its
---         order's last one: there is no other.
--- Answer: a status (ok, stale, foreign, unknown, damaged, refused) and what belongs to it: to ok the sale, the
---         fence, and whether it has holds; for reduce also one answer an order, for probe stock and lucky. Or the
---         error ROLLEDBACK.
+-- Answer: the sale, the fence, whether it has holds (2: more of them are due), and a list: for reduce the answer to each
+--         order, which is its record, or a word and what belongs to it; for probe stock and lucky; for a start that was done
+--         before, a word.
 
-local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS, SALES =
-  unpack(KEYS)
 local operation, token = ARGV[5], ARGV[6]
-
--- Lua counts in doubles: beyond this, whole numbers are no longer exact.
-local LARGEST = 9007199254740991
 
 -- How many holds one batch ends at most.
 local MOST_DUE = 500
@@ -46,68 +28,44 @@ local MOST_DUE = 500
 -- How many replaced sales are kept.
 local MOST_SALES = 1000
 
-local function whole(text)
-  local number = string.find(text, '^%d+$') and tonumber(text)
-  return number and number <= LARGEST and number
-end
+local running = id_of()
 
-local function damaged(key, what)
-  return {'damaged', key .. ' ' .. what}
-end
-
-local values = redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, ROLLBACK_DETECTED, TERMS)
-local stock, lucky, initial, fence, sale = values[1], values[2], values[3], values[4], values[5]
-local rollback_detected, terms_text = values[6], values[7]
-local terms = parsed(terms_text)
-local running = id_of(terms, sale)
-
--- Redis checks the permission for a command when it runs: a missing one would leave half of the writes done.
-local needed = {
-  {'MSET', STOCK, '', LUCKY, '', INITIAL, '', SALE, '', FENCE, '', TERMS, ''},
-  {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}, {'SET', ROLLBACK_DETECTED, ''},
-}
-if terms and terms.per_user then needed[#needed + 1] = {'HSET', BUYERS, '', ''} end
-if terms and terms.hold_seconds then
-  needed[#needed + 1] = {'HSET', CHANGES, '', ''}
-  needed[#needed + 1] = {'ZADD', HOLDS, '0', ''}
-  needed[#needed + 1] = {'ZREM', HOLDS, ''}
-end
+-- Redis checks the permissions for KEYS before the script runs, and that for a command when it runs: a missing one would
+-- leave half of the writes done.
+local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}}
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
-  local kept = running or ''
+  local kept = '@' .. (running or '')
   needed = {
-    needed[1], needed[4], {'RENAME', ORDERS, ORDERS .. '@' .. kept}, {'RENAME', LEDGER, LEDGER .. '@' .. kept},
-    {'HSET', SALES, '', ''}, {'HDEL', SALES, ''},
-    {'UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS},
-  }
+    needed[1], needed[2], needed[3], {'HDEL', SALES, ''}, {'UNLINK', STOCK}, {'RENAME', ORDERS, ORDERS .. kept},
+    {'RENAME', LEDGER, LEDGER .. kept}}
+elseif terms and terms.hold_seconds then
+  needed[5], needed[6] = {'ZADD', HOLDS, '0', ''}, {'ZREM', HOLDS, ''}
 end
 for _, command in ipairs(needed) do
   if not redis.acl_check_cmd(unpack(command)) then
-    return redis.error_reply('NOPERM this user may not run ' .. command[1])
+    return refused('NOPERM', 'this user may not run ' .. command[1])
   end
-end
-
--- MGET answers nil for a missing key and for a key that is no string.
-local function hidden(key, value)
-  return not value and redis.call('EXISTS', key) == 1
 end
 
 -- The fence comes first: a stale token is refused whatever else is wrong. An operator may replace the fence of
 -- another cluster, but cannot lower one of the same cluster.
-if hidden(FENCE, fence) then return damaged(FENCE, 'is not a string') end
-local theirs, highest
-if fence then
-  theirs, highest = parts(fence)
-  if not theirs then return damaged(FENCE, 'is not a cluster and a revision') end
-end
+local wrong = damaged_fence()
+if wrong then return wrong end
 if fence and token ~= '' then
+  local theirs, highest = parts(fence)
   local ours, revision = parts(token)
   if theirs == ours then
-    if below(revision, highest) then return {'stale', fence} end
+    if below(revision, highest) then return refused('STALE', fence) end
   elseif operation ~= 'recover-cluster' then
-    return {'foreign', fence}
+    return refused('FOREIGN', fence)
   end
 end
 local raised = token ~= '' and token ~= fence
+
+local function done(values, is_more_due)
+  local holds = terms and terms.hold_seconds and (is_more_due and 2 or 1) or 0
+  return {sale, token ~= '' and token or fence, holds, values}
+end
 
 -- The name of a sale that begins now. Its time is later than that of the sale before, also if the clock was
 -- set back.
@@ -118,53 +76,60 @@ local function begins(how)
   return how .. ' ' .. decimal(at) .. (token ~= '' and ' ' .. token or '')
 end
 
+-- Whether `other` has all that `one` has.
+local function within(one, other)
+  for name, value in pairs(one) do
+    if other[name] ~= value then return false end
+  end
+  return true
+end
+
 if operation == 'recover-cluster' then
-  if not fence and redis.call('EXISTS', STOCK) == 0 then return {'unknown'} end
+  if not fence and redis.call('EXISTS', STOCK) == 0 then return unknown() end
   redis.call('SET', FENCE, token)
-  return {'ok', sale, token}
+  return done({})
 end
 
 if operation == 'forget' then
-  if stock and ARGV[7] == running then return {'refused', 'not-replaced', running} end
-  if redis.call('HDEL', SALES, ARGV[7]) == 0 then return {'refused', 'unknown-sale', running or ''} end
+  if stock and ARGV[7] == running then return refused('not-replaced', running) end
+  if redis.call('HDEL', SALES, ARGV[7]) == 0 then return refused('unknown-sale', running or '') end
   redis.call('UNLINK', ORDERS .. '@' .. ARGV[7], LEDGER .. '@' .. ARGV[7])
-  return {'ok', sale, fence}
+  return done({})
 end
 
 if operation == 'start' then
-  local id, replaces = ARGV[9], ARGV[10]
+  local new, id, replaces = parsed(ARGV[8]), ARGV[9], ARGV[10]
   local is_forced = replaces == '!'
   -- damage counts as orders
   local entries = redis.pcall('LLEN', LEDGER)
   local has_orders = entries ~= 0
   running = stock and running or has_orders and (running or decimal(now())) or nil
   local is_same = stock and id == running
-  if is_same or replaces == '' then
-    -- a loss is given up only by who says so
-    local lost = rollback_detected or lacks_any(fence, sale, stock, terms_text)
-    if lost then return rolled_back(lost) end
-  end
+  -- a loss is given up only by who says so
+  wrong = (is_same or replaces == '') and lost()
+  if wrong then return wrong end
   if is_same then
-    if terms_text ~= ARGV[8] then return {'refused', 'sale-conflict', running} end
+    if not (terms and within(terms, new) and within(new, terms)) then return refused('sale-conflict', running) end
     -- a write, so that a WAIT behind the call covers the first one
     redis.call('SET', SALE, sale)
     if raised then redis.call('SET', FENCE, token) end
     -- with the fence of the first time
-    return {'ok', sale, string.match(sale, '^%l+ %d+ (.+)$') or fence, 'again'}
+    token = string.match(sale, '^%l+ %d+ (.+)$') or fence or ''
+    return done({'again'})
   end
   local kept = redis.pcall('HGET', SALES, id)
   if type(kept) == 'table' then return damaged(SALES, 'is not a hash') end
-  if kept then return {'refused', 'sale-replaced', running or ''} end
+  if kept then return refused('sale-replaced', running or '') end
   if replaces == '' then
     -- a start without a name that comes late must not replace what somebody prepared
-    local is_prepared = running and terms and terms.named and not parsed(ARGV[8]).named
-    if has_orders or is_prepared then return {'refused', 'sale-running', running} end
+    local is_prepared = running and terms and terms.named and not new.named
+    if has_orders or is_prepared then return refused('sale-running', running) end
   elseif not is_forced and replaces ~= '*' and not string.find(replaces, ' ' .. (running or '') .. ' ', 1, true) then
-    return {'refused', 'sale-mismatch', running or ''}
+    return refused('sale-mismatch', running or '')
   end
   -- A name is kept also without orders: the start of that sale may be repeated late.
   if running and (terms and terms.named or has_orders and not is_forced) then
-    if redis.call('HLEN', SALES) >= MOST_SALES then return {'refused', 'too-many-sales', running} end
+    if redis.call('HLEN', SALES) >= MOST_SALES then return refused('too-many-sales', running) end
     local orders = redis.pcall('HLEN', ORDERS)
     local _, began = beginning(sale or '')
     local function number(value) return decimal(tonumber(type(value) ~= 'table' and value or 0) or 0) end
@@ -178,80 +143,52 @@ if operation == 'start' then
   end
   -- The fence stays: a holder from before the fresh start must not sell from it.
   if not raised then token = fence or '' end
-  sale = begins('started')
+  sale, terms = begins('started'), new
   redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS)
   redis.call('MSET', STOCK, ARGV[7], LUCKY, '0', INITIAL, ARGV[7], SALE, sale, TERMS, ARGV[8])
   if raised then redis.call('SET', FENCE, token) end
-  return {'ok', sale, token ~= '' and token}
+  return done({})
 end
 
-if hidden(SALE, sale) then return damaged(SALE, 'is not a string') end
-if sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
+wrong = damage()
+if wrong then return wrong end
 
 if operation == 'recover-store' then
   -- A new name for the present data: for every instance it is a later sale, which excuses the loss. If all
   -- data is gone, the item has no sale any more.
-  if not stock and not rollback_detected then return {'unknown'} end
+  if not stock and not rollback_detected then return unknown() end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
   redis.call('UNLINK', ROLLBACK_DETECTED)
-  return {'ok', sale, token}
+  return done({})
 end
 
-if rollback_detected then return refused(rollback_detected) end
-local lost, is_later = lacks(fence, sale, stock or hidden(STOCK, stock))
-if lost then return rolled_back(lost) end
-local asks_for_order = ARGV[3] ~= '' and not is_later
-
-for key, value in pairs({[STOCK] = stock, [LUCKY] = lucky, [INITIAL] = initial, [TERMS] = terms_text}) do
-  if hidden(key, value) then return damaged(key, 'is not a string') end
+local lengths = {}
+for i, of in ipairs({
+  {'LLEN', LEDGER, 'list'}, {'HLEN', ORDERS, 'hash'}, {'HLEN', CHANGES, 'hash'}, {'ZCARD', HOLDS, 'sorted set'},
+  {'HLEN', BUYERS, 'hash'}}) do
+  lengths[i] = redis.pcall(of[1], of[2])
+  if type(lengths[i]) ~= 'number' then return damaged(of[2], 'is not a ' .. of[3]) end
 end
-if not stock then return {'unknown'} end
-stock = whole(stock)
-if not stock then return damaged(STOCK, 'is not a whole number from 0') end
-lucky = whole(lucky or '0')
-if not lucky then return damaged(LUCKY, 'is not a whole number from 0') end
-if stock + lucky > LARGEST then return damaged(STOCK, 'and ' .. LUCKY .. ' are too large') end
-if initial and not whole(initial) then return damaged(INITIAL, 'is not a whole number from 0') end
-if not terms then return damaged(TERMS, 'is not JSON') end
+local position, recorded, ended, open_holds = unpack(lengths)
+if position ~= recorded + ended then
+  return damaged(LEDGER, 'and ' .. ORDERS .. ' with ' .. CHANGES .. ' differ in length')
+end
+wrong = lost()
+if wrong then return wrong end
+if not stock then return unknown() end
+stock, lucky = tonumber(stock), tonumber(lucky or '0')
 local per_order, per_user, hold = terms.per_order, terms.per_user, terms.hold_seconds
-
-local function count(command, key, what)
-  local number = redis.pcall(command, key)
-  return type(number) == 'number' and number, damaged(key, 'is not a ' .. what)
-end
-local position, wrong = count('LLEN', LEDGER, 'list')
-if not position then return wrong end
-local recorded
-recorded, wrong = count('HLEN', ORDERS, 'hash')
-if not recorded then return wrong end
-local ended_before = 0
-if hold then ended_before, wrong = count('HLEN', CHANGES, 'hash') end
-if not ended_before then return wrong end
-if position ~= recorded + ended_before then
-  return damaged(LEDGER, 'and ' .. ORDERS .. (hold and ' with ' .. CHANGES or '') .. ' differ in length')
-end
 
 local instance = ARGV[8]
 local keys = {}
 for i = 1, (#ARGV - 8) / 3 do keys[i] = ARGV[3 * i + 6] end
--- the record of the watermark comes with the others
-if asks_for_order and not kind_of(ARGV[4]) then keys[#keys + 1] = ARGV[3] end
-local known = records_of(keys, terms_text)
-if asks_for_order then
-  local is_change = kind_of(ARGV[4])
-  if is_change then lost = lacks_order(remembered(terms_text)) else lost = lacks_order(known[#keys]) end
-  if lost then return rolled_back(lost) end
-  if not is_change then keys[#keys] = nil end
-end
+local known = records_of(keys)
 
 local changes, due_keys, due_records, units = {}, {}, {}, {}  -- units: of each user
-if hold then
-  if ended_before > 0 then changes = redis.call('HMGET', CHANGES, unpack(keys)) end
-  due_keys = due(MOST_DUE)
-  if due_keys.err then return damaged(HOLDS, 'is not a sorted set') end
-  if #due_keys > 0 then due_records = redis.call('HMGET', ORDERS, unpack(due_keys)) end
-end
+if ended > 0 then changes = redis.call('HMGET', CHANGES, unpack(keys)) end
+if open_holds > 0 then due_keys = due(MOST_DUE) end
+if #due_keys > 0 then due_records = redis.call('HMGET', ORDERS, unpack(due_keys)) end
 if per_user then
   local users = {}
   for i = 1, #keys do users[i] = ARGV[3 * i + 8] end
@@ -259,12 +196,11 @@ if per_user then
     local _, _, user = fields_of(record or '')
     if user then users[#users + 1] = user end
   end
-  local found = redis.pcall('HMGET', BUYERS, unpack(users))
-  if found.err then return damaged(BUYERS, 'is not a hash') end
+  local found = redis.call('HMGET', BUYERS, unpack(users))
   for i, user in ipairs(users) do units[user] = found[i] and tonumber(found[i]) or 0 end
 end
 
-if operation == 'probe' then return {'ok', sale, fence, hold and 1 or 0, stock, lucky} end
+if operation == 'probe' then return done({stock, lucky}) end
 
 -- The first batch of a stock that was set by hand.
 local writes = {}
@@ -275,8 +211,7 @@ if not sale then
   writes[#writes + 1] = sale
 end
 
-local answers = {'ok', sale, token ~= '' and token or fence, hold and 1 or 0}
-local FIRST = #answers
+local answers = {}
 local accepted, changed = {}, {}  -- by key, for an order that comes twice in one batch
 local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
 local held, freed, new_changes, new_units = {}, {}, {}, {}
@@ -320,37 +255,33 @@ end
 local function answer_known(key, word, user, record, final)
   local quantity, hold_end, first_user = fields_of(record)
   -- a damaged record concerns its order alone
-  if not quantity then return damaged(ORDERS, 'has no order under ' .. key) end
+  if not quantity then return 'damaged\t' .. ORDERS .. ' has no order under ' .. key end
   if not final and hold_end ~= '' and tonumber(hold_end) <= now() then
     final = change('expired', key, tonumber(quantity), first_user)
   end
   local kind = final and kind_of(final)
+  local over = final and kind ~= 'confirmed' and 'over\t' .. final
   if word ~= 'confirm' and word ~= 'cancel' then
     -- the first answer again, unless the id was used for another order
-    if quantity ~= word or first_user ~= user then return false end
-    if final and kind ~= 'confirmed' then return {'ended', final} end
-    return {'again', record}
+    if quantity ~= word or first_user ~= user then return 'conflict' end
+    return over or 'repeated\t' .. record
   end
   local wanted = word == 'confirm' and 'confirmed' or 'cancelled'
-  if not final and hold_end ~= '' then return {'changed', change(wanted, key, tonumber(quantity), user)} end
-  if kind == wanted then return {'changed', final, 'again'} end
-  if final and kind ~= 'confirmed' then return {'ended', final} end
-  return {word == 'confirm' and 'again' or 'final', record}
+  if not final and hold_end ~= '' then return 'changed\t' .. change(wanted, key, tonumber(quantity), user) end
+  if kind == wanted then return 'unchanged\t' .. final end
+  return over or word == 'confirm' and 'repeated\t' .. record or 'final'
 end
 
 -- Why a new order is refused whatever is left, or nil.
 local function refusal(quantity, user)
   if terms.opens and now() < terms.opens then
-    return {'not-started', decimal(terms.opens), decimal(terms.opens - now())}
+    return 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
   end
-  if terms.closes and now() >= terms.closes then return {'ended', decimal(terms.closes)} end
-  if per_user and user == '' then return {'user-required'} end
-  if per_order and quantity > per_order then
-    return {'limit', 'per_order', decimal(per_order), decimal(units[user] or 0)}
-  end
-  if per_user and units[user] + quantity > per_user then
-    return {'limit', 'per_user', decimal(per_user), decimal(units[user])}
-  end
+  if terms.closes and now() >= terms.closes then return 'ended\t' .. decimal(terms.closes) end
+  if per_user and user == '' then return 'user-required' end
+  local has = units[user] or 0
+  if per_order and quantity > per_order then return 'order-limit\t' .. per_order .. '\t' .. has end
+  if per_user and has + quantity > per_user then return 'user-limit\t' .. per_user .. '\t' .. has end
 end
 local has_rules = terms.opens or terms.closes or per_order or per_user
 
@@ -358,17 +289,17 @@ for i = 1, #keys do
   local key, quantity, user = keys[i], ARGV[3 * i + 7], ARGV[3 * i + 8]
   local record = known[i] or accepted[key]
   if record then
-    answers[FIRST + i] = answer_known(key, quantity, user, record, changed[key] or changes[i])
+    answers[i] = answer_known(key, quantity, user, record, changed[key] or changes[i])
   else
     local number = quantity == '1' and 1 or tonumber(quantity)  -- parsing is slow, and most take one
     local refused_for = number and has_rules and refusal(number, user)
     if not number then
-      answers[FIRST + i] = {'none'}
+      answers[i] = 'unknown'
     elseif refused_for then
-      answers[FIRST + i] = refused_for
+      answers[i] = refused_for
     elseif number > stock then
       -- no trace: a retry with the same id is a new attempt
-      answers[FIRST + i] = stock
+      answers[i] = 'sold-out\t' .. decimal(stock)
     else
       take(user, number)
       position = position + 1
@@ -378,7 +309,7 @@ for i = 1, #keys do
       count = count + 1
       fields[2 * count - 1], fields[2 * count] = key, record
       if hold then held[2 * count - 1], held[2 * count] = held_until, key end
-      answers[FIRST + i] = record
+      answers[i] = record
     end
   end
 end
@@ -411,4 +342,4 @@ if next(new_units) then
   redis.call('HSET', BUYERS, unpack(of_users))
 end
 if #added > 0 then redis.call('RPUSH', LEDGER, unpack(added)) end
-return answers
+return done(answers, #due_keys == MOST_DUE)

@@ -1,6 +1,6 @@
 //! The scripts in Redis: what a call of one is made of, how it is sent, and what its answer means.
 //!
-//! `script.lua` is the only writer. It checks the token and the watermark before it writes.
+//! `script.lua` is the only writer, and `read.lua` reads. Both compare the watermark first, in `state.lua`.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,21 +13,27 @@ use super::error::Effect;
 use super::shards::Shards;
 use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
-use super::{Action, Batch, InventoryError, Item, Keys, Refusal};
+use super::{Action, Batch, InventoryError, Item};
 
 /// The only writer of an item's keys.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!("#!lua\n", include_str!("watermark.lua"), include_str!("script.lua")))
+    Script::new(concat!("#!lua\n", include_str!("state.lua"), include_str!("script.lua")))
+});
+
+static READ: LazyLock<Script> = LazyLock::new(|| {
+    let source =
+        concat!("#!lua flags=allow-oom\n", include_str!("state.lua"), include_str!("read.lua"));
+    Script::new(source)
 });
 
 /// A script and the digest under which Redis caches it.
-pub(super) struct Script {
+struct Script {
     source: &'static str,
     digest: String,
 }
 
 impl Script {
-    pub(super) fn new(source: &'static str) -> Self {
+    fn new(source: &'static str) -> Self {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
 }
@@ -37,18 +43,37 @@ pub(super) struct Call<'a> {
     script: &'static Script,
     pub(super) item: &'a Item,
     pub(super) effect: Effect,
-    pub(super) token: Option<Token>,
+    token: Option<Token>,
     /// The call of the script by its digest.
     command: Cmd,
 }
 
 impl<'a> Call<'a> {
-    /// A script that reads, with the watermark as its first arguments.
-    pub(super) fn read(script: &'static Script, item: &'a Item, watermark: &Watermark) -> Self {
+    fn new(script: &'static Script, operation: &str, item: &'a Item, sent: &Watermark) -> Self {
         let mut command = redis::cmd("EVALSHA");
-        let keys = Keys::all(item);
-        command.arg(&script.digest).arg(keys.len()).arg(&keys).arg(watermark.arguments());
+        let keys = item.keys();
+        command.arg(&script.digest).arg(keys.len()).arg(&keys).arg(sent.arguments()).arg(operation);
         Self { script, item, effect: Effect::Read, token: None, command }
+    }
+
+    /// An operation that reads. `sent`: the watermark that the store is compared with.
+    pub(super) fn read(operation: &str, item: &'a Item, sent: &Watermark) -> Self {
+        Self::new(&READ, operation, item, sent)
+    }
+
+    /// An operation of the script that writes.
+    pub(super) fn write(
+        operation: &str,
+        item: &'a Item,
+        token: Option<Token>,
+        sent: &Watermark,
+    ) -> Result<Self, InventoryError> {
+        if token.is_some_and(|token| token.revision() <= 0) {
+            return Err(InventoryError::InvalidArgument("a token's revision is 1 or more"));
+        }
+        let call = Self::new(&WRITE, operation, item, sent);
+        let call = call.arg(token.map(token_record).unwrap_or_default());
+        Ok(Self { effect: Effect::Write, token, ..call })
     }
 
     /// With another argument behind the others.
@@ -57,29 +82,14 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// An operation of the script that writes.
-    pub(super) fn write(
-        operation: &str,
-        item: &'a Item,
-        token: Option<Token>,
-        watermark: &Watermark,
-    ) -> Result<Self, InventoryError> {
-        if token.is_some_and(|token| token.revision() <= 0) {
-            return Err(InventoryError::InvalidArgument("a token's revision is 1 or more"));
-        }
-        let token_text = token.map(token_record).unwrap_or_default();
-        let call = Self::read(&WRITE, item, watermark).arg(operation).arg(token_text);
-        Ok(Self { effect: Effect::Write, token, ..call })
-    }
-
     /// Sells a batch. `writes_always`: also if there is nothing to write, so that a `WAIT` behind the call covers all
     /// that it read.
     pub(super) fn reduce(
         Batch { item, token, instance, orders }: Batch<'a>,
-        watermark: &Watermark,
+        sent: &Watermark,
         writes_always: bool,
     ) -> Result<Self, InventoryError> {
-        let mut call = Self::write("reduce", item, token, watermark)?
+        let mut call = Self::write("reduce", item, token, sent)?
             .arg(if writes_always { "1" } else { "" })
             .arg(instance);
         for order in orders {
@@ -98,10 +108,10 @@ impl<'a> Call<'a> {
     pub(super) fn probe(
         item: &'a Item,
         token: Option<Token>,
-        watermark: &Watermark,
+        sent: &Watermark,
     ) -> Result<Self, InventoryError> {
         // an order without an id
-        let call = Self::write("probe", item, token, watermark)?.arg(&[""; 5]);
+        let call = Self::write("probe", item, token, sent)?.arg(&[""; 5]);
         Ok(Self { effect: Effect::Read, ..call })
     }
 
@@ -121,7 +131,18 @@ impl<'a> Call<'a> {
             // boxed: this is rare, and would double the size of every future around it
             answer = Box::pin(shards.send(self.item, &by_source, wait.as_ref())).await?;
         }
-        answer.map_err(|error| self.effect.failed(error))
+        answer.map_err(|error| {
+            let fence = error.detail().and_then(parse_token);
+            match (error.code(), self.token, fence) {
+                (Some("STALE"), Some(token), Some(fence)) => {
+                    InventoryError::StaleToken { token, fence }
+                }
+                (Some("FOREIGN"), Some(token), Some(fence)) => {
+                    InventoryError::ForeignFence { fence, token }
+                }
+                _ => self.effect.failed(error),
+            }
+        })
     }
 
     fn by_source(&self) -> Cmd {
@@ -169,11 +190,29 @@ impl Replicas {
     }
 }
 
-/// The content of the answer to a write that was done.
+/// The answer of the script that writes.
 pub(super) struct Done {
     pub(super) sale: String,
     pub(super) fence: Option<Token>,
+    pub(super) has_holds: bool,
+    /// More of them were due than one batch ends.
+    pub(super) is_more_due: bool,
     pub(super) values: Vec<Value>,
+}
+
+impl Done {
+    pub(super) fn parse(answer: Value) -> Result<Self, InventoryError> {
+        type Content = (Option<String>, Option<String>, u8, Vec<Value>);
+        let content = redis::from_redis_value::<Content>(answer);
+        let (sale, fence, holds, values) = content.map_err(|_| not_understood())?;
+        Ok(Self {
+            sale: sale.unwrap_or_default(),
+            fence: fence.as_deref().and_then(parse_token),
+            has_holds: holds > 0,
+            is_more_due: holds > 1,
+            values,
+        })
+    }
 }
 
 /// The answer is none of the script's: from another kind of server, or a proxy that rewrites answers. What was
@@ -181,36 +220,4 @@ pub(super) struct Done {
 pub(super) fn not_understood() -> InventoryError {
     let what = "the answer of the script is not understood";
     Effect::Write.failed((ErrorKind::UnexpectedReturnType, what).into())
-}
-
-/// The meaning of the answer of the script that writes to a call under `token`.
-pub(super) fn done(answer: Value, token: Option<Token>) -> Result<Done, InventoryError> {
-    parse(answer, token).unwrap_or_else(|| Err(not_understood()))
-}
-
-fn parse(answer: Value, token: Option<Token>) -> Option<Result<Done, InventoryError>> {
-    let Value::Array(values) = answer else { return None };
-    let mut values = values.into_iter();
-    let mut next_text = || redis::from_redis_value::<Option<String>>(values.next()?).ok();
-    let status = next_text()??;
-    Some(match status.as_str() {
-        "ok" => {
-            let sale = next_text()?.unwrap_or_default();
-            let fence = match next_text()? {
-                Some(fence) => Some(parse_token(&fence)?),
-                None => None,
-            };
-            Ok(Done { sale, fence, values: values.collect() })
-        }
-        "stale" => {
-            Err(InventoryError::StaleToken { token: token?, fence: parse_token(&next_text()??)? })
-        }
-        "foreign" => {
-            Err(InventoryError::ForeignFence { fence: parse_token(&next_text()??)?, token: token? })
-        }
-        "unknown" => Err(InventoryError::UnknownItem),
-        "damaged" => Err(InventoryError::Damaged { what: next_text()?? }),
-        "refused" => Err(Refusal::error(&next_text()??, next_text()??)?),
-        _ => return None,
-    })
 }

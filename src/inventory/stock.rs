@@ -1,13 +1,9 @@
 //! The state of one item, and its text in the store.
 
-use std::collections::BTreeMap;
-
 use fenced_lock::{ClusterId, Token};
-use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use super::Item;
 use super::terms::Terms;
 
 /// The state of one item, read at one moment.
@@ -46,33 +42,6 @@ impl Stock {
     }
 }
 
-/// How many items have [`Levels`]: each is a series of a metric.
-const MAX_LEVELS: usize = 100;
-
-/// Stock and lucky of each item as the latest read found them, for the metrics: they cost no read of their own.
-#[derive(Debug, Default)]
-pub(super) struct Levels(Mutex<BTreeMap<Item, (i64, i64)>>);
-
-impl Levels {
-    /// Notes what a read found: stock and lucky, or no sale.
-    pub(super) fn note(&self, item: &Item, found: Option<(i64, i64)>) {
-        let mut levels = self.0.lock();
-        match found {
-            Some(found) if levels.len() < MAX_LEVELS || levels.contains_key(item) => {
-                levels.insert(item.clone(), found);
-            }
-            Some(_) => {}
-            None => {
-                levels.remove(item);
-            }
-        }
-    }
-
-    pub(super) fn all(&self) -> BTreeMap<Item, (i64, i64)> {
-        self.0.lock().clone()
-    }
-}
-
 #[allow(clippy::ref_option, reason = "the signature that serde asks for")]
 fn cluster_and_revision<S: Serializer>(fence: &Option<Token>, to: S) -> Result<S::Ok, S::Error> {
     let view =
@@ -96,11 +65,6 @@ pub fn parse_token(record: &str) -> Option<Token> {
 /// When the sale of this name began.
 pub(super) fn began(name: &str) -> Option<u64> {
     name.split(' ').nth(1)?.parse().ok()
-}
-
-/// A whole number from 0, written as Redis writes it.
-pub(super) fn parse_number(text: &str) -> Option<i64> {
-    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::error::Effect;
 use super::script::{self, Call, Done};
 use super::shards::{Shards, slot_of};
-use super::stock::{Levels, began};
+use super::stock::began;
 use super::watermark::{Acknowledged, Watermarks};
 use super::{
     Accepted, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
@@ -41,7 +41,6 @@ pub struct Inventory {
     /// most other items use other connections. Each is opened when it is first used.
     replicated_connections: Option<(Arc<[Shards; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
-    pub(super) levels: Arc<Levels>,
     /// Writes the batches instead of the script. Another program may plug it in.
     batch_writer: Option<Arc<dyn BatchWriter>>,
 }
@@ -100,7 +99,6 @@ impl Inventory {
             shards,
             replicated_connections: None,
             watermarks: Arc::default(),
-            levels: Arc::default(),
             batch_writer: None,
         })
     }
@@ -201,34 +199,29 @@ impl Inventory {
     /// As [`reduce`](Self::reduce).
     pub async fn reduce_by_script(&self, batch: Batch<'_>) -> Result<Vec<Outcome>, InventoryError> {
         let Batch { item, orders, .. } = batch;
-        let watermark = self.watermarks.of(item);
-        let replicated = self.replicated_connections.is_some();
-        let done = self.write(&Call::reduce(batch, &watermark, replicated)?).await;
-        self.watermarks.note(item, &done);
-        let Done { sale, fence, values } = done?;
-        let mut values = values.into_iter();
-        let has_holds = matches!(values.next(), Some(Value::Int(1)));
-        self.watermarks.note_holds(item, has_holds);
+        let sent = self.watermarks.of(item);
+        let call = Call::reduce(batch, &sent, self.replicated_connections.is_some())?;
+        let Done { sale, fence, values, is_more_due, .. } = self.write(&call).await?;
         if values.len() != orders.len() {
             return Err(script::not_understood());
         }
-        let mut outcomes = Vec::with_capacity(orders.len());
-        let mut latest = None;
-        for (order, answer) in orders.iter().zip(values) {
-            let (outcome, entry) = outcome(order, answer).ok_or_else(script::not_understood)?;
-            outcomes.push(outcome);
-            let position = |entry: &Option<(u64, _, String)>| entry.as_ref().map(|entry| entry.0);
-            let entry = entry.map(|(position, entry)| (position, order, entry));
-            if position(&entry) > position(&latest) {
-                latest = entry;
+        let answers = orders.iter().zip(values);
+        let answers: Option<(Vec<_>, Vec<_>)> =
+            answers.map(|(order, answer)| outcome(order, answer)).collect();
+        let (mut outcomes, entries) = answers.ok_or_else(script::not_understood)?;
+        let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
+        self.watermarks.raise(item, &sent, fence, &sale, latest);
+        if is_more_due {
+            // the units of the holds that are left would do
+            let is_short = |outcome: &Outcome| matches!(outcome, Outcome::SoldOut { .. });
+            let short = orders.iter().zip(&outcomes).filter(|(_, outcome)| is_short(outcome));
+            let orders: Vec<&Order> = short.map(|(order, _)| *order).collect();
+            if !orders.is_empty() {
+                let again = Box::pin(self.reduce_by_script(Batch { orders: &orders, ..batch }));
+                let places = outcomes.iter_mut().filter(|outcome| is_short(outcome));
+                places.zip(again.await?).for_each(|(place, outcome)| *place = outcome);
             }
         }
-        let acknowledged = |(position, order, entry): (u64, &&Order, String)| Acknowledged {
-            position,
-            key: order.key(),
-            entry,
-        };
-        self.watermarks.raise(item, &watermark, fence, &sale, latest.map(acknowledged));
         Ok(outcomes)
     }
 
@@ -263,10 +256,8 @@ impl Inventory {
             "a sale starts with at most 1,000,000,000,000 units",
         ))?;
         new.terms.check().map_err(InventoryError::InvalidArgument)?;
-        let Done { fence, sale, values } =
-            self.change("start", item, token, &new.arguments()).await?;
-        self.watermarks.note(item, &Ok(()));
-        self.watermarks.note_holds(item, new.terms.hold_seconds.is_some());
+        let started = self.change("start", item, token, &new.arguments()).await;
+        let Done { fence, sale, values, .. } = self.watermarks.note(item, started)?;
         let (id, terms) = (Some(new.id.as_str().to_owned()), new.terms);
         let sale = began(&sale);
         let stock = Stock { stock: initial, initial, fence, id, terms, sale, ..Stock::default() };
@@ -278,8 +269,7 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::SaleRefused`].
     pub async fn forget(&self, item: &Item, id: &SaleId) -> Result<(), InventoryError> {
-        let call = Call::write("forget", item, None, &self.watermarks.of(item))?.arg(id.as_str());
-        self.write(&call).await.map(drop)
+        self.change("forget", item, None, &[id.as_str().to_owned()]).await.map(drop)
     }
 
     /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with
@@ -289,9 +279,8 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and no instance misses it.
     pub async fn recover_store(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        self.change("recover-store", item, Some(token), &[]).await?;
-        self.watermarks.note(item, &Ok(()));
-        Ok(())
+        let changed = self.change("recover-store", item, Some(token), &[]).await;
+        self.watermarks.note(item, changed).map(drop)
     }
 
     /// Replaces the fence of `item` by `token`, which may be of another etcd cluster. From then on every token of
@@ -314,19 +303,23 @@ impl Inventory {
         token: Option<Token>,
         arguments: &[String],
     ) -> Result<Done, InventoryError> {
-        let watermark = self.watermarks.of(item);
-        let call = Call::write(operation, item, token, &watermark)?.arg(arguments);
-        let done = self.write(&call).await;
-        if matches!(done, Err(InventoryError::RolledBack { .. })) {
-            self.watermarks.note(item, &done);
-        }
-        let done = done?;
-        self.watermarks.raise(item, &watermark, done.fence, &done.sale, None);
+        let sent = self.watermarks.of(item);
+        let call = Call::write(operation, item, token, &sent)?.arg(arguments);
+        let done = self.write_unnoted(&call).await?;
+        self.watermarks.note_holds(item, done.has_holds);
+        self.watermarks.raise(item, &sent, done.fence, &done.sale, None);
+        Ok(done)
+    }
+
+    /// Runs a batch, or probes for one.
+    async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
+        let done = self.watermarks.note(call.item, self.write_unnoted(call).await)?;
+        self.watermarks.note_holds(call.item, done.has_holds);
         Ok(done)
     }
 
     /// Runs a call of the script that writes. One with the effect of a read waits for no replicas.
-    async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
+    async fn write_unnoted(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
         let (shards, replicas) = match (call.effect, &self.replicated_connections) {
             (Effect::Write, Some((connections, replicas))) => {
                 // always the same one for an item
@@ -336,8 +329,7 @@ impl Inventory {
             _ => (&self.shards, None),
         };
         let (answer, waited) = call.send(shards, replicas).await?;
-        // a refusal wrote nothing
-        let done = script::done(answer, call.token)?;
+        let done = Done::parse(answer)?;
         if let (Some(replicas), Some(waited)) = (replicas, waited) {
             replicas.check(waited)?;
         }
@@ -355,71 +347,51 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        let watermark = self.watermarks.of(item);
-        let probed = self.write(&Call::probe(item, token, &watermark)?).await;
-        self.watermarks.note(item, &probed);
-        if let Err(InventoryError::UnknownItem) = probed {
-            self.levels.note(item, None);
-        }
-        let answer = redis::from_redis_value(Value::Array(probed?.values));
-        let [holds, stock, lucky]: [i64; 3] = answer.map_err(|_| script::not_understood())?;
-        self.watermarks.note_holds(item, holds == 1);
-        self.levels.note(item, Some((stock, lucky)));
+        let call = Call::probe(item, token, &self.watermarks.of(item))?;
+        let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
+        let [stock, lucky]: [i64; 2] = level.map_err(|_| script::not_understood())?;
+        self.watermarks.note_level(item, (stock, lucky));
         Ok(())
     }
 }
 
-/// The outcome of `order`, and the position and the text of the entry of the ledger that the answer acknowledges.
-fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<(u64, String)>)> {
-    let accepted = |record: String| {
-        let accepted = Accepted::from_record(&order.key(), &record)?;
-        let entry = (accepted.position, record);
-        Some((accepted, Some(entry)))
+/// The outcome of `order`, and the entry of the ledger that the answer acknowledges.
+fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged>)> {
+    let answer: String = redis::from_redis_value(answer).ok()?;
+    let (word, rest) = answer.split_once('\t').unwrap_or((&answer, ""));
+    let entry = match word {
+        // the version of the record of an order that was accepted now
+        "2" => Some(&*answer),
+        "repeated" | "changed" | "unchanged" | "over" => Some(rest),
+        _ => None,
     };
-    let mut words = match answer {
-        Value::BulkString(text) => {
-            let (accepted, entry) = accepted(String::from_utf8(text).ok()?)?;
-            return Some((Outcome::Reserved(accepted), entry));
+    if let Some(entry) = entry {
+        let key = order.key();
+        let found = Accepted::parse(&key, entry)?;
+        let entry = Acknowledged { position: found.position, key, entry: entry.to_owned() };
+        let outcome = match word {
+            "2" => Outcome::Reserved(found),
+            "repeated" => Outcome::Repeated(found),
+            "over" => Outcome::Over { event: found.event, time: found.time? },
+            _ => Outcome::Changed { change: found, is_repeated: word == "unchanged" },
+        };
+        return Some((outcome, Some(entry)));
+    }
+    let numbers: Vec<u64> = rest.split('\t').filter_map(|number| number.parse().ok()).collect();
+    let outcome = match (word, &numbers[..]) {
+        ("sold-out", [remaining]) => Outcome::SoldOut { remaining: *remaining },
+        ("order-limit" | "user-limit", [limit, has]) => {
+            Outcome::LimitReached { is_per_user: word == "user-limit", limit: *limit, has: *has }
         }
-        Value::Int(left) => {
-            return Some((Outcome::SoldOut { remaining: u64::try_from(left).ok()? }, None));
+        ("not-started", [at, within]) => {
+            Outcome::NotStarted { at: Timestamp(*at), within: Duration::from_micros(*within) }
         }
-        Value::Nil => return Some((Outcome::Conflict, None)),
-        // a status, and what belongs to it
-        answer => redis::from_redis_value::<Vec<String>>(answer).ok()?.into_iter(),
-    };
-    let status = words.next()?;
-    let text = words.next().unwrap_or_default();
-    let number = |text: Option<String>| text?.parse().ok();
-    let time = || text.parse().ok().map(Timestamp);
-    let outcome = match status.as_str() {
-        "again" => {
-            let (accepted, entry) = accepted(text)?;
-            return Some((Outcome::Repeated(accepted), entry));
-        }
-        "changed" | "ended" if text.starts_with('\n') => {
-            let change = Accepted::from_change(&text)?;
-            let entry = Some((change.position, text));
-            let outcome = if status == "ended" {
-                Outcome::Over { event: change.event, time: change.time? }
-            } else {
-                Outcome::Changed { change, is_repeated: words.next().is_some() }
-            };
-            return Some((outcome, entry));
-        }
-        "final" => Outcome::Final,
-        "none" => Outcome::Unknown,
-        "user-required" => Outcome::UserRequired,
-        "limit" => {
-            let (limit, has) = (number(words.next())?, number(words.next())?);
-            Outcome::LimitReached { is_per_user: text == "per_user", limit, has }
-        }
-        "not-started" => {
-            let within = Duration::from_micros(number(words.next())?);
-            Outcome::NotStarted { at: time()?, within }
-        }
-        "ended" => Outcome::SaleEnded { at: time()? },
-        "damaged" => Outcome::Damaged { what: text },
+        ("ended", [at]) => Outcome::SaleEnded { at: Timestamp(*at) },
+        ("final", _) => Outcome::Final,
+        ("conflict", _) => Outcome::Conflict,
+        ("unknown", _) => Outcome::Unknown,
+        ("user-required", _) => Outcome::UserRequired,
+        ("damaged", _) => Outcome::Damaged { what: rest.to_owned() },
         _ => return None,
     };
     Some((outcome, None))

@@ -14,7 +14,7 @@
 //! A watermark holds what was acknowledged, never what was merely read: with replicas to wait for, a
 //! failover may undo what was read, and no buyer was promised it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fenced_lock::Token;
@@ -81,6 +81,8 @@ struct Entry {
     is_rolled_back: bool,
     /// Whether its sale has holds, as last seen.
     has_holds: bool,
+    /// Stock and lucky, as last seen: for the metrics, which cost no read of their own.
+    level: Option<(i64, i64)>,
 }
 
 impl Watermarks {
@@ -114,10 +116,14 @@ impl Watermarks {
         known.raise(fence, latest);
     }
 
-    /// Notes by an answer whether the store is below the watermark of `item`: one line in the log when that
-    /// changes, not one for each order.
-    pub(super) fn note<T>(&self, item: &Item, answer: &Result<T, InventoryError>) {
-        match answer {
+    /// Notes what an answer says about `item`, and returns it. Whether the store is below the watermark is one line in the
+    /// log when that changes, not one for each order.
+    pub(super) fn note<T>(
+        &self,
+        item: &Item,
+        answer: Result<T, InventoryError>,
+    ) -> Result<T, InventoryError> {
+        match &answer {
             Err(InventoryError::RolledBack { what }) if self.set_rolled_back(item, true) => {
                 tracing::error!(
                     %item,
@@ -129,24 +135,45 @@ impl Watermarks {
             Ok(_) | Err(InventoryError::UnknownItem) if self.set_rolled_back(item, false) => {
                 tracing::warn!(%item, "the store has again all that it acknowledged, or a later sale");
             }
-            Err(InventoryError::Damaged { .. }) => self.track(item),
+            // a damaged item is a known one
+            Err(InventoryError::Damaged { .. }) => self.update(item, true, |_| ()),
             _ => {}
         }
+        if let Err(InventoryError::UnknownItem) = answer {
+            self.update(item, false, |entry| entry.level = None);
+        }
+        answer
     }
 
-    /// Adds an item that is damaged to [`items`](Self::items).
-    pub(super) fn track(&self, item: &Item) {
-        self.0.lock().entry(item.clone()).or_default();
+    /// Changes what is known of `item`. `adds` it if nothing is.
+    fn update<T: Default>(
+        &self,
+        item: &Item,
+        adds: bool,
+        change: impl FnOnce(&mut Entry) -> T,
+    ) -> T {
+        let mut entries = self.0.lock();
+        match entries.get_mut(item) {
+            Some(entry) => change(entry),
+            None if adds => change(entries.entry(item.clone()).or_default()),
+            None => T::default(),
+        }
     }
 
     /// Notes whether the sale of `item` has holds.
     pub(super) fn note_holds(&self, item: &Item, has_holds: bool) {
-        let mut entries = self.0.lock();
-        match entries.get_mut(item) {
-            Some(entry) => entry.has_holds = has_holds,
-            None if has_holds => entries.entry(item.clone()).or_default().has_holds = true,
-            None => {}
-        }
+        self.update(item, has_holds, |entry| entry.has_holds = has_holds);
+    }
+
+    /// Notes stock and lucky of `item`.
+    pub(super) fn note_level(&self, item: &Item, level: (i64, i64)) {
+        self.update(item, true, |entry| entry.level = Some(level));
+    }
+
+    /// Stock and lucky of the items where they are known.
+    pub(super) fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
+        let entries = self.0.lock();
+        entries.iter().filter_map(|(item, entry)| Some((item.clone(), entry.level?))).collect()
     }
 
     /// The known items whose sales have holds.
@@ -174,16 +201,11 @@ impl Watermarks {
         self.0.lock().values().filter(|entry| entry.is_rolled_back).count()
     }
 
-    /// Returns whether that changed.
+    /// Returns whether that changed. Another instance may have noticed a roll-back of an item that is not known here.
     fn set_rolled_back(&self, item: &Item, is_rolled_back: bool) -> bool {
-        let mut entries = self.0.lock();
-        // another instance may have noticed a roll-back of an item that is not known here
-        let entry = match entries.get_mut(item) {
-            Some(entry) => entry,
-            None if is_rolled_back => entries.entry(item.clone()).or_default(),
-            None => return false,
-        };
-        std::mem::replace(&mut entry.is_rolled_back, is_rolled_back) != is_rolled_back
+        self.update(item, is_rolled_back, |entry| {
+            std::mem::replace(&mut entry.is_rolled_back, is_rolled_back) != is_rolled_back
+        })
     }
 }
 

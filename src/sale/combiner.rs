@@ -10,6 +10,7 @@
 //! claim waits, the `hold_policy` ends the tenure. The release and the next claim are then one transaction; a
 //! tenure without an order ends with the release alone.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -286,15 +287,16 @@ impl Combiner {
         queue.set_store_error(None);
         let with_holds = || lock.context.inventory.items_with_holds();
         let has_holds = unanswered.is_some() && with_holds().contains(&queue.item);
-        let mut undecided = Vec::new();
+        let (mut undecided, mut firsts) = (Vec::new(), HashSet::new());
         for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
             if unanswered.is_some() && outcome.may_change(has_holds) {
                 waiting.unknown = waiting.unknown.or_else(|| unanswered.cloned());
                 undecided.push(waiting);
                 continue;
             }
-            // what this instance repeats itself is no repetition to the buyer
-            let is_first = unanswered.is_some() || waiting.unknown.is_some();
+            // what this instance repeats itself is no repetition to the buyer who asked first
+            let is_own = unanswered.is_some() || waiting.unknown.is_some();
+            let is_first = is_own && firsts.insert((waiting.order.key(), waiting.order.action));
             waiting.answer(Ok(if is_first { outcome.into_first() } else { outcome }));
         }
         let is_decided = undecided.is_empty();

@@ -84,8 +84,8 @@ pub enum SaleError {
         /// The cause.
         source: BoxError,
     },
-    /// Too many clients read the ledger.
-    #[error("too many clients read ledgers at this instance: retry later")]
+    /// Too many clients read ledgers or queues of locks.
+    #[error("too many clients read ledgers or queues at this instance: retry later")]
     TooManyReads,
     /// The instance is stopping.
     #[error("this instance is stopping: nothing was taken, use another instance")]

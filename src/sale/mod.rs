@@ -139,6 +139,14 @@ impl Sale {
         self.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
+    /// Whether `item` has a sale, in any state. The default one needs none.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub(crate) async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
+        self.context.reads.check(item).await
+    }
+
     /// The stock, for an [extension](crate::http::Extension).
     pub fn inventory(&self) -> &Inventory {
         &self.context.inventory

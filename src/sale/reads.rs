@@ -54,7 +54,8 @@ impl Reads {
 
     /// Whether `item` is known to exist. The default item counts as known: there is only one.
     pub(super) fn is_known(&self, item: &Item) -> bool {
-        *item == Item::DEFAULT || self.items.lock().known.contains(item)
+        let is_default = *item == Item::DEFAULT && !self.inventory.has_named_items_only();
+        is_default || self.items.lock().known.contains(item)
     }
 
     /// Fails for an item without a sale.

@@ -161,6 +161,11 @@ impl Shop {
         self.call_with(line, &[], Body::empty()).await
     }
 
+    /// Starts a sale of `item` over HTTP.
+    pub(crate) async fn put(&self, item: &str, body: &str) -> Reply {
+        self.call_with(&format!("PUT /stock?item={item}"), &[ADMIN], body.to_owned()).await
+    }
+
     /// Sends an order for one unit under this id.
     pub(crate) async fn order(&self, id: &str) -> Reply {
         self.call_with("POST /stock/reduce", &[("idempotency-key", id)], Body::empty()).await

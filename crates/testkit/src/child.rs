@@ -22,8 +22,8 @@ use super::dir::{GUARDIAN_PATH, OwnedDir};
 /// - Standard output is the hold on the directory, kept until the guardian ends.
 /// - `CONT` lets a paused program see the signal.
 const SCRIPT: &str = r#"
-tenths=$1 log=$2 errors=$3 signal=$4
-shift 4
+tenths=$1 log=$2 signal=$3
+shift 3
 exec 3<&0 </dev/null
 (
     trap '' HUP INT TERM
@@ -41,8 +41,7 @@ exec 3<&0 </dev/null
     done
 ) 2>/dev/null &
 unset GUARDIAN_PATH
-exec 3<&- >>"$log"
-[ "$errors" = ours ] || exec 2>&1
+exec 3<&- >>"$log" 2>&1
 exec "$@"
 "#;
 
@@ -81,8 +80,6 @@ pub struct Program<'a> {
     pub end_signal: &'a str,
     /// Picks variables of our environment to leave out.
     pub without_env: fn(&str) -> bool,
-    /// Its standard error is ours, instead of the log.
-    pub shares_stderr: bool,
     /// Whom it runs as.
     pub user: User,
 }
@@ -90,8 +87,7 @@ pub struct Program<'a> {
 impl<'a> Program<'a> {
     /// With our whole environment.
     pub fn new(path: &'a Path, dir: &'a OwnedDir, log: &'a Path, grace: Duration) -> Self {
-        let (end_signal, without_env, shares_stderr) = ("TERM", |_: &str| false, false);
-        Self { path, dir, log, grace, end_signal, without_env, shares_stderr, user: None }
+        Self { path, dir, log, grace, end_signal: "TERM", without_env: |_| false, user: None }
     }
 
     /// Starts it. Must be called in a Tokio runtime.
@@ -100,14 +96,13 @@ impl<'a> Program<'a> {
     /// When the pipe or the process cannot be made. A program that cannot be executed ends at once
     /// with status 126 or 127, and the reason in the log.
     pub fn start<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> io::Result<Child> {
-        let Self { path, dir, log, grace, end_signal, without_env, shares_stderr, user } = self;
+        let Self { path, dir, log, grace, end_signal, without_env, user } = self;
         let (held, lifeline) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", SCRIPT, "flash-sale-child"])
             .arg((grace.as_millis().div_ceil(100)).to_string())
             .arg(log)
-            .arg(if shares_stderr { "ours" } else { "log" })
             .arg(end_signal)
             .arg(path)
             .args(args)
@@ -115,7 +110,7 @@ impl<'a> Program<'a> {
             .process_group(0)
             .stdin(held)
             .stdout(dir.hold()?)
-            .stderr(if shares_stderr { Stdio::inherit() } else { Stdio::null() });
+            .stderr(Stdio::null());
         if let Some((user, group)) = user {
             command.uid(user).gid(group);
         }

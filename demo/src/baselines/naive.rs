@@ -7,9 +7,7 @@
 //! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
 //! again. Do not build on it.
 
-use flash_sale::inventory::{
-    Accepted, Action, Event, Inventory, InventoryError, Keys, Order, Outcome,
-};
+use flash_sale::inventory::{Accepted, Action, Event, Inventory, InventoryError, Order, Outcome};
 
 /// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no token, and
 /// `remaining` as this caller computed it. After [`InventoryError::Unanswered`] anything may be half done.
@@ -26,12 +24,12 @@ pub(super) async fn reduce(
     let Some(remaining) = seen.checked_sub(u64::from(order.quantity.get())) else {
         return Ok(Outcome::SoldOut { remaining: seen });
     };
-    let keys = Keys::of(&order.item);
+    let [stock, lucky] = ["stock", "lucky"].map(|name| order.item.key(name));
     let mut set = redis::cmd("SET");
-    inventory.command::<()>(set.arg(&keys.stock).arg(remaining)).await?;
+    inventory.command::<()>(set.arg(stock).arg(remaining)).await?;
     let mut add = redis::cmd("INCRBY");
     // an error here leaves the stock written
-    let added = inventory.command::<i64>(add.arg(&keys.lucky).arg(order.quantity.get())).await;
+    let added = inventory.command::<i64>(add.arg(lucky).arg(order.quantity.get())).await;
     added.map_err(|error| match error {
         InventoryError::Refused { source } | InventoryError::Unreachable { source } => {
             InventoryError::Unanswered { source }

@@ -23,16 +23,12 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES};
 use self::record::{Command, Note, Status};
 pub use self::record::{Fault, NewRun, Run, State, Verdict};
-use self::replay::Replay;
 use self::run::Begun;
-#[cfg(test)]
-pub(crate) use self::run::tests::run_with;
 use crate::cluster::Cluster;
 use crate::signals::Signals;
 use crate::writer::tenures::{Tenure, now_ms};
@@ -81,8 +77,7 @@ pub async fn serve(options: ControlOptions) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen).await?;
     tracing::info!("the control listens on http://{}", listener.local_addr()?);
     let instances = options.instances.iter();
-    let instances = instances.map(|authority| (authority.to_string(), None));
-    let control = Control::new(instances, options.restarted);
+    let control = Control::new(instances.map(ToString::to_string), options.restarted);
     tokio::select! {
         served = control.serve(listener) => served,
         _ = signals.next() => Ok(()),
@@ -108,8 +103,8 @@ pub struct Control {
 struct Known {
     instances: Vec<Instance>,
     run: Option<Begun>,
-    /// The last run that was judged.
-    replay: Option<Arc<Replay>>,
+    /// The last run that was judged, event by event.
+    replay: Value,
     notes: Vec<Note>,
 }
 
@@ -122,8 +117,6 @@ struct Instance {
     /// Its last answer.
     status: Option<Status>,
     tenures: Vec<Tenure>,
-    /// Tells the demo, if that started the instance, to kill its process.
-    kill: Option<Arc<Notify>>,
 }
 
 impl Instance {
@@ -165,21 +158,16 @@ impl Instance {
 impl Control {
     /// For the instances of a cluster.
     pub fn of(cluster: &Cluster) -> Arc<Self> {
-        let instances = cluster.instances.iter().map(|instance| {
-            (format!("127.0.0.1:{}", instance.port), Some(Arc::clone(&instance.to_be_killed)))
-        });
-        Self::new(instances, true)
+        let instances = cluster.instances.iter();
+        Self::new(instances.map(|instance| format!("127.0.0.1:{}", instance.port)), true)
     }
 
-    fn new(
-        instances: impl Iterator<Item = (String, Option<Arc<Notify>>)>,
-        restarts: bool,
-    ) -> Arc<Self> {
-        let instance = |(authority, kill): (String, _)| {
+    fn new(authorities: impl Iterator<Item = String>, restarts: bool) -> Arc<Self> {
+        let instance = |authority: String| {
             let name = authority.rsplit(':').next().unwrap_or_default().to_owned();
-            Instance { name, authority, is_up: true, status: None, tenures: Vec::new(), kill }
+            Instance { name, authority, is_up: true, status: None, tenures: Vec::new() }
         };
-        let instances = instances.map(instance).collect();
+        let instances = authorities.map(instance).collect();
         let known = Mutex::new(Known { instances, ..Known::default() });
         Arc::new(Self { known, restarts })
     }

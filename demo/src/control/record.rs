@@ -71,13 +71,9 @@ impl Run {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     pub pass: bool,
-    pub sold: u64,
-    pub sold_out: u64,
     pub oversold: u64,
     pub lost: u64,
     pub stale_batches: u64,
-    /// From the fault to the next write by another instance; `None` without a fault, and if none of them wrote.
-    pub takeover_ms: Option<u64>,
     pub text: String,
 }
 

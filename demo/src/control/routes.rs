@@ -112,8 +112,7 @@ async fn show_run(call: Call) -> Result<Response, Problem> {
 
 /// The events of the last run that was judged; `null` while there is none.
 async fn replay(call: Call) -> Response {
-    let replay = call.control.known.lock().replay.clone();
-    reply::json(&json!(replay.as_deref()))
+    reply::json(&call.control.known.lock().replay)
 }
 
 fn no_run() -> Problem {
@@ -168,18 +167,15 @@ async fn pause(call: Call) -> Result<Response, Problem> {
 
 async fn kill(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
-    if !victim.is_up && victim.kill.is_none() {
+    if !victim.is_up {
         let detail = format!("Instance {} does not answer.", victim.name);
         return Err(Problem::new(INSTANCE_UNREACHABLE, detail));
     }
     let answer = accepted(&json!({"instance": victim.name}));
     tokio::spawn(async move {
         sleep(ANSWER_TIME).await;
-        match &victim.kill {
-            Some(kill) => kill.notify_waiters(),
-            // it dies without an answer
-            None => drop(victim.command(&Command::Kill {}).await),
-        }
+        // it dies without an answer
+        drop(victim.command(&Command::Kill {}).await);
     });
     Ok(answer)
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
 use super::record::{Command, Fault, NewRun, Run, State, Verdict};
-use super::replay::{Replay, takeover_ms};
+use super::replay::replay;
 use super::{Control, Instance, nobody_answers};
 use crate::verdict::judge;
 use crate::writer::tenures::{now_ms, unix_ms};
@@ -152,23 +152,22 @@ impl Control {
             // it must not hit a later sale
             drop(victim.command(&Command::Fault(None, 0)).await);
         }
-        let mut known = self.known.lock();
-        let Some(now) = known.run.as_ref().map(Begun::now) else { return };
-        let over = match judged {
+        let known = &mut *self.known.lock();
+        let Some(begun) = &mut known.run else { return };
+        begun.run = match judged {
             Ok((verdict, replay)) => {
-                known.replay = Some(Arc::new(replay));
-                Run { state: State::Done, verdict: Some(verdict), ..now }
+                known.replay = replay;
+                Run { state: State::Done, verdict: Some(verdict), ..begun.now() }
             }
-            Err(error) => Run { state: State::Failed, error: Some(error), ..now },
+            Err(error) => Run { state: State::Failed, error: Some(error), ..begun.now() },
         };
-        known.run.as_mut().expect("it was there just now").run = over;
     }
 
     async fn try_carry_out(
         &self,
         run: &Run,
         victim: Option<&Instance>,
-    ) -> Result<(Verdict, Replay), String> {
+    ) -> Result<(Verdict, Value), String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
         // at once: an instance that is stopped costs the time limit
         let guard = self.command_all(Command::Guard(run.guard.clone()));
@@ -198,22 +197,16 @@ impl Control {
         });
         let load = loadtest::run_in_process(&args, &live);
         let others = self.start_the_others(victim, run.fault, start);
-        let replaced = || Err("Another sale was started meanwhile.".to_owned());
-        let ran = tokio::select! {
-            (ran, ()) = async { tokio::join!(load, others) } => ran,
-            () = self.until_another_sale(victim, &started) => return replaced(),
-        };
+        let (ran, ()) = tokio::join!(load, others);
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
-            return replaced();
+            return Err("Another sale was started meanwhile.".to_owned());
         }
         let (report, orders) = ran.map_err(|error| ErrorChain(&*error).to_string())?;
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let now = self.current_run().unwrap_or_default();
-        let lanes = self.lanes(&now);
-        let verdict = judge(run, &report, stale, takeover_ms(&now, &lanes));
-        let shops = up.into_iter().map(|instance| instance.name).collect();
-        Ok((verdict, Replay::new(&now, shops, &orders, &lanes)))
+        let shops: Vec<_> = up.into_iter().map(|instance| instance.name).collect();
+        Ok((judge(run, &report, stale), replay(self, &now, &shops, &orders)))
     }
 
     /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
@@ -228,17 +221,6 @@ impl Control {
         let safe = safe.ok_or_else(nobody_answers)?;
         let mut stock: Value = safe.ask(method, "/stock", body).await?;
         Ok(stock["sale"].take())
-    }
-
-    /// Waits until another sale has replaced the one with this id.
-    async fn until_another_sale(&self, victim: Option<&Instance>, started: &Value) {
-        loop {
-            sleep(Duration::from_secs(1)).await;
-            let now = self.sale(victim, Method::GET, None).await;
-            if now.is_ok_and(|now| now != *started) {
-                return;
-            }
-        }
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
@@ -264,24 +246,5 @@ impl Control {
             format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
         self.note("fault", &victim.name, text);
         start.cancel();
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// A run whose victim is 8090.
-    pub(crate) fn run_with(fault: Fault) -> Run {
-        Run {
-            began_ms: 100.0,
-            stock: 300,
-            requests: 500,
-            guard: "etcd".into(),
-            fence: true,
-            fault: Some(fault),
-            victim: Some("8090".into()),
-            ..Run::default()
-        }
     }
 }

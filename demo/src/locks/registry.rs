@@ -76,14 +76,6 @@ impl Server {
     }
 }
 
-/// What a guard oversells for.
-struct Flaw {
-    description: &'static str,
-    warning: &'static str,
-    /// Behind a verdict.
-    explanation: &'static str,
-}
-
 /// The names and the words of the guards.
 static VALUES: LazyLock<Vec<PossibleValue>> = LazyLock::new(|| {
     LockMode::value_variants().iter().filter_map(LockMode::to_possible_value).collect()
@@ -133,36 +125,33 @@ impl LockMode {
         usize::from(self == Self::Etcd || !self.is_shared())
     }
 
-    /// Why this guard oversells, if it does.
+    /// Behind a verdict: why this guard oversells, if it does.
     pub fn flaw(self) -> Option<&'static str> {
-        self.oversells_for().map(|flaw| flaw.explanation)
-    }
-
-    fn oversells_for(self) -> Option<Flaw> {
         match self {
-            Self::Local => Some(Flaw {
-                description: "a lock in each instance",
-                warning: "Each instance guards the stock against itself alone: two of them sell units twice.",
-                explanation: "That is what happens without a lock between the instances: each one guards the stock only against itself.",
-            }),
-            Self::NoLock => Some(Flaw {
-                description: "nothing",
-                warning: "Nothing guards the stock: units are sold twice.",
-                explanation: "That is what happens without a lock, when reading, deciding and writing are three steps.",
-            }),
+            Self::Local => Some(
+                "That is what happens without a lock between the instances: each one guards the stock only against itself.",
+            ),
+            Self::NoLock => Some(
+                "That is what happens without a lock, when reading, deciding and writing are three steps.",
+            ),
             _ => None,
         }
     }
 
     /// The status of a sale under this guard, for the page.
     pub(crate) fn status(self) -> GuardStatus {
-        let flaw = self.oversells_for();
-        GuardStatus {
-            name: self.name(),
-            description: flaw.as_ref().map_or("the lock", |flaw| flaw.description),
-            without: Vec::new(),
-            warnings: flaw.map(|flaw| ("no-lock", flaw.warning)).into_iter().collect(),
-        }
+        let (description, warning) = match self {
+            Self::Local => (
+                "a lock in each instance",
+                Some(
+                    "Each instance guards the stock against itself alone: two of them sell units twice.",
+                ),
+            ),
+            Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
+            _ => ("the lock", None),
+        };
+        let warnings = warning.map(|warning| ("no-lock", warning)).into_iter().collect();
+        GuardStatus { name: self.name(), description, without: Vec::new(), warnings }
     }
 }
 

@@ -4,8 +4,7 @@
 //! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
 
 use flash_sale::inventory::{
-    Accepted, Action, Batch, Inventory, InventoryError, Keys, Order, Outcome, parse_token,
-    token_record,
+    Accepted, Action, Batch, Inventory, InventoryError, Order, Outcome, parse_token, token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -40,7 +39,7 @@ impl Seen {
     ) -> Result<Self, InventoryError> {
         let stock = inventory.available(batch.item).await?;
         let mut get = redis::cmd("HMGET");
-        get.arg(&Keys::of(batch.item).orders);
+        get.arg(batch.item.key("orders"));
         for order in batch.orders {
             get.arg(order.key());
         }
@@ -61,7 +60,6 @@ pub(super) async fn reduce(
     Batch { item, token, instance, orders }: Batch<'_>,
     seen: Option<Seen>,
 ) -> Result<Vec<Outcome>, InventoryError> {
-    let keys = Keys::of(item);
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
     let mut take = if writer.has(Safeguard::ScriptReload) {
         let mut take = redis::cmd("EVAL");
@@ -72,7 +70,7 @@ pub(super) async fn reduce(
         take.arg(writer.digest.get_or_try_init(|| load(inventory)).await?);
         take
     };
-    take.arg(5).arg(&[&keys.stock, &keys.lucky, &keys.orders, &keys.ledger, &keys.fence]);
+    take.arg(5).arg(&["stock", "lucky", "orders", "ledger", "fence"].map(|name| item.key(name)));
     take.arg(token.map(token_record).unwrap_or_default())
         .arg(seen.as_ref().map(|seen| seen.stock.max(0).to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
@@ -98,7 +96,7 @@ pub(super) async fn reduce(
     if !fields.is_empty() && !writer.has(Safeguard::AtomicLedger) {
         fault::at(Point::BetweenWrites).await;
         let mut finish = redis::cmd("EVAL");
-        finish.arg(FINISH).arg(3).arg(&[&keys.lucky, &keys.orders, &keys.ledger]);
+        finish.arg(FINISH).arg(3).arg(&["lucky", "orders", "ledger"].map(|name| item.key(name)));
         finish.arg(detail).arg(fields);
         let _: String = inventory.command(&finish).await?;
     }
@@ -111,13 +109,13 @@ pub(super) async fn give_back_again(
     batch: Batch<'_>,
     outcomes: &[Outcome],
 ) -> Result<(), InventoryError> {
-    let keys = Keys::of(batch.item);
+    let [stock, lucky] = ["stock", "lucky"].map(|name| batch.item.key(name));
     let cancelled =
         batch.orders.iter().zip(outcomes).filter(|(order, _)| order.action == Action::Cancel);
     for (_, outcome) in cancelled {
         if !matches!(outcome, Outcome::Changed { is_repeated: false, .. } | Outcome::Unknown) {
-            inventory.command::<i64>(redis::cmd("INCR").arg(&keys.stock)).await?;
-            inventory.command::<i64>(redis::cmd("DECR").arg(&keys.lucky)).await?;
+            inventory.command::<i64>(redis::cmd("INCR").arg(&stock)).await?;
+            inventory.command::<i64>(redis::cmd("DECR").arg(&lucky)).await?;
         }
     }
     Ok(())
@@ -132,7 +130,7 @@ fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
     if let Ok(left) = answer.parse::<i64>() {
         return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
     }
-    let first = Accepted::from_record(&order.key(), answer).ok_or_else(|| {
+    let first = Accepted::parse(&order.key(), answer).ok_or_else(|| {
         let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
         InventoryError::Unanswered { source }
     })?;

@@ -1,7 +1,7 @@
 //! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
 //! Method: real instances as processes, since some are stopped and killed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 use testkit::client::{Answer, Connection};
@@ -95,6 +95,15 @@ impl Replay {
         self.events().filter(|event| event[1] == what).collect()
     }
 
+    /// Who was sold which unit, where and under which token, by buyer.
+    fn sold(&self) -> BTreeMap<u64, Value> {
+        let sold = self.all("sold").into_iter();
+        sold.map(|event| {
+            (event[2].as_u64().unwrap(), json!([self.shop(event), event[4], event[5]]))
+        })
+        .collect()
+    }
+
     /// Where it happened.
     fn shop(&self, event: &Value) -> Value {
         let has_buyer = matches!(event[1].as_str(), Some("asked" | "sold" | "none" | "failed"));
@@ -103,135 +112,113 @@ impl Replay {
     }
 }
 
-/// Goal: with the lock every unit goes to one buyer; without one, or with one in each instance, the verdict says
-/// that too many were sold.
-#[tokio::test]
-async fn runs_show_what_the_lock_prevents() {
-    let pair = Pair::start().await;
-    for guard in ["etcd", "no-lock", "local", "etcd"] {
-        let run = pair.run(json!({"stock": 60, "requests": 100, "guard": guard})).await;
-        let verdict = &run["verdict"];
-        let is_locked = guard == "etcd";
-        assert_eq!((&verdict["pass"], &verdict["lost"]), (&is_locked.into(), &0.into()), "{run}");
-        let sold = verdict["sold"].as_u64().unwrap();
-        assert_eq!(verdict["oversold"], sold - 60, "{run}");
-        if is_locked {
-            assert_eq!((sold, &verdict["sold_out"]), (60, &40.into()), "{run}");
-        } else {
-            let start = format!("{sold} sold of 60: {} too many. That is what happens", sold - 60);
-            assert!(verdict["text"].as_str().unwrap().starts_with(&start), "{run}");
-        }
-        let other = pair.json(1, "GET /demo", &json!({})).await;
-        assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
-    }
-    let stock = pair.json(1, "GET /stock", &json!({})).await;
-    assert_eq!((&stock["lucky"], &stock["balanced"]), (&60.into(), &true.into()), "{stock}");
+/// The same of a sale of 60 units, as the ledger has it.
+fn entries(ledger: &Value) -> BTreeMap<u64, Value> {
+    let orders = ledger["orders"].as_array().unwrap().iter();
+    orders
+        .map(|order| {
+            let (_, buyer) = order["order"].as_str().unwrap().rsplit_once('-').unwrap();
+            let unit = 60 - order["remaining"].as_i64().unwrap();
+            (buyer.parse().unwrap(), json!([order["instance"], unit, order["token"]]))
+        })
+        .collect()
 }
 
-/// Goal: a holder is paused beyond its lease: the fence refuses its batch, and without the fence it undoes
-/// what others have sold. A holder is killed: the next is served when the lease ends, and no unit is sold twice.
+/// Goal: the verdict says what lock, fence and fault did: with the lock every unit goes to one buyer, without one too many are
+/// sold; a holder that was paused is refused by the fence, or undoes what others have sold; one that is killed is succeeded.
+/// The replay says the same event by event: who was sold which unit, where and under which number is what the ledger says.
 #[tokio::test]
-async fn runs_show_what_the_fence_prevents() {
+async fn runs_are_judged_and_can_be_replayed() {
     let mut pair = Pair::start().await;
-    for (fence, fault, passes, words) in [
-        (true, "pause", true, "the fence refused"),
-        (false, "pause", false, "without a fence"),
-        (true, "kill", true, "was killed"),
+    assert_eq!(pair.json(0, "GET /demo/run/replay", &json!({})).await, Value::Null);
+    for (guard, fence, fault, words) in [
+        ("etcd", true, None, "60 of 60 sold, 40 told sold out"),
+        ("no-lock", true, None, "too many. That is what happens"),
+        ("local", true, None, "too many. That is what happens"),
+        ("atomic-script", true, None, "60 of 60 sold"),
+        ("etcd", false, Some("pause"), "without a fence"),
+        ("etcd", true, Some("pause"), "the fence refused"),
+        ("etcd", true, Some("kill"), "was killed"),
     ] {
         let wanted =
-            json!({"stock": 60, "requests": 100, "guard": "etcd", "fence": fence, "fault": fault});
+            json!({"stock": 60, "requests": 100, "guard": guard, "fence": fence, "fault": fault});
         let run = pair.run(wanted).await;
-        let verdict = &run["verdict"];
-        assert_eq!(run["victim"], pair.ports[1].to_string(), "{run}");
-        assert_eq!((&verdict["pass"], &run["failed"]), (&passes.into(), &0.into()), "{run}");
-        assert_eq!(verdict["oversold"].as_u64().unwrap() > 0, !passes, "{run}");
+        let (verdict, sold) = (&run["verdict"], run["sold"].as_u64().unwrap());
+        let passes = fence && !words.contains("too many");
         assert_eq!(
-            verdict["stale_batches"].as_u64().unwrap() > 0,
-            words.contains("refused"),
+            (&verdict["pass"], &verdict["lost"], &run["failed"]),
+            (&passes.into(), &0.into(), &0.into()),
             "{run}"
         );
+        assert_eq!((&verdict["oversold"], sold > 60), (&(sold - 60).into(), !passes), "{run}");
+        assert_eq!(verdict["stale_batches"], u64::from(words.contains("refused")), "{run}");
         assert!(verdict["text"].as_str().unwrap().contains(words), "{run}");
+        let is_hit = fault.is_some();
+        assert_eq!(
+            run["victim"],
+            if is_hit { pair.ports[1].to_string().into() } else { Value::Null }
+        );
+        let other = pair.json(0, "GET /demo", &json!({})).await;
+        assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
+
+        let replay = Replay(pair.json(0, "GET /demo/run/replay", &json!({})).await);
+        for name in ["guard", "fence", "fault", "stock"] {
+            assert_eq!(replay.0[name], run[name], "{name}");
+        }
+        assert_eq!((&replay.0["run"], &replay.0["buyers"]), (&run["id"], &100.into()));
+        assert!(replay.0["sample"].is_null() && replay.all("asked").len() == 100, "{run}");
+        let told = replay.all("sold");
+        assert_eq!(
+            (told.len() as u64, told.len() + replay.all("none").len()),
+            (sold, 100),
+            "{run}"
+        );
+        let units: HashSet<_> = told.iter().map(|event| event[4].as_u64().unwrap()).collect();
+        assert!(units.iter().all(|unit| (1..=60).contains(unit)));
+        assert_eq!(units.len() < told.len(), !passes, "{run}");
+        // without tokens there is no ledger
+        if guard == "etcd" || guard == "atomic-script" {
+            let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
+            assert_eq!(replay.sold(), entries(&ledger), "{run}");
+        }
+        let count = |what| replay.all(what).len();
+        let is_paused = fault == Some("pause");
+        assert_eq!(
+            (count("asleep"), count("awake")),
+            (usize::from(is_hit), usize::from(is_paused))
+        );
+        assert_eq!(
+            (count("key") > 0, count("bounced")),
+            (guard == "etcd", usize::from(is_paused && fence))
+        );
+        for event in replay.all("asleep").into_iter().chain(replay.all("bounced")) {
+            assert_eq!(replay.shop(event), run["victim"], "{event}");
+        }
+        for awake in replay.all("awake") {
+            let slept = awake[0].as_u64().unwrap() - replay.all("asleep")[0][0].as_u64().unwrap();
+            assert!(slept > 2_000_000, "longer than the lease: {slept}");
+        }
+        for bounced in replay.all("bounced") {
+            assert!(bounced[3].as_i64() < bounced[4].as_i64(), "{bounced}");
+            let metrics = pair.call(1, "GET /metrics", &json!({})).await.body;
+            for name in ["stale_batches", "lost_tenures"] {
+                assert!(!metrics.contains(&format!("flash_sale_{name}_total 0\n")), "{name}");
+            }
+        }
     }
     let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
     assert!(!ended.success(), "{ended}");
     let again = json!({"stock": 1, "requests": 1, "fault": "kill"});
     pair.call(0, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
-}
-
-/// Goal: a run can be replayed as it was: who was sold which unit, where and under which number is what the ledger says, and
-/// the fault and the fence are among the events. Of a large run, some buyers are, and it says so.
-#[tokio::test]
-async fn a_run_can_be_replayed_as_it_was() {
-    let pair = Pair::start().await;
-    assert_eq!(pair.json(0, "GET /demo/run/replay", &json!({})).await, Value::Null);
-    for (requests, fence, fault) in [
-        (100, true, None),
-        (100, false, Some("pause")),
-        (100, true, Some("pause")),
-        (3000, true, None),
-    ] {
-        let run = json!({"stock": 60, "requests": requests, "guard": "etcd", "fence": fence, "fault": fault});
-        let run = pair.run(run).await;
-        let replay = Replay(pair.json(1, "GET /demo/run/replay", &json!({})).await);
-        for (name, value) in [
-            ("run", &run["id"]),
-            ("stock", &json!(60)),
-            ("buyers", &json!(requests)),
-            ("fault", &run["fault"]),
-        ] {
-            assert_eq!(replay.0[name], *value, "{name}");
-        }
-        let [asked, sold, none] = ["asked", "sold", "none"].map(|what| replay.all(what));
-        assert_eq!(asked.len(), sold.len() + none.len(), "{run}");
-        let times: Vec<_> = replay.events().map(|event| event[0].as_u64().unwrap()).collect();
-        assert!(times.is_sorted() && times.last() == replay.0["took_us"].as_u64().as_ref());
-        if requests > 2000 {
-            assert_eq!(replay.0["sample"], json!({"of": requests}));
-            assert!((1000..2000).contains(&asked.len()) && times.len() <= 4000, "{}", times.len());
-            continue;
-        }
-        assert_eq!((&replay.0["sample"], asked.len()), (&Value::Null, 100));
-        let mut sold: Vec<_> = sold
-            .iter()
-            .map(|event| json!([event[2], replay.shop(event), event[4], event[5]]))
-            .collect();
-        let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
-        let mut expected: Vec<_> = ledger["orders"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|order| {
-                let (_, buyer) = order["order"].as_str().unwrap().rsplit_once('-').unwrap();
-                let unit = 60 - order["remaining"].as_i64().unwrap();
-                json!([buyer.parse::<u64>().unwrap(), order["instance"], unit, order["token"]])
-            })
-            .collect();
-        for all in [&mut sold, &mut expected] {
-            all.sort_by_key(|one| one[0].as_u64());
-        }
-        assert_eq!(sold, expected, "{run}");
-        // each number was the key of its shop
-        let keys: Vec<_> =
-            replay.all("key").iter().map(|event| (replay.shop(event), event[3].clone())).collect();
-        assert!(
-            sold.iter().all(|sold| keys.contains(&(sold[1].clone(), sold[3].clone()))),
-            "{keys:?}"
-        );
-        let [asleep, awake, bounced] = ["asleep", "awake", "bounced"].map(|what| replay.all(what));
-        assert_eq!([asleep.len(), awake.len()], [usize::from(fault.is_some()); 2], "{run}");
-        assert_eq!(bounced.len(), usize::from(fence && fault.is_some()), "{run}");
-        if let [asleep] = &asleep[..] {
-            assert_eq!(replay.shop(asleep), run["victim"]);
-            let slept = awake[0][0].as_u64().unwrap() - asleep[0].as_u64().unwrap();
-            assert!(slept > 2_000_000, "{slept}");
-        }
-        if let [bounced] = &bounced[..] {
-            assert_eq!(replay.shop(bounced), run["victim"]);
-            assert!(bounced[3].as_i64() < bounced[4].as_i64(), "{bounced}");
-        }
-        let units: HashSet<_> = sold.iter().map(|sold| sold[2].as_i64()).collect();
-        assert_eq!(units.len() < sold.len(), !fence, "{run}");
-    }
+    // of a large run, some buyers
+    let run = pair.run(json!({"stock": 60, "requests": 3000})).await;
+    let replay = Replay(pair.json(0, "GET /demo/run/replay", &json!({})).await);
+    assert_eq!((&replay.0["run"], &replay.0["sample"]), (&run["id"], &json!({"of": 3000})));
+    let [asked, sold, none] = ["asked", "sold", "none"].map(|what| replay.all(what).len());
+    assert!((1000..2000).contains(&asked) && asked == sold + none, "{asked} {sold} {none}");
+    let times: Vec<_> = replay.events().map(|event| event[0].as_u64()).collect();
+    assert!(times.is_sorted() && times.last() == Some(&replay.0["took_us"].as_u64()));
+    assert!(times.len() <= 4000);
 }
 
 /// Goal: switches reach the other instance, and `kill` ends the one that is named.
@@ -301,7 +288,7 @@ async fn one_run_at_a_time() {
 #[tokio::test]
 async fn a_run_without_an_end_has_no_verdict() {
     let pair = Pair::start().await;
-    let long = json!({"stock": 1_000_000, "requests": 500_000, "guard": "etcd"});
+    let long = json!({"stock": 1_000_000, "requests": 20_000, "guard": "etcd"});
     for error in ["The run was stopped.", "Another sale was started meanwhile."] {
         assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
         eventually("orders were answered", async || {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
 use fenced_lock::Token;
-use flash_sale::inventory::{Item, Keys};
+use flash_sale::inventory::Item;
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 use serde::Serialize;
@@ -54,7 +54,7 @@ impl fmt::Display for Ending {
 /// another cluster.
 pub(super) struct Shop {
     redis: MultiplexedConnection,
-    keys: Keys,
+    item: Item,
     /// The name of the item's lock.
     pub(super) lock: String,
     pub(super) ending: Ending,
@@ -81,23 +81,22 @@ impl Shop {
         let name = format!("item-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let item: Item = name.parse().expect("letters, a hyphen and digits are an item's name");
         let mut redis = connect(&server.url()).await?;
-        let keys = Keys::of(&item);
-        redis::cmd("SET").arg(&keys.stock).arg(stock).query_async::<()>(&mut redis).await?;
+        redis::cmd("SET").arg(item.key("stock")).arg(stock).query_async::<()>(&mut redis).await?;
         let ending = Ending { stock, ..Ending::default() };
-        Ok(Self { redis, keys, lock: format!("{LOCK_NAME}:{name}"), ending })
+        Ok(Self { redis, item, lock: format!("{LOCK_NAME}:{name}"), ending })
     }
 
     /// How many units a buyer sees.
     pub(super) async fn read(&mut self) -> Result<u64> {
-        Ok(redis::cmd("GET").arg(&self.keys.stock).query_async(&mut self.redis).await?)
+        Ok(redis::cmd("GET").arg(self.item.key("stock")).query_async(&mut self.redis).await?)
     }
 
     /// Sells one of the units that the buyer saw.
     pub(super) async fn write(&mut self, seen: u64, token: Option<Token>) -> Result<()> {
         let Some(left) = seen.checked_sub(1) else { return Ok(()) };
         let script = Script::new(SET);
-        let mut set = script.key(&self.keys.stock);
-        set.key(&self.keys.fence).arg(left);
+        let mut set = script.key(self.item.key("stock"));
+        set.key(self.item.key("fence")).arg(left);
         if let Some(token) = token {
             set.arg(token.cluster().to_string()).arg(token.revision());
         }

@@ -164,7 +164,7 @@ impl Case {
         });
         let words = flags.iter().flat_map(|flag| flag.split(' ')).map(str::to_owned);
         let args: Vec<_> = words.chain(cluster.urls()).collect();
-        Load::start(&cluster.program, &cluster.dir, &args, false)?.report(TIMEOUT).await
+        Load::start(&cluster.program, &cluster.dir, &args)?.report(TIMEOUT).await
     }
 }
 

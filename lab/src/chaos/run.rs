@@ -150,7 +150,7 @@ impl Run<'_> {
         args.extend((!others_order).then(|| "--alone".to_owned()));
         args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
-        Load::start(&scene.cluster.program, &scene.cluster.dir, &args, false)
+        Load::start(&scene.cluster.program, &scene.cluster.dir, &args)
     }
 }
 
@@ -182,7 +182,7 @@ async fn check(
     let pause = format!("{}ms", longest_pause.as_millis());
     let args = ["check", &history.to_string_lossy(), "--longest-pause", &pause];
     let checker =
-        Load::start(&scene.cluster.program, &scene.cluster.dir, &args.map(str::to_owned), false)?;
+        Load::start(&scene.cluster.program, &scene.cluster.dir, &args.map(str::to_owned))?;
     let report = checker.report(CHECK_TIMEOUT).await?;
     let mut found = report.violations.clone();
     let is_found = |text: &str| report.violations.iter().any(|it| text.ends_with(&it.sentence));

@@ -1,13 +1,12 @@
 //! The task that polls a sale for all its watchers at this instance, and the stream of each of them.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use futures_util::stream::{self, Stream, StreamExt as _};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -51,10 +50,10 @@ pub(super) struct Feed {
 
 /// The latest change, encoded once for all watchers. Version 0: none yet.
 #[derive(Clone, Default)]
-pub(super) struct Change {
-    pub(super) version: u64,
+struct Change {
+    version: u64,
     /// The changes since the version before.
-    pub(super) text: Bytes,
+    text: Bytes,
 }
 
 impl Feed {
@@ -75,18 +74,14 @@ impl Feed {
         self.latest.receiver_count() == 0
     }
 
-    pub(super) fn subscribe(&self) -> watch::Receiver<Change> {
-        self.latest.subscribe()
-    }
-
     /// The whole state as of the latest version, encoded once for all watchers.
-    pub(super) fn snapshot(&self) -> (u64, Bytes) {
-        // the projection is locked first, so that no version comes in between
-        let projection = self.projection.lock();
+    fn snapshot(&self) -> (u64, Bytes) {
+        // the projection is locked first, so that no version comes in between; the latest has all new entries
+        let mut projection = self.projection.lock();
         let version = self.latest.borrow().version;
         let mut last = self.snapshot.lock();
         if last.0 != version {
-            let (state, lists) = (projection.state(), projection.all_entries());
+            let (state, lists) = (projection.state(), projection.take_entries(true));
             *last = (version, encode("snapshot", version, &projection, state, lists));
         }
         last.clone()
@@ -101,18 +96,15 @@ impl Feed {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watched_at = Instant::now();
         let mut last = Value::Null;
-        loop {
-            tokio::select! {
-                () = self.over.cancelled() => break,
-                _ = ticks.tick() => {}
-            }
+        while self.over.run_until_cancelled(ticks.tick()).await.is_some() {
             if !self.is_alone() {
                 watched_at = Instant::now();
             } else if watched_at.elapsed() >= LINGER {
                 // a watcher subscribes while the map is locked, so none is left with a feed that has ended
-                let feeds = app.events.feeds.lock();
+                let _feeds = app.events.feeds.lock();
                 if self.is_alone() {
-                    return self.remove_from(feeds);
+                    self.over.cancel();
+                    break;
                 }
             }
             app.events.pace.turn().await;
@@ -130,17 +122,13 @@ impl Feed {
             let is_new_sale = projection.add(cursor.as_ref(), update, queue_snapshot);
             self.publish(&mut projection, is_new_sale, &mut last);
         }
-        self.remove_from(app.events.feeds.lock());
-    }
-
-    /// Removes this feed. If it made room before, the item may have another feed by now, which stays.
-    fn remove_from(&self, mut feeds: MutexGuard<'_, HashMap<Item, Arc<Self>>>) {
-        feeds.retain(|_, feed| !std::ptr::eq(Arc::as_ptr(feed), self));
+        // if this feed made room before, the item may have another one by now, which stays
+        app.events.feeds.lock().retain(|_, feed| !Arc::ptr_eq(feed, &self));
     }
 
     /// Sends the changes since the message before, in which the state was `last`.
     fn publish(&self, projection: &mut Projection, is_new_sale: bool, last: &mut Value) {
-        let (state, lists) = (projection.state(), projection.take_new_entries());
+        let (state, lists) = (projection.state(), projection.take_entries(false));
         if *last == state && lists.iter().all(|(_, list)| list.is_empty()) {
             return;
         }
@@ -152,8 +140,8 @@ impl Feed {
     }
 }
 
-/// The stream of one watcher.
-struct Client {
+/// A watcher, which counts as soon as it is made.
+pub(super) struct Watcher {
     feed: Arc<Feed>,
     latest: watch::Receiver<Change>,
     /// The version that was sent last; 0: none.
@@ -161,23 +149,22 @@ struct Client {
     _place: OwnedSemaphorePermit,
 }
 
-/// Sends a snapshot, then each change; after a missed change, another snapshot. A message is chosen only when the
-/// reader is ready, so nothing is buffered for a slow reader. The stream ends with the feed.
-pub(super) fn stream(
-    feed: Arc<Feed>,
-    latest: watch::Receiver<Change>,
-    place: OwnedSemaphorePermit,
-) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let client = Client { feed, latest, version: 0, _place: place };
-    let messages = stream::unfold(client, |mut client| async {
-        let over = client.feed.over.clone();
-        let next = over.run_until_cancelled(client.next()).await??;
-        Some((Ok(next), client))
-    });
-    stream::iter([Ok(RETRY)]).chain(messages)
-}
+impl Watcher {
+    pub(super) fn of(feed: &Arc<Feed>, place: OwnedSemaphorePermit) -> Self {
+        Self { latest: feed.latest.subscribe(), feed: Arc::clone(feed), version: 0, _place: place }
+    }
 
-impl Client {
+    /// A snapshot, then each change; after a missed change, another snapshot. A message is chosen only when the reader is
+    /// ready, so nothing is buffered for a slow reader. The stream ends with the feed.
+    pub(super) fn messages(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
+        let messages = stream::unfold(self, |mut watcher| async {
+            let over = watcher.feed.over.clone();
+            let next = over.run_until_cancelled(watcher.next()).await??;
+            Some((Ok(next), watcher))
+        });
+        stream::iter([Ok(RETRY)]).chain(messages)
+    }
+
     async fn next(&mut self) -> Option<Bytes> {
         let version = self.version;
         let newer = self.latest.wait_for(|change| change.version > version);

@@ -23,13 +23,10 @@ impl<const MAX: usize> Recent<MAX> {
         self.new.push(entry);
     }
 
-    pub(super) fn all(&self) -> Vec<Value> {
-        self.entries.iter().cloned().collect()
-    }
-
-    /// The entries since the last call.
-    pub(super) fn take_new(&mut self) -> Vec<Value> {
-        std::mem::take(&mut self.new)
+    /// The entries since the last call, or all.
+    pub(super) fn take(&mut self, all: bool) -> Vec<Value> {
+        let new = std::mem::take(&mut self.new);
+        if all { self.entries.iter().cloned().collect() } else { new }
     }
 }
 

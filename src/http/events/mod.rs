@@ -23,18 +23,17 @@ use axum::extract::State;
 use axum::http::{HeaderName, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 pub use event_log::stale_batch;
 
-use self::feed::{Change, Feed};
+use self::feed::{Feed, Watcher};
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use crate::inventory::{Inventory, InventoryError, Item};
+use crate::inventory::{Inventory, Item};
 use crate::safeguard::LIMITS;
-use crate::sale::SaleError;
 
 /// The time between two polls of the instance: 500 a second, enough for the feeds of sixty items.
 const GAP: Duration = Duration::from_millis(2);
@@ -92,20 +91,11 @@ impl Pace {
     }
 }
 
-/// A feed, and its latest change.
-type Subscription = (Arc<Feed>, watch::Receiver<Change>);
-
-/// Subscribes to the feed of `item`, if there is one.
-fn join(feeds: &HashMap<Item, Arc<Feed>>, item: &Item) -> Option<Subscription> {
-    let feed = feeds.get(item).filter(|feed| !feed.over.is_cancelled())?;
-    Some((Arc::clone(feed), feed.subscribe()))
-}
-
-/// Subscribes to the feed of `item`, and starts it if necessary. The caller has a place.
-fn subscribe(app: &Arc<AppState>, item: &Item) -> Subscription {
+/// A watcher of `item`, whose feed is started if necessary.
+fn watcher(app: &Arc<AppState>, item: &Item, place: OwnedSemaphorePermit) -> Watcher {
     let mut feeds = app.events.feeds.lock();
-    if let Some(joined) = join(&feeds, item) {
-        return joined;
+    if let Some(feed) = feeds.get(item).filter(|feed| !feed.over.is_cancelled()) {
+        return Watcher::of(feed, place);
     }
     // there are at most as many feeds as places: a feed without watchers makes room
     if feeds.len() >= app.events.most && LIMITS.is_on() {
@@ -115,17 +105,9 @@ fn subscribe(app: &Arc<AppState>, item: &Item) -> Subscription {
         }
     }
     let feed = Feed::start(app, item, app.stop.child_token());
-    feeds.insert(item.clone(), Arc::clone(&feed));
-    let latest = feed.subscribe();
-    (feed, latest)
-}
-
-/// Whether `item` has a sale, in any state.
-async fn check_known(inventory: &Inventory, item: &Item) -> Result<(), SaleError> {
-    match inventory.poll_since(item, None, 0).await {
-        Ok(_) | Err(InventoryError::Damaged { .. } | InventoryError::RolledBack { .. }) => Ok(()),
-        Err(error) => Err(SaleError::of_read(error, item)),
-    }
+    let watcher = Watcher::of(&feed, place);
+    feeds.insert(item.clone(), feed);
+    watcher
 }
 
 /// The stream of an item. The default item needs no sale, so that the page can wait for its start.
@@ -134,18 +116,14 @@ pub(super) async fn events(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
-    let events = &app.events;
     if app.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
-    let place = events.take_place()?;
-    let may_be_unknown = item != Item::DEFAULT || events.inventory.has_named_items_only();
-    if may_be_unknown && LIMITS.is_on() && join(&events.feeds.lock(), &item).is_none() {
-        events.pace.turn().await;
-        check_known(&events.inventory, &item).await?;
+    let place = app.events.take_place()?;
+    if LIMITS.is_on() {
+        app.sale.check_known(&item).await?;
     }
-    let (feed, latest) = subscribe(&app, &item);
-    let stream = feed::stream(feed, latest, place);
+    let stream = watcher(&app, &item, place).messages();
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),

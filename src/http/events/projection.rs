@@ -233,22 +233,13 @@ impl Projection {
         Some(Cursor { position: self.stock.as_ref()?.entries, entry: self.history.newest.clone() })
     }
 
-    pub(super) fn all_entries(&self) -> Lists {
+    /// The entries of the lists since the last call, or all.
+    pub(super) fn take_entries(&mut self, all: bool) -> Lists {
         [
-            ("tenures", self.timeline.all(&self.clock)),
-            ("points", self.history.throughput.points.all()),
-            ("orders", self.history.orders.all()),
-            ("notes", self.event_log.notes.all()),
-        ]
-    }
-
-    /// The entries since the last call.
-    pub(super) fn take_new_entries(&mut self) -> Lists {
-        [
-            ("tenures", self.timeline.take_new(&self.clock)),
-            ("points", self.history.throughput.points.take_new()),
-            ("orders", self.history.orders.take_new()),
-            ("notes", self.event_log.notes.take_new()),
+            ("tenures", self.timeline.take(all, &self.clock)),
+            ("points", self.history.throughput.points.take(all)),
+            ("orders", self.history.orders.take(all)),
+            ("notes", self.event_log.notes.take(all)),
         ]
     }
 

@@ -97,14 +97,11 @@ impl Timeline {
         }
     }
 
-    pub(super) fn all(&self, clock: &Clock) -> Vec<Value> {
-        self.by_token.keys().filter_map(|token| self.view(*token, clock)).collect()
-    }
-
-    /// The tenures that changed since the last call.
-    pub(super) fn take_new(&mut self, clock: &Clock) -> Vec<Value> {
+    /// The tenures that changed since the last call, or all.
+    pub(super) fn take(&mut self, all: bool, clock: &Clock) -> Vec<Value> {
         let changed = std::mem::take(&mut self.changed);
-        changed.into_iter().filter_map(|token| self.view(token, clock)).collect()
+        let tokens = if all { self.by_token.keys().copied().collect() } else { changed };
+        tokens.into_iter().filter_map(|token| self.view(token, clock)).collect()
     }
 
     /// None until its times are known.

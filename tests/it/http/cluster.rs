@@ -2,13 +2,12 @@
 //! ready while some shard can sell. Method: a private cluster; one primary is killed.
 
 use serde_json::json;
-use testkit::PrivateRedisCluster;
-use testkit::RedisClusterOptions;
 use testkit::shared::shared_endpoint;
 use testkit::wait::eventually;
+use testkit::{PrivateRedisCluster, RedisClusterOptions};
 
 use crate::inventory::cluster::item_of_each;
-use crate::shop::{ADMIN, Shop, ShopOptions};
+use crate::shop::{Shop, ShopOptions};
 
 #[tokio::test]
 async fn an_instance_over_a_cluster_sells_named_items() {
@@ -27,15 +26,13 @@ async fn an_instance_over_a_cluster_sells_named_items() {
         let problem = shop.call(line).await.problem(400, "item-required");
         assert!(problem["detail"].as_str().unwrap().contains("?item="), "{line}: {problem}");
     }
-    let start = shop.call_with("PUT /stock", &[ADMIN], r#"{"stock":3}"#).await;
-    start.problem(400, "item-required");
+    shop.put("default", r#"{"stock":3}"#).await.problem(400, "item-required");
 
     let [first, other, _] = item_of_each(&cluster).await.map(|item| item.to_string());
     let stock = async |item: &str| shop.call(&format!("GET /stock?item={item}")).await;
     let order = async |item: &str| shop.call(&format!("POST /stock/reduce?item={item}")).await;
     for item in [&first, &other] {
-        let line = format!("PUT /stock?item={item}");
-        shop.call_with(&line, &[ADMIN], r#"{"stock":5}"#).await.json(200);
+        shop.put(item, r#"{"stock":5}"#).await.json(200);
         assert_eq!(order(item).await.json(200)["remaining"], json!(4));
         assert_eq!(stock(item).await.json(200)["lucky"], json!(1));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryOptions, Item};
+use flash_sale::inventory::Item;
 use serde_json::Value;
 use testkit::shared::shared_endpoint;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
@@ -13,15 +13,12 @@ use tokio::time::Instant;
 
 use super::server::{self, Running};
 use super::watching::Watcher;
-use crate::shop::{ADMIN, Shop, ShopOptions};
-use crate::support::store::{order, scripts_run};
+use crate::shop::{Shop, ShopOptions};
+use crate::support::store::{connect, order, scripts_run};
 
-fn has_trouble(view: &Value, kind: &str) -> bool {
-    view["troubles"].as_array().unwrap().iter().any(|trouble| trouble["kind"] == kind)
-}
-
-fn has_note(view: &Value, kind: &str) -> bool {
-    view["notes"].as_array().unwrap().iter().any(|note| note["kind"] == kind)
+/// Whether a `list` of the view has an entry of this kind.
+fn has(view: &Value, list: &str, kind: &str) -> bool {
+    view[list].as_array().unwrap().iter().any(|entry| entry["kind"] == kind)
 }
 
 /// Goal: a snapshot comes first, then changes; every order is shown once, with its position and the tenure in
@@ -61,7 +58,7 @@ async fn a_snapshot_then_changes() {
 
     shop.start(5).await;
     watcher.until("the new sale is shown", |view| view["stock"]["initial"] == 5).await;
-    assert!(has_note(&watcher.view, "sale-started"), "{}", watcher.view);
+    assert!(has(&watcher.view, "notes", "sale-started"), "{}", watcher.view);
     assert!(watcher.view["orders"].as_array().unwrap().is_empty(), "{}", watcher.view);
     watcher
         .until("its tenure has ended", |view| !of_token(view).unwrap()["end_ms"].is_null())
@@ -228,23 +225,22 @@ async fn each_item_has_a_stream_of_its_own() {
     let mut default = Watcher::open(&shop.router, "/events").await;
     default.next().await;
     assert_eq!(default.view["stock"], Value::Null);
-    assert!(has_trouble(&default.view, "no-sale"), "{}", default.view);
+    assert!(has(&default.view, "troubles", "no-sale"), "{}", default.view);
     shop.start(7).await;
     default.until("its sale is shown", |view| view["stock"]["stock"] == 7).await;
-    assert!(!has_trouble(&default.view, "no-sale"), "{}", default.view);
+    assert!(!has(&default.view, "troubles", "no-sale"), "{}", default.view);
 
     let problem = shop.call("GET /events?item=tea").await.problem(404, "unknown-item");
     assert_eq!(problem["item"], "tea");
-    let body = r#"{"stock":3}"#;
-    shop.call_with("PUT /stock?item=tea", &[ADMIN], body).await.json(200);
+    shop.put("tea", r#"{"stock":3}"#).await.json(200);
     let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
     other.until("its sale is shown", |view| view["stock"]["stock"] == 3).await;
     assert_eq!(other.view["item"], "tea");
     shop.raw().await.run::<()>("SET stock:{tea} many").await;
-    other.until("it is damaged", |view| has_trouble(view, "damaged")).await;
+    other.until("it is damaged", |view| has(view, "troubles", "damaged")).await;
     let mut damaged = Watcher::open(&shop.beside("8090").router, "/events?item=tea").await;
     damaged.next().await;
-    damaged.until("what is damaged is shown", |view| has_trouble(view, "damaged")).await;
+    damaged.until("what is damaged is shown", |view| has(view, "troubles", "damaged")).await;
     shop.call("GET /events?item=T").await.problem(400, "bad-item");
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
 }
@@ -253,7 +249,7 @@ async fn each_item_has_a_stream_of_its_own() {
 #[tokio::test]
 async fn a_roll_back_is_no_new_sale() {
     let shop = Shop::empty(ShopOptions::default()).await;
-    let elsewhere = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
+    let elsewhere = connect(&shop.redis).await;
     let token = |revision| Some(Token::new(ClusterId(7), revision));
     elsewhere.start(&Item::DEFAULT, token(1), 5).await.unwrap();
     elsewhere.reduce(&Item::DEFAULT, token(2), "8090", &[order("a-1", 1)]).await.unwrap();
@@ -261,8 +257,8 @@ async fn a_roll_back_is_no_new_sale() {
     watcher.until("the order is shown", |view| view["sold"] == 1).await;
     shop.raw().await.run_with::<()>("MSET stock 5 lucky 0 fence", "7 1").await;
     watcher.until("the older data is shown", |view| view["sold"] == 0).await;
-    assert!(has_note(&watcher.view, "rolled-back"), "{}", watcher.view);
-    assert!(!has_note(&watcher.view, "sale-started"), "{}", watcher.view);
+    assert!(has(&watcher.view, "notes", "rolled-back"), "{}", watcher.view);
+    assert!(!has(&watcher.view, "notes", "sale-started"), "{}", watcher.view);
 }
 
 /// Goal: an outage and its end are shown, and the stream goes on meanwhile.
@@ -277,16 +273,17 @@ async fn outages_are_shown() {
     assert_eq!(watcher.view["troubles"], serde_json::json!([]));
 
     redis.kill().await.unwrap();
-    watcher.until("Redis is away", |view| has_trouble(view, "redis-away")).await;
+    watcher.until("Redis is away", |view| has(view, "troubles", "redis-away")).await;
     assert_eq!(watcher.view["stock"]["stock"], 5, "the last that is known");
     redis.restart().await.unwrap();
-    watcher.until("Redis is back", |view| !has_trouble(view, "redis-away")).await;
-    assert!(has_note(&watcher.view, "store-back"), "{}", watcher.view);
+    watcher.until("Redis is back", |view| !has(view, "troubles", "redis-away")).await;
+    assert!(has(&watcher.view, "notes", "store-back"), "{}", watcher.view);
 
     etcd.kill().await.unwrap();
-    let is_away = |view: &Value| has_trouble(view, "etcd-away") || has_trouble(view, "lock-lost");
+    let is_away =
+        |view: &Value| has(view, "troubles", "etcd-away") || has(view, "troubles", "lock-lost");
     watcher.until("etcd is away", is_away).await;
     etcd.restart().await.unwrap();
     watcher.until("etcd is back", |view| !is_away(view)).await;
-    assert!(has_note(&watcher.view, "etcd-back"), "{}", watcher.view);
+    assert!(has(&watcher.view, "notes", "etcd-back"), "{}", watcher.view);
 }

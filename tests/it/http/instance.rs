@@ -24,7 +24,52 @@ use tokio::time::timeout;
 use crate::program::run;
 use crate::support::etcd::session;
 
-pub(super) const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
+
+/// What the instances of a sale share.
+pub(super) struct Servers {
+    etcd: String,
+    redis: String,
+    lock_name: String,
+}
+
+impl Servers {
+    pub(super) async fn shared() -> Self {
+        Self::at(shared_endpoint().await, fresh_database().await)
+    }
+
+    fn at(etcd: String, redis: String) -> Self {
+        Self { etcd, redis, lock_name: fresh_lock_name() }
+    }
+
+    /// Starts the program with these variables, and waits until it listens.
+    pub(super) async fn start(&self, variables: &[(&str, &str)]) -> Instance {
+        self.start_by(Command::new(PROGRAM), variables).await
+    }
+
+    /// The same by a command that takes the program's arguments.
+    async fn start_by(&self, mut command: Command, variables: &[(&str, &str)]) -> Instance {
+        // a program inherits "ignore", which `nohup` sets, but not a handler: so SIGHUP has its default there
+        let _handler = signal(SignalKind::hangup()).unwrap();
+        let log = NamedTempFile::new().unwrap();
+        let child = command
+            .args(["serve", "--admin-token", "s3cret", "--etcd", &self.etcd])
+            .args(["--redis", &self.redis, "--lock-name", &self.lock_name])
+            .envs([("FLASH_SALE_LISTEN", "127.0.0.1:0"), ("FLASH_SALE_LOCK_TTL", "5s")])
+            .envs(variables.iter().copied())
+            .stderr(log.reopen().unwrap())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let address = address_in(log.path()).await;
+        Instance { child, log, address }
+    }
+
+    /// How many claims are in the queue for the lock, as this session sees it.
+    async fn claims(&self, session: &Session) -> usize {
+        session.mutex(&self.lock_name).unwrap().queue().await.unwrap().len()
+    }
+}
 
 /// A running program.
 pub(super) struct Instance {
@@ -34,35 +79,6 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Starts it, and waits until it listens.
-    pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str) -> Self {
-        let mut command = Command::new(PROGRAM);
-        command.env("FLASH_SALE_LOCK_TTL", "5s");
-        Self::start_by(command, "127.0.0.1:0", etcd, redis, lock_name).await
-    }
-
-    /// The same at this address, by a command that takes the program's arguments.
-    pub(super) async fn start_by(
-        mut command: Command,
-        listen: &str,
-        etcd: &str,
-        redis: &str,
-        lock_name: &str,
-    ) -> Self {
-        // a program inherits "ignore", which `nohup` sets, but not a handler: so SIGHUP has its default there
-        let _handler = signal(SignalKind::hangup()).unwrap();
-        let log = NamedTempFile::new().unwrap();
-        let child = command
-            .args(["serve", "--admin-token", "s3cret", "--listen", listen])
-            .args(["--etcd", etcd, "--redis", redis, "--lock-name", lock_name])
-            .stderr(log.reopen().unwrap())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let address = address_in(log.path()).await;
-        Self { child, log, address }
-    }
-
     /// The status of `GET path`, once the program listens.
     async fn status(&self, path: &str) -> Option<u16> {
         let answer = probe::http(Method::GET, self.address.port(), path, "").await;
@@ -74,14 +90,31 @@ impl Instance {
             .await;
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
+    /// Starts a sale when the instance is ready, over the connection that is returned.
+    pub(super) async fn start_sale(&self, units: u32) -> Connection {
+        self.until_ready().await;
+        let mut buyer = Connection::open(self.address).await;
+        buyer.send(start_of(units)).await;
+        assert_eq!(buyer.answer().await.status, 200);
+        buyer
+    }
+
+    fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
-    pub(super) async fn exit(&mut self) -> (ExitStatus, String) {
+    async fn exit(&mut self) -> (ExitStatus, String) {
         let status = timeout(DEADLINE, self.child.wait()).await.expect("it exits in time").unwrap();
         (status, self.log())
+    }
+
+    /// Stops it in order, and returns its log.
+    pub(super) async fn stop(&mut self) -> String {
+        self.signal(Signal::TERM);
+        let (status, log) = self.exit().await;
+        assert_eq!(status.code(), Some(0), "{log}");
+        log
     }
 
     fn log(&self) -> String {
@@ -89,43 +122,16 @@ impl Instance {
     }
 }
 
-/// How many claims are in the queue for the lock `name`.
-async fn claims(session: &Session, name: &str) -> usize {
-    session.mutex(name).unwrap().queue().await.unwrap().len()
+/// The request that starts a sale.
+fn start_of(units: u32) -> String {
+    let body = format!("{{\"stock\":{units}}}");
+    let head = "PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\nContent-Length";
+    format!("{head}: {}\r\n\r\n{body}", body.len())
 }
 
-/// Starts a sale of 5 units, over the connection that is returned.
-async fn start_sale_of_five(instance: &Instance) -> Connection {
-    let mut buyer = Connection::open(instance.address).await;
-    buyer
-        .send("PUT /stock HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s3cret\r\nContent-Length: 11\r\n\r\n{\"stock\":5}")
-        .await;
-    assert_eq!(buyer.answer().await.status, 200);
-    buyer
-}
-
-/// Goal: a second Ctrl-C does not wait for the order in flight.
-#[tokio::test]
-async fn a_later_interrupt_ends_it_at_once() {
-    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let mut instance = Instance::start(&etcd.endpoint(), &fresh_database().await, "lock").await;
-    instance.until_ready().await;
-    let mut buyer = start_sale_of_five(&instance).await;
-    let session = session(&etcd.endpoint(), "test").await;
-    let _guard = session.mutex("lock").unwrap().lock().await.unwrap();
-    buyer.send_get("/stock/reduce").await;
-    eventually("the order waits", async || claims(&session, "lock").await == 2).await;
-    instance.signal(Signal::INT);
-    eventually("nobody new is let in", async || instance.status("/readyz").await.is_none()).await;
-    // the first ones may still be an echo
-    eventually("it ends", async || {
-        instance.signal(Signal::INT);
-        instance.child.try_wait().unwrap().is_some()
-    })
-    .await;
-    let (status, log) = instance.exit().await;
-    assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("a second Ctrl-C"), "{log}");
+async fn leases(client: &mut etcd_client::Client) -> Vec<i64> {
+    let leases = client.leases().await.unwrap();
+    leases.leases().iter().map(etcd_client::LeaseStatus::id).collect()
 }
 
 /// Goal: signals that follow each other at once stop it as one does: new connections are refused, all orders that wait
@@ -141,24 +147,21 @@ async fn signals_in_a_row_drop_no_order() {
         [Signal::INT, Signal::INT],
         [Signal::INT, Signal::TERM],
     ] {
-        let redis = fresh_database().await;
-        let mut instance = Instance::start(&etcd.endpoint(), &redis, "lock").await;
-        instance.until_ready().await;
-        let mut buyers = vec![start_sale_of_five(&instance).await];
+        let servers = Servers::at(etcd.endpoint(), fresh_database().await);
+        let mut instance = servers.start(&[]).await;
+        let mut buyers = vec![instance.start_sale(5).await];
         for _ in 0..4 {
             buyers.push(Connection::open(instance.address).await);
         }
         let mut idle = Connection::open(instance.address).await;
-        assert_eq!(idle.get("/healthz").await.status, 200);
-        let guard = session.mutex("lock").unwrap().lock().await.unwrap();
+        let guard = session.mutex(&servers.lock_name).unwrap().lock().await.unwrap();
         for buyer in &mut buyers {
             buyer.send_get("/stock/reduce").await;
         }
-        let all_wait = async || {
-            let metrics = probe::http(Method::GET, instance.address.port(), "/metrics", "").await;
-            metrics.unwrap().1.contains("\nflash_sale_orders_waiting 5\n")
-        };
-        eventually("the orders wait", all_wait).await;
+        eventually("the orders wait", async || {
+            idle.get("/metrics").await.body.contains("\nflash_sale_orders_waiting 5\n")
+        })
+        .await;
 
         instance.signal(signals[0]);
         eventually("it stops", async || instance.log().contains("stopping after")).await;
@@ -175,26 +178,24 @@ async fn signals_in_a_row_drop_no_order() {
         }
         let (status, log) = instance.exit().await;
         assert_eq!(status.code(), Some(0), "{signals:?}: {log}");
-        assert_eq!(claims(&session, "lock").await, 0, "{signals:?}");
-        let leases = client.leases().await.unwrap();
-        let leases: Vec<i64> = leases.leases().iter().map(etcd_client::LeaseStatus::id).collect();
+        assert_eq!(servers.claims(&session).await, 0, "{signals:?}");
+        let leases = leases(&mut client).await;
         assert_eq!(leases, [session.lease().id], "only the test's own lease is left");
     }
 }
 
-/// Goal: an instance that is asked to stop is not ready first, and serves everything for the time of `--drain-delay`.
+/// Goal: an instance that is asked to stop is not ready first, and serves everything for the time of `--drain-delay`. A
+/// second Ctrl-C waits neither for that nor for an order.
 #[tokio::test]
 async fn it_drains_before_it_stops() {
-    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
-    let mut command = Command::new(PROGRAM);
-    command.env("FLASH_SALE_DRAIN_DELAY", "1h");
-    let lock = fresh_lock_name();
-    let mut instance = Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &lock).await;
-    instance.until_ready().await;
-    let mut buyer = start_sale_of_five(&instance).await;
+    let servers = Servers::shared().await;
+    let mut instance = servers.start(&[("FLASH_SALE_DRAIN_DELAY", "1h")]).await;
+    let mut buyer = instance.start_sale(5).await;
     instance.signal(Signal::TERM);
     eventually("it is not ready", async || instance.status("/readyz").await == Some(503)).await;
-    Connection::open(instance.address).await.get("/readyz").await.assert_problem(503, "stopping");
+    let refused = Connection::open(instance.address).await.get("/readyz").await;
+    refused.assert_problem(503, "stopping");
+    assert_eq!(refused.header("connection"), Some("close"));
     for buyer in [&mut buyer, &mut Connection::open(instance.address).await] {
         for _ in 0..2 {
             let answer = buyer.get("/stock/reduce").await;
@@ -202,23 +203,27 @@ async fn it_drains_before_it_stops() {
         }
     }
     assert_eq!(instance.status("/healthz").await, Some(200));
-    // no timer is needed to end it
+    let session = session(&servers.etcd, "test").await;
+    let _guard = session.mutex(&servers.lock_name).unwrap().lock().await.unwrap();
+    buyer.send_get("/stock/reduce").await;
+    eventually("the order waits", async || servers.claims(&session).await == 2).await;
+    // the first ones may still be an echo
     eventually("it ends", async || {
         instance.signal(Signal::INT);
         instance.child.try_wait().unwrap().is_some()
     })
     .await;
+    let (status, log) = instance.exit().await;
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("a second Ctrl-C"), "{log}");
 }
 
 /// Goal: with `--admin-listen`, buyers reach what they need and nothing else; operators reach everything. Without, the
 /// start warns.
 #[tokio::test]
 async fn operators_have_a_door_of_their_own() {
-    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
-    let mut command = Command::new(PROGRAM);
-    command.env("FLASH_SALE_ADMIN_LISTEN", "127.0.0.1:0");
-    let lock = fresh_lock_name();
-    let instance = Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &lock).await;
+    let servers = Servers::shared().await;
+    let instance = servers.start(&[("FLASH_SALE_ADMIN_LISTEN", "127.0.0.1:0")]).await;
     let named = async || {
         let log = instance.log();
         let (_, rest) = log.split_once("operators: http://")?;
@@ -230,11 +235,10 @@ async fn operators_have_a_door_of_their_own() {
     eventually("it is ready", async || operator.get("/readyz").await.status == 200).await;
     let (_, log) = run(&["health", &format!("http://{admin}/readyz")]).await;
     assert_eq!(log, "");
-    let start = "PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\nContent-Length: 11\r\n\r\n{\"stock\":5}";
     let mut buyer = Connection::open(instance.address).await;
-    buyer.send(start).await;
+    buyer.send(start_of(5)).await;
     buyer.answer().await.assert_problem(405, "method-not-allowed");
-    operator.send(start).await;
+    operator.send(start_of(5)).await;
     assert_eq!(operator.answer().await.status, 200);
     for (path, for_buyers) in [
         ("/stock/reduce", 200),
@@ -262,30 +266,26 @@ async fn operators_have_a_door_of_their_own() {
     buyer.get("/events").await.assert_problem(404, "not-found");
     let is_warned = |instance: &Instance| instance.log().contains("set --admin-listen");
     assert!(!is_warned(&instance));
-    assert!(is_warned(&Instance::start(&etcd, &redis, &lock).await));
+    assert!(is_warned(&servers.start(&[]).await));
 }
 
 /// Goal: a service under `nohup` outlives its terminal.
 #[tokio::test]
 async fn under_nohup_it_outlives_its_terminal() {
-    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
     let mut command = Command::new("nohup");
     command.arg(PROGRAM);
-    let mut instance =
-        Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
+    let mut instance = Servers::shared().await.start_by(command, &[]).await;
     instance.until_ready().await;
     instance.signal(Signal::HUP);
     assert_eq!(instance.status("/readyz").await, Some(200));
-    instance.signal(Signal::TERM);
-    let (status, log) = instance.exit().await;
-    assert_eq!(status.code(), Some(0), "{log}");
+    let log = instance.stop().await;
     assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
 }
 
 /// Goal: systemd learns when an instance listens and when it stops, at a socket with a path and at one without.
 #[tokio::test]
 async fn it_tells_systemd() {
-    let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
+    let servers = Servers::shared().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let name = fresh_lock_name();
@@ -302,16 +302,11 @@ async fn it_tells_systemd() {
                 timeout(DEADLINE, socket.recv(&mut state)).await.expect("it tells").unwrap();
             String::from_utf8(state[..length].to_vec()).unwrap()
         };
-        let mut command = Command::new(PROGRAM);
-        command.env("NOTIFY_SOCKET", variable);
-        let mut instance =
-            Instance::start_by(command, "127.0.0.1:0", &etcd, &redis, &fresh_lock_name()).await;
+        let mut instance = servers.start(&[("NOTIFY_SOCKET", variable)]).await;
         assert_eq!(told().await, "READY=1");
         assert_eq!(instance.status("/healthz").await, Some(200));
-        instance.signal(Signal::TERM);
+        instance.stop().await;
         assert_eq!(told().await, "STOPPING=1");
-        let (status, log) = instance.exit().await;
-        assert_eq!(status.code(), Some(0), "{log}");
     }
 }
 
@@ -320,12 +315,8 @@ async fn it_tells_systemd() {
 #[tokio::test]
 async fn the_log_has_the_ids_of_requests() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let mut command = Command::new(PROGRAM);
-    command.env("FLASH_SALE_LOG", "info,flash_sale=debug");
-    let lock = fresh_lock_name();
-    let mut instance =
-        Instance::start_by(command, "127.0.0.1:0", &shared_endpoint().await, &redis.url(), &lock)
-            .await;
+    let servers = Servers::at(shared_endpoint().await, redis.url());
+    let mut instance = servers.start(&[("FLASH_SALE_LOG", "info,flash_sale=debug")]).await;
     instance.until_ready().await;
     redis.kill().await.unwrap();
     let mut buyer = Connection::open(instance.address).await;
@@ -333,8 +324,7 @@ async fn the_log_has_the_ids_of_requests() {
     let answer = buyer.answer().await;
     answer.assert_problem(503, "store-unavailable");
     assert_eq!(answer.header("x-request-id"), Some("trace-17"));
-    instance.signal(Signal::TERM);
-    let (_, log) = instance.exit().await;
+    let log = instance.stop().await;
     let lines: Vec<_> = log.lines().filter(|line| line.contains("trace-17")).collect();
     let has =
         |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
@@ -355,23 +345,20 @@ async fn it_may_start_before_its_servers() {
     for sentinel in &mut watch.sentinels {
         sentinel.kill().await.unwrap();
     }
-    let mut instance = Instance::start(&etcd.endpoint(), &watch.url(), "lock").await;
+    let mut instance = Servers::at(etcd.endpoint(), watch.url()).start(&[]).await;
     assert!(instance.log().contains("no sentinel names the primary"), "{}", instance.log());
     eventually("it lives", async || instance.status("/healthz").await == Some(200)).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
     // an outage is logged ever more rarely
-    let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
-    eventually("etcd was asked again", async || log().await.contains("failures=4")).await;
-    let lines = log().await;
+    eventually("etcd was asked again", async || instance.log().contains("failures=4")).await;
+    let lines = instance.log();
     assert_eq!(lines.matches("could not open a lock session").count(), 3, "of four");
     assert!(!lines.contains("transport::Error"), "an error shows its cause alone: {lines}");
     redis.restart().await.unwrap();
     watch.sentinels[2].restart().await.unwrap();
     etcd.restart().await.unwrap();
     instance.until_ready().await;
-    instance.signal(Signal::TERM);
-    let (status, log) = instance.exit().await;
-    assert_eq!(status.code(), Some(0), "{log}");
+    instance.stop().await;
 }
 
 /// Goal: the log of a sale that stands still names the first key of the queue, once; a roll-back is one line in it, not one
@@ -379,17 +366,15 @@ async fn it_may_start_before_its_servers() {
 #[tokio::test]
 async fn what_stops_a_sale_is_logged_once() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let (etcd, lock_name) = (shared_endpoint().await, fresh_lock_name());
-    let mut instance = Instance::start(&etcd, &redis.url(), &lock_name).await;
-    instance.until_ready().await;
-    let mut buyer = start_sale_of_five(&instance).await;
+    let servers = Servers::at(shared_endpoint().await, redis.url());
+    let mut instance = servers.start(&[]).await;
+    let mut buyer = instance.start_sale(5).await;
     // whatever it is called, it makes no second line
-    let key = format!("{lock_name}/forgotten\nINFO forged");
-    let mut client = etcd_client::Client::connect([etcd], None).await.unwrap();
+    let key = format!("{}/forgotten\nINFO forged", servers.lock_name);
+    let mut client = etcd_client::Client::connect([servers.etcd], None).await.unwrap();
     client.put(key.as_str(), "", None).await.unwrap();
     buyer.send_get("/stock/reduce").await;
-    let log = async || tokio::fs::read_to_string(instance.log.path()).await.unwrap();
-    eventually("the log names it", async || log().await.contains("forgotten")).await;
+    eventually("the log names it", async || instance.log().contains("forgotten")).await;
     assert_eq!(instance.status("/readyz").await, Some(503));
     client.delete(key.as_str(), None).await.unwrap();
     assert_eq!(buyer.answer().await.status, 200);
@@ -398,8 +383,7 @@ async fn what_stops_a_sale_is_logged_once() {
         assert_eq!(instance.status("/stock/reduce").await, Some(503));
         assert_eq!(instance.status("/readyz").await, Some(503));
     }
-    instance.signal(Signal::TERM);
-    let (_, log) = instance.exit().await;
+    let log = instance.stop().await;
     assert!(!log.lines().any(|line| line.starts_with("INFO forged")), "{log}");
     for words in [
         ["a key without a lease", "forgotten"],
@@ -418,33 +402,25 @@ async fn what_stops_a_sale_is_logged_once() {
 #[tokio::test]
 async fn a_killed_instance_gives_its_place_up_when_it_starts_again() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let redis = fresh_database().await;
+    let servers = Servers::at(etcd.endpoint(), fresh_database().await);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lease");
-    let start = async || {
-        let mut command = Command::new(PROGRAM);
-        command.env("FLASH_SALE_LOCK_TTL", "10m").env("FLASH_SALE_LEASE_FILE", &file);
-        let instance =
-            Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
-        instance.until_ready().await;
-        instance
-    };
+    let variables =
+        [("FLASH_SALE_LOCK_TTL", "10m"), ("FLASH_SALE_LEASE_FILE", file.to_str().unwrap())];
     let mut client = etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap();
-    let mut leases = async || {
-        let leases = client.leases().await.unwrap();
-        leases.leases().iter().map(etcd_client::LeaseStatus::id).collect::<Vec<_>>()
-    };
+    let mut leases = async || leases(&mut client).await;
     let written = async || {
         let text = tokio::fs::read_to_string(&file).await.unwrap();
         i64::from_str_radix(text.trim(), 16).ok()
     };
-    let mut first = start().await;
-    drop(start_sale_of_five(&first).await);
+    let mut first = servers.start(&variables).await;
+    drop(first.start_sale(5).await);
     eventually("its lease is noted", async || written().await.is_some()).await;
     let lease = written().await.unwrap();
     assert_eq!(leases().await, [lease]);
     // another live instance with the same file
-    let second = start().await;
+    let second = servers.start(&variables).await;
+    second.until_ready().await;
     first.signal(Signal::KILL);
     first.exit().await;
     eventually("the lease of the dead one has ended", async || !leases().await.contains(&lease))
@@ -458,38 +434,31 @@ async fn a_killed_instance_gives_its_place_up_when_it_starts_again() {
     // what is not a lease's file is left alone
     let other = dir.path().join("other");
     std::fs::write(&other, "another text").unwrap();
-    let mut command = Command::new(PROGRAM);
-    command.env("FLASH_SALE_LEASE_FILE", &other).env("FLASH_SALE_WAIT_TIMEOUT", "1s");
-    let third = Instance::start_by(command, "127.0.0.1:0", &etcd.endpoint(), &redis, "lock").await;
+    let variables =
+        [("FLASH_SALE_LEASE_FILE", other.to_str().unwrap()), ("FLASH_SALE_WAIT_TIMEOUT", "1s")];
+    let third = servers.start(&variables).await;
     eventually("it says so", async || third.log().contains("it is left alone")).await;
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "another text");
-    assert!(
-        third.log().contains("--wait-timeout (1s) is shorter than --lock-ttl (8s)"),
-        "{}",
-        third.log()
-    );
+    let log = third.log();
+    assert!(log.contains("--wait-timeout (1s) is shorter than --lock-ttl (5s)"), "{log}");
 }
 
 /// Goal: a permanent error ends the start with a message that hides the password.
 #[tokio::test]
 async fn a_wrong_configuration_fails_at_once() {
-    let etcd = shared_endpoint().await;
-    let redis = fresh_database().await;
-    let with_password = redis.replace("redis://", "redis://nobody:hidden@");
+    let servers = Servers::shared().await;
+    let with_password = servers.redis.replace("redis://", "redis://nobody:hidden@");
     for (redis, sentence) in
         [("http://:hidden@127.0.0.1", "redis://"), (with_password.as_str(), "WRONGPASS")]
     {
-        let flags = ["serve", "--listen", "127.0.0.1:0", "--etcd", &etcd, "--redis", redis];
-        let (code, log) = run(&flags).await;
+        let flags = ["serve", "--listen", "127.0.0.1:0", "--etcd", &servers.etcd];
+        let (code, log) = run(&[&flags[..], &["--redis", redis]].concat()).await;
         assert_eq!(code, Some(1), "{log}");
         assert!(log.contains(sentence) && !log.contains("hidden"), "{log}");
     }
 
-    let mut first = Instance::start(&etcd, &redis, "lock").await;
-    first.until_ready().await;
+    let first = servers.start(&[]).await;
     let (code, log) = run(&["serve", "--listen", &first.address.to_string()]).await;
     assert_eq!(code, Some(1), "{log}");
     assert!(log.contains("Address already in use"), "{log}");
-    first.signal(Signal::TERM);
-    first.exit().await;
 }

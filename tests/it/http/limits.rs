@@ -1,7 +1,6 @@
 //! Goal: what costs the servers more than an order, and who asks too often, slows no order. Method: calls in process, over
 //! servers of the test's own where they are counted or stopped.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,25 +12,22 @@ use testkit::client::Connection;
 use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpSocket;
 
 use super::server::{OPTIONS, Running};
-use crate::shop::{ADMIN, Reply, Shop, ShopOptions};
+use crate::shop::{Shop, ShopOptions};
 use crate::support::store::scripts_run;
 
-/// For servers that answer, however busy the machine is.
-fn patient() -> ShopOptions {
-    ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
-}
-
-async fn own_redis() -> (PrivateRedis, Shop) {
+/// A shop with a Redis of its own, which may take its time to answer.
+pub(super) async fn own_redis() -> (PrivateRedis, Shop) {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
     let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
     (redis, shop)
 }
 
-async fn start(shop: &Shop, item: &str) -> Reply {
-    shop.call_with(&format!("PUT /stock?item={item}"), &[ADMIN], r#"{"stock":3}"#).await
+/// For servers that answer, however busy the machine is.
+pub(super) fn patient() -> ShopOptions {
+    ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
 }
 
 /// Goal: a made-up item costs one cheap command a second, whatever is asked of it. A sale of it is seen at once where it
@@ -48,7 +44,7 @@ async fn a_made_up_item_is_looked_up_once() {
         }
     }
     assert_eq!(scripts_run(&redis).await, scripts);
-    start(&shop, "tea").await.json(200);
+    shop.put("tea", r#"{"stock":3}"#).await.json(200);
     shop.call("POST /stock/reduce?item=tea").await.json(200);
     let is_seen = async || other.call("POST /stock/reduce?item=tea").await.status == 200;
     eventually("the other instance sees it", is_seen).await;
@@ -102,13 +98,6 @@ async fn the_lock_is_shown_from_its_watch() {
         .await;
 }
 
-async fn connect_from(address: &str, server: SocketAddr) -> Connection {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
-    let stream: TcpStream = socket.connect(server).await.unwrap();
-    Connection::over(stream)
-}
-
 /// Goal: each address has its own limit, on orders alone.
 #[tokio::test]
 async fn orders_of_one_address_are_limited() {
@@ -117,7 +106,9 @@ async fn orders_of_one_address_are_limited() {
     let shop = Shop::selling(9, options).await;
     let server = Running::start(shop.router.clone(), OPTIONS);
     for address in ["127.0.0.1", "127.0.0.2"] {
-        let mut client = connect_from(address, server.address).await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+        let mut client = Connection::over(socket.connect(server.address).await.unwrap());
         for status in [200, 200, 429, 429] {
             assert_eq!(client.get("/stock/reduce").await.status, status, "{address}");
         }
@@ -156,7 +147,7 @@ async fn the_admin_token_can_be_changed() {
     assert!(is_token("third").await && !is_token("second").await);
     rewrite("");
     assert!(!is_token("third").await && !is_token("").await);
-    shop.call_with("PUT /stock", &[ADMIN], "").await.problem(500, "internal");
+    shop.put("default", "").await.problem(500, "internal");
     std::fs::remove_file(&file).unwrap();
     assert!(!is_token("third").await);
     rewrite("third");

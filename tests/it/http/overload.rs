@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use fenced_lock::Token;
-use flash_sale::inventory::{Inventory, InventoryOptions, Item};
+use flash_sale::inventory::Item;
 use serde_json::json;
 use testkit::shared::shared_endpoint;
 use testkit::{PrivateRedis, RedisOptions};
 use tokio::time::Instant;
 
 use crate::shop::{Shop, ShopOptions};
+use crate::support::store::connect;
 
 /// Goal: with one place to wait, the second order is refused at once, and the first one gets its unit.
 #[tokio::test]
@@ -80,7 +81,7 @@ async fn a_stale_token_sells_nothing() {
         // the order began to wait before it was seen to
         let waited_at = Instant::now() + wait_timeout;
         let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
-        let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
+        let inventory = connect(&shop.redis).await;
         inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
         redis.child().pause().unwrap();
         guard.unlock().await.unwrap();

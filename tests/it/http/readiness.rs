@@ -4,23 +4,20 @@
 
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryOptions, Item};
+use flash_sale::inventory::Item;
 use serde_json::{Value, json};
 use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-use crate::shop::{ADMIN, Shop, ShopOptions};
+use crate::shop::{Shop, ShopOptions};
+use crate::support::store::connect;
 
 /// Waits until the instance is not ready for this reason.
 async fn until_unready(shop: &Shop, status: u16, word: &str) {
     let has_reason = async || shop.call("GET /readyz").await.text.contains(word);
     eventually(word, has_reason).await;
     shop.call("GET /readyz").await.problem(status, word);
-}
-
-async fn start(shop: &Shop, item: &str) {
-    shop.call_with(&format!("PUT /stock?item={item}"), &[ADMIN], r#"{"stock":3}"#).await.json(200);
 }
 
 #[tokio::test]
@@ -61,7 +58,7 @@ async fn what_is_wrong_with_all_items_is_in_the_way() {
     let mut raw = shop.raw().await;
     raw.run::<()>("SET stock many").await;
     until_unready(&shop, 500, "damaged").await;
-    start(&shop, "tea").await;
+    shop.put("tea", r#"{"stock":3}"#).await.json(200);
     shop.until_ready().await;
     raw.run::<()>("SET stock:{tea} many").await;
     until_unready(&shop, 500, "damaged").await;
@@ -85,9 +82,8 @@ async fn damage_is_noticed_by_who_has_not_sold_yet() {
 async fn a_foreign_fence_is_in_the_way() {
     let shop = Shop::empty(ShopOptions::default()).await;
     shop.until_ready().await;
-    let inventory = Inventory::connect(&shop.redis, InventoryOptions::default()).await.unwrap();
     let foreign = Token::new(ClusterId(0xabc), 7);
-    inventory.start(&Item::DEFAULT, Some(foreign), 5).await.unwrap();
+    connect(&shop.redis).await.start(&Item::DEFAULT, Some(foreign), 5).await.unwrap();
     until_unready(&shop, 503, "foreign-fence").await;
     let reply = shop.order("a-1").await;
     let problem = reply.problem(503, "foreign-fence");
@@ -114,7 +110,7 @@ async fn a_key_without_a_lease_in_front_is_named() {
         holder["key"] == json!(key) && holder["lease"] == Value::Null
     })
     .await;
-    start(&shop, "tea").await;
+    shop.put("tea", r#"{"stock":3}"#).await.json(200);
     shop.until_ready().await;
     etcd.put(format!("{}:tea/forgotten", shop.lock_name), "", None).await.unwrap();
     until_unready(&shop, 503, "not-ready").await;

@@ -50,9 +50,7 @@ async fn wrong_parameters_take_nothing() {
         let problem = shop.call(line).await.problem(400, "bad-parameter");
         assert!(problem["detail"].as_str().unwrap().contains(reason), "{problem}");
     }
-    for key in ["", "a b", "\"a"] {
-        shop.order(key).await.problem(400, "bad-order-id");
-    }
+    shop.order("a b").await.problem(400, "bad-order-id");
     assert_eq!(shop.stock().await["stock"], 5);
 }
 

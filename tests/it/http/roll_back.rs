@@ -8,24 +8,18 @@ use flash_sale::inventory::{Item, Replicas};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::shared::{Raw, shared_endpoint};
 use testkit::wait::{eventually, within};
-use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, ReplicatedRedis};
+use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, RedisOptions, ReplicatedRedis};
 
+use super::limits::{own_redis, patient};
 use crate::program::{program, run};
 use crate::shop::{Shop, ShopOptions};
 use crate::support::store::connect;
 
-async fn redis() -> PrivateRedis {
-    PrivateRedis::start(RedisOptions::default()).await.unwrap()
-}
-
-/// For servers that answer, however busy the machine is.
-fn patient() -> ShopOptions {
-    ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
-}
-
-/// Runs `flash-sale recover` on the shop's servers.
-async fn recover(what: &str, shop: &Shop, flags: &[&str]) -> (Option<i32>, String) {
-    run(&[&recovery(what, shop)[..], flags].concat()).await
+/// Runs `flash-sale recover` on the shop's servers, which ends with this status, and returns what it prints.
+async fn recover(what: &str, shop: &Shop, flags: &[&str], expected: i32) -> String {
+    let (status, text) = run(&[&recovery(what, shop)[..], flags].concat()).await;
+    assert_eq!(status, Some(expected), "{text}");
+    text
 }
 
 fn recovery<'a>(what: &'a str, shop: &'a Shop) -> [&'a str; 8] {
@@ -54,10 +48,8 @@ async fn assert_stopped(shop: &Shop) {
 /// Goal: without `--yes` the command shows the state and changes nothing; with it the sale goes on.
 #[tokio::test]
 async fn an_operator_accepts_the_loss() {
-    let mut redis = redis().await;
-    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
-    let (status, text) = recover("store", &shop, &[]).await;
-    assert_eq!(status, Some(1), "{text}");
+    let (mut redis, shop) = own_redis().await;
+    let text = recover("store", &shop, &[], 1).await;
     assert!(text.contains("no stock of default"), "{text}");
 
     shop.start(0).await;
@@ -72,8 +64,7 @@ async fn an_operator_accepts_the_loss() {
     }
     let mut raw = Raw::connect(&redis.url()).await;
     let before = raw.dump().await;
-    let (status, text) = recover("store", &shop, &[]).await;
-    assert_eq!(status, Some(3), "{text}");
+    let text = recover("store", &shop, &[], 3).await;
     for words in ["4 left and 1 sold, of 5", "1 orders, the latest is a-1", "Rerun with --yes"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
@@ -82,8 +73,7 @@ async fn an_operator_accepts_the_loss() {
 
     let metrics = shop.call("GET /metrics").await.text;
     assert!(metrics.contains("\nflash_sale_rolled_back_items 1\n"), "{metrics}");
-    let (status, text) = recover("store", &shop, &["--yes"]).await;
-    assert_eq!(status, Some(0), "{text}");
+    recover("store", &shop, &["--yes"], 0).await;
     assert_eq!(shop.call("GET /readyz").await.status, 200);
     assert_eq!(shop.order("a-3").await.json(200)["remaining"], 3);
     let ledger = shop.call("GET /orders").await.text;
@@ -94,14 +84,12 @@ async fn an_operator_accepts_the_loss() {
 /// standard output.
 #[tokio::test]
 async fn an_operator_ends_a_sale_that_is_gone() {
-    let redis = redis().await;
-    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
+    let (redis, shop) = own_redis().await;
     shop.start(5).await;
     shop.order("a-1").await.json(200);
     Raw::connect(&redis.url()).await.run::<()>("FLUSHDB").await;
     assert_stopped(&shop).await;
-    let (status, text) = recover("store", &shop, &[]).await;
-    assert_eq!(status, Some(3), "{text}");
+    let text = recover("store", &shop, &[], 3).await;
     for words in ["stock    none", "missing  its sale is gone", "would end the sale"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
@@ -118,32 +106,26 @@ async fn an_operator_ends_a_sale_that_is_gone() {
 /// for a lock that is held, and names its holder.
 #[tokio::test]
 async fn an_operator_accepts_another_cluster() {
-    let redis = redis().await;
-    let before = Shop::at(shared_endpoint().await, redis.url(), patient());
+    let (redis, before) = own_redis().await;
     before.start(5).await;
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), redis.url(), patient());
     shop.order("a-1").await.problem(503, "foreign-fence");
 
-    let (status, text) = recover("store", &shop, &["--yes"]).await;
-    assert_eq!(status, Some(1), "{text}");
+    let text = recover("store", &shop, &["--yes"], 1).await;
     assert!(text.contains("recover cluster"), "{text}");
-    let (status, text) = recover("cluster", &shop, &[]).await;
-    assert_eq!(status, Some(3), "{text}");
+    recover("cluster", &shop, &[], 3).await;
     shop.order("a-1").await.problem(503, "foreign-fence");
 
     let held = shop.hold_lock().await;
-    let (status, text) = recover("cluster", &shop, &["--yes", "--wait-timeout", "1s"]).await;
-    assert_eq!(status, Some(1), "{text}");
+    let text = recover("cluster", &shop, &["--yes", "--wait-timeout", "1s"], 1).await;
     assert!(text.contains("\"other\"") && text.contains("holds it"), "{text}");
     drop(held);
 
-    let (status, text) = recover("cluster", &shop, &["--yes"]).await;
-    assert_eq!(status, Some(0), "{text}");
+    recover("cluster", &shop, &["--yes"], 0).await;
     shop.order("a-1").await.json(200);
     before.order("a-2").await.problem(503, "foreign-fence");
-    let (status, text) = recover("cluster", &shop, &["--yes"]).await;
-    assert_eq!(status, Some(0), "{text}");
+    let text = recover("cluster", &shop, &["--yes"], 0).await;
     assert!(text.contains("Nothing to do"), "{text}");
 }
 

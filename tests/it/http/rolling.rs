@@ -7,43 +7,32 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::process::Signal;
 use testkit::client::Connection;
 use testkit::ports::free_ports;
 use testkit::server::find_program;
-use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::eventually;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::instance::{Instance, PROGRAM};
+use super::instance::{Instance, Servers};
 
 const BUYERS: usize = 20;
 
 /// Two instances of one sale.
 struct Sale {
-    etcd: String,
-    redis: String,
-    lock_name: String,
+    servers: Servers,
     instances: [Instance; 2],
 }
 
 impl Sale {
     async fn start() -> Self {
-        let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
-        let lock_name = fresh_lock_name();
-        let start = async || Instance::start(&etcd, &redis, &lock_name).await;
-        let instances = [start().await, start().await];
-        for instance in &instances {
-            instance.until_ready().await;
-        }
-        let mut admin = Connection::open(instances[0].address).await;
-        let head = "PUT /stock HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer s3cret";
-        admin.send(format!("{head}\r\nContent-Length: 17\r\n\r\n{{\"stock\":1000000}}")).await;
-        assert_eq!(admin.answer().await.status, 200);
-        Self { etcd, redis, lock_name, instances }
+        let servers = Servers::shared().await;
+        let instances = [servers.start(&[]).await, servers.start(&[]).await];
+        instances[0].until_ready().await;
+        drop(instances[1].start_sale(1_000_000).await);
+        Self { servers, instances }
     }
 
     fn addresses(&self) -> [SocketAddr; 2] {
@@ -62,13 +51,9 @@ impl Sale {
             let goes_on = async || sold.load(Ordering::Relaxed) > so_far + 200;
             eventually("the sale goes on", goes_on).await;
             let instance = &mut self.instances[turn % 2];
-            instance.signal(Signal::TERM);
-            let (status, log) = instance.exit().await;
-            assert_eq!(status.code(), Some(0), "{log}");
-            let (command, listen) = (Command::new(PROGRAM), instance.address.to_string());
-            *instance =
-                Instance::start_by(command, &listen, &self.etcd, &self.redis, &self.lock_name)
-                    .await;
+            instance.stop().await;
+            let listen = instance.address.to_string();
+            *instance = self.servers.start(&[("FLASH_SALE_LISTEN", &listen)]).await;
             instance.until_ready().await;
         }
         is_over.cancel();

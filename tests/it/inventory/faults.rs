@@ -24,10 +24,12 @@ async fn a_missing_permission_leaves_nothing_half_written() {
     let (redis, inventory) = start().await;
     let mut raw = Raw::connect(&redis.url()).await;
     let orders = [order("a", 1)];
-    let all = "~stock ~lucky ~initial ~orders ~ledger ~fence ~sale ~doubt";
-    let keys =
-        all.split(' ').map(|key| format!("resetkeys {}", all.replace(key, &format!("%R{key}"))));
-    let commands = ["-mset", "-hset", "-rpush"].map(str::to_owned);
+    let all = "~stock ~lucky ~initial ~orders ~ledger ~fence ~sale ~doubt ~terms ~changes ~holds ~buyers ~sales";
+    let keys = all.split(' ');
+    let keys = keys.map(|key| format!("resetkeys {}", all.replacen(key, &format!("%R{key}"), 1)));
+    let commands = ["-mset", "-hset", "-rpush", "-set"].map(str::to_owned);
+    raw.run::<()>(&format!("ACL SETUSER default resetkeys {all}")).await;
+    reduce(&inventory, Some(token(1)), &[order("first", 1)]).await.unwrap();
     for lack in commands.into_iter().chain(keys) {
         let before = raw.dump().await;
         raw.run::<()>(&format!("ACL SETUSER default {lack}")).await;

@@ -155,8 +155,8 @@ async fn a_batch_may_ask_for_everything() {
     assert_eq!(raw.dump().await, dump);
 }
 
-/// Goal: one batch ends a bounded number of holds, a confirmation of another one that is due is refused all the same, and
-/// nothing is lost. A hold ends by Redis' clock.
+/// Goal: one batch ends a bounded number of holds, a confirmation of another one that is due is refused all the same, an
+/// order that needs them gets them, and nothing is lost. A hold ends by Redis' clock.
 #[tokio::test]
 async fn holds_end_by_the_clock_of_redis() {
     let (inventory, _) = fresh().await;
@@ -174,11 +174,11 @@ async fn holds_end_by_the_clock_of_redis() {
     let over = ask(&inventory, "1-599", Action::Confirm).await;
     assert!(matches!(over, Outcome::Over { event: Event::Expired, .. }), "{over:?}");
     assert_eq!(counts(&inventory).await, (501, 699, 699));
-    for _ in 0..2 {
-        ask(&inventory, "-", Action::Expire).await;
-    }
-    assert_eq!(counts(&inventory).await, (1200, 0, 0));
-    assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2400);
+    // more than the holds of one batch are needed: no order is told that too little is left
+    let whole = [order("small", 1), order("large", 1199)];
+    let outcomes = reduce(&inventory, Some(token(1)), &whole).await.unwrap();
+    assert_eq!(outcomes.iter().map(|o| accepted(o).remaining).collect::<Vec<_>>(), [1000, 0]);
+    assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2402);
 }
 
 /// Goal: limits of an order and of a user, of what is held or confirmed; what comes back may be bought again.

@@ -3,7 +3,7 @@
 //! the same address with an older copy of its data, or with none.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryError, Item, Order, User};
+use flash_sale::inventory::{Inventory, InventoryError, Item, LedgerPosition, Order, User};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::{PrivateRedis, RedisOptions};
 
@@ -202,6 +202,7 @@ async fn an_accepted_roll_back_is_over() {
     let older = DataCopy::of(&redis);
     sell(&two, Some(token(2)), "b").await.unwrap();
     sell(&one, Some(token(3)), "c").await.unwrap();
+    let before = one.ledger(&ITEM, 0, 9).await.unwrap();
     restart_with(&mut redis, Some(&older)).await;
     for inventory in [&one, &two] {
         assert_stopped(inventory, &redis, 4, "its fence is 1").await;
@@ -215,6 +216,14 @@ async fn an_accepted_roll_back_is_over() {
         inventory.check(None).await.unwrap();
         sell(inventory, Some(token(6)), id).await.unwrap();
     }
+    // a position of before the loss would leave an order out
+    let from = LedgerPosition { of: Some(before.name), ..LedgerPosition::from(2) };
+    let error = operator.ledger(&ITEM, from, 9).await.unwrap_err();
+    assert!(matches!(error, InventoryError::SaleRefused { .. }), "{error}");
+    let page = operator.ledger(&ITEM, 0, 9).await.unwrap();
+    assert_eq!(page.sale, before.sale);
+    let from = LedgerPosition { of: Some(page.name), ..LedgerPosition::from(2) };
+    assert_eq!(operator.ledger(&ITEM, from, 9).await.unwrap().entries, page.entries[2..]);
     let ids: Vec<_> = one.ledger(&ITEM, 0, 9).await.unwrap().entries;
     let ids: Vec<_> = ids.iter().map(|accepted| accepted.order.as_str()).collect();
     assert_eq!(ids, ["a", "d", "e"]);

@@ -35,14 +35,9 @@ impl Program {
         Self { child, port, dir }
     }
 
-    /// A file of its own directory, which stands for `DIR/name` in its flags.
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Makes that file.
+    /// Makes the file that `DIR/name` stands for in its flags.
     pub(super) fn ask_for(&self, name: &str) -> PathBuf {
-        let path = self.file(name);
+        let path = self.dir.path().join(name);
         std::fs::write(&path, "").unwrap();
         path
     }

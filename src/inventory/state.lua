@@ -1,0 +1,215 @@
+-- Part of every script of an item, behind its first line: reads the item's plain keys, and compares the store with the
+-- caller's watermark, which is what the store acknowledged to it last. An older copy of the data, or an empty one, is
+-- below it: after a restart without the last writes, a failover to a lagging replica, a restored backup.
+--
+-- When one caller's watermark shows a loss, nobody may sell: the script records the loss in the item's key `doubt`
+-- and refuses every caller until a sale is started or the loss is accepted. Data that is restored whole comes
+-- without that key.
+--
+-- ARGV  1 the fence, 2 the sale, 3 the latest order or the one that changed last, and 4 its record or its change, of the
+--       watermark; each may be empty, which is not compared. 5 the operation of the script behind this one
+--
+-- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is what an
+--         instance missed after a roll-back; terms is JSON; an order's key is its id, behind "<user>\t" if there is one;
+--         orders maps it to its record, changes to its change; ledger is the list of the keys of the accepted orders and
+--         of the changes; holds has the end of each open hold; buyers has the units of each user; sales has what is
+--         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name.
+-- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
+--         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
+--         later than another one, since an older copy of a stock set by hand looks just the same.
+-- Record: 2, position, quantity, remaining, token, instance, time, end of the hold, user; tabs between them. Never changes.
+-- Change: "\n" and confirmed, cancelled or expired; position, time, quantity, remaining, token, instance, key. Its
+--         order's last one: there is no other.
+-- Errors: what is refused is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
+--         for a sale the type of the problem with the id of the running sale.
+
+local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS, SALES =
+  unpack(KEYS)
+local stock, lucky, initial, fence, sale, rollback_detected, terms_text =
+  unpack(redis.call('MGET', STOCK, LUCKY, INITIAL, FENCE, SALE, ROLLBACK_DETECTED, TERMS))
+
+-- Lua counts in doubles: beyond this, whole numbers are no longer exact.
+local LARGEST = 9007199254740991
+
+local function refused(code, what)
+  return redis.error_reply(code .. ' ' .. what)
+end
+
+local function damaged(key, what)
+  return refused('DAMAGED', key .. ' ' .. what)
+end
+
+local function unknown()
+  return refused('UNKNOWNITEM', 'there is no stock')
+end
+
+local clock
+
+-- Redis' time in microseconds, the same throughout a script.
+local function now()
+  if not clock then
+    local time = redis.call('TIME')
+    clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  end
+  return clock
+end
+
+-- tostring() would turn 1e15 into "1e+15".
+local function decimal(number)
+  return string.format('%.0f', number)
+end
+
+local function whole(text)
+  local number = string.find(text, '^%d+$') and tonumber(text)
+  return number and number <= LARGEST and number
+end
+
+-- Terms as a table: nil if they are damaged. A sale of an earlier version has none.
+local function parsed(text)
+  if not text then return {} end
+  local is_json, terms = pcall(cjson.decode, text)
+  return is_json and type(terms) == 'table' and terms or nil
+end
+
+local terms = parsed(terms_text)
+
+-- The id of the running sale, or nil. Without terms, it is the time of its beginning.
+local function id_of()
+  return terms and terms.id or string.match(sale or '', '^%l+ (%d+)')
+end
+
+-- Compares revisions as text, since they may be larger than a double can tell apart.
+local function below(a, b)
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+
+-- A token's cluster (64 bits) and revision (63 bits), or nil.
+local function parts(text)
+  local cluster, revision = string.match(text, '^([0-9a-f]+) ([1-9]%d*)$')
+  if cluster and #cluster <= 16 and not below('9223372036854775807', revision) then
+    return cluster, revision
+  end
+end
+
+-- How a sale began, when, and its token's cluster and revision; or nil.
+local function beginning(sale)
+  local how, at, token = string.match(sale, '^(%l+) (%d+) ?(.*)$')
+  if how and #at <= 16 then return how, tonumber(at), parts(token) end
+end
+
+-- Whether sale `a` was begun after sale `b`, on purpose.
+local function later(a, b)
+  local how, at, cluster, revision = beginning(a)
+  local _, other_at, other_cluster, other_revision = beginning(b)
+  if how == 'found' then return false end
+  if cluster and cluster == other_cluster and revision ~= other_revision then
+    return below(other_revision, revision)
+  end
+  -- Without a token the server's clock must do.
+  return at > other_at
+end
+
+-- MGET answers nil for a missing key and for a key that is no string.
+local function hidden(key, value)
+  return not value and redis.call('EXISTS', key) == 1
+end
+
+local function damaged_fence()
+  if hidden(FENCE, fence) then return damaged(FENCE, 'is not a string') end
+  if fence and not parts(fence) then return damaged(FENCE, 'is not a cluster and a revision') end
+end
+
+-- What is wrong with the plain keys, as an error; or nil.
+local function damage()
+  for key, value in pairs({[STOCK] = stock, [LUCKY] = lucky, [INITIAL] = initial}) do
+    if hidden(key, value) or value and not whole(value) then return damaged(key, 'is not a whole number from 0') end
+  end
+  if (tonumber(stock) or 0) + (tonumber(lucky) or 0) > LARGEST then
+    return damaged(STOCK, 'and ' .. LUCKY .. ' are too large')
+  end
+  if hidden(SALE, sale) or sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
+  if hidden(TERMS, terms_text) or not terms then return damaged(TERMS, 'is not JSON') end
+  return damaged_fence()
+end
+
+local RECORD = '^2\t%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t%d+\t(%d*)\t([^\t]*)$'
+local OLD_RECORD = '^%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t([^\t]*)$'
+
+-- Of an order's record: the quantity, the end of the hold (empty without one), the user; or nil.
+local function fields_of(record)
+  local quantity, held_until, user = string.match(record, RECORD)
+  if quantity then return quantity, held_until, user end
+  -- written by an earlier version
+  quantity, user = string.match(record, OLD_RECORD)
+  return quantity, '', user
+end
+
+-- The kind of a change, or nil for what is none.
+local function kind_of(entry)
+  return string.match(entry, '^\n(%l+)\t')
+end
+
+-- The records of these orders. A sale of an earlier version (without terms) has them under their ids alone.
+local function records_of(keys)
+  local found = redis.call('HMGET', ORDERS, unpack(keys))
+  for i, key in ipairs(terms_text and {} or keys) do
+    local user, id = string.match(key, '^([^\t]*)\t(.*)$')
+    if user and not found[i] then
+      local record = redis.call('HGET', ORDERS, id)
+      local _, _, theirs = fields_of(record or '')
+      found[i] = theirs == user and record
+    end
+  end
+  return found
+end
+
+-- What the plain keys lack of the watermark, or nil; and whether a later sale excuses all that is missing.
+local function lacks()
+  local fence_then, sale_then = ARGV[1], ARGV[2]
+  if sale and not beginning(sale) then return end
+  if sale_then ~= '' and sale ~= sale_then then
+    if not sale then return 'its sale is gone' end
+    if later(sale, sale_then) then return nil, true end
+    return 'its sale is not the latest one that was started'
+  end
+  if fence_then ~= '' then
+    if not fence then return 'its fence is gone, and was ' .. fence_then end
+    local cluster, revision = parts(fence)
+    local other_cluster, other_revision = parts(fence_then)
+    -- Another cluster's fence was accepted; it cannot be compared.
+    if cluster == other_cluster and cluster and below(revision, other_revision) then
+      return 'its fence is ' .. revision .. ', and was ' .. other_revision
+    end
+  end
+  if sale_then ~= '' and not stock then return 'its stock is gone' end
+end
+
+-- Whether the store lacks the order or the change of the watermark. A record that is none is damage, and no older copy.
+local function lacks_order()
+  local key, entry = ARGV[3], ARGV[4]
+  if key == '' then return end
+  local is_change = kind_of(entry)
+  local found = is_change and redis.call('HGET', CHANGES, key) or not is_change and records_of({key})[1]
+  local what = (is_change and 'a change of order ' or 'order ') .. string.match(key, '[^\t]*$')
+  if not found then return what .. ' is not in its ledger any more' end
+  if found ~= entry and (fields_of(found) or kind_of(found)) then
+    return what .. ' is not the one that was acknowledged'
+  end
+end
+
+-- The error of a store that was rolled back, or nil. It writes the key `doubt` and nothing else.
+local function lost()
+  if rollback_detected then return refused('ROLLEDBACK', rollback_detected) end
+  local what, is_excused = lacks()
+  what = what or not is_excused and lacks_order()
+  if what then
+    redis.call('SET', ROLLBACK_DETECTED, what)
+    return refused('ROLLEDBACK', what)
+  end
+end
+
+-- Up to `most` orders whose holds have ended.
+local function due(most)
+  return redis.call('ZRANGEBYSCORE', HOLDS, '-inf', decimal(now()), 'LIMIT', 0, most)
+end
