@@ -292,19 +292,21 @@ export class Stage {
     });
     this.#placeShops(places);
     if (recording === NOTHING) return;
-    const scene = this.#scenes.findLast((one, index) => this.#film.positionOf(one.at) <= this.#position && this.#startOf(index) <= this.#position);
-    if (!this.#isBusy) this.#tell(scene, now);
+    if (!this.#isBusy) this.#tell(this.#scenes[this.#film.sceneAt(this.#position)]);
     const scrub = byId("scrub");
     scrub.value = Math.round(this.#position * 1000);
     scrub.setAttribute("aria-valuetext", `${moment(t)}${now.event ? `, ${words(now.event)}` : ""}, step ${now.step} of ${recording.events.length}`);
-    setText(byId("clock"), `${moment(t)} of ${moment(recording.end)}`);
+    setText(byId("clock"), `${moment(t)} of ${moment(recording.end)}${this.#pace()}`);
     for (const [id, value] of [["got", now.sold], ["units-sold", now.units.size], ["doubled", now.doubled]]) setText(byId(id), count(value));
     setData(byId("doubled"), "tone", now.doubled > 0 && "bad");
     this.#showOwners(now);
   }
 
-  #startOf(index) {
-    return this.#scenes.slice(0, index).reduce((sum, { seconds }) => sum + seconds, 0);
+  /** How the film runs, where the visitor has not chosen a speed. */
+  #pace() {
+    const slower = this.#film.slowness(this.#position);
+    if (byId("speed").value !== "0" || !this.#isPlaying || slower > 1e5) return "";
+    return slower > 1 ? `, ${count(slower)} times slower` : `, ${count(1 / slower)} times faster`;
   }
 
   /** The sentence of this scene; at the end of the last one, what comes next. */

@@ -151,7 +151,7 @@ export function stepFrom({ events, end }, t, by) {
 
 /**
  * The film of a recording: its scenes `{ at, seconds }` take so many seconds each, whatever time they took. Returns its
- * length, the moment of a position in it, and the position of a moment.
+ * length, the scene and the moment of a position in it, the position of a moment, and how many times slower than in reality it runs.
  */
 export function film(scenes, end) {
   let length = 0;
@@ -161,11 +161,18 @@ export function film(scenes, end) {
     return part;
   });
   const within = (share) => Math.min(1, Math.max(0, share));
+  const sceneAt = (position) => Math.max(0, parts.findLastIndex(({ from }) => from <= position));
+  const partOf = (position) => parts[sceneAt(position)];
   return {
     length,
+    sceneAt,
     timeAt(position) {
-      const part = parts.findLast(({ from }) => from <= position) ?? parts[0];
+      const part = partOf(position);
       return part.at + part.took * within((position - part.from) / part.seconds);
+    },
+    slowness(position) {
+      const { seconds, took } = partOf(position);
+      return (seconds * 1e6) / took;
     },
     positionOf(t) {
       const part = parts.findLast(({ at }) => at <= t) ?? parts[0];

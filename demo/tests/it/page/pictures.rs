@@ -18,11 +18,11 @@ async fn pictures_of_the_readme() {
     page.until_reads("#sentence", "500 people").await;
     // each frame with its moment, and how long it is shown
     let (mut frames, mut before) = (String::new(), None);
-    while before.is_none_or(|(_, moment)| moment < 10_000) {
+    while before.as_ref().is_none_or(|(_, moment)| *moment < 10_000) {
         let moment = page.run("return Number(document.querySelector('#scrub').value)").await;
         let moment = moment.as_u64().unwrap();
-        if let Some((name, at)) = before {
-            writeln!(frames, "-d {} {name}.png", moment.saturating_sub(at).max(20)).unwrap();
+        if let Some((name, at)) = &before {
+            writeln!(frames, "-d {} {name}.png", moment.saturating_sub(*at).max(20)).unwrap();
         }
         let name = format!("frame-{moment:05}");
         page.picture(&name, SIZE, 0.5).await;
