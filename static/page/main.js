@@ -3,8 +3,7 @@
 import { Connection } from "./connection.js";
 import { State } from "./state.js";
 import { Stage } from "../stage/stage.js";
-import { byId, setData, setText } from "./dom.js";
-import { LOCKS } from "./guards.js";
+import { byId, setData } from "./dom.js";
 import { showLink } from "../panels/link.js";
 import { showTroubles } from "../panels/troubles.js";
 import { showSum } from "../panels/sum.js";
@@ -21,13 +20,12 @@ const [tryIt, stage] = [new TryIt(), new Stage()];
 
 /** Without a demo there is nothing to replay: the details are the page. The first messages may not know of the demo yet. */
 let messages = 0;
-function showDetails({ now }) {
-  if (!now || document.body.dataset.known) return;
+function showDetails({ now, link }) {
+  if (document.body.dataset.known || (!now && link.state !== "lost")) return;
   messages += 1;
-  if (!now.demo && messages < 3) return;
+  if (now && !now.demo && messages < 3) return;
   setData(document.body, "known", true);
-  setText(byId("home"), LOCKS[now.demo?.locks[0]]?.home ?? "etcd");
-  if (!now.demo) byId("details").open = true;
+  if (!now?.demo) byId("details").open = true;
 }
 
 const parts = [

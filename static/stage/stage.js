@@ -64,12 +64,10 @@ export class Stage {
       for (const recording of recordings) this.#keep(recording);
       for (const { id } of CHAPTERS) setShown(byId(`chapter-${id}`).parentElement, this.#kept.has(id));
       for (const id of ["save", "copy", "again"]) setShown(byId(id), false);
-      setShown(byId("stage"), true);
       this.#open(recordings[0], chapterOf(recordings[0]));
     }
     fromLink().then((recording) => {
       if (!recording) return;
-      setShown(byId("stage"), true);
       this.#lastRun ??= "";
       this.#open(this.#keep(recording), chapterOf(recording));
     });
@@ -80,6 +78,11 @@ export class Stage {
     this.#demo = now?.demo ?? null;
     this.#isLive = link.state === "live";
     setShown(byId("stage"), this.#demo !== null || this.#shown !== NOTHING);
+    // the last run can be had without a stream of events
+    if (!now && link.state === "lost" && this.#lastRun === undefined) {
+      this.#lastRun = "";
+      this.#take(true);
+    }
     if (!this.#demo) return;
     for (const { id, run } of CHAPTERS) setData(byId(`chapter-${id}`), "off", !this.#demo.guards.includes(this.#guard(run)));
     const { run } = this.#demo;
@@ -111,6 +114,7 @@ export class Stage {
 
   /** Replays a recording as this chapter. */
   #open(recording, chapter) {
+    setShown(byId("stage"), true);
     this.#shown = prepare(recording);
     this.#chapter = chapter;
     this.#scenes = scenes(this.#shown, chapter);
@@ -395,7 +399,7 @@ export class Stage {
     if (list.dataset.key === key) return;
     setData(list, "key", key);
     setData(lens, "tone", owners.length > 1 && "bad");
-    lens.style.setProperty("--size", `${Math.min(56, Math.sqrt((lens.clientWidth * lens.clientHeight) / Math.max(1, owners.length)) * 0.88)}px`);
+    lens.style.setProperty("--size", `${Math.min(100, Math.sqrt((lens.clientWidth * lens.clientHeight) / Math.max(1, owners.length)) * 0.88)}px`);
     const signs = children(lens, owners.length, () => make("span"));
     owners.forEach(({ shop }, index) => this.#mark(signs[index], shop));
     const rows = children(list, owners.length, () => {
