@@ -1,8 +1,8 @@
 // The controls of a demo, where the server offers them.
 
 import { NO_ANSWER, call } from "../page/api.js";
-import { byId, children, make, makeSegment, setData, setShown, setText } from "../page/dom.js";
-import { count, duration } from "../page/format.js";
+import { byId, makeSegment, setData, setShown, setText } from "../page/dom.js";
+import { count } from "../page/format.js";
 import { FENCES, labelOf } from "../page/guards.js";
 
 const FAULTS = [["", "none"], ["pause", "pause"], ["kill", "kill"]];
@@ -48,7 +48,6 @@ export class TryIt {
     setData(document.body, "demo", this.#demo !== null);
     if (!this.#demo) return;
     this.#showGuards();
-    this.#showInstances();
     this.#showBusy();
   }
 
@@ -73,35 +72,13 @@ export class TryIt {
     this.#limit();
   }
 
-  #showInstances() {
-    const { instances, restarts, pause_ms: pause } = this.#demo;
-    setText(byId("pause-note"), `Pause: the instance stops at its next write under the lock, for ${duration(pause)}. `
-      + (restarts ? "A killed instance is started again after some seconds." : "A killed instance stays down."));
-    for (const [list, path, verb] of [["pauses", "demo/pause", "Pause"], ["kills", "demo/kill", "Kill"]]) {
-      const buttons = children(byId(list), instances.length, (index) => {
-        const button = make("button");
-        button.type = "button";
-        button.addEventListener("click", () => {
-          const { instance } = this.#demo.instances[index];
-          this.#do(() => call("POST", path, { instance }), { whileRunning: true });
-        });
-        return button;
-      });
-      instances.forEach((one, index) => {
-        const note = one.up ? (one.here ? " (serves this page)" : "") : " (is down)";
-        setText(buttons[index], `${verb} ${one.instance}${note}`);
-        setData(buttons[index], "off", !one.up);
-      });
-    }
-  }
-
   #showBusy() {
     const isRunning = this.#isRunning();
     setData(byId("try"), "busy", isRunning || this.#isCalling);
     setShown(byId("stop"), isRunning);
     // not `disabled`: a button that has just been pressed would lose the focus
     for (const button of byId("try").querySelectorAll("button")) {
-      const isOff = !this.#isLive || this.#isCalling || button.dataset.off !== undefined
+      const isOff = !this.#isLive || this.#isCalling
         || (isRunning && (button.type === "submit" || button.id === "start" || button.id === "apply"));
       if (button.getAttribute("aria-disabled") !== String(isOff)) button.setAttribute("aria-disabled", String(isOff));
     }

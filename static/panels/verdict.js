@@ -32,8 +32,6 @@ export function showVerdict({ now }) {
   setText(byId("verdict-title"), isEarlier ? `An earlier sale: ${title}` : title);
   setText(byId("verdict-text"), text);
   setText(byId("verdict-run"), run ? about(run) : "");
-  const share = run ? Math.min(1, run.answered / Math.max(1, run.requests)) : 0;
-  byId("progress-done").style.transform = `scaleX(${share})`;
 }
 
 function reading(run) {

@@ -38,7 +38,7 @@ export function layout({ width, height, dots, stock, shops, lanes }) {
     places.gate = { x: 4, y: top - 26, w: width - 8, h: 0 };
   }
   places.home = grid(places.crowd, dots, isWide ? 11 : 9);
-  places.rooms = places.shops.map(({ x, y, w, h }) => grid({ x: x + 10, y: y + 42, w: w - 20, h: h - 50 }, Math.ceil(dots / shops) + 1, 10));
+  places.rooms = places.shops.map(({ x, y, w, h }) => grid({ x: x + 10, y: y + 42, w: w - 20, h: h - 70 }, Math.ceil(dots / shops) + 1, 10));
   places.square = grid(places.shelf, squares, 46);
   return places;
 }

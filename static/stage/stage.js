@@ -85,6 +85,7 @@ export class Stage {
     }
     if (!this.#demo) return;
     for (const { id, run } of CHAPTERS) setData(byId(`chapter-${id}`), "off", !this.#demo.guards.includes(this.#guard(run)));
+    this.#showUp();
     const { run } = this.#demo;
     const over = run && !RUNNING.has(run.state) ? run.id : "";
     if (this.#isBusy || this.#lastRun === over) return;
@@ -340,6 +341,16 @@ export class Stage {
       this.#mark(mark, index);
       setText(title, `Shop ${String.fromCharCode(65 + index)}`);
       setText(port, name);
+    });
+  }
+
+  /** Says of each shop whether its instance is up. */
+  #showUp() {
+    [...byId("shops").children].forEach((shop, index) => {
+      const instance = this.#demo.instances.find((one) => one.instance === this.#shown.shops[index]);
+      const note = !instance ? "" : !instance.up ? " is down" : instance.here ? " (this page)" : "";
+      setText(shop.querySelector(".shop-port"), this.#shown.shops[index] + note);
+      setData(shop, "down", instance && !instance.up);
     });
   }
 

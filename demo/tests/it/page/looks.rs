@@ -106,13 +106,13 @@ async fn nothing_jumps_during_a_sale() {
 
     // digits of different widths would move their neighbours
     let proportional = "
-        return [...document.querySelectorAll('.giant, .counters dd, .orders td.n')].filter((one) =>
+        return [...document.querySelectorAll('.counters dd, .orders td.n')].filter((one) =>
             !getComputedStyle(one).fontVariantNumeric.includes('tabular-nums')).map((one) => one.id || one.className)";
     assert_eq!(page.run(proportional).await, json!([]));
 
     let without_room = "
         const sheet = new CSSStyleSheet();
-        sheet.replaceSync('.giant { min-width: 0 }');
+        sheet.replaceSync('.counters { display: block } .counters div { display: inline-block } .counters dt { display: none }');
         document.adoptedStyleSheets = [sheet];";
     page.run(without_room).await;
     page.run(FOLLOW_PLACES).await;
@@ -149,8 +149,7 @@ async fn run_a_sale(page: &Tab, units: u32, buyers: u32) {
 /// Follows the upper left corners of everything fixed: headings, names, numbers, charts. The notes are left out: their
 /// list grows.
 const FOLLOW_PLACES: &str = "
-    const all = [...document.querySelectorAll('main h2, main h3, main dt, main dd, main .term-name, main .giant, '
-        + 'main .operator, main .proof, main canvas, main button, main .bar, main .key')]
+    const all = [...document.querySelectorAll('main h2, main h3, main dt, main dd, main .proof, main canvas, main button')]
         .filter((one) => one.checkVisibility() && !one.closest('.hidden, details details, #notes, #stage-error'));
     const name = (one) => `${one.tagName}#${one.id}.${one.className} in #${one.parentElement.closest('[id]').id}`;
     const place = (one) => {

@@ -93,7 +93,7 @@ async fn a_page_without_any_news_is_not_blank() {
     assert_eq!(page.text("#proof-text").await, "not known yet");
 
     // the state before any script has run
-    page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link").await;
+    page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link; delete document.body.dataset.known").await;
     let animation = "return getComputedStyle(document.querySelector('main')).animationName";
     assert_eq!(page.run(animation).await, "await-news");
     page.until_reads("#sum-title", "The sale").await;
