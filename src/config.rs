@@ -6,9 +6,12 @@ mod servers;
 
 pub use servers::Servers;
 
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -42,12 +45,8 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_LOCK_TTL", value_name = "TIME", default_value = "8s", value_parser = duration("2s", "10m"))]
     pub lock_ttl: Duration,
 
-    /// File that proves the process before dead, whose lease then ends at once; on a local disk, for this instance alone
-    #[arg(long, env = "FLASH_SALE_LEASE_FILE", value_name = "FILE")]
-    pub lease_file: Option<PathBuf>,
-
     /// Most orders in a batch
-    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = count(1, Inventory::MAX_BATCH))]
+    #[arg(long, env = "FLASH_SALE_BATCH_SIZE", value_name = "N", default_value = "500", value_parser = number::<usize>(1..=Inventory::MAX_BATCH))]
     pub batch_size: usize,
 
     /// Longest time to keep the lock while another instance waits for it
@@ -55,11 +54,11 @@ pub struct Config {
     pub tenure: Duration,
 
     /// Worker threads [default: one for each core]
-    #[arg(long, env = "FLASH_SALE_WORKERS", value_name = "N", value_parser = count(1, 1024))]
+    #[arg(long, env = "FLASH_SALE_WORKERS", value_name = "N", value_parser = number::<usize>(1..=1024))]
     pub workers: Option<usize>,
 
     /// Most orders of one item that may wait at this instance
-    #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = count(1, 1_000_000))]
+    #[arg(long, env = "FLASH_SALE_QUEUE_LENGTH", value_name = "N", default_value = "10000", value_parser = number::<usize>(1..=1_000_000))]
     pub queue_length: usize,
 
     /// Longest wait of an order for the lock, and then for the store
@@ -82,7 +81,7 @@ pub struct Config {
     pub admin_token_file: Option<PathBuf>,
 
     /// Most watchers at GET /events
-    #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = count(0, 10_000))]
+    #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = number::<usize>(0..=10_000))]
     pub max_watchers: usize,
 
     /// Header in which the gateway names the buyer, such as X-User-Id; `?user=` is refused then
@@ -107,7 +106,7 @@ pub struct Config {
     pub rate_limit: Option<Rate>,
 
     /// Most open connections at --listen
-    #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = count(1, 1_000_000))]
+    #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = number::<usize>(1..=1_000_000))]
     pub max_connections: usize,
 }
 
@@ -174,18 +173,6 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
-/// Parses a flag that is on or off. An empty variable is off.
-///
-/// # Errors
-/// Another word.
-pub fn switch(text: &str) -> Result<bool, &'static str> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "1" => Ok(true),
-        "false" | "no" | "off" | "0" | "" => Ok(false),
-        _ => Err("true and false are allowed"),
-    }
-}
-
 /// The longest admin token, in bytes: it must leave room for the other headers of a request.
 const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 
@@ -193,7 +180,7 @@ const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 fn admin_token(text: &str) -> Result<Secret, String> {
     match text.trim() {
         "" => Err("an admin token has at least one character".to_owned()),
-        token if token.len() <= MAX_ADMIN_TOKEN => Ok(Secret::new(token)),
+        token if token.len() <= MAX_ADMIN_TOKEN => Ok(Secret::from(token)),
         token => Err(format!(
             "an admin token has at most {MAX_ADMIN_TOKEN} bytes, or no request could carry it: this one has {}",
             token.len()
@@ -241,16 +228,18 @@ pub(crate) fn duration(
     }
 }
 
-/// A parser for whole numbers from `min` to `max`.
-fn count(
-    min: usize,
-    max: usize,
-) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
+/// A parser for whole numbers within these bounds.
+pub fn number<N>(
+    bounds: RangeInclusive<N>,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
+where
+    N: Clone + Display + FromStr + PartialOrd + Send + Sync + 'static,
+{
     move |text| {
-        text.parse()
-            .ok()
-            .filter(|number| (min..=max).contains(number))
-            .ok_or_else(|| format!("a whole number from {min} to {max} is allowed"))
+        let number = text.parse().ok().filter(|number| bounds.contains(number));
+        number.ok_or_else(|| {
+            format!("a whole number from {} to {} is allowed", bounds.start(), bounds.end())
+        })
     }
 }
 

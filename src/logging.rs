@@ -78,13 +78,12 @@ impl<W: Write> Write for OneLine<W> {
     /// The library writes an event at once.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        let is_ours = |c| !is_invisible(c) || (c == '\x1b' && self.is_terminal);
         let mut line = String::with_capacity(text.len() + 1);
         for c in text.trim_end_matches('\n').chars() {
-            if is_ours(c) {
-                line.push(c);
-            } else {
+            if is_invisible(c) && !(c == '\x1b' && self.is_terminal) {
                 line.extend(c.escape_default());
+            } else {
+                line.push(c);
             }
         }
         line.push('\n');
@@ -128,7 +127,6 @@ pub(crate) mod otel {
     use opentelemetry::trace::TracerProvider as _;
     use opentelemetry_http::HeaderExtractor;
     use opentelemetry_otlp::SpanExporter;
-    use opentelemetry_sdk::Resource;
     use opentelemetry_sdk::propagation::TraceContextPropagator;
     use opentelemetry_sdk::trace::SdkTracerProvider;
     use tracing::{Level, Span, Subscriber};
@@ -142,16 +140,11 @@ pub(crate) mod otel {
     /// The standard variables choose the collector, the name of the service and the share of the traces that is sent.
     /// Without a collector there are no spans.
     pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
-        let names = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-        names.iter().find_map(std::env::var_os)?;
+        std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
         let exporter = SpanExporter::builder().with_tonic().build();
         let exporter = exporter.inspect_err(|error| eprintln!("OpenTelemetry: {error}")).ok()?;
-        let mut resource = Resource::builder();
-        if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
-            resource = resource.with_service_name(env!("CARGO_PKG_NAME"));
-        }
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
-        let provider = PROVIDER.get_or_init(|| provider.with_resource(resource.build()).build());
+        let provider = PROVIDER.get_or_init(|| provider.build());
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("flash-sale"));
         Some(layer.with_filter(Targets::new().with_target("flash_sale", Level::DEBUG)))
     }

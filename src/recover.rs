@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fenced_lock::{EtcdBackend, LockError, Session, SessionOptions, Token};
-use tokio::time::{sleep, timeout};
+use fenced_lock::{EtcdBackend, Guard, LockError, Session, SessionOptions, Token};
+use tokio::time::timeout;
 
 use crate::config::{Servers, duration};
 use crate::error_chain::ErrorChain;
@@ -24,10 +24,6 @@ const NOT_DONE: u8 = 3;
 
 /// How long the lock outlives this command if it is killed.
 const LOCK_TTL: Duration = Duration::from_secs(10);
-
-/// The attempts to reach the store, and the pause between them.
-const ATTEMPTS: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// Resume a sale after etcd or Redis was replaced or restored: a dry run unless --yes is given
 ///
@@ -72,55 +68,43 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    // before the lock is taken: the store may not answer, or may have just been started
-    for _ in 1..ATTEMPTS {
-        match inventory.inspect(&item).await {
-            Err(error) if error.is_retryable() => sleep(PAUSE).await,
-            _ => break,
-        }
-    }
+    // before the lock is taken: the store may not answer
     inventory.inspect(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
-    let etcd = EtcdBackend::new(options.servers.etcd_options()?)
-        .map_err(|error| not_locked(&name, "", &error.into()))?;
+    let failed = |error: &LockError| format!("cannot take the lock {name}: {}", ErrorChain(error));
+    let etcd = EtcdBackend::new(options.servers.etcd_options()?);
+    let etcd = Arc::new(etcd.map_err(|error| failed(&error.into()))?);
     let session = SessionOptions::new(LOCK_TTL).label("flash-sale recover");
-    let limit = humantime::format_duration(options.wait_timeout);
-    let session = timeout(options.wait_timeout, Session::open(Arc::new(etcd), session)).await;
-    let session = session.map_err(|_| format!("etcd did not answer within {limit}"))?;
-    let session = session.map_err(|error| not_locked(&name, "", &error))?;
-    let done = under_lock(&options, &item, &name, &inventory, &session).await;
+    let waited = options.wait_timeout;
+    let late = LockError::Timeout { waited };
+    let session = timeout(waited, Session::open(etcd, session)).await;
+    let session = session.unwrap_or(Err(late.clone())).map_err(|error| failed(&error))?;
+    let mutex = session.mutex(&name).map_err(|error| failed(&error))?;
+    let done = match timeout(waited, mutex.lock()).await.unwrap_or(Err(late)) {
+        Ok(guard) => under_lock(&options, &item, &inventory, &guard).await,
+        Err(error) => {
+            let error = failed(&error);
+            Err(match timeout(LOCK_TTL, mutex.probe()).await {
+                Ok(Ok(Some(front))) => {
+                    let holder = front.label.unwrap_or(front.key);
+                    format!("{error}; {holder:?}, under lease {:x}, holds it", front.lease)
+                }
+                _ => error,
+            }
+            .into())
+        }
+    };
     // releases the lock; if that fails, it ends with the lease
     let _ = timeout(LOCK_TTL, session.close()).await;
     done
 }
 
-fn not_locked(name: &str, held_by: &str, error: &LockError) -> String {
-    format!("cannot take the lock {name}{held_by}: {}", ErrorChain(error))
-}
-
 async fn under_lock(
     options: &RecoverOptions,
     item: &Item,
-    name: &str,
     inventory: &Inventory,
-    session: &Session,
+    guard: &Guard,
 ) -> Result<ExitCode, BoxError> {
-    let mutex = session.mutex(name).map_err(|error| not_locked(name, "", &error))?;
-    let waited = options.wait_timeout;
-    let locked = timeout(waited, mutex.lock()).await;
-    let guard = match locked.unwrap_or(Err(LockError::Timeout { waited })) {
-        Ok(guard) => guard,
-        Err(error) => {
-            let holder = match timeout(LOCK_TTL, mutex.probe()).await {
-                Ok(Ok(Some(front))) => {
-                    let name = front.label.unwrap_or(front.key);
-                    format!(": {name:?}, under lease {:x}, holds it", front.lease)
-                }
-                _ => String::new(),
-            };
-            return Err(not_locked(name, &holder, &error).into());
-        }
-    };
     let token = guard.token();
     let inspected = inventory.inspect(item).await?;
     // an item whose keys were deleted has only what an instance misses
@@ -139,96 +123,74 @@ async fn under_lock(
         )
         .into());
     }
-    let (ours, foreign) =
-        (token.cluster(), fence.filter(|fence| fence.cluster() != token.cluster()));
-    print(&match (options.what, foreign) {
-        (What::Cluster, Some(fence)) => cluster_given_up(fence),
+    let foreign = fence.map(Token::cluster).filter(|cluster| *cluster != token.cluster());
+    let (loss, result) = match (options.what, foreign) {
         (What::Cluster, None) => {
             print("\nThe item has no fence of another cluster. Nothing to do.");
             return Ok(ExitCode::SUCCESS);
         }
-        (What::Store, Some(fence)) => {
+        (What::Store, Some(theirs)) => {
             return Err(format!(
-                "the fence is of etcd cluster {}, and this is cluster {ours}: if this is the right cluster, \
+                "the fence is of etcd cluster {theirs}, and this is cluster {}: if this is the right cluster, \
                  run `flash-sale recover cluster` first",
-                fence.cluster()
+                token.cluster()
             )
             .into());
         }
-        (What::Store, None) => store_given_up(&inspected),
-    });
+        (What::Cluster, Some(theirs)) => (
+            format!(
+                "The fence would become one of this cluster. The store would refuse every token of cluster {theirs},\n\
+                 including that of a live holder. No order is lost. Make sure that no instance uses that cluster."
+            ),
+            format!("The fence is token {token} of cluster {}.", token.cluster()),
+        ),
+        (What::Store, None) if inspected.stock.is_none() => (
+            "This would end the sale of the item and give up all its acknowledged orders. If a complete\n\
+             copy of the data exists, restore it instead."
+                .to_owned(),
+            "The item has no sale. PUT /stock starts one.".to_owned(),
+        ),
+        (What::Store, None) => (
+            "All instances would resume the sale from this state. Every acknowledged order that is not in it would be\n\
+             given up: its buyer has a confirmation, and its units would be sold again. The instances' logs name a\n\
+             missing order. If a complete copy of the data exists, restore it instead.\n\
+             If etcd was restored from a backup as well, stop all instances first: its tokens went back."
+                .to_owned(),
+            format!(
+                "All instances resume with this state, under token {token} or later. If etcd was restored\n\
+                 as well and instances were running, stop them, repeat this command, and start them again."
+            ),
+        ),
+    };
+    print(&format!("\n{loss}"));
     if !options.yes {
         print("\nDry run. Rerun with --yes to apply.");
         return Ok(ExitCode::from(NOT_DONE));
     }
     match options.what {
-        What::Cluster => {
-            inventory.recover_cluster(item, token).await?;
-            print(&format!("\nDone. The fence is token {token} of cluster {ours}."));
-        }
-        What::Store => {
-            inventory.recover_store(item, token).await?;
-            print(&store_accepted(&inspected, token));
-        }
+        What::Cluster => inventory.recover_cluster(item, token).await?,
+        What::Store => inventory.recover_store(item, token).await?,
     }
+    print(&format!("\nDone. {result}"));
     Ok(ExitCode::SUCCESS)
 }
 
 /// The state of the item, for the operator.
 fn state(item: &Item, inventory: &Inventory, inspected: &Inspection, token: Token) -> String {
+    let of = |token: Token| format!("token {token} of etcd cluster {}", token.cluster());
     let mut lines = vec![format!("item     {item}"), format!("store    {}", inventory.address())];
-    match &inspected.stock {
-        None => lines.push("stock    none".to_owned()),
-        Some(Stock { stock, lucky, initial, fence, orders, .. }) => {
-            lines.push(format!("stock    {stock} left and {lucky} sold, of {initial}"));
-            let latest = inspected.latest.as_ref();
-            let latest = latest.map(|latest| format!(", the latest is {}", latest.order.as_str()));
-            lines.push(format!("ledger   {orders} orders{}", latest.unwrap_or_default()));
-            lines.push(match fence {
-                Some(fence) => {
-                    format!("fence    token {fence} of etcd cluster {}", fence.cluster())
-                }
-                None => "fence    none".to_owned(),
-            });
-        }
+    if let Some(Stock { stock, lucky, initial, fence, orders, .. }) = &inspected.stock {
+        lines.push(format!("stock    {stock} left and {lucky} sold, of {initial}"));
+        let latest = inspected.latest.as_ref();
+        let latest = latest.map(|latest| format!(", the latest is {}", latest.order.as_str()));
+        lines.push(format!("ledger   {orders} orders{}", latest.unwrap_or_default()));
+        lines.push(format!("fence    {}", fence.map_or("none".to_owned(), of)));
+    } else {
+        lines.push("stock    none".to_owned());
     }
     lines.extend(inspected.rollback_detected.iter().map(|missing| format!("missing  {missing}")));
-    lines.push(format!("lock     taken, with token {token} of etcd cluster {}", token.cluster()));
+    lines.push(format!("lock     taken, with {}", of(token)));
     lines.join("\n")
-}
-
-/// The effect of another cluster.
-fn cluster_given_up(fence: Token) -> String {
-    format!(
-        "\nThe fence would become one of this cluster. The store would refuse every token of cluster {},\n\
-         including that of a live holder. No order is lost. Make sure that no instance uses that cluster.",
-        fence.cluster()
-    )
-}
-
-/// The effect of accepting the store.
-fn store_given_up(inspected: &Inspection) -> String {
-    if inspected.stock.is_none() {
-        return "\nThis would end the sale of the item and give up all its acknowledged orders. If a complete\n\
-                copy of the data exists, restore it instead."
-            .to_owned();
-    }
-    "\nAll instances would resume the sale from this state. Every acknowledged order that is not in it would be\n\
-     given up: its buyer has a confirmation, and its units would be sold again. The instances' logs name a\n\
-     missing order. If a complete copy of the data exists, restore it instead.\n\
-     If etcd was restored from a backup as well, stop all instances first: its tokens went back."
-        .to_owned()
-}
-
-/// The result of accepting the store.
-fn store_accepted(inspected: &Inspection, token: Token) -> String {
-    if inspected.stock.is_none() {
-        return "\nDone. The item has no sale. PUT /stock starts one.".to_owned();
-    }
-    format!(
-        "\nDone. All instances resume with this state, under token {token} or later. If etcd was restored\n\
-         as well and instances were running, stop them, repeat this command, and start them again."
-    )
 }
 
 /// Prints for the operator. A failure to print does not stop the command.

@@ -11,11 +11,6 @@ use constant_time_eq::constant_time_eq;
 pub struct Secret(Box<str>);
 
 impl Secret {
-    /// Keeps `text`.
-    pub fn new(text: &str) -> Self {
-        Self(text.into())
-    }
-
     /// The text, for the one place that needs it.
     pub fn expose(&self) -> &str {
         &self.0
@@ -35,7 +30,7 @@ impl fmt::Debug for Secret {
 
 impl From<&str> for Secret {
     fn from(text: &str) -> Self {
-        Self::new(text)
+        Self(text.into())
     }
 }
 
@@ -59,12 +54,12 @@ impl SecretSource {
             Self::File(path) => path,
         };
         let text = std::fs::read_to_string(path)?;
-        match text.lines().next().map(str::trim) {
-            None | Some("") => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("the first line of {} is empty: it must hold the secret", path.display()),
-            )),
-            Some(secret) => Ok(Secret::new(secret)),
+        let secret = text.lines().next().map_or("", str::trim);
+        if secret.is_empty() {
+            let what =
+                format!("the first line of {} is empty: it must hold the secret", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
+        Ok(Secret::from(secret))
     }
 }

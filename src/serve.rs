@@ -1,20 +1,18 @@
 //! The `serve` command: connect, run, stop.
 
 mod connect;
-mod lease_file;
-mod signals;
 
-use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{self, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +21,6 @@ use crate::http::server::{self, MAX_BEYOND, ServerOptions};
 use crate::http::{AppState, Extension, buyers_router, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
-use signals::Signals;
 
 /// File descriptors for everything but clients that are served: etcd, Redis, the runtime, the standard streams, and
 /// clients beyond the limit.
@@ -34,6 +31,10 @@ const OPERATORS: usize = 256;
 
 /// The time to release the lock if the requests in flight used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
+
+/// A SIGINT this soon after the first signal may be its echo: Ctrl-C reaches all programs of a terminal, and
+/// some pass it on.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready. After the time for load balancers to
 /// notice, it accepts no more connections, answers the requests in flight, releases the lock and revokes its lease.
@@ -62,7 +63,7 @@ pub async fn serve_with(
         max_connections: room_for(config.max_connections, operators),
         shutdown_grace: config.shutdown_grace,
     };
-    let mut signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let mut signals = signals().map_err(|error| format!("cannot handle signals: {error}"))?;
     let (address, listener) = bind("--listen", config.listen)?;
     let admin = config.admin_listen.map(|address| bind("--admin-listen", address)).transpose()?;
 
@@ -96,7 +97,7 @@ pub async fn serve_with(
     });
     let mut serving = pin!(join_all(servers));
     let signal = tokio::select! {
-        signal = signals.next() => signal,
+        Some(signal) = signals.recv() => signal,
         // it ends only after `stop`
         _ = &mut serving => return Ok(()),
     };
@@ -130,7 +131,7 @@ pub async fn serve_with(
             tracing::info!("stopped");
             Ok(())
         }
-        () = signals.second_interrupt() => {
+        () = second_interrupt(&mut signals) => {
             tracing::warn!("a second SIGINT: ending at once");
             Err("a second Ctrl-C ended the instance before it had stopped".into())
         }
@@ -140,19 +141,10 @@ pub async fn serve_with(
 /// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
 fn tell_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let send = |to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to);
-    if let Err(error) = notify_address(&socket).and_then(send) {
+    let told = UnixDatagram::unbound().and_then(|from| from.send_to(state.as_bytes(), socket));
+    if let Err(error) = told {
         tracing::warn!(%error, "systemd could not be told {state}");
     }
-}
-
-fn notify_address(socket: &OsStr) -> io::Result<net::SocketAddr> {
-    #[cfg(target_os = "linux")]
-    if let [b'@', name @ ..] = socket.as_bytes() {
-        use std::os::linux::net::SocketAddrExt as _;
-        return net::SocketAddr::from_abstract_name(name);
-    }
-    net::SocketAddr::from_pathname(socket)
 }
 
 /// Listens on the address of this flag, and returns the address with the port that it got.
@@ -180,6 +172,46 @@ fn room_for(wanted: usize, others: usize) -> usize {
 fn room_within(limit: u64, wanted: usize, others: usize) -> usize {
     let room = usize::try_from(limit.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX);
     room.saturating_sub(others).clamp(1, wanted)
+}
+
+/// The names of the signals SIGTERM, SIGINT and SIGHUP as they come. They no longer end the process by themselves.
+fn signals() -> io::Result<mpsc::UnboundedReceiver<&'static str>> {
+    let (names, received) = mpsc::unbounded_channel();
+    let all = [
+        ("SIGTERM", SignalKind::terminate()),
+        ("SIGINT", SignalKind::interrupt()),
+        ("SIGHUP", SignalKind::hangup()),
+    ];
+    for (name, kind) in all {
+        // as under `nohup`: then the process outlives its terminal
+        if name == "SIGHUP" && ignores_hang_up() {
+            continue;
+        }
+        let (mut signal, names) = (signal(kind)?, names.clone());
+        tokio::spawn(
+            async move { while signal.recv().await.is_some() && names.send(name).is_ok() {} },
+        );
+    }
+    Ok(received)
+}
+
+/// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the end.
+async fn second_interrupt(signals: &mut mpsc::UnboundedReceiver<&'static str>) {
+    let echo_ends = Instant::now() + ECHO;
+    while let Some(signal) = signals.recv().await {
+        if signal == "SIGINT" && Instant::now() >= echo_ends {
+            return;
+        }
+        tracing::info!("{signal}: stopping already");
+    }
+}
+
+/// Whether SIGHUP is ignored. Reads `/proc`; false without it.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // the lowest bit is signal 1, SIGHUP
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The flags of the demo.
 
-use std::ops::RangeInclusive;
-
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::FalseyValueParser;
+use flash_sale::config::number;
 
 use crate::baselines::{Fence, LockMode};
 
@@ -42,30 +42,17 @@ pub struct DemoOptions {
     pub fence: Option<Fence>,
 
     /// Use mutual TLS and users for etcd and Redis.
-    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = flash_sale::config::switch)]
+    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = FalseyValueParser::new())]
     pub secure: bool,
 
     /// Exit after the verdict.
-    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = flash_sale::config::switch)]
+    #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = FalseyValueParser::new())]
     pub once: bool,
 
     /// Port of the first instance on 127.0.0.1, 1 to 65535; each further one is 10 higher.
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
           allow_negative_numbers = true, value_parser = number::<u16>(1..=65_535))]
     pub port: u16,
-}
-
-/// Parses a number, and says which ones are allowed.
-fn number<N>(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<N, String> + Clone
-where
-    N: TryFrom<u64>,
-{
-    move |text| {
-        let number = text.parse().ok().filter(|number| bounds.contains(number));
-        number.and_then(|number| N::try_from(number).ok()).ok_or_else(|| {
-            format!("a whole number from {} to {} is allowed", bounds.start(), bounds.end())
-        })
-    }
 }
 
 impl DemoOptions {

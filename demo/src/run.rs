@@ -158,19 +158,13 @@ impl Show<'_> {
     }
 
     fn print_verdict(&self, verdict: &Verdict, elapsed_ms: u64) {
-        let DemoOptions { lock, fence, stock, requests, instances, .. } = *self.options;
+        let DemoOptions { stock, requests, instances, .. } = *self.options;
         let (tone, label) =
             if verdict.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
-        let mut setting = vec![
-            count(stock, "unit"),
-            count(requests, "buyer"),
-            count(instances.into(), "instance"),
-        ];
-        // the service's own lock and fence need no mention
-        if lock.is_shared() && (lock != LockMode::Etcd || fence.is_some()) {
-            setting.push(guarded_by(lock, fence));
-        }
-        let text = format!("{}. {} All in {elapsed_ms} ms.", setting.join(", "), verdict.text);
+        let [units, buyers] = [count(stock, "unit"), count(requests, "buyer")];
+        let instances = count(instances.into(), "instance");
+        let text = &verdict.text;
+        let text = format!("{units}, {buyers}, {instances}. {text} All in {elapsed_ms} ms.");
         self.screen.paragraph(tone, label, &text);
     }
 

@@ -74,51 +74,76 @@ mod tests {
 
     use super::*;
 
-    fn explained(lock: LockMode, sold: u64, sold_out: u64, reason: Option<&str>) -> String {
-        let reason = reason.map(|text| Failure { kind: "a kind".into(), text: text.into() });
-        let unknown = 500 - sold - sold_out;
-        let tally = Tally { acknowledged_units: sold, sold_out, unknown, ..Tally::default() };
-        let reasons = reason.into_iter().collect();
-        let report = Report { reasons, tally, ..Report::default() };
-        let run = Run { stock: 300, guard: lock.name().into(), ..Run::default() };
-        judge(&run, &report, 0).text
-    }
-
-    /// Goal: each outcome is explained with its numbers and its cause; a failure that the lock mode does not explain is a
-    /// fault of the service.
+    /// Goal: each outcome is explained with its numbers and its cause; a failure that the settings do not explain is a fault of
+    /// the service. Method: 500 buyers, whose rest got no answer, and the holder is paused if it is refused.
     #[test]
     fn gives_numbers_and_cause() {
-        assert_eq!(
-            explained(LockMode::Etcd, 300, 200, None),
-            "300 of 300 sold, 200 told sold out: no unit was sold twice."
-        );
-        assert_eq!(
-            explained(LockMode::Etcd, 100, 0, None),
-            "100 of 300 sold, 0 told sold out: no unit was sold twice. 400 buyers got no answer."
-        );
-        assert_eq!(
-            explained(LockMode::NoLock, 500, 0, Some("oversold: 500 orders")),
-            "500 sold of 300: 200 too many. That is what happens without a lock, when reading, deciding and writing are three steps."
-        );
-        assert!(explained(LockMode::Local, 400, 100, Some("oversold")).starts_with(
-            "400 sold of 300: 100 too many. That is what happens without a lock between the instances"
-        ));
-        assert_eq!(
-            explained(LockMode::Etcd, 300, 200, Some("lost: 2 orders")),
-            "lost: 2 orders. That must not happen: it is a fault of the service."
-        );
-    }
-
-    /// Goal: the verdict says what the fault was and how the fence met it.
-    #[test]
-    fn says_that_the_fence_refused_a_batch() {
-        let tally = Tally { acknowledged_units: 300, sold_out: 200, ..Tally::default() };
-        let report = Report { pass: true, tally, ..Report::default() };
-        let run = Run { stock: 300, fence: true, fault: Some(Fault::Pause), ..Run::default() };
-        let verdict = judge(&run, &report, 1);
-        assert!(
-            verdict.pass && verdict.text.ends_with("the fence refused its batch."),
-            "{verdict:?}"
-        );
+        for (guard, stale_batches, sold, sold_out, reason, text) in [
+            (
+                "etcd",
+                0,
+                300,
+                200,
+                "",
+                "300 of 300 sold, 200 told sold out: no unit was sold twice.",
+            ),
+            (
+                "etcd",
+                0,
+                100,
+                0,
+                "",
+                "100 of 300 sold, 0 told sold out: no unit was sold twice. 400 buyers got no answer.",
+            ),
+            (
+                "no-lock",
+                0,
+                500,
+                0,
+                "oversold",
+                "500 sold of 300: 200 too many. That is what happens without a lock, when reading, deciding and writing are three steps.",
+            ),
+            (
+                "local",
+                0,
+                400,
+                100,
+                "oversold",
+                "400 sold of 300: 100 too many. That is what happens without a lock between the instances: each one guards the stock only against itself.",
+            ),
+            (
+                "etcd",
+                0,
+                300,
+                200,
+                "lost: 2 orders",
+                "lost: 2 orders. That must not happen: it is a fault of the service.",
+            ),
+            (
+                "etcd",
+                1,
+                300,
+                200,
+                "",
+                "300 of 300 sold, 200 told sold out: no unit was sold twice. 8090 was paused beyond its lease; when it went on, the fence refused its batch.",
+            ),
+        ] {
+            let reasons = [reason].into_iter().filter(|text| !text.is_empty());
+            let reasons = reasons.map(|text| Failure { kind: "a kind".into(), text: text.into() });
+            let unknown = 500 - sold - sold_out;
+            let tally = Tally { acknowledged_units: sold, sold_out, unknown, ..Tally::default() };
+            let report = Report { reasons: reasons.collect(), tally, ..Report::default() };
+            let fault = (stale_batches > 0).then_some(Fault::Pause);
+            let victim = Some("8090".to_owned());
+            let run = Run {
+                stock: 300,
+                guard: guard.into(),
+                fence: true,
+                fault,
+                victim,
+                ..Run::default()
+            };
+            assert_eq!(judge(&run, &report, stale_batches).text, text);
+        }
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct NewSale {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) per_user: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) hold_seconds: Option<u64>,
+    pub(crate) hold_seconds: Option<u128>,
 }
 
 #[derive(Deserialize)]

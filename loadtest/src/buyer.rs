@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use http_body_util::Full;
+use hyper::Request;
 use hyper::body::Bytes;
-use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Method, Request};
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep};
 
@@ -18,8 +17,6 @@ use crate::conduct::{Step, choices};
 use crate::connection::{Connection, ConnectionError};
 use crate::load::{Plan, Shared};
 use crate::record::Attempt;
-
-static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The first pause; each further one is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -118,7 +115,9 @@ impl Buyer {
         shared: &Shared,
     ) -> Result<()> {
         for (place, Step { wait, event }) in (2..).zip(steps) {
-            sleep(*wait).await;
+            if shared.stop.run_until_cancelled(sleep(*wait)).await.is_none() {
+                break;
+            }
             let seed = self.plan.setup.seed.wrapping_add(place);
             let departure = Departure::of(seed, self.plan.args.abandon, number);
             let asked = order.change(*event);
@@ -145,20 +144,17 @@ impl Buyer {
         self.return_home(sent);
         let (item, number) = plan.place(number);
         let id = order_id(&plan.setup.items[item].run, number);
-        // others are made once
-        let has_path = change.is_some() || plan.args.conduct.users.is_some();
-        let path = has_path.then(|| plan.path(item, number, &id, change));
         let event = change.unwrap_or_default();
         let mut pauses = 0;
         for attempt in 0..=plan.args.retries {
             let limit = deadline.saturating_duration_since(sent).min(plan.args.attempt_timeout());
             let to = self.place;
-            let request = match &path {
-                None => plan.requests[to][item].clone(),
-                Some(path) => plan.endpoints[to].request(Method::POST, path),
+            let request = plan.request(to, (item, number), &id, change);
+            let sending = self.send(request, &id, event, limit, departure.take());
+            let (outcome, retry) = match shared.cut.run_until_cancelled(sending).await {
+                Some(sent) => sent.unwrap_or_else(|error| answer::read_error(&error)),
+                None => (Outcome::went_away(), None),
             };
-            let sending = self.send(request, &id, event, limit, departure.take()).await;
-            let (outcome, retry) = sending.unwrap_or_else(|error| answer::read_error(&error));
             let (began, ended) = (shared.micros(sent), shared.micros(Instant::now()));
             shared.note(&outcome);
             if let Some(recorder) = &shared.recorder {
@@ -181,7 +177,7 @@ impl Buyer {
                 break;
             }
             if !broke {
-                sleep(wait).await;
+                shared.cut.run_until_cancelled(sleep(wait)).await;
                 pauses += 1;
             }
             sent = Instant::now();
@@ -208,7 +204,7 @@ impl Buyer {
     /// closed while idle is no retry.
     async fn send(
         &mut self,
-        mut request: Request<Full<Bytes>>,
+        request: Request<Full<Bytes>>,
         id: &str,
         event: Event,
         limit: Duration,
@@ -218,9 +214,6 @@ impl Buyer {
         let endpoint = &self.plan.endpoints[self.place];
         let idle = self.connection.take();
         let mut connection = Connection::reuse_or_open(idle, endpoint, limit).await?;
-        let key =
-            HeaderValue::from_str(id).expect("a run's id is made of visible ASCII characters");
-        request.headers_mut().insert(&IDEMPOTENCY_KEY, key);
         if let Some(Departure { stay, away }) = departure {
             connection.send_and_close(request, stay).await;
             let retry = away.map(|away| Retry { elsewhere: true, wait: Some(away) });

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{RangedU64ValueParser, Resettable};
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use hyper::header::HeaderValue;
+use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
+use hyper::header::{HeaderName, HeaderValue};
 
 use crate::conduct::Conduct;
 use crate::cpu::{Process, process};
@@ -15,8 +15,8 @@ use crate::endpoint::BaseUrl;
 
 /// Sends a burst of orders to the instances of a flash sale and judges the outcome.
 ///
-/// Opens all connections first and releases them together. Exit status: 0 PASS, 1 FAIL, 2 could not
-/// run (a wrong flag, or a service that is unreachable or not ready).
+/// Opens all connections first and releases them together. Ctrl-C ends the load and prints the report. Exit status: 0
+/// PASS, 1 FAIL, 2 could not run (a wrong flag, or a service that is unreachable or not ready), 130 interrupted.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "loadtest",
@@ -30,6 +30,26 @@ pub struct Cli {
 
     #[command(flatten)]
     pub(crate) args: Args,
+}
+
+pub(crate) type Count = RangedU64ValueParser<usize>;
+type Units = RangedU64ValueParser<u64>;
+
+impl Cli {
+    /// The command line, and the environment.
+    pub fn of_process() -> Self {
+        let command = Self::with_environment();
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Gives each flag a variable with its name.
+    fn with_environment() -> clap::Command {
+        let named = |flag: Arg| {
+            let name = format!("FLASH_SALE_LOADTEST_{}", flag.get_id().as_str().to_uppercase());
+            if flag.get_env().is_some() { flag } else { flag.env(&*name.leak()) }
+        };
+        Self::command().mut_args(named).mut_subcommands(|check| check.mut_args(named))
+    }
 }
 
 /// What else there is to do.
@@ -55,16 +75,14 @@ pub(crate) struct CheckArgs {
 
 /// The limits of I5; without one, the time is reported and not judged.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Fail if orders are tried for longer than this without a definite answer, such as 3s [default: report only].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_PAUSE", value_name = "DURATION",
-          value_parser = positive_duration)]
-    pub(crate) longest_pause: Option<Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub longest_pause: Option<Duration>,
 
     /// Fail if one order takes longer than this, retries included, such as 10s [default: report only].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_LONGEST_ORDER", value_name = "DURATION",
-          value_parser = positive_duration)]
-    pub(crate) longest_order: Option<Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub longest_order: Option<Duration>,
 }
 
 /// The flags of a run.
@@ -72,108 +90,101 @@ pub(crate) struct Limits {
 #[command(name = "loadtest")]
 pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_REQUESTS", value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = Count::new().range(1..=10_000_000))]
     requests: Option<usize>,
 
     /// Send no new order after this time, such as 30s, or after --requests, whichever comes first.
     /// Buyers outlast outages: an order without an answer is given up, and the next one follows
     /// after a pause. Without --duration, a buyer stops after 3 such orders in a row.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_DURATION", value_name = "DURATION",
-          value_parser = positive_duration)]
+    #[arg(short = 'z', long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) duration: Option<Duration>,
 
     /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
     /// connection sends its next order after the answer]. An order that is late because all
     /// connections are busy is sent as soon as one is free; its latency counts from when it was due.
-    /// One that could not be sent before the end of --duration is not counted.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_RATE", value_name = "ORDERS", value_parser = rate)]
+    /// One that could not be sent before the end of --duration is reported as not sent.
+    #[arg(short = 'q', long, value_name = "ORDERS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
 
     /// Share of the orders, 0 to 1, whose client closes the connection before the answer. Half of
     /// them retry later with the same id, the others never do.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_ABANDON", default_value = "0", value_name = "SHARE",
-          value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
     pub(crate) abandon: f64,
 
     #[command(flatten)]
     pub(crate) conduct: Conduct,
 
-    /// Hold the units of an order of the started sale for so long, in whole seconds up to 24h, such as 10s. The load test
-    /// waits for the end of holds of up to a minute.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_HOLD", value_name = "DURATION", requires = "stock",
-          value_parser = hold_time)]
+    /// Hold the units of an order of the started sale for so long, such as 10s; part of a second counts as one. The load
+    /// test waits for the end of holds of up to a minute.
+    #[arg(long, value_name = "DURATION", requires = "stock", value_parser = positive_duration)]
     pub(crate) hold: Option<Duration>,
 
     /// The most units of a user in the started sale.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_PER_USER", value_name = "UNITS",
+    #[arg(long, value_name = "UNITS",
           requires_all = ["stock", "users"],
-          value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000))]
+          value_parser = Units::new().range(1..=1_000_000))]
     pub(crate) per_user: Option<u64>,
 
+    /// Name the user of --users in this header, as a gateway does, in place of ?user=.
+    #[arg(long, value_name = "NAME", requires = "users")]
+    pub(crate) user_header: Option<HeaderName>,
+
     /// Seed for --abandon, --pay, --pay-late and --cancel [default: random, and reported].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_SEED", value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
     /// Record each attempt as the client saw it, and at the end the ledger and the state, for
     /// `loadtest check`. Overwrites the file.
-    #[arg(
-        long,
-        env = "FLASH_SALE_LOADTEST_HISTORY",
-        value_name = "FILE",
-        conflicts_with = "probe_path"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "probe_path")]
     pub(crate) history: Option<PathBuf>,
 
     /// Fail if the ledger gains an order of another client.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_ALONE", conflicts_with = "probe_path")]
+    #[arg(long, conflicts_with = "probe_path")]
     pub(crate) alone: bool,
 
     /// Fail if an order was accepted without a token. Always judged once one answer has a token.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_TOKENS", conflicts_with = "probe_path")]
+    #[arg(long, conflicts_with = "probe_path")]
     pub(crate) tokens: bool,
 
     #[command(flatten)]
     pub(crate) limits: Limits,
 
     /// Number of connections, 1 to 50000; at most one for each order.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_CONCURRENCY", default_value = "500", value_name = "N",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=50_000))]
+    #[arg(short, long, default_value = "500",
+          value_name = "N", value_parser = Count::new().range(1..=50_000))]
     pub(crate) concurrency: usize,
 
     /// Start a new sale with this many units [default: continue the current one].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_STOCK", value_name = "UNITS",
-          value_parser = RangedU64ValueParser::<u64>::new().range(0..=1_000_000_000_000))]
+    #[arg(long, value_name = "UNITS", value_parser = Units::new().range(0..=1_000_000_000_000))]
     pub(crate) stock: Option<u64>,
 
     /// Item to order, 1 to 64 characters of a-z, 0-9 and - [default: the default item].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_ITEM", value_name = "NAME", value_parser = item_name)]
+    #[arg(long, value_name = "NAME", value_parser = item_name)]
     pub(crate) item: Option<String>,
 
     /// Spread the orders evenly over this many items (item-1, item-2, ...), 1 to 1000.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_ITEMS", value_name = "N", conflicts_with = "item",
-          value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    #[arg(long, value_name = "N", conflicts_with = "item",
+          value_parser = Count::new().range(1..=1000))]
     pub(crate) items: Option<usize>,
 
     /// Send GET requests for this path instead of orders, to see what instances and load test can do
     /// at most: there is no verdict then, and any 2xx is a good answer.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_PROBE_PATH", value_name = "PATH",
+    #[arg(long, value_name = "PATH",
           conflicts_with_all = ["stock", "item", "items", "Conduct"], value_parser = probe_path)]
     pub(crate) probe_path: Option<String>,
 
     /// Report the CPU time of this process during the load, such as etcd=1234. Repeatable;
     /// processes of one name are added up. Linux only.
-    #[arg(long = "process", env = "FLASH_SALE_LOADTEST_PROCESSES", value_name = "NAME=PID",
-          value_delimiter = ',', value_parser = process)]
+    #[arg(long = "process", value_name = "NAME=PID", value_delimiter = ',', value_parser = process)]
     pub(crate) processes: Vec<Process>,
 
     /// Units of each order, 1 to 1000000.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_QUANTITY", default_value = "1", value_name = "UNITS",
-          value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000_000))]
+    #[arg(long, default_value = "1", value_name = "UNITS",
+          value_parser = Units::new().range(1..=1_000_000))]
     pub(crate) quantity: u64,
 
     /// Print one JSON object on stdout and the report on stderr.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_JSON")]
+    #[arg(long)]
     pub(crate) json: bool,
 
     /// The admin token, which starting a sale needs unless the service is a demo.
@@ -182,28 +193,25 @@ pub struct Args {
     pub(crate) admin_token: Option<HeaderValue>,
 
     /// File with the admin token.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 
     /// Time limit of one order, retries included, such as 30s or 500ms.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_TIMEOUT", default_value = "30s", value_name = "DURATION",
-          value_parser = positive_duration)]
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) timeout: Duration,
 
     /// Time limit of one attempt, connecting included, before the order is retried at another
     /// instance [default: half of --timeout].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_ATTEMPT_TIMEOUT", value_name = "DURATION",
-          value_parser = positive_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     attempt_timeout: Option<Duration>,
 
     /// Retries of one order, with the same id, after a broken connection or a 429, 502, 503 or 504.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_RETRIES", default_value = "20", value_name = "N",
-          value_parser = RangedU64ValueParser::<u32>::new().range(0..=1000))]
+    #[arg(long, default_value = "20", value_name = "N",
+          value_parser = value_parser!(u32).range(0..=1000))]
     pub(crate) retries: u32,
 
     /// Instances, such as `http://127.0.0.1:8080` (in the environment: separated by commas).
-    #[arg(env = "FLASH_SALE_LOADTEST_URLS", value_name = "URL", required = true,
-          value_delimiter = ',', num_args = 1..=256)]
+    #[arg(value_name = "URL", required = true, value_delimiter = ',', num_args = 1..=256)]
     pub(crate) urls: Vec<BaseUrl>,
 }
 
@@ -238,26 +246,23 @@ impl Args {
     }
 }
 
-fn number(text: &str, range: RangeInclusive<f64>, allowed: &str) -> Result<f64, String> {
+fn number(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{allowed} from {} to {}", range.start(), range.end()))
+    number.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    number(text, RATES, "orders a second are a number")
+    number(text, RATES)
 }
 
 pub(crate) fn share(text: &str) -> Result<f64, String> {
-    number(text, 0.0..=1.0, "a share is a number")
+    number(text, 0.0..=1.0)
 }
 
-fn item_name(name: &str) -> Result<String, String> {
+fn item_name(name: &str) -> Result<String, &'static str> {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
-        Ok(name.to_owned())
-    } else {
-        Err("an item name is 1 to 64 characters of a-z, 0-9 and -".to_owned())
-    }
+    let is_name = (1..=64).contains(&name.len()) && name.bytes().all(allowed);
+    is_name.then(|| name.to_owned()).ok_or("an item name is 1 to 64 characters of a-z, 0-9 and -")
 }
 
 fn probe_path(path: &str) -> Result<String, String> {
@@ -276,19 +281,10 @@ pub(crate) fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
     Ok(header)
 }
 
-fn hold_time(text: &str) -> Result<Duration, String> {
-    let longest = Duration::from_hours(24);
-    let hold = humantime::parse_duration(text).ok().filter(|hold| hold.subsec_nanos() == 0);
-    hold.filter(|hold| (Duration::from_secs(1)..=longest).contains(hold))
-        .ok_or_else(|| "write whole seconds from 1s to 24h".to_owned())
-}
-
-fn positive_duration(text: &str) -> Result<Duration, String> {
-    let longest = Duration::from_hours(1);
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration >= Duration::from_millis(1) && duration <= longest => Ok(duration),
-        _ => Err("write a duration from 1ms to 1h with its unit, such as 30s or 500ms".to_owned()),
-    }
+fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+    let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
+    let duration = humantime::parse_duration(text).ok().filter(|it| allowed.contains(it));
+    duration.ok_or("write a duration from 1ms to 24h with its unit, such as 30s or 500ms")
 }
 
 #[cfg(test)]
@@ -312,20 +308,22 @@ mod tests {
         }
     }
 
-    /// Goal: a recorded run is judged without the flags of a run, and a run needs no command.
+    /// Goal: each flag of a run and of `check` has a variable of its name, and the admin token that of the service.
     #[test]
-    fn check_stands_beside_the_flags() {
-        let line = ["loadtest", "check", "history.jsonl", "--longest-pause", "3s", "--json"];
-        let Some(Command::Check(check)) = Cli::try_parse_from(line).expect("good flags").command
-        else {
-            panic!("the command was given")
-        };
-        assert_eq!((check.limits.longest_pause, check.json), (Some(Duration::from_secs(3)), true));
-        assert_eq!(check.file.to_str(), Some("history.jsonl"));
-        let run = Cli::try_parse_from(["loadtest", "--stock", "3", "http://127.0.0.1:8080"]);
-        let run = run.expect("good flags");
-        assert!(run.command.is_none() && run.args.stock == Some(3));
-        Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
+    fn flags_have_variables() {
+        let mut command = Cli::with_environment();
+        command.build();
+        let check = command.find_subcommand("check").expect("there is one");
+        for (command, flag, variable) in [
+            (&command, "probe_path", "FLASH_SALE_LOADTEST_PROBE_PATH"),
+            (&command, "urls", "FLASH_SALE_LOADTEST_URLS"),
+            (&command, "pay_late", "FLASH_SALE_LOADTEST_PAY_LATE"),
+            (&command, "admin_token", "FLASH_SALE_ADMIN_TOKEN"),
+            (check, "longest_pause", "FLASH_SALE_LOADTEST_LONGEST_PAUSE"),
+        ] {
+            let found = command.get_arguments().find(|argument| argument.get_id() == flag);
+            assert_eq!(found.and_then(Arg::get_env), Some(variable.as_ref()), "{flag}");
+        }
     }
 
     /// Goal: a wrong value is refused, and the message says what is allowed.
@@ -344,7 +342,8 @@ mod tests {
             ("--rate", "0", "from 0.001 to 1000000"),
             ("--abandon", "2", "from 0 to 1"),
             ("--pay", "2", "from 0 to 1"),
-            ("--hold", "500ms", "whole seconds from 1s to 24h"),
+            ("--hold", "25h", "from 1ms to 24h"),
+            ("--user-header", "X-User-Id", "--users"),
             ("--per-user", "2", "--users"),
             ("--duration", "soon", "with its unit"),
         ] {
@@ -353,6 +352,7 @@ mod tests {
                 .to_string();
             assert!(error.contains(message), "{flag} {value}: {error}");
         }
+        Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
         let error = Args::try_parse_from(["loadtest", "127.0.0.1:8080"]).expect_err("no scheme");
         assert!(error.to_string().contains("such as http://127.0.0.1:8080"), "{error}");
     }

@@ -7,7 +7,7 @@ use rand_xoshiro::SplitMix64;
 use serde::{Deserialize, Serialize};
 
 use crate::checker::{Event, u64_from};
-use crate::cli::share;
+use crate::cli::{Count, share};
 
 /// Of the buyers who confirm or cancel, this share asks once more, for the same or for the opposite.
 const ASKS_AGAIN: f64 = 0.1;
@@ -16,24 +16,20 @@ const ASKS_AGAIN: f64 = 0.1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Conduct {
     /// Order for so many users in turn, 1 to 1000000 [default: without a user].
-    #[arg(long, env = "FLASH_SALE_LOADTEST_USERS", value_name = "N",
-          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = Count::new().range(1..=1_000_000))]
     pub(crate) users: Option<usize>,
 
     /// Share of the buyers, 0 to 1, that confirm their order at once. A tenth of those who confirm or cancel asks again,
     /// for the same or for the opposite. Who does neither lets the hold end.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_PAY", default_value = "0", value_name = "SHARE",
-          value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
     pub(crate) pay: f64,
 
     /// Share of the buyers that confirm shortly before or after the end of the hold.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_PAY_LATE", default_value = "0", value_name = "SHARE",
-          value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
     pub(crate) pay_late: f64,
 
     /// Share of the buyers that cancel at once.
-    #[arg(long, env = "FLASH_SALE_LOADTEST_CANCEL", default_value = "0", value_name = "SHARE",
-          value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
     pub(crate) cancel: f64,
 }
 

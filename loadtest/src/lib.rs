@@ -16,8 +16,9 @@
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
 //!
-//! The exit code is 0 for PASS, 1 for FAIL (also if more than one order in a hundred got no answer), and 2
-//! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready.
+//! The exit code is 0 for PASS, 1 for FAIL (also if more than one order in a hundred got no answer), 2
+//! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready, and 130 for a run
+//! that Ctrl-C has ended and in which nothing wrong was found.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
 mod answer;
@@ -39,14 +40,15 @@ mod tests;
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
 pub use crate::checker::Order;
-pub use crate::cli::{Args, Cli};
-use crate::cli::{CheckArgs, Command};
+use crate::cli::Command;
+pub use crate::cli::{Args, Cli, Limits};
 pub use crate::load::Live;
 use crate::load::Load;
 use crate::record::Recorded;
@@ -70,7 +72,7 @@ pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<(Report, Ve
 pub async fn run(cli: Cli) -> ExitCode {
     let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
-        return print_report(check(&args), args.json);
+        return print_report(check(&args.file, args.limits), args.json);
     }
     // each connection takes a file descriptor; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);
@@ -93,7 +95,12 @@ fn print_report(report: Result<Report>, json: bool) -> ExitCode {
     } else {
         write!(io::stdout(), "{report}")
     };
-    if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match report.pass {
+        true => ExitCode::SUCCESS,
+        // as the shell has it of a program that Ctrl-C has ended
+        false if report.interrupted && report.reasons.is_empty() => ExitCode::from(130),
+        false => ExitCode::FAILURE,
+    }
 }
 
 /// A seed for a run that was given none: random, and short enough to type.
@@ -105,11 +112,11 @@ pub fn any_seed() -> u64 {
 ///
 /// # Errors
 /// The file cannot be read, or is no whole run.
-fn check(args: &CheckArgs) -> Result<Report> {
-    let what = || format!("{} cannot be judged", args.file.display());
-    let file = File::open(&args.file).with_context(what)?;
+pub fn check(file: &Path, limits: Limits) -> Result<Report> {
+    let what = || format!("{} cannot be judged", file.display());
+    let file = File::open(file).with_context(what)?;
     let recorded = record::read(BufReader::new(file)).with_context(what)?;
     let Recorded { setup, histories, unsettled } = recorded;
     let load = Load { unsettled, ..Load::default() };
-    Ok(Report::new(&setup, &histories, args.limits, load))
+    Ok(Report::new(&setup, &histories, limits, load))
 }

@@ -9,18 +9,22 @@ use anyhow::Result;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use http_body_util::Full;
 use hyper::body::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::buyer::{Buyer, pause};
 use crate::checker::{Event, FinalOutcome, Order, Outcome, user_name};
 use crate::cli::Args;
 use crate::cpu::cpu_seconds;
 use crate::endpoint::Endpoint;
-use crate::record::{Item, Recorder, Setup};
+use crate::record::{Recorder, Setup};
+
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// How many connections are being opened at any time: fewer than any listen backlog holds.
 const OPENING_AT_ONCE: usize = 100;
@@ -29,46 +33,47 @@ const OPENING_AT_ONCE: usize = 100;
 /// ends. With a duration, the run has its bound, and buyers go on through outages.
 const GIVE_UP_AFTER: u32 = 3;
 
+/// How long what is under way may take once a run was stopped.
+const UNDER_WAY: Duration = Duration::from_secs(5);
+
 /// What is sent, and where to.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) args: Args,
     pub(crate) setup: Setup,
     pub(crate) endpoints: Vec<Endpoint>,
-    /// Made once, but for the order's id: by endpoint, then by item.
-    pub(crate) requests: Vec<Vec<Request<Full<Bytes>>>>,
 }
 
 impl Plan {
-    pub(crate) fn new(args: &Args, setup: Setup, endpoints: Vec<Endpoint>) -> Self {
-        let order =
-            |item: &Item| format!("/stock/reduce?{}quantity={}", item.query(), args.quantity);
-        let request = |endpoint: &Endpoint, item| match &args.probe_path {
-            Some(path) => endpoint.request(Method::GET, path),
-            None => endpoint.request(Method::POST, &order(item)),
-        };
-        let requests = endpoints
-            .iter()
-            .map(|endpoint| setup.items.iter().map(|item| request(endpoint, item)).collect())
-            .collect();
-        Self { args: args.clone(), setup, endpoints, requests }
-    }
-
-    /// The path of an order, or of what is asked for then, with the parameters.
-    pub(crate) fn path(
+    /// A request for an order of an item, or for what becomes of it, to this endpoint.
+    pub(crate) fn request(
         &self,
-        item: usize,
-        number: usize,
+        to: usize,
+        (item, number): (usize, usize),
         id: &str,
         change: Option<Event>,
-    ) -> String {
-        let user = number.checked_rem(self.args.conduct.users.unwrap_or(0));
-        let user = user.map(|user| format!("user={}&", user_name(&self.setup.run, user)));
-        let query = self.setup.items[item].query() + &user.unwrap_or_default();
-        match change {
-            None => format!("/stock/reduce?{query}quantity={}", self.args.quantity),
-            Some(event) => format!("/orders/{id}/{}?{query}", event.verb()),
+    ) -> Request<Full<Bytes>> {
+        let Args { probe_path, quantity, conduct, user_header, .. } = &self.args;
+        let user = number.checked_rem(conduct.users.unwrap_or(0));
+        let user = user.map(|user| user_name(&self.setup.run, user));
+        let in_query = user.as_ref().filter(|_| user_header.is_none());
+        let in_query = in_query.map(|user| format!("user={user}&")).unwrap_or_default();
+        let query = self.setup.items[item].query() + &in_query;
+        let endpoint = &self.endpoints[to];
+        let mut request =
+            match (probe_path, change) {
+                (Some(path), _) => endpoint.request(Method::GET, path),
+                (None, None) => endpoint
+                    .request(Method::POST, &format!("/stock/reduce?{query}quantity={quantity}")),
+                (None, Some(event)) => endpoint
+                    .request(Method::POST, &format!("/orders/{id}/{}?{query}", event.verb())),
+            };
+        let value = |text: &str| HeaderValue::from_str(text).expect("ids are visible ASCII");
+        request.headers_mut().insert(&IDEMPOTENCY_KEY, value(id));
+        if let Some((header, user)) = user_header.as_ref().zip(user) {
+            request.headers_mut().insert(header, value(&user));
         }
+        request
     }
 
     /// Which item the order `number` of the run is for, and its number among that item's orders.
@@ -87,6 +92,8 @@ pub(crate) struct Load {
     pub(crate) unsettled: BTreeMap<String, u64>,
     /// CPU seconds spent meanwhile, by process.
     pub(crate) cpu_seconds: BTreeMap<String, f64>,
+    /// Whether it was stopped before its end.
+    pub(crate) interrupted: bool,
 }
 
 /// What the buyers of a run share.
@@ -97,6 +104,10 @@ pub(crate) struct Shared {
     next: AtomicUsize,
     /// Records each attempt, with `--history`.
     pub(crate) recorder: Option<Recorder>,
+    /// Cancelled: nothing new is sent.
+    pub(crate) stop: CancellationToken,
+    /// Cancelled: what is under way is given up.
+    pub(crate) cut: CancellationToken,
     unsettled: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -116,6 +127,8 @@ pub struct Live {
     /// At first only the connections to this instance (an index into the URLs) send orders; the others wait
     /// until the token is cancelled.
     pub head_start: Option<(usize, CancellationToken)>,
+    /// When it is cancelled, no further order is sent, and what is under way has some seconds.
+    pub stop: CancellationToken,
 }
 
 impl Live {
@@ -161,7 +174,14 @@ pub(crate) async fn run(
     // set once: a run has one load
     let _ = live.started.set(SystemTime::now());
     let (next, unsettled) = (AtomicUsize::new(0), Mutex::default());
-    let shared = Arc::new(Shared { started, next, recorder, unsettled });
+    let (stop, cut) = (live.stop.clone(), CancellationToken::new());
+    let shared = Arc::new(Shared { started, next, recorder, stop, cut, unsettled });
+    let late = Arc::clone(&shared);
+    let _cutting = AbortOnDropHandle::new(tokio::spawn(async move {
+        late.stop.cancelled().await;
+        sleep(UNDER_WAY).await;
+        late.cut.cancel();
+    }));
     for buyer in buyers {
         let (plan, shared, live) = (Arc::clone(plan), Arc::clone(&shared), Arc::clone(live));
         let release = Arc::clone(&release);
@@ -181,9 +201,10 @@ pub(crate) async fn run(
     }
     let _ = live.duration.set(started.elapsed());
     let cpu_seconds = cpu_seconds(processes, &spent_before);
+    let interrupted = live.stop.is_cancelled();
     // orders that were not sent, since all buyers gave up, are unknown
-    let planned = if plan.args.duration.is_some() { 0 } else { plan.setup.requests };
-    let mut orders = vec![Order::default(); planned];
+    let is_bounded = plan.args.duration.is_some() || interrupted;
+    let mut orders = vec![Order::default(); if is_bounded { 0 } else { plan.setup.requests }];
     for (number, order) in all.into_iter().flatten() {
         if number >= orders.len() {
             orders.resize(number + 1, Order::default());
@@ -191,7 +212,7 @@ pub(crate) async fn run(
         orders[number] = order;
     }
     let mut unsettled = shared.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Load { orders, unsettled: std::mem::take(&mut *unsettled), cpu_seconds })
+    Ok(Load { orders, unsettled: std::mem::take(&mut *unsettled), cpu_seconds, interrupted })
 }
 
 /// Takes orders until none is left, or the buyer gives up. Returns them with their numbers. Who pays late meanwhile lets
@@ -206,7 +227,9 @@ async fn purchase(
     let mut later: JoinSet<Result<(usize, Order)>> = JoinSet::new();
     // orders in a row without an answer
     let mut unanswered: u32 = 0;
-    while let Some(number) = shared.next(plan, unanswered).await {
+    while let Some(Some(number)) =
+        shared.stop.run_until_cancelled(shared.next(plan, unanswered)).await
+    {
         let mut order = buyer.buy(number, &shared).await?;
         live.count(&order.outcome);
         let answered = order.is_settled() || order.abandoned;

@@ -12,6 +12,9 @@ use crate::cli::Limits;
 use crate::load::{Load, due};
 use crate::record::Setup;
 
+/// In place of "PASS".
+const INTERRUPTED: &str = "INTERRUPTED";
+
 /// Longer latencies are recorded as this long.
 const LONGEST_LATENCY: Duration = Duration::from_hours(1);
 
@@ -20,6 +23,12 @@ const LONGEST_LATENCY: Duration = Duration::from_hours(1);
 pub struct Report {
     /// Whether the run passed.
     pub pass: bool,
+    /// Whether it was ended before its time: then it can fail, but not pass.
+    pub interrupted: bool,
+    /// The version of the load test.
+    pub version: String,
+    /// When the run began, by the wall clock.
+    pub started: String,
     /// The verdict in words.
     pub verdict: String,
     /// The failures, the most important first.
@@ -40,6 +49,12 @@ pub struct Report {
     pub run: String,
     /// The orders that were sent.
     pub requests: usize,
+    /// The orders a second that were asked for; null if each followed the answer before it.
+    pub rate: Option<f64>,
+    /// The time that orders were to be sent in; null if their number alone was the bound.
+    pub bound_seconds: Option<f64>,
+    /// Orders that were due in that time and were not sent, since all connections were busy.
+    pub not_sent: usize,
     /// The connections that they were sent over.
     pub connections: usize,
     /// The seed that decided which clients went away.
@@ -74,6 +89,8 @@ pub struct Report {
     /// Of settled orders, from first sending to answer, retries included; at a rate from when they were due. Null if
     /// there were none.
     pub latency_microseconds: Option<Percentiles>,
+    /// The same by HTTP status: to be told *sold out* takes another time than to buy.
+    pub latency_microseconds_by_status: BTreeMap<String, Percentiles>,
     /// CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names.
     pub cpu_seconds: BTreeMap<String, f64>,
     /// The stock before; several items are added up.
@@ -131,22 +148,26 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// `None` if there are no latencies.
-    fn of(latencies: impl Iterator<Item = Duration>) -> Option<Self> {
-        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let mut histogram = Histogram::<u64>::new_with_bounds(1, micros(LONGEST_LATENCY), 3)
-            .expect("the bounds and the precision are in the allowed range");
-        latencies.for_each(|latency| histogram.saturating_record(micros(latency)));
+    fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile| histogram.value_at_quantile(quantile);
-        (!histogram.is_empty()).then(|| Self {
+        Self {
             min: histogram.min(),
             p50: at(0.5),
             p90: at(0.9),
             p99: at(0.99),
             p99_9: at(0.999),
             max: histogram.max(),
-        })
+        }
     }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, micros(LONGEST_LATENCY), 3)
+        .expect("the bounds and the precision are in the allowed range")
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Report {
@@ -184,8 +205,12 @@ impl Report {
             report.verdict =
                 format!("PASS: {units} units of {items} items sold, each exactly once");
         }
-        report.pass = report.reasons.is_empty();
-        if !report.pass {
+        report.interrupted = histories[0].interrupted;
+        if report.interrupted {
+            (report.verdict, report.not_sent) = (report.verdict.replace("PASS", INTERRUPTED), 0);
+        }
+        report.pass = report.reasons.is_empty() && !report.interrupted;
+        if !report.reasons.is_empty() {
             let all: Vec<_> = report.reasons.iter().map(|failure| &*failure.text).collect();
             report.verdict = format!("FAIL: {}", all.join("; "));
         }
@@ -209,20 +234,34 @@ impl Report {
             let numbers = (item..).step_by(orders.len());
             numbers.zip(of_item.iter()).filter(|(_, order)| order.attempts > 0)
         });
-        let settled = numbered.clone().filter(|(_, order)| order.is_settled());
-        let latencies = settled.map(|(number, order)| {
+        let mut by_status = BTreeMap::new();
+        for (number, order) in numbered.clone() {
+            let Some(status) = order.status() else { continue };
             let sent = Duration::from_micros(order.sent);
             let since = setup.rate.map_or(sent, |rate| due(rate, number).min(sent));
-            Duration::from_micros(order.ended).saturating_sub(since)
-        });
-        let latency_microseconds = Percentiles::of(latencies);
+            let latency = Duration::from_micros(order.ended).saturating_sub(since);
+            let of_status = by_status.entry(status.to_string()).or_insert_with(histogram);
+            of_status.saturating_record(micros(latency));
+        }
+        let mut all = histogram();
+        for of_status in by_status.values() {
+            all += of_status;
+        }
         let first = numbered.clone().map(|(_, order)| order.sent).min().unwrap_or(0);
         let last = numbered.map(|(_, order)| order.ended).max().unwrap_or(0);
+        let requests = orders.iter().map(|of_item| of_item.len()).sum();
+        let percentiles = |(status, of_status)| (status, Percentiles::of(&of_status));
         Self {
-            requests: orders.iter().map(|of_item| of_item.len()).sum(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: setup.started.clone(),
+            requests,
+            rate: setup.rate,
+            bound_seconds: setup.seconds,
+            not_sent: setup.due().saturating_sub(requests),
             connections: setup.connections,
             duration_seconds: Duration::from_micros(last - first).as_secs_f64(),
-            latency_microseconds,
+            latency_microseconds: (!all.is_empty()).then(|| Percentiles::of(&all)),
+            latency_microseconds_by_status: by_status.into_iter().map(percentiles).collect(),
             cpu_seconds,
             ..Self::default()
         }
@@ -263,14 +302,21 @@ impl Report {
     pub(crate) fn of_probes(path: &str, setup: &Setup, load: Load) -> Self {
         let tally = Tally::of(&load.orders, setup.quantity);
         let Tally { acknowledged: answered, unknown, failed, .. } = tally;
-        let report = Self::of_load(setup, &[&load.orders], load.cpu_seconds);
+        let (orders, interrupted) = ([&*load.orders], load.interrupted);
+        let report = Self { interrupted, ..Self::of_load(setup, &orders, load.cpu_seconds) };
         let (requests, seconds) = (report.requests, report.duration_seconds);
-        let pass = answered == u64_from(requests);
+        let pass = answered == u64_from(requests) && !interrupted;
         let answers_per_second = per_second(answered, seconds);
         let verdict = format!(
             "{}: {answered} of {requests} requests for {path} answered over {} connections, {failed} \
              failed, {unknown} without an answer: {seconds:.3} s, {answers_per_second:.0} answers/s",
-            if pass { "PASS" } else { "FAIL" },
+            if pass {
+                "PASS"
+            } else if interrupted {
+                INTERRUPTED
+            } else {
+                "FAIL"
+            },
             setup.connections
         );
         let probe_path = Some(path.to_owned());

@@ -2,11 +2,12 @@
 
 use std::convert::Infallible;
 use std::fs::File;
+use std::future::pending;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Error, Result, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use hyper::header::HeaderValue;
 
 use crate::api::{Api, NewSale};
@@ -16,7 +17,9 @@ use crate::endpoint::Endpoint;
 use crate::load::{self, Live, Load, Plan};
 use crate::record::{self, Item, Recorder, Setup, Writer};
 use crate::report::Report;
+use tokio::signal::ctrl_c;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// How often the end is read at most: an order whose buyer gave up may still be on its way.
 const READINGS: u32 = 10;
@@ -32,7 +35,8 @@ const NO_LOAD: &str = "no order was sent";
 /// How often progress is shown. A shorter run shows none.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Checks that all instances are ready, and does what [`run()`] does, or sends probes, with the progress on stderr.
+/// Checks that all instances are ready, and does what [`run()`] does, or sends probes, with the progress on stderr. Ctrl-C
+/// ends the load; the report tells what was until then.
 ///
 /// # Errors
 /// There is nothing to judge.
@@ -41,7 +45,7 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
     for endpoint in &endpoints {
         Api::new(endpoint, None).ready().await.context("an instance is not ready")?;
     }
-    let live = Arc::default();
+    let live = Arc::<Live>::default();
     let run = async {
         match &args.probe_path {
             Some(path) => probe(args, path, endpoints, &live).await,
@@ -51,7 +55,22 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
     tokio::select! {
         report = run => report,
         never = show_progress(&live) => match never {},
+        () = interrupted_twice(&live.stop) => bail!("interrupted before the report"),
     }
+}
+
+/// Stops the load at the first Ctrl-C, and returns at the second.
+async fn interrupted_twice(stop: &CancellationToken) {
+    // without signals it never is
+    let interrupted = async || {
+        if ctrl_c().await.is_err() {
+            pending::<()>().await;
+        }
+    };
+    interrupted().await;
+    eprintln!("interrupted: no further order is sent, and the report follows");
+    stop.cancel();
+    interrupted().await;
 }
 
 /// Sends the orders and judges what became of them.
@@ -81,7 +100,7 @@ pub(crate) async fn run(
     }
     let recording = file.map(|file| Writer::start(file, &setup)).transpose();
     let (writer, recorder) = recording.with_context(no_history)?.unzip();
-    let plan = Arc::new(Plan::new(args, setup, endpoints));
+    let plan = Arc::new(Plan { args: args.clone(), setup, endpoints });
     let ran = sell(&plan, recorder, live).await;
     // also after a failure: the record helps to find its cause
     if let Some(writer) = writer {
@@ -100,7 +119,7 @@ async fn probe(
     live: &Arc<Live>,
 ) -> Result<Report> {
     let setup = set_up(args, &endpoints);
-    let plan = Arc::new(Plan::new(args, setup, endpoints));
+    let plan = Arc::new(Plan { args: args.clone(), setup, endpoints });
     let load = load::run(&plan, None, live).await.context(NO_LOAD)?;
     Ok(Report::of_probes(path, &plan.setup, load))
 }
@@ -125,6 +144,7 @@ async fn sell(
         histories[plan.place(number).0].orders.push(order);
     }
     for (item, history) in plan.setup.items.iter().zip(&mut histories) {
+        history.interrupted = load.interrupted;
         let read = read_end(plan, item, history).await;
         read.context("the run is over, but it cannot be judged")?;
     }
@@ -150,7 +170,7 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()>
     if apis.is_empty() {
         return failure.filter(|_| history.gone.is_empty()).map_or(Ok(()), Err);
     }
-    if let Some(hold) = history.before.awaited_hold() {
+    if let Some(hold) = history.awaited_hold() {
         let end = Instant::now() + hold + HOLDS_END_WITHIN;
         let is_held = |state: &StockState| state.held.is_some_and(|held| held > 0);
         while Instant::now() < end && apis[0].1.stock().await?.as_ref().is_some_and(is_held) {
@@ -182,15 +202,10 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()>
 fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
     let run = uuid::Uuid::new_v4().simple().to_string();
     let before = StockState::default();
+    let item = |name, run| Item { name, run, before: before.clone() };
     let items = match args.items {
-        None => vec![Item { name: args.item.clone(), run: run.clone(), before }],
-        Some(items) => (1..=items)
-            .map(|n| Item {
-                name: Some(format!("item-{n}")),
-                run: format!("{run}-{n}"),
-                before: before.clone(),
-            })
-            .collect(),
+        None => vec![item(args.item.clone(), run.clone())],
+        Some(n) => (1..=n).map(|n| item(Some(format!("item-{n}")), format!("{run}-{n}"))).collect(),
     };
     Setup {
         version: record::VERSION,
@@ -235,7 +250,7 @@ fn admin_token(args: &Args) -> Result<Option<HeaderValue>> {
 /// Starts the sale of an item if asked to, and reads its state.
 async fn prepare(mut api: Api<'_>, args: &Args, token: Option<&HeaderValue>) -> Result<StockState> {
     if let Some(stock) = args.stock {
-        let hold_seconds = args.hold.map(|hold| hold.as_secs());
+        let hold_seconds = args.hold.map(|hold| hold.as_millis().div_ceil(1000));
         let per_user = args.per_user;
         let sale = NewSale { stock, per_order: 1_000_000, per_user, hold_seconds };
         let started = api.start_sale(&sale, token).await;

@@ -1,10 +1,10 @@
 //! The report as text: a table and the verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::checker::{count, u64_from};
-use crate::report::{Percentiles, Report, StockState, Tally};
+use crate::checker::{count, meaning, u64_from};
+use crate::report::{Percentiles, Report, StockState};
 
 /// Shorter pauses are normal.
 const PAUSE_WORTH_TELLING_SECONDS: f64 = 0.5;
@@ -23,7 +23,7 @@ impl fmt::Display for Report {
             count(u64_from(self.connections), "connection"),
             self.urls.join(", ")
         )?;
-        rows(f, "answers", answers(&self.tally))?;
+        rows(f, "answers", answers(self))?;
         let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
             counts.iter().map(|(name, n)| counter(name, *n)).collect()
         };
@@ -43,7 +43,7 @@ impl fmt::Display for Report {
             self.duration_seconds, self.answers_per_second
         );
         rows(f, "time", [time].into_iter().chain(pause))?;
-        rows(f, "latency", self.latency_microseconds.iter().flat_map(latencies))?;
+        rows(f, "latency", latencies(self))?;
         rows(f, "stock", stock(self))?;
         for note in &self.notes {
             rows(f, "note", [note])?;
@@ -54,7 +54,9 @@ impl fmt::Display for Report {
             return writeln!(f, "{}", self.verdict);
         };
         writeln!(f, "FAIL: {}", first.text)?;
-        rest.iter().try_for_each(|fault| writeln!(f, "      {}", fault.text))
+        rest.iter().try_for_each(|fault| writeln!(f, "      {}", fault.text))?;
+        let broken: BTreeSet<_> = self.violations.iter().map(|it| &*it.invariant).collect();
+        broken.iter().try_for_each(|name| writeln!(f, "      ({name}: {})", meaning(name)))
     }
 }
 
@@ -71,7 +73,8 @@ fn counter(name: &str, n: u64) -> String {
     format!("{name:<24}{n:>8}")
 }
 
-fn answers(tally: &Tally) -> Vec<String> {
+fn answers(report: &Report) -> Vec<String> {
+    let tally = &report.tally;
     let by_status = tally.answers_by_status.iter().map(|(status, answers)| {
         let meaning = match status.as_str() {
             "200" if tally.acknowledged == *answers => "reserved",
@@ -85,19 +88,32 @@ fn answers(tally: &Tally) -> Vec<String> {
         ("none in the end", tally.unknown),
         ("(of which went away)", tally.abandoned),
         ("decided by a retry", tally.resolved),
+        ("due and not sent", u64_from(report.not_sent)),
     ];
     let others = others.into_iter().filter(|(_, n)| *n > 0);
     by_status.chain(others.map(|(name, n)| counter(name, n))).collect()
 }
 
-fn latencies(latency: &Percentiles) -> [String; 2] {
+/// By status: to be told *sold out* takes another time than to buy.
+fn latencies(report: &Report) -> Vec<String> {
+    let by_status = report.latency_microseconds_by_status.iter();
+    let mut rows: Vec<_> =
+        by_status.map(|(status, it)| format!("{status}: {}", percentiles(it))).collect();
+    if !rows.is_empty() {
+        let counted = match report.rate {
+            Some(_) => "(from when an order was due: a time includes waiting for a connection)",
+            None => "(all are released together: a time includes queueing behind the others)",
+        };
+        rows.push(counted.to_owned());
+    }
+    rows
+}
+
+fn percentiles(latency: &Percentiles) -> String {
     let Percentiles { min, p50, p90, p99, p99_9, max } = *latency;
     let [min, p50, p90, p99, p99_9, max] = [min, p50, p90, p99, p99_9, max]
         .map(|micros| format!("{}.{} ms", micros / 1000, micros % 1000 / 100));
-    [
-        format!("min {min}  p50 {p50}  p90 {p90}  p99 {p99}  p99.9 {p99_9}  max {max}"),
-        "(all are released together: a time includes queueing behind the others)".to_owned(),
-    ]
+    format!("min {min}  p50 {p50}  p90 {p90}  p99 {p99}  p99.9 {p99_9}  max {max}")
 }
 
 fn stock(report: &Report) -> Vec<String> {

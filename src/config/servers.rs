@@ -4,11 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::http::Uri;
 use clap::Args;
 use fenced_lock::{EtcdOptions, EtcdUser};
 
-use super::{FileError, count, duration, read_secret};
+use super::{FileError, duration, number, read_secret};
 use crate::inventory::{Inventory, InventoryError, InventoryOptions, RedisAccess, Replicas};
 use crate::secret::{Secret, SecretSource};
 
@@ -92,7 +91,7 @@ pub struct Servers {
     pub redis_key: Option<PathBuf>,
 
     /// Redis replicas that must have an order before it is acknowledged
-    #[arg(long, env = "FLASH_SALE_REDIS_REPLICAS", value_name = "N", default_value = "0", value_parser = count(0, 100))]
+    #[arg(long, env = "FLASH_SALE_REDIS_REPLICAS", value_name = "N", default_value = "0", value_parser = number::<usize>(0..=100))]
     pub redis_replicas: usize,
 
     /// Time for the replicas to confirm a batch; after it, the outcome is unknown
@@ -140,7 +139,7 @@ impl Servers {
             let password = match (&self.etcd_password, &self.etcd_password_file) {
                 (Some(password), _) => SecretSource::Text(password.clone()),
                 (None, Some(file)) => SecretSource::File(file.clone()),
-                (None, None) => SecretSource::Text(Secret::new("")),
+                (None, None) => SecretSource::Text(Secret::from("")),
             };
             EtcdUser::with_password_from(user, move || Ok(password.read()?.expose().to_owned()))
         });
@@ -180,20 +179,10 @@ fn read_pem(flag: &'static str, path: &Path, what: &str) -> Result<Vec<u8>, File
     found.map_err(|source| FileError { flag, path: path.to_owned(), source })
 }
 
+/// The etcd client shows addresses in its errors, so a password must not be part of one.
 fn etcd_address(text: &str) -> Result<String, &'static str> {
-    let uri: Option<Uri> = text.parse().ok();
-    let plain = uri.filter(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https"))
-            && uri.host().is_some_and(|host| !host.is_empty())
-            && matches!(uri.path(), "" | "/")
-            && uri.query().is_none()
-    });
-    // the etcd client shows addresses in its errors, so a password must not be part of one
-    let plain = plain.filter(|uri| uri.authority().is_some_and(|a| !a.as_str().contains('@')));
-    plain.map(|_| text.to_owned()).ok_or(
-        "an etcd address looks like http://127.0.0.1:2379, with https for TLS; user and password have flags of \
-         their own",
-    )
+    let has_user = text.contains('@');
+    (!has_user).then(|| text.to_owned()).ok_or("user and password have flags of their own")
 }
 
 fn lock_name(text: &str) -> Result<String, &'static str> {

@@ -248,8 +248,8 @@ impl From<SaleError> for Problem {
 
 /// The type for a refusal: that of the same word.
 fn of_refusal(refusal: Refusal) -> &'static ProblemType {
-    let is_its = |kind: &&ProblemType| Refusal::ALL.contains(&(refusal, kind.word));
-    ProblemType::ALL.iter().copied().find(is_its).unwrap_or(ProblemType::INTERNAL)
+    let fits = |kind: &&ProblemType| Refusal::ALL.contains(&(refusal, kind.word));
+    ProblemType::ALL.iter().copied().find(fits).unwrap_or(ProblemType::INTERNAL)
 }
 
 static OVERLOAD: Log = Log::new(false);

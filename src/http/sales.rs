@@ -5,23 +5,15 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::json;
 
 use super::params::Named;
 use super::problem::Problem;
 use super::state::AppState;
 use super::stock::{StockView, check_admin};
 use super::{params, reply};
-use crate::inventory::{InventoryError, Item, Sales};
+use crate::inventory::{InventoryError, Sales};
 use crate::sale::SaleError;
-
-#[derive(Serialize)]
-struct SalesView<'a> {
-    item: &'a Item,
-    running: Option<StockView<'a>>,
-    kept: Vec<Value>,
-}
 
 /// The sale that runs, and those that it replaced.
 pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
@@ -31,7 +23,7 @@ pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<R
         return Err(SaleError::of_read(InventoryError::UnknownItem, &item).into());
     }
     let running = running.as_ref().map(|stock| StockView::of(&item, stock));
-    Ok(reply::json(&SalesView { item: &item, running, kept }))
+    Ok(reply::json(&json!({ "item": item, "running": running, "kept": kept })))
 }
 
 /// Deletes a sale that was replaced.

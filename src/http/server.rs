@@ -15,6 +15,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header};
 use axum::response::Response;
+use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -23,7 +24,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::client_io::{Client, ClientIo, PATIENCE};
 use super::problem::{Problem, ProblemType};
@@ -50,9 +51,6 @@ const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// The time for handshakes that have begun, before the port closes.
 const LAST_HANDSHAKES: Duration = Duration::from_millis(20);
-
-/// The pause after the system failed to accept a connection: file descriptors or memory have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +90,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Cancel safety
 /// Dropping the future closes every connection at once.
 pub async fn serve(
-    listener: TcpListener,
+    mut listener: TcpListener,
     router: Router,
     options: ServerOptions,
     stop: impl Future<Output = ()>,
@@ -115,23 +113,23 @@ pub async fn serve(
         connections: JoinSet::new(),
     };
     let beyond = Arc::new(Semaphore::new(MAX_BEYOND));
-    let next = async || {
+    let mut next = async || {
         let place = Arc::clone(&beyond).acquire_owned().await;
-        (accept(&listener).await, place.ok())
+        (Listener::accept(&mut listener).await, place.ok())
     };
     loop {
         tokio::select! {
             () = &mut stop => break,
             // removes the ended connections
             Some(_) = server.connections.join_next() => {}
-            (stream, place) = next() => server.take(stream, place),
+            (client, place) = next() => server.take(client, place),
         }
     }
     server.stopping.send_replace(true);
     begin_no_handshake(&listener);
     let until = Instant::now() + LAST_HANDSHAKES;
-    while let Ok(stream) = timeout_at(until, accept(&listener)).await {
-        server.take(stream, None);
+    while let Ok(client) = timeout_at(until, Listener::accept(&mut listener)).await {
+        server.take(client, None);
     }
     drop(listener);
 
@@ -156,7 +154,11 @@ struct Server {
 
 impl Server {
     /// Serves a client. If there is no room, it keeps its place beyond the limit.
-    fn take(&mut self, stream: TcpStream, beyond: Option<OwnedSemaphorePermit>) {
+    fn take(
+        &mut self,
+        (stream, peer): (TcpStream, SocketAddr),
+        beyond: Option<OwnedSemaphorePermit>,
+    ) {
         static FULL: Throttle = Throttle::new(Duration::from_secs(1));
         let room = Arc::clone(&self.room).try_acquire_owned().ok();
         let is_beyond = room.is_none();
@@ -167,8 +169,6 @@ impl Server {
         }
         // answers are small and complete: Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
-        // fails if the client has gone already
-        let Ok(peer) = stream.peer_addr() else { return };
         let client = Arc::new(Client::new(self.stopping.subscribe()));
         let io = TokioIo::new(ClientIo::new(stream, time, Arc::clone(&client)));
         let (router, requester) = (self.router.clone(), Arc::clone(&client));
@@ -242,26 +242,3 @@ fn begin_no_handshake(listener: &TcpListener) {
 
 #[cfg(not(target_os = "linux"))]
 fn begin_no_handshake(_listener: &TcpListener) {}
-
-/// The next connection.
-async fn accept(listener: &TcpListener) -> TcpStream {
-    static FAILURES: Throttle = Throttle::new(Duration::from_secs(1));
-    loop {
-        match listener.accept().await {
-            Ok((stream, _peer)) => return stream,
-            Err(error) if is_of_the_connection(&error) => {}
-            Err(error) => {
-                if let Some(suppressed) = FAILURES.pass() {
-                    tracing::warn!(%error, suppressed, "cannot accept a connection");
-                }
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Whether only this connection failed: the next one may be there already.
-fn is_of_the_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}

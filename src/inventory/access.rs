@@ -34,7 +34,7 @@ pub struct RedisAccess {
 
 impl<T: AsRef<str> + ?Sized> From<&T> for RedisAccess {
     fn from(url: &T) -> Self {
-        let address = SecretSource::Text(Secret::new(url.as_ref()));
+        let address = SecretSource::Text(Secret::from(url.as_ref()));
         Self { address, ca: None, identity: None }
     }
 }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Guard;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
@@ -23,7 +22,7 @@ use tracing::Instrument as _;
 use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, is_refused, unavailable};
 use super::order_queue::{Answer, OrderQueue, WaitingOrder};
-use super::retry::{Failed, until_known};
+use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
 use crate::inventory::{InventoryError, Order, Outcome};
 
@@ -67,7 +66,7 @@ impl Combiner {
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     async fn run(&self) {
-        self.queue.while_expiring(self.serve(), |waiting| self.too_late(waiting)).await;
+        self.queue.while_expiring(self.serve(), || self.too_late()).await;
     }
 
     async fn serve(&self) {
@@ -122,42 +121,36 @@ impl Combiner {
             policy.granted(Instant::now(), guard.enqueued_in());
             loop {
                 let waiting = queue.len();
-                let is_contended = guard.is_contended();
-                let runs = if is_contended {
-                    policy.runs_another(Instant::now(), waiting)
-                } else {
-                    waiting > 0
-                };
-                if runs {
-                    let batch = queue.take(options.batch_size);
-                    let orders = batch.len();
-                    // all buyers may have disconnected
-                    if orders > 0 {
-                        let span = tracing::debug_span!(parent: &tenure.span, "batch", orders);
-                        for waiting in &batch {
-                            span.follows_from(&waiting.span);
+                if guard.is_contended() && !policy.runs_another(Instant::now(), waiting) {
+                    break;
+                }
+                if waiting == 0 {
+                    tokio::select! {
+                        biased;
+                        () = stopping.cancelled() => return None,
+                        () = queue.arrival() => {}
+                        () = guard.contended() => {}
+                        () = guard.lost() => {
+                            metrics.lost_tenures.add(1);
+                            return None;
                         }
-                        let ran = self.run_batch(&guard, batch, policy.ends_at()).instrument(span);
-                        match ran.await {
-                            Ok(took) => policy.ran(Instant::now(), took, orders),
-                            Err(pause) => return Some(pause),
-                        }
+                        () = sleep(IDLE_TIMEOUT) => return None,
                     }
                     continue;
                 }
-                if is_contended {
-                    break;
+                let batch = queue.take(options.batch_size);
+                let orders = batch.len();
+                // all buyers may have disconnected
+                if orders == 0 {
+                    continue;
                 }
-                tokio::select! {
-                    biased;
-                    () = stopping.cancelled() => return None,
-                    () = queue.arrival() => {}
-                    () = guard.contended() => {}
-                    () = guard.lost() => {
-                        metrics.lost_tenures.add(1);
-                        return None;
-                    }
-                    () = sleep(IDLE_TIMEOUT) => return None,
+                let span = tracing::debug_span!(parent: &tenure.span, "batch", orders);
+                for waiting in &batch {
+                    span.follows_from(&waiting.span);
+                }
+                match self.run_batch(&guard, batch, policy.ends_at()).instrument(span).await {
+                    Ok(took) => policy.ran(Instant::now(), took, orders),
+                    Err(pause) => return Some(pause),
                 }
             }
             // no order came during the whole tenure: the next order takes the lock again
@@ -206,7 +199,6 @@ impl Combiner {
         // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
         let deadline = Instant::now() + options.wait_timeout;
-        let unanswered = Mutex::new(None);
         let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
             let sent_at = Instant::now();
@@ -214,54 +206,42 @@ impl Combiner {
                 inventory.reduce(&queue.item, Some(entry.token()), &options.instance, &orders);
             let ran = ran.await;
             metrics.batch(orders.len(), sent_at, &ran);
-            match ran {
-                Ok(outcomes) => Ok((outcomes, sent_at.elapsed())),
-                Err(error) => {
-                    let error = Arc::new(error);
-                    if !error.nothing_written() {
-                        *unanswered.lock() = Some(Arc::clone(&error));
-                    }
-                    if !is_stale(&error) {
-                        tracing::warn!(orders = orders.len(), ?error, "the store did not reduce");
-                        // the next orders read the stock first, and soon notice that the store does not answer
-                        stock_reads.forget(&queue.item);
-                        queue.set_store_error(Some(Arc::clone(&error)));
-                    }
-                    Err(error)
-                }
-            }
+            Ok((ran?, sent_at.elapsed()))
         };
-        let may_repeat = |error: &InventoryError| {
+        let may_repeat = |error: &Arc<InventoryError>| {
+            if !is_stale(error) {
+                tracing::warn!(orders = batch.len(), ?error, "the store did not reduce");
+                // the next orders read the stock first, and soon notice that the store does not answer
+                stock_reads.forget(&queue.item);
+            }
+            *queue.store_error.lock() = Some(Arc::clone(error));
             self.can_repeat(error, &batch, deadline)
                 && !entry.is_lost()
                 && !(entry.is_contended() && Instant::now() >= ends_at)
         };
-        let Failed { latest, unknown } = match until_known(send, may_repeat).await {
+        let (ran, unanswered) = until_known(send, may_repeat).await;
+        let latest = match ran {
             Ok((outcomes, took)) => {
-                let is_decided = self.answer(batch, outcomes, unanswered.lock().as_ref());
+                let is_decided = self.answer(batch, outcomes, unanswered.as_ref());
                 return is_decided.then_some(took).ok_or(LOST_PAUSE);
             }
-            Err(failed) => failed,
+            Err(latest) => latest,
         };
-        if let Some(unknown) = unknown {
+        if let Some(unanswered) = unanswered {
             for waiting in &mut batch {
-                waiting.unknown.get_or_insert_with(|| Arc::clone(&unknown));
+                waiting.unknown.get_or_insert_with(|| Arc::clone(&unanswered));
             }
         }
-        if is_stale(&latest) {
-            for waiting in &mut batch {
-                waiting.stale = Some(Arc::clone(&latest));
-            }
+        let can_repeat = self.can_repeat(&latest, &batch, deadline);
+        if is_stale(&latest) || can_repeat && entry.is_lost() {
             return put_back_for_another_tenure(batch);
         }
-        if !self.can_repeat(&latest, &batch, deadline) {
+        if can_repeat {
+            queue.put_back(batch);
+        } else {
             for waiting in batch {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
-        } else if entry.is_lost() {
-            return put_back_for_another_tenure(batch);
-        } else {
-            queue.put_back(batch);
         }
         Err(STORE_PAUSE)
     }
@@ -284,7 +264,7 @@ impl Combiner {
         if let Some(left) = left.min() {
             lock.context.stock_reads.note(&queue.item, i64::try_from(left).unwrap_or(i64::MAX));
         }
-        queue.set_store_error(None);
+        queue.store_error.lock().take();
         let with_holds = || lock.context.inventory.items_with_holds();
         let has_holds = unanswered.is_some() && with_holds().contains(&queue.item);
         let (mut undecided, mut firsts) = (Vec::new(), HashSet::new());
@@ -320,9 +300,9 @@ impl Combiner {
     }
 
     /// The error of an order whose time is over.
-    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
-        match waiting.stale.clone().or_else(|| self.queue.store_error()) {
-            Some(error) => SaleError::of_read(error, &self.queue.item),
+    fn too_late(&self) -> SaleError {
+        match &*self.queue.store_error.lock() {
+            Some(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
             None => self.lock.not_granted(),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::inventory::{InventoryError, Item, Order, OrderId, Refusal};
+use crate::inventory::{InventoryError, Item, Order, OrderId};
 
 /// Why an order, or a question about the sale, got no answer.
 ///
@@ -155,32 +155,12 @@ fn of_the_store(error: &InventoryError, item: &Item) -> String {
                 "the data of {item} in the store is damaged: the log of this instance has the cause"
             );
         }
-        InventoryError::SaleRefused { refusal, running } => {
+        // the type and the title of the problem have the reason
+        InventoryError::SaleRefused { running, .. } => {
             let running = running.as_deref().unwrap_or("none");
-            return match refusal {
-                Refusal::Conflict => {
-                    format!("sale {running} of {item} runs already, with other terms")
-                }
-                Refusal::Replaced => format!(
-                    "the sale that this names was replaced, or its ledger is shorter: the running sale of {item} is \
-                     {running}; ?sale= reads the ledger of one that was kept"
-                ),
-                Refusal::Running => format!(
-                    "sale {running} of {item} runs: name it in `If-Match: \"{running}\"` to replace it"
-                ),
-                Refusal::Mismatch => {
-                    format!("the running sale of {item} is {running}, which If-Match does not name")
-                }
-                Refusal::TooMany => {
-                    format!("1000 sales of {item} are kept: DELETE /sales/{{id}} makes room")
-                }
-                Refusal::NotReplaced => format!(
-                    "sale {running} of {item} runs: only a sale that was replaced can be deleted"
-                ),
-                Refusal::Unknown => {
-                    format!("no sale of {item} with this id was kept: see GET /sales")
-                }
-            };
+            return format!(
+                "the running sale of {item} is {running}; GET /sales lists those that were kept"
+            );
         }
         InventoryError::ForeignFence { fence, token } => {
             let (theirs, ours) = (fence.cluster(), token.cluster());

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fenced_lock::{EtcdBackend, QueueEntry, SessionKeeper};
-use futures_util::future::BoxFuture;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,29 +17,26 @@ use crate::inventory::{
 };
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
+#[async_trait]
 pub trait SaleGuard: Send + Sync + 'static {
     /// Its description for the page, the log and the metrics.
     fn status(&self) -> GuardStatus;
 
     /// Takes the order's units, or does what else it [asks](Action) for.
-    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>>;
+    async fn reduce(&self, order: Order) -> Result<Outcome, SaleError>;
 
     /// Starts a sale of `item`.
-    fn start<'a>(
-        &'a self,
-        item: &'a Item,
-        sale: NewSale,
-    ) -> BoxFuture<'a, Result<Started, SaleError>>;
+    async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError>;
 
     /// The claims on the lock of `item`, the holder first.
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>>;
+    async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError>;
 
     /// The name of the lock of `item`, if there is a distributed lock.
     fn lock_name(&self, item: &Item) -> Option<String>;
 
     /// Whether the lock of some known item can be had. Writes nothing.
-    fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
-        Box::pin(async { self.queue(&Item::DEFAULT).await.map(drop) })
+    async fn check(&self) -> Result<(), SaleError> {
+        self.queue(&Item::DEFAULT).await.map(drop)
     }
 
     /// The sessions of the lock, if it has any.
@@ -48,7 +44,7 @@ pub trait SaleGuard: Send + Sync + 'static {
         None
     }
 
-    /// The number of waiting orders, not counting those in the [places of the context](SaleContext::enter).
+    /// The number of waiting orders.
     fn waiting(&self) -> usize {
         0
     }
@@ -59,9 +55,7 @@ pub trait SaleGuard: Send + Sync + 'static {
     }
 
     /// Releases what it holds. The sale has stopped, and its tasks have ended.
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn close(&self) {}
 }
 
 /// A guard as the page, the log and the metrics show it.
@@ -117,7 +111,6 @@ pub struct SaleContext {
     /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
     /// waits for them before it closes its guard.
     pub tasks: TaskTracker,
-    places: Arc<Semaphore>,
     pub(super) stock_reads: Arc<StockReads>,
     pub(super) reads: Reads,
     pub(super) metrics: Metrics,
@@ -127,7 +120,6 @@ impl SaleContext {
     /// A context that no order has used yet.
     pub fn new(inventory: Inventory, options: SaleOptions) -> Arc<Self> {
         Arc::new(Self {
-            places: Arc::new(Semaphore::new(options.queue_length.min(Semaphore::MAX_PERMITS))),
             stock_reads: Arc::default(),
             reads: Reads::new(&inventory),
             inventory,
@@ -136,20 +128,6 @@ impl SaleContext {
             tasks: TaskTracker::new(),
             metrics: Metrics::default(),
         })
-    }
-
-    /// A place to wait for an order of `item`, for a guard without a queue of its own. Its drop returns it.
-    ///
-    /// # Errors
-    /// [`SaleError::QueueFull`].
-    pub fn enter(&self, item: &Item) -> Result<OwnedSemaphorePermit, SaleError> {
-        let full = || SaleError::QueueFull { item: item.clone(), limit: self.options.queue_length };
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())
-    }
-
-    /// The number of taken places.
-    pub(super) fn places_taken(&self) -> usize {
-        self.options.queue_length.min(Semaphore::MAX_PERMITS) - self.places.available_permits()
     }
 
     /// Reads the stock without the lock: too little of it is already the truth at that moment, unless holds are due. An

@@ -1,15 +1,13 @@
 //! The guard of the service: the lock that all instances share. Taking it, and asking who holds it.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fenced_lock::{
     BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
 };
-use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::guard::{GuardStatus, SaleGuard};
@@ -17,7 +15,6 @@ use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{SaleContext, SaleError};
 use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Started};
-use crate::throttle::Throttle;
 
 /// How long a question about a lock may take: less than the readiness check, which could not tell who is silent.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -63,19 +60,9 @@ impl EtcdLock {
     pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
         let name = self.name_of(item);
         loop {
-            let session = self.sessions.session().await?;
-            let mutex = session.mutex(&name)?;
-            let mut locked = pin!(mutex.lock());
-            let is_long = session.lease().ttl.min(self.context.options.wait_timeout) / 2;
-            let locked = if let Ok(locked) = timeout(is_long, &mut locked).await {
-                locked
-            } else {
-                log_first_claim(mutex.clone());
-                locked.await
-            };
-            match locked {
-                // try again with another session or another claim
-                Err(error) if is_claim_lost(&error) => sleep(LOCK_PAUSE).await,
+            match self.sessions.session().await?.mutex(&name)?.lock().await {
+                // try again with another claim, in another session if need be
+                Err(LockError::Lost | LockError::SessionLost { .. }) => sleep(LOCK_PAUSE).await,
                 locked => return locked,
             }
         }
@@ -86,8 +73,13 @@ impl EtcdLock {
         let waited = self.context.options.wait_timeout;
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
-            _ => unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited })),
+            _ => self.unanswered(waited),
         }
+    }
+
+    /// The error of a lock service that did not answer for so long.
+    fn unanswered(&self, waited: Duration) -> SaleError {
+        unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
     }
 
     /// The answer to a question, or why there is none.
@@ -95,10 +87,8 @@ impl EtcdLock {
         &self,
         answer: impl Future<Output = Result<T, SaleError>>,
     ) -> Result<T, SaleError> {
-        timeout(QUESTION_TIMEOUT, answer).await.unwrap_or_else(|_| {
-            let unanswered = LockError::Timeout { waited: QUESTION_TIMEOUT };
-            Err(unavailable(self.sessions.latest_error().unwrap_or(unanswered)))
-        })
+        let answered = timeout(QUESTION_TIMEOUT, answer).await;
+        answered.unwrap_or_else(|_| Err(self.unanswered(QUESTION_TIMEOUT)))
     }
 
     /// The mutex of an item in the open session; waits for a session.
@@ -108,74 +98,62 @@ impl EtcdLock {
     }
 }
 
+#[async_trait]
 impl SaleGuard for EtcdLock {
     fn status(&self) -> GuardStatus {
         GuardStatus { name: "etcd", description: "the lock", ..GuardStatus::default() }
     }
 
     /// Reads the stock before it takes units, unless the last read had enough of them.
-    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
-        Box::pin(async move {
-            let context = &self.context;
-            if order.action == Action::Reserve
-                && !context.stock_reads.had_enough_for(&order)
-                && let Some(outcome) = context.check_stock(&order).await?
-            {
-                return Ok(outcome);
-            }
-            let id = order.id.clone();
-            // only a task that panicked drops the reply, and its effect is unknown
-            self.push(order)?.await.unwrap_or_else(|source| {
-                Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
-            })
+    async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
+        let context = &self.context;
+        if order.action == Action::Reserve
+            && !context.stock_reads.had_enough_for(&order)
+            && let Some(outcome) = context.check_stock(&order).await?
+        {
+            return Ok(outcome);
+        }
+        let id = order.id.clone();
+        // only a task that panicked drops the reply, and its effect is unknown
+        self.push(order)?.await.unwrap_or_else(|source| {
+            Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
         })
     }
 
-    fn start<'a>(
-        &'a self,
-        item: &'a Item,
-        sale: NewSale,
-    ) -> BoxFuture<'a, Result<Started, SaleError>> {
-        Box::pin(async move {
-            let wait_timeout = self.context.options.wait_timeout;
-            let locked = timeout(wait_timeout, self.take(item)).await;
-            let guard = locked.map_err(|_| self.not_granted())?.map_err(unavailable)?;
-            let deadline = Instant::now() + wait_timeout;
+    async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
+        let SaleContext { inventory, options, stock_reads, .. } = &*self.context;
+        let locked = timeout(options.wait_timeout, self.take(item)).await;
+        let guard = locked.map_err(|_| self.not_granted())?.map_err(unavailable)?;
+        let deadline = Instant::now() + options.wait_timeout;
+        let start = || inventory.start(item, Some(guard.token()), sale.clone());
+        // a sale that runs is not started again
+        let may_repeat = |error: &Arc<InventoryError>| {
+            !guard.is_lost() && error.is_retryable() && Instant::now() < deadline
+        };
+        let (started, unanswered) = until_known(start, may_repeat).await;
+        // its units are not those that were seen last
+        stock_reads.forget(item);
+        match started {
             // what this instance repeats itself is no repetition to the caller
-            let is_unknown = AtomicBool::new(false);
-            let start = || async {
-                let token = Some(guard.token());
-                let started = self.context.inventory.start(item, token, sale.clone()).await;
-                started.map_err(Arc::new).inspect_err(|error| {
-                    is_unknown.fetch_or(!error.nothing_written(), Ordering::Relaxed);
-                })
-            };
-            // a sale that runs is not started again
-            let may_repeat = |error: &InventoryError| {
-                !guard.is_lost() && error.is_retryable() && Instant::now() < deadline
-            };
+            Ok(Started { stock, is_repeated }) => {
+                Ok(Started { stock, is_repeated: is_repeated && unanswered.is_none() })
+            }
             // an attempt without an answer outweighs a later refusal: the sale may have been started
-            let mut started = until_known(start, may_repeat).await.map_err(|failed| {
-                SaleError::of_start(failed.unknown.unwrap_or(failed.latest), item)
-            })?;
-            started.is_repeated &= !is_unknown.load(Ordering::Relaxed);
-            // its units are not those that were seen last
-            self.context.stock_reads.forget(item);
-            Ok(started)
-        })
+            Err(latest) => Err(SaleError::of_start(unanswered.unwrap_or(latest), item)),
+        }
     }
 
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
+    async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
         let queue = async { self.mutex(item).await?.queue().await.map_err(unavailable) };
-        Box::pin(self.in_time(queue))
+        self.in_time(queue).await
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
         Some(self.name_of(item))
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
-        Box::pin(self.in_time(async {
+    async fn check(&self) -> Result<(), SaleError> {
+        self.in_time(async {
             let mut first_error = None;
             for item in self.context.inventory.known_items(MAX_CHECKED_LOCKS) {
                 let mutex = self.mutex(&item).await?;
@@ -189,7 +167,8 @@ impl SaleGuard for EtcdLock {
                 first_error.get_or_insert(error);
             }
             first_error.map_or(Ok(()), Err)
-        }))
+        })
+        .await
     }
 
     fn sessions(&self) -> Option<&SessionKeeper> {
@@ -204,42 +183,8 @@ impl SaleGuard for EtcdLock {
         self.queues.lock().values().map(|queue| queue.oldest()).max().unwrap_or_default()
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.sessions.close())
-    }
-}
-
-/// Logs the first claim of the queue, for a claim that has waited long.
-fn log_first_claim(mutex: Mutex) {
-    static THROTTLE: Throttle = Throttle::new(Duration::from_secs(10));
-    let Some(suppressed) = THROTTLE.pass() else { return };
-    tokio::spawn(async move {
-        let front = timeout(QUESTION_TIMEOUT, mutex.probe()).await;
-        let Ok(Ok(Some(front))) = front else { return };
-        let lock = mutex.name();
-        if front.lease == 0 {
-            tracing::error!(
-                lock,
-                key = front.key,
-                suppressed,
-                "a key without a lease holds the lock and never ends by itself: nothing is sold until an \
-                 operator deletes it"
-            );
-        } else {
-            let (key, instance, age) = (front.key, front.label, front.age);
-            let lease = format!("{:x}", front.lease);
-            let what = "the lock has been held for long";
-            tracing::warn!(lock, key, lease, instance, ?age, suppressed, "{what}");
-        }
-    });
-}
-
-/// Whether the claim is lost, and another one, perhaps in another session, can be granted.
-fn is_claim_lost(error: &LockError) -> bool {
-    match error {
-        LockError::Lost => true,
-        LockError::SessionLost { reason } => *reason != LostReason::Closed,
-        _ => false,
+    async fn close(&self) {
+        self.sessions.close().await;
     }
 }
 

@@ -66,12 +66,6 @@ impl Histogram {
     }
 }
 
-/// The largest latency that is recorded exactly: a minute, in microseconds.
-const LONGEST_US: u64 = 60_000_000;
-
-/// Significant digits of a latency.
-const DIGITS: u8 = 2;
-
 /// How long an order counts.
 pub const LATENCY_WINDOW: Duration = Duration::from_secs(5);
 
@@ -86,33 +80,32 @@ impl Latency {
     /// The latencies of the last seconds, in microseconds.
     ///
     /// # Panics
-    /// Never: all histograms have the same bounds.
+    /// Never: a histogram grows as it must.
     pub fn recent(&self) -> hdrhistogram::Histogram<u64> {
         let mut all = no_latencies();
         for (began_at, times) in &*self.seconds.lock() {
             if began_at.elapsed() < LATENCY_WINDOW {
-                all.add(times).expect("all have the same bounds");
+                all.add(times).expect("it grows");
             }
         }
         all
     }
 
     fn note(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(LONGEST_US);
         let mut seconds = self.seconds.lock();
         if seconds.back().is_none_or(|(began_at, _)| began_at.elapsed() >= Duration::from_secs(1)) {
             seconds.retain(|(began_at, _)| began_at.elapsed() < LATENCY_WINDOW);
             seconds.push_back((Instant::now(), no_latencies()));
         }
         if let Some((_, times)) = seconds.back_mut() {
-            times.saturating_record(us);
+            times.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         }
     }
 }
 
+/// Of two significant digits.
 fn no_latencies() -> hdrhistogram::Histogram<u64> {
-    hdrhistogram::Histogram::new_with_bounds(1, LONGEST_US, DIGITS)
-        .expect("the bounds are in order")
+    hdrhistogram::Histogram::new(2).expect("two digits are allowed")
 }
 
 /// How an order can end: the values of the label `outcome`.

@@ -181,22 +181,21 @@ impl Sale {
         order.map_err(|error| SaleError::of_read(error, item))
     }
 
-    /// The claims on the lock of `item`, the holder first; empty without a distributed lock. The queue of an item that
-    /// this instance knows is watched for a while from now on.
+    /// The claims on the lock of `item`, the holder first; empty without a distributed lock.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        if self.context.reads.is_known(item) {
-            self.queue_snapshot(item);
-        }
         self.guard.queue(item).await
     }
 
-    /// The same without a request; `None` if the queue is not watched, or the lock service does not answer.
+    /// The same without a request; `None` if the queue is not watched yet, or the lock service does not answer. The queue of
+    /// an item that this instance knows is watched for a while from now on.
     pub fn watched_queue(&self, item: &Item) -> Option<Vec<QueueEntry>> {
-        let (name, session) = self.lock_name(item).zip(self.session())?;
-        let etcd = self.context.options.etcd.as_ref().filter(|_| session.is_answered())?;
+        let is_known = self.context.reads.is_known(item);
+        let watched = is_known.then(|| self.queue_snapshot(item)).flatten()?;
+        let session =
+            self.session().filter(|session| watched.is_current && session.is_answered())?;
         let entry = |claim: ObservedClaim| {
             let mut entry =
                 QueueEntry::new(claim.lease, String::from_utf8_lossy(&claim.key).into_owned());
@@ -205,7 +204,7 @@ impl Sale {
             entry.age = claim.made_at.map(|at| at.elapsed().unwrap_or_default());
             entry
         };
-        Some(etcd.watched_queue(&name)?.into_iter().map(entry).collect())
+        Some(watched.queue.into_iter().map(entry).collect())
     }
 
     /// The name of the lock of `item`; nothing without a distributed lock.
@@ -236,7 +235,7 @@ impl Sale {
 
     /// The number of orders that wait for the lock.
     pub fn waiting(&self) -> usize {
-        self.guard.waiting() + self.context.places_taken()
+        self.guard.waiting()
     }
 
     /// How long the oldest order that waits for the lock has waited; zero without one.
@@ -281,11 +280,10 @@ impl Sale {
         let sessions = self.guard.sessions()?;
         Some(match sessions.current() {
             Some(session) if session.is_answered() => LockHealth::Answers,
-            Some(_) => LockHealth::Silent,
-            None if sessions.latest_error().is_some_and(|error| error.is_retryable()) => {
-                LockHealth::Silent
+            None if sessions.latest_error().is_none_or(|error| !error.is_retryable()) => {
+                LockHealth::NoSession
             }
-            None => LockHealth::NoSession,
+            _ => LockHealth::Silent,
         })
     }
 

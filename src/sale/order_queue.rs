@@ -30,8 +30,6 @@ pub(super) struct WaitingOrder {
     pub(super) span: Span,
     /// The error of an attempt that was sent and not answered: the order may have been accepted.
     pub(super) unknown: Option<Arc<InventoryError>>,
-    /// The fence's refusal of its latest batch.
-    pub(super) stale: Option<Arc<InventoryError>>,
 }
 
 impl WaitingOrder {
@@ -56,44 +54,22 @@ impl WaitingOrder {
     }
 }
 
-struct Waiting {
-    orders: VecDeque<WaitingOrder>,
-    /// When the orders of disconnected buyers are removed next.
-    sweep_at: Instant,
-}
-
-impl Waiting {
-    /// Removes the orders of disconnected buyers; not again for each order that finds the queue full.
-    fn sweep(&mut self, now: Instant) {
-        if now >= self.sweep_at {
-            self.sweep_at = now + SWEEP_EVERY;
-            self.orders.retain(|order| !order.is_disconnected());
-        }
-    }
-}
-
 /// The waiting orders of one item at this instance, first in, first out. Bounded. All have the same time
 /// limit, so the first order has the earliest deadline.
 pub(super) struct OrderQueue {
     pub(super) item: Item,
     limit: usize,
     wait_timeout: Duration,
-    waiting: Mutex<Waiting>,
+    orders: Mutex<VecDeque<WaitingOrder>>,
     arrived: Notify,
-    /// Why the latest batch failed in the store; `None` after a batch that succeeded.
-    store_error: Mutex<Option<Arc<InventoryError>>>,
+    /// Why the latest batch failed in the store, while the orders of its time wait; `None` after a batch that succeeded.
+    pub(super) store_error: Mutex<Option<Arc<InventoryError>>>,
 }
 
 impl OrderQueue {
     pub(super) fn new(item: Item, limit: usize, wait_timeout: Duration) -> Self {
-        Self {
-            item,
-            limit,
-            wait_timeout,
-            waiting: Mutex::new(Waiting { orders: VecDeque::new(), sweep_at: Instant::now() }),
-            arrived: Notify::new(),
-            store_error: Mutex::default(),
-        }
+        let (orders, arrived, store_error) = (Mutex::default(), Notify::new(), Mutex::default());
+        Self { item, limit, wait_timeout, orders, arrived, store_error }
     }
 
     /// Puts the order at the end.
@@ -101,27 +77,26 @@ impl OrderQueue {
     /// # Errors
     /// [`SaleError::QueueFull`].
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
-        let now = Instant::now();
-        let mut waiting = self.waiting.lock();
-        if waiting.orders.len() >= self.limit {
-            waiting.sweep(now);
-            if waiting.orders.len() >= self.limit {
-                return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
-            }
+        let mut orders = self.orders.lock();
+        if orders.len() >= self.limit {
+            return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
+        }
+        if orders.is_empty() {
+            // what failed for earlier orders is no error of this one
+            self.store_error.lock().take();
         }
         let (reply, answer) = oneshot::channel();
-        let deadline = now + self.wait_timeout;
+        let deadline = Instant::now() + self.wait_timeout;
         let span = Span::current();
-        let order = WaitingOrder { order, reply, deadline, span, unknown: None, stale: None };
-        waiting.orders.push_back(order);
-        drop(waiting);
+        orders.push_back(WaitingOrder { order, reply, deadline, span, unknown: None });
+        drop(orders);
         self.arrived.notify_one();
         Ok(answer)
     }
 
     /// Takes up to `most` orders from the front, without those of disconnected buyers.
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
-        let waiting = &mut self.waiting.lock().orders;
+        let waiting = &mut self.orders.lock();
         let mut batch = Vec::with_capacity(most.min(waiting.len()));
         while batch.len() < most
             && let Some(first) = waiting.pop_front()
@@ -135,20 +110,20 @@ impl OrderQueue {
 
     /// Puts a batch back to the front, in its order.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let waiting = &mut self.waiting.lock().orders;
+        let waiting = &mut self.orders.lock();
         for order in batch.into_iter().rev() {
             waiting.push_front(order);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.lock().orders.len()
+        self.orders.lock().len()
     }
 
     /// How long the first order has waited; zero without one.
     pub(super) fn oldest(&self) -> Duration {
-        let waiting = self.waiting.lock();
-        let left = waiting.orders.front().map(|first| first.deadline - Instant::now());
+        let deadline = self.orders.lock().front().map(|first| first.deadline);
+        let left = deadline.map(|deadline| deadline - Instant::now());
         left.map_or(Duration::ZERO, |left| self.wait_timeout.saturating_sub(left))
     }
 
@@ -167,17 +142,32 @@ impl OrderQueue {
         }
     }
 
-    /// Waits for `future`, and meanwhile [fails](WaitingOrder::fail) the orders whose time is over.
+    /// Waits for `future`, and meanwhile [fails](WaitingOrder::fail) the orders whose time is over, and drops those of
+    /// disconnected buyers.
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
-        error: impl Fn(&WaitingOrder) -> SaleError,
+        error: impl Fn() -> SaleError,
     ) -> F::Output {
         let mut future = pin!(future);
+        let mut sweep_at = Instant::now();
         loop {
-            match timeout_at(self.next_sweep(), &mut future).await {
-                Ok(output) => return output,
-                Err(_) => self.sweep(&error),
+            let deadline = self.orders.lock().front().map(|first| first.deadline);
+            let next = deadline.map_or(sweep_at, |deadline| deadline.min(sweep_at));
+            if let Ok(output) = timeout_at(next, &mut future).await {
+                return output;
+            }
+            let now = Instant::now();
+            let mut orders = self.orders.lock();
+            if now >= sweep_at {
+                sweep_at = now + SWEEP_EVERY;
+                orders.retain(|order| !order.is_disconnected());
+            }
+            let count = orders.partition_point(|order| order.deadline <= now);
+            let expired: Vec<_> = orders.drain(..count).collect();
+            drop(orders);
+            for order in expired {
+                order.fail(|_| error());
             }
         }
     }
@@ -189,39 +179,11 @@ impl OrderQueue {
         }
     }
 
-    /// When the first order is too late, or its buyer may have disconnected.
-    fn next_sweep(&self) -> Instant {
-        let Waiting { orders, sweep_at } = &*self.waiting.lock();
-        orders.front().map_or(*sweep_at, |first| first.deadline.min(*sweep_at))
-    }
-
-    /// Fails the orders whose time is over, and drops those of disconnected buyers.
-    fn sweep(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
-        let now = Instant::now();
-        let mut waiting = self.waiting.lock();
-        waiting.sweep(now);
-        let count = waiting.orders.partition_point(|order| order.deadline <= now);
-        let expired: Vec<_> = waiting.orders.drain(..count).collect();
-        drop(waiting);
-        for order in expired {
-            order.fail(&error);
-        }
-    }
-
     /// Whether a connected buyer waits. Drops the orders of disconnected ones before that.
     fn has_orders(&self) -> bool {
-        let orders = &mut self.waiting.lock().orders;
+        let orders = &mut self.orders.lock();
         while orders.pop_front_if(|order| order.is_disconnected()).is_some() {}
         !orders.is_empty()
-    }
-
-    /// Notes why the latest batch failed, if it did.
-    pub(super) fn set_store_error(&self, error: Option<Arc<InventoryError>>) {
-        *self.store_error.lock() = error;
-    }
-
-    pub(super) fn store_error(&self) -> Option<Arc<InventoryError>> {
-        self.store_error.lock().clone()
     }
 }
 
@@ -255,18 +217,15 @@ mod tests {
         assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
     }
 
-    /// Goal: disconnected buyers keep no place of a full queue. Method: nothing else sweeps; paused time.
+    /// Goal: disconnected buyers keep no place of a full queue for long. Method: paused time.
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_forgets_who_disconnected() {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_mins(1));
-        for id in ["a", "b"] {
-            drop(queue.push(order(id)).expect("room"));
-        }
-        let _waits = queue.push(order("c")).expect("room");
-        drop(queue.push(order("d")).expect("room"));
-        assert!(queue.push(order("e")).is_err(), "swept a moment ago");
-        tokio::time::advance(SWEEP_EVERY).await;
-        drop(queue.push(order("e")).expect("room"));
+        let _waits = queue.push(order("a")).expect("room");
+        drop(queue.push(order("b")).expect("room"));
+        assert!(queue.push(order("c")).is_err());
+        queue.while_expiring(sleep(SWEEP_EVERY * 2), || SaleError::Stopping).await;
+        drop(queue.push(order("c")).expect("room"));
         assert_eq!(queue.take(9).len(), 1, "a batch has the orders of connected buyers");
     }
 }

@@ -7,35 +7,28 @@ use tokio::time::sleep;
 use crate::backoff::Backoff;
 use crate::inventory::InventoryError;
 
-/// Why a write has no outcome.
-pub(super) struct Failed {
-    /// The failure of the latest attempt.
-    pub(super) latest: Arc<InventoryError>,
-    /// The failure of an attempt that was sent and not answered, if there was one: the write may have been done.
-    pub(super) unknown: Option<Arc<InventoryError>>,
-}
-
 /// Sends a write, and again after a failure for as long as it `may_repeat`. Repeating must change nothing: an order keeps
-/// its id, and a sale is started again under the same hold of the lock.
+/// its id, and a sale is started again under the same hold of the lock. Returns the latest answer, and the error of an
+/// attempt that was sent and not answered, if there was one: what it wrote may still come.
 pub(super) async fn until_known<T, F>(
     send: impl Fn() -> F,
-    may_repeat: impl Fn(&InventoryError) -> bool,
-) -> Result<T, Failed>
+    may_repeat: impl Fn(&Arc<InventoryError>) -> bool,
+) -> (Result<T, Arc<InventoryError>>, Option<Arc<InventoryError>>)
 where
-    F: Future<Output = Result<T, Arc<InventoryError>>>,
+    F: Future<Output = Result<T, InventoryError>>,
 {
     let mut pauses = Backoff::default();
-    let mut unknown = None;
+    let mut unanswered = None;
     loop {
-        let latest = match send().await {
-            Ok(outcome) => return Ok(outcome),
-            Err(error) => error,
+        let error = match send().await {
+            Ok(answer) => return (Ok(answer), unanswered),
+            Err(error) => Arc::new(error),
         };
-        if !latest.nothing_written() {
-            unknown.get_or_insert_with(|| Arc::clone(&latest));
+        if !error.nothing_written() {
+            unanswered = Some(Arc::clone(&error));
         }
-        if !may_repeat(&latest) {
-            return Err(Failed { latest, unknown });
+        if !may_repeat(&error) {
+            return (Err(error), unanswered);
         }
         sleep(pauses.next()).await;
     }

@@ -6,9 +6,11 @@
 //! read of its own. A read that fails because the store is away answers all that wait.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -75,34 +77,27 @@ impl StockReads {
             is_first
         };
         if is_first {
-            let (reads, item) = (Arc::clone(self), order.item.clone());
-            let reader = Reader { reads, item, within, is_done: false };
-            tokio::spawn(reader.run(inventory.clone()));
+            let read = Arc::clone(self).run(inventory.clone(), order.item.clone(), within);
+            tokio::spawn(read);
         }
-        // only a task that panicked drops the reply
+        // only a runtime that ends drops the reply
         let seen = answer.await.unwrap_or_else(|_| Err(Arc::new(InventoryError::too_late())));
         seen.map_err(|error| SaleError::of_read(error, &order.item))
     }
-}
 
-/// Reads one item while orders wait. After a panic, its drop lets the next order begin anew.
-struct Reader {
-    reads: Arc<StockReads>,
-    item: Item,
-    within: Duration,
-    is_done: bool,
-}
-
-impl Reader {
-    async fn run(mut self, inventory: Inventory) {
+    /// Reads one item while orders wait.
+    async fn run(self: Arc<Self>, inventory: Inventory, item: Item, within: Duration) {
         let mut pace = interval(PACE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             pace.tick().await;
-            let Some(orders) = self.next() else { return };
+            let Some(orders) = self.next(&item) else { return };
             let (keys, replies): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
-            let read = timeout(self.within, inventory.look_up(&self.item, &keys));
-            match read.await.unwrap_or_else(|_| Err(InventoryError::too_late())) {
+            let read = timeout(within, inventory.look_up(&item, &keys));
+            // after a panic, the next read goes on
+            let read = AssertUnwindSafe(read).catch_unwind().await;
+            let too_late = || Err(InventoryError::too_late());
+            match read.ok().and_then(Result::ok).unwrap_or_else(too_late) {
                 Ok(Lookup { available, orders, .. }) => {
                     for (reply, order) in replies.into_iter().zip(orders) {
                         // fails if the buyer disconnected
@@ -111,9 +106,12 @@ impl Reader {
                 }
                 Err(error) => {
                     // if the store is away, those behind would wait for as long again
-                    let behind = if error.is_retryable() { self.take_all() } else { Vec::new() };
+                    let is_away = error.is_retryable();
+                    let behind =
+                        self.waiting.lock().get_mut(&item).filter(|_| is_away).map(std::mem::take);
                     let error = Arc::new(error);
-                    for reply in replies.into_iter().chain(behind.into_iter().map(|(_, to)| to)) {
+                    let behind = behind.into_iter().flatten().map(|(_, reply)| reply);
+                    for reply in replies.into_iter().chain(behind) {
                         drop(reply.send(Err(Arc::clone(&error))));
                     }
                 }
@@ -121,29 +119,16 @@ impl Reader {
         }
     }
 
-    fn take_all(&self) -> Vec<Waiting> {
-        self.reads.waiting.lock().get_mut(&self.item).map(std::mem::take).unwrap_or_default()
-    }
-
     /// The orders of the next read, without those of disconnected buyers. `None` ends the reads.
-    fn next(&mut self) -> Option<Vec<Waiting>> {
-        let mut items = self.reads.waiting.lock();
-        let waiting = items.get_mut(&self.item)?;
+    fn next(&self, item: &Item) -> Option<Vec<Waiting>> {
+        let mut items = self.waiting.lock();
+        let waiting = items.get_mut(item)?;
         waiting.retain(|(_, reply)| !reply.is_closed());
         if waiting.is_empty() {
-            items.remove(&self.item);
-            self.is_done = true;
+            items.remove(item);
             return None;
         }
         let most = waiting.len().min(Inventory::MAX_BATCH);
         Some(waiting.drain(..most).collect())
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.reads.waiting.lock().remove(&self.item);
-        }
     }
 }

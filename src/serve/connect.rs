@@ -4,14 +4,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{
-    Backend, BackendErrorKind, EtcdBackend, LockError, Session, SessionKeeper, SessionOptions,
-    Token,
-};
+use fenced_lock::{Backend, EtcdBackend, SessionKeeper, SessionOptions, Token};
 use tokio::time::{sleep, timeout};
 
-use super::lease_file;
-use crate::config::{Config, FileError};
+use crate::config::Config;
 use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
 use crate::sale::{BoxError, Sale, SaleOptions};
@@ -81,12 +77,7 @@ pub async fn lock_sessions(
     backend: Arc<dyn Backend<Token = Token>>,
 ) -> Result<SessionKeeper, BoxError> {
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
-    let sessions = SessionKeeper::start(Arc::clone(&backend), session_options);
-    if let Some(path) = &config.lease_file {
-        let unusable = |source| FileError { flag: "--lease-file", path: path.clone(), source };
-        let file = lease_file::open(path).map_err(unusable)?;
-        tokio::spawn(lease_file::keep(file, backend, sessions.clone()));
-    }
+    let sessions = SessionKeeper::start(backend, session_options);
     if config.wait_timeout < config.lock_ttl {
         let (wait, ttl) = (config.wait_timeout, config.lock_ttl);
         tracing::warn!(
@@ -95,34 +86,13 @@ pub async fn lock_sessions(
         );
     }
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
-        Ok(Ok(session)) => {
-            let ttl = session.lease().ttl;
-            if ttl != config.lock_ttl {
-                let (ttl, asked) = (ttl.as_secs(), config.lock_ttl);
-                tracing::warn!("etcd gave the lock a TTL of {ttl}s, not {asked:?}");
-            }
-            warn_of_refusal(&session, &config.servers.lock_name).await;
-        }
+        Ok(Ok(_)) => {}
         Ok(Err(error)) => return Err(refused(error)),
         Err(_) => tracing::warn!(
             "etcd does not answer yet: not ready until it does (its address begins with https:// if it expects TLS)"
         ),
     }
     Ok(sessions)
-}
-
-/// Warns if etcd refuses the lock.
-async fn warn_of_refusal(session: &Session, lock: &str) {
-    let Ok(mutex) = session.mutex(lock) else { return };
-    if let Ok(Err(LockError::Backend(error))) = timeout(FIRST_SESSION_TIMEOUT, mutex.probe()).await
-        && error.kind == BackendErrorKind::Permanent
-    {
-        tracing::warn!(
-            lock,
-            error = &error as &dyn Error,
-            "etcd refuses this lock: its user needs a role that may read and write the lock's keys"
-        );
-    }
 }
 
 /// Whether this version of etcd does not keep the lock's promises.

@@ -9,7 +9,7 @@ use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
     Action, Inventory, InventoryError, InventoryOptions, Item, LedgerPosition, NewSale, Order,
-    OrderId, RedisAccess, Replaces, Replicas, SaleId, Terms, User,
+    OrderId, RedisAccess, Replaces, Replicas, Terms, User,
 };
 use flash_sale::secret::{Secret, SecretSource};
 use tempfile::NamedTempFile;
@@ -22,7 +22,7 @@ use testkit::{
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::program::program;
+use crate::program::{program, run};
 use crate::support::store::{PATIENT, order};
 
 /// The lock that the user of a secured etcd may use.
@@ -147,10 +147,14 @@ async fn a_start_without_trust_says_why() {
             assert!(said.contains("not ready until it does"), "{server}, {others:?}: {said}");
             assert!(said.contains("if it expects TLS"), "{server}, {others:?}: {said}");
         }
-        let said = refusal(&with(&right, &[cert], &[(cert, &certificate)])).await;
-        assert!(said.contains("keys may not be consistent"), "another key: {said}");
-        let said = refusal(&with(&right, &[ca], &[(ca, &file)])).await;
-        assert!(said.contains(ca), "no certificate: {said}");
+        for (flag, file, reason) in [
+            (cert, &certificate, "keys may not be consistent"),
+            // no certificate
+            (ca, &file, ca),
+        ] {
+            let said = refusal(&with(&right, &[flag], &[(flag, file)])).await;
+            assert!(said.contains(reason), "{flag}: {said}");
+        }
     }
     for (without, others, reason) in [
         ("--etcd-password-file", vec![("--etcd-password-file", &*file)], "password"),
@@ -165,26 +169,33 @@ async fn a_start_without_trust_says_why() {
         ("--redis-file", ["--redis", "redis://127.0.0.1:1"], "rediss://"),
         ("--etcd", ["--etcd", "http://127.0.0.1:1"], "https://"),
     ] {
-        let plain = plain.map(str::to_owned).to_vec();
-        let said = refusal(&[with(&right, &[without], &[]), plain].concat()).await;
+        let plain = plain.map(str::to_owned);
+        let said = refusal(&[&with(&right, &[without], &[])[..], &plain].concat()).await;
         assert!(said.contains(needed), "{said}");
     }
 }
 
-/// Goal: the start says that a user of etcd may do nothing, or may not use this lock.
+/// Goal: after a readiness check the log says that the user of etcd may not use this lock; at the start it says that orders
+/// wait for less time than a lease lasts.
 #[tokio::test]
-async fn a_start_without_rights_says_so() {
+async fn an_instance_without_rights_says_so() {
     let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
     let flags = [flags_of(&etcd), redis.flags()].concat();
-    let refused = "etcd refuses this lock";
-    assert!(!warnings(&flags).await.contains(refused));
-    let other = ["--lock-name".to_owned(), "other".to_owned()];
-    let said = warnings(&[flags.as_slice(), &other].concat()).await;
-    assert!(said.contains(refused), "{said}");
-    let user = testkit::etcd::USER;
-    etcd.root().await.unwrap().user_revoke_role(user, user).await.unwrap();
-    let said = warnings(&flags).await;
-    assert!(said.contains("its user has no role"), "{said}");
+    let log = NamedTempFile::new().unwrap();
+    let mut other = serve(&flags);
+    other.args(["--lock-name", "other"]).stderr(log.reopen().unwrap());
+    let _started = other.spawn().unwrap();
+    let url = format!("http://{}/readyz", address_in(log.path()).await);
+    eventually("it is refused", async || {
+        let (status, said) = run(&["health", &url]).await;
+        assert_eq!(status, Some(1), "{said}");
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        log.contains("the lock service refuses this item's lock")
+    })
+    .await;
+    let hasty = ["--wait-timeout".to_owned(), "1s".to_owned()];
+    let said = warnings(&[flags.as_slice(), &hasty].concat()).await;
+    assert!(said.contains("--wait-timeout (1s) is shorter than --lock-ttl (8s)"), "{said}");
 }
 
 /// Every call of an instance to its store.
@@ -210,6 +221,8 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.reduce(&item, token(2), "8080", &[order("a"), order("b")]).await?;
         let confirm = Order { action: Action::Confirm, ..order("a") };
         inventory.reduce(&item, token(2), "8080", &[confirm]).await?;
+        // one of three entries
+        inventory.poll_since(&item, None, 1).await?;
         let other = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
         inventory.start(&item, token(2), other).await?;
         let kept = LedgerPosition { sale: Some(held.id.clone()), of: None, after: 0 };
@@ -220,7 +233,6 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.stock(&item).await?;
         inventory.order(&item, &OrderId::new("a")?, &User::default()).await?;
         inventory.ledger(&item, 0, 10).await?;
-        inventory.poll_since(&item, None, 10).await?;
         inventory.inspect(&item).await?;
         inventory.check(None).await.map_err(|(_, error)| error)?;
         inventory.recover_cluster(&item, Token::new(ClusterId(8), 1)).await?;
@@ -315,23 +327,21 @@ async fn a_redis_cluster_over_mutual_tls() {
     let address = access.address.read().unwrap().expose().replace("rediss:", "rediss-cluster:");
     let inventory = Inventory::connect(at(&address, access), PATIENT).await.unwrap();
     let tea: Item = "tea".parse().unwrap();
-    let order = Order { item: tea.clone(), ..order("a", 1) };
-    eventually("the slots are served", async || inventory.start(&tea, None, 5).await.is_ok()).await;
+    let (order, first) = (Order { item: tea.clone(), ..order("a", 1) }, NewSale::from(5));
+    let start = async |sale: &NewSale| inventory.start(&tea, None, sale.clone()).await;
+    eventually("the slots are served", async || start(&first).await.is_ok()).await;
     inventory.reduce(&tea, None, "8080", &[order]).await.unwrap();
     assert_eq!(inventory.available(&tea).await.unwrap(), 4);
     // the names of what is kept are made of those in the same slot
-    let next = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
-    inventory.start(&tea, None, next).await.unwrap();
-    let kept = inventory.sales(&tea).await.unwrap().kept.remove(0);
-    let kept: SaleId = kept["id"].as_str().unwrap().parse().unwrap();
-    let from = LedgerPosition { sale: Some(kept.clone()), of: None, after: 0 };
-    assert_eq!(inventory.ledger(&tea, from, 9).await.unwrap().entries.len(), 1);
-    inventory.forget(&tea, &kept).await.unwrap();
+    start(&NewSale { replaces: Replaces::Any, ..NewSale::from(5) }).await.unwrap();
+    let kept = LedgerPosition { sale: Some(first.id.clone()), ..LedgerPosition::default() };
+    assert_eq!(inventory.ledger(&tea, kept, 9).await.unwrap().entries.len(), 1);
+    inventory.forget(&tea, &first.id).await.unwrap();
 }
 
 /// This address, with the certificates of another one.
 fn at(address: &str, access: RedisAccess) -> RedisAccess {
-    RedisAccess { address: SecretSource::Text(Secret::new(address)), ..access }
+    RedisAccess { address: SecretSource::Text(Secret::from(address)), ..access }
 }
 
 fn access_of(redis: &PrivateRedis) -> RedisAccess {

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
 use flash_sale::config::Rate;
 use flash_sale::http::{AppState, router};
-use flash_sale::inventory::{Inventory, InventoryOptions, Item, Replicas};
+use flash_sale::inventory::{Inventory, Item, Replicas};
 use flash_sale::sale::{Sale, SaleOptions};
 use flash_sale::secret::{Secret, SecretSource};
 use http_body_util::BodyExt;
@@ -20,6 +20,7 @@ use testkit::wait::eventually;
 use tower::ServiceExt;
 
 use crate::support::etcd::{backend, session, sessions};
+use crate::support::store::both;
 
 /// One instance.
 pub(crate) struct Shop {
@@ -51,7 +52,7 @@ pub(crate) struct ShopOptions {
 impl Default for ShopOptions {
     fn default() -> Self {
         Self {
-            admin_token: Some(SecretSource::Text(Secret::new("s3cret"))),
+            admin_token: Some(SecretSource::Text(Secret::from("s3cret"))),
             rate_limit: None,
             watchers: 64,
             queue_length: 100,
@@ -107,10 +108,7 @@ impl Shop {
         redis: String,
         options: ShopOptions,
     ) -> Self {
-        let timeouts = InventoryOptions {
-            connect_timeout: options.store_timeout,
-            response_timeout: options.store_timeout,
-        };
+        let timeouts = both(options.store_timeout);
         let replicas = Replicas { count: options.replicas, timeout: Duration::from_millis(300) };
         let inventory = Inventory::new(&redis, timeouts).unwrap().with_replicas(replicas);
         let locks = backend(&etcd);

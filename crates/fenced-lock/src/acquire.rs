@@ -10,11 +10,11 @@ use tracing::Instrument as _;
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
-use super::inner::{SessionInner, Withdrawal};
+use super::inner::{SessionInner, UnderWay};
 use super::owner::OwnerId;
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, LostReason,
-    PutMode, Session, Ticket, observe,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, PutMode,
+    Session, Ticket, observe,
 };
 
 /// How to queue.
@@ -40,7 +40,7 @@ pub(super) async fn acquire<T: GrantToken>(
     let inner = &session.inner;
     if let Err(error) = inner.check() {
         if let Turn::After(held) = turn {
-            inner.spawn_release(held, ());
+            inner.spawn_release(held);
         }
         return Err(error);
     }
@@ -48,25 +48,10 @@ pub(super) async fn acquire<T: GrantToken>(
     let (reply, answer) = oneshot::channel();
     let claim = inner.new_claim(name);
     let session = session.clone();
-    let withdrawal = Withdrawal::new(inner, name);
-    let mut caller = Caller(Some(Arc::clone(&withdrawal)));
-    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, withdrawal };
+    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, under_way: None };
     inner.tasks.spawn_on(attempt.run().instrument(waiting), &inner.runtime);
-    let answer = answer.await;
-    caller.0 = None;
     // only a runtime that shuts down drops the task without an answer
-    answer.unwrap_or_else(|_| Err(inner.ended()))
-}
-
-/// Gives the claim up when it is dropped before there is an answer.
-struct Caller<T: GrantToken>(Option<Arc<Withdrawal<T>>>);
-
-impl<T: GrantToken> Drop for Caller<T> {
-    fn drop(&mut self) {
-        if let Some(withdrawal) = &self.0 {
-            withdrawal.give_up();
-        }
-    }
+    answer.await.unwrap_or_else(|_| Err(inner.ended()))
 }
 
 struct Attempt<T: GrantToken> {
@@ -77,7 +62,8 @@ struct Attempt<T: GrantToken> {
     owner: OwnerId,
     turn: Turn,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
-    withdrawal: Arc<Withdrawal<T>>,
+    /// Until the claim's request is answered.
+    under_way: Option<UnderWay<T>>,
 }
 
 impl<T: GrantToken> Attempt<T> {
@@ -93,10 +79,10 @@ impl<T: GrantToken> Attempt<T> {
         let is_left = !Safeguard::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
-                inner.spawn_release(self.claim.clone(), Arc::clone(&self.withdrawal));
+                inner.spawn_release(self.claim.clone());
             }
             if let Turn::After(held) = &self.turn {
-                inner.spawn_release(held.clone(), ());
+                inner.spawn_release(held.clone());
             }
         }
         // if the caller has dropped the future, the guard is dropped as well, which releases the lock
@@ -110,6 +96,10 @@ impl<T: GrantToken> Attempt<T> {
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
         let (inner, asked_at) = (Arc::clone(self.inner()), Instant::now());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
+        // else it is to be withdrawn
+        if !self.reply.is_closed() {
+            self.under_way = None;
+        }
         // this is where a waiter waits
         let granted = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
         let reached = self.unless_over(granted).await?;
@@ -127,11 +117,10 @@ impl<T: GrantToken> Attempt<T> {
     /// request took.
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
-        // until the request is answered
-        let mut _room = None;
         if matches!(self.turn, Turn::Wait) {
             let name = Arc::clone(&self.claim.name);
-            _room = self.unless_over(inner.until_few_are_given_up(&name)).await?;
+            self.unless_over(inner.until_few_are_under_way(&name)).await?;
+            self.under_way = Some(UnderWay::new(&inner, &name));
         }
         let mut backoff = Backoff::default();
         loop {
@@ -163,8 +152,7 @@ impl<T: GrantToken> Attempt<T> {
             let is_repeated = error.kind == BackendErrorKind::Transient
                 || error.kind == BackendErrorKind::Refused && !Safeguard::Refusals.is_on();
             if error.kind == BackendErrorKind::LeaseGone {
-                inner.validity.lose(LostReason::Revoked);
-                return Err(LockError::SessionLost { reason: LostReason::Revoked });
+                return Err(inner.revoked());
             }
             if !is_repeated || matches!(self.turn, Turn::Try) {
                 return Err(error.into());

@@ -68,23 +68,6 @@ pub enum ClaimStatus<T = Token> {
     Gone,
 }
 
-impl<T: GrantToken> ClaimStatus<T> {
-    /// Moves `status` on to this one, never back. For backends: a watcher is told only of what changes.
-    pub fn advance(self, status: &watch::Sender<Self>) {
-        status.send_if_modified(|status| {
-            let moves = match status {
-                Self::Waiting => self != Self::Waiting,
-                Self::Granted(_) => self == Self::Gone,
-                Self::Gone => false,
-            };
-            if moves {
-                *status = self;
-            }
-            moves
-        });
-    }
-}
-
 /// A claim's place in the queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -99,6 +82,48 @@ impl<T> Ticket<T> {
     /// The place of the claim of which these tell.
     pub fn new(status: watch::Receiver<ClaimStatus<T>>, contended: watch::Receiver<bool>) -> Self {
         Self { status, contended }
+    }
+}
+
+/// What tells a [`Ticket`] where its claim stands.
+#[derive(Debug)]
+pub(crate) struct Teller<T = Token> {
+    status: watch::Sender<ClaimStatus<T>>,
+    contended: watch::Sender<bool>,
+}
+
+impl<T: GrantToken> Teller<T> {
+    /// For a claim that waits.
+    pub(crate) fn new() -> Self {
+        let (status, contended) = (ClaimStatus::Waiting, true);
+        Self { status: watch::Sender::new(status), contended: watch::Sender::new(contended) }
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket<T> {
+        Ticket::new(self.status.subscribe(), self.contended.subscribe())
+    }
+
+    pub(crate) fn status(&self) -> ClaimStatus<T> {
+        *self.status.borrow()
+    }
+
+    /// Moves on to this status, never back. A watcher is told only of what changes.
+    pub(crate) fn tell(&self, news: ClaimStatus<T>) {
+        self.status.send_if_modified(|status| {
+            let moves = match status {
+                ClaimStatus::Waiting => news != ClaimStatus::Waiting,
+                ClaimStatus::Granted(_) => news == ClaimStatus::Gone,
+                ClaimStatus::Gone => false,
+            };
+            if moves {
+                *status = news;
+            }
+            moves
+        });
+    }
+
+    pub(crate) fn tell_contended(&self, news: bool) {
+        self.contended.send_if_modified(|contended| std::mem::replace(contended, news) != news);
     }
 }
 

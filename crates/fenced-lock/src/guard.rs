@@ -114,8 +114,7 @@ impl<T: GrantToken> Guard<T> {
         self.hold.lost().await;
     }
 
-    /// Runs `future`, in the caller's task, as long as the lock is held. It needs no runtime, unless `future`
-    /// does.
+    /// Runs `future`, in the caller's task, as long as the lock is held.
     ///
     /// # Cancel safety
     /// When the hold is lost, `future` is dropped at the point where it waits. Tasks that it has spawned go on.
@@ -212,7 +211,7 @@ impl<T: GrantToken> Guard<T> {
 impl<T: GrantToken> Drop for Guard<T> {
     fn drop(&mut self) {
         if self.armed && self.hold.leave() {
-            self.hold.inner.spawn_release(self.hold.claim.clone(), ());
+            self.hold.inner.spawn_release(self.hold.claim.clone());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One tenure: a granted claim and how often its owner has entered.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ pub(super) struct Hold<T: GrantToken> {
     /// When the longest hold ends, if there is one.
     limit: Option<Instant>,
     /// The task that ends it then.
-    ending: OnceLock<AbortOnDropHandle<()>>,
+    _ending: Option<AbortOnDropHandle<()>>,
 }
 
 impl<T: GrantToken> Hold<T> {
@@ -41,7 +41,14 @@ impl<T: GrantToken> Hold<T> {
         enqueued_in: Duration,
         Ticket { status, contended }: Ticket<T>,
     ) -> Arc<Self> {
-        let hold = Arc::new(Self {
+        let limit = inner.hold_for.map(|limit| Instant::now() + limit);
+        let hold = Arc::new_cyclic(|hold| Self {
+            _ending: inner.hold_for.zip(limit).map(|(hold_for, lost_at)| {
+                // a holder that looked at the clock just before has a little time to act on it
+                let ends_at = lost_at + inner.margin.min(hold_for / 10);
+                let end = Self::end_at(Weak::clone(hold), ends_at);
+                AbortOnDropHandle::new(inner.runtime.spawn(end))
+            }),
             inner: Arc::clone(inner),
             claim,
             token,
@@ -51,15 +58,8 @@ impl<T: GrantToken> Hold<T> {
             entries: AtomicUsize::new(1),
             status,
             contended,
-            limit: inner.hold_for.map(|limit| Instant::now() + limit),
-            ending: OnceLock::new(),
+            limit,
         });
-        if let Some((limit, lost_at)) = inner.hold_for.zip(hold.limit) {
-            // a holder that looked at the clock just before has a little time to act on it
-            let end = Self::end_at(Arc::downgrade(&hold), lost_at + inner.margin.min(limit / 10));
-            let end = || AbortOnDropHandle::new(inner.runtime.spawn(end));
-            hold.ending.get_or_init(end);
-        }
         inner.add_hold(&hold);
         hold
     }
@@ -72,7 +72,7 @@ impl<T: GrantToken> Hold<T> {
         {
             tracing::warn!(claim = %hold.claim, "the longest hold is over: the claim is released");
             hold.ended();
-            hold.inner.spawn_release(hold.claim.clone(), ());
+            hold.inner.spawn_release(hold.claim.clone());
         }
     }
 
@@ -134,7 +134,7 @@ impl<T: GrantToken> Hold<T> {
         let mut status = self.status.clone();
         let limit = async {
             match self.limit {
-                Some(ends_at) => self.inner.entered(async { sleep_until(ends_at).await }).await,
+                Some(ends_at) => sleep_until(ends_at).await,
                 None => std::future::pending().await,
             }
         };

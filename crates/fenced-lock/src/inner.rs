@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,10 +22,10 @@ use super::{
     Released, SessionOptions,
 };
 
-/// While so many claims of a session on one name are given up and not withdrawn yet, further callers wait. Else callers
-/// whose patience ends before the service answers would fill the queue, and the service be the slower for it. Callers that
-/// come together while there is room all pass, so that a service that answers in time gets them all at once.
-const MOST_GIVEN_UP: usize = 8;
+/// While so many claims of a session are on their way into the queue of one name, or out of it after their callers gave
+/// them up, further callers wait. Else callers whose patience ends before the service answers would fill the queue, and the
+/// service be the slower for it.
+const MOST_UNDER_WAY: usize = 64;
 
 /// What all handles of one session share.
 pub(super) struct SessionInner<T: GrantToken> {
@@ -37,10 +36,12 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// Set when the session closes: waiters fail, and no new ones are let in.
     pub(super) closing: CancellationToken,
     /// The acquires and releases under way, for `close` to wait for. There is at most one for each
-    /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_GIVEN_UP`].
+    /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_UNDER_WAY`].
     pub(super) tasks: TaskTracker,
-    /// For each name of which claims were given up that may still be in its queue: the room for more.
-    given_up: StdMutex<HashMap<Arc<str>, Rooms>>,
+    /// How many claims on each name are under way.
+    under_way: StdMutex<HashMap<Arc<str>, usize>>,
+    /// Told when there is room for more of them.
+    room: Notify,
     label: Arc<str>,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
@@ -63,7 +64,7 @@ impl<T: GrantToken> SessionInner<T> {
         SessionOptions { label, hold_for, .. }: SessionOptions,
     ) -> Self {
         Self {
-            validity: Validity::until(believed_until, runtime.clone()),
+            validity: Validity::until(believed_until),
             runtime,
             backend,
             lease,
@@ -74,7 +75,8 @@ impl<T: GrantToken> SessionInner<T> {
             holds: StdMutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            given_up: StdMutex::default(),
+            under_way: StdMutex::default(),
+            room: Notify::new(),
             closed: OnceCell::new(),
         }
     }
@@ -95,11 +97,6 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// `future`, also where there is no runtime.
-    pub(super) fn entered<F: Future>(&self, future: F) -> TokioContext<F> {
-        TokioContext::new(future, self.runtime.clone())
-    }
-
     /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend
     /// that panics has not answered.
     pub(super) async fn ask<A>(
@@ -117,11 +114,20 @@ impl<T: GrantToken> SessionInner<T> {
 
     /// Fails if the session cannot grant anything any more.
     pub(super) fn check(&self) -> Result<(), LockError> {
-        match self.validity.lost_reason() {
-            Some(reason) => Err(LockError::SessionLost { reason }),
-            None if self.closing.is_cancelled() => Err(self.ended()),
-            None => Ok(()),
-        }
+        self.check_lost()?;
+        if self.closing.is_cancelled() { Err(self.ended()) } else { Ok(()) }
+    }
+
+    /// Fails if the session is lost.
+    fn check_lost(&self) -> Result<(), LockError> {
+        let lost = self.validity.lost_reason();
+        lost.map_or(Ok(()), |reason| Err(LockError::SessionLost { reason }))
+    }
+
+    /// Notes that the service says that the lease is gone.
+    pub(super) fn revoked(&self) -> LockError {
+        self.validity.lose(LostReason::Revoked);
+        LockError::SessionLost { reason: LostReason::Revoked }
     }
 
     /// Why nothing is granted any more.
@@ -147,33 +153,27 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    fn given_up(&self) -> MutexGuard<'_, HashMap<Arc<str>, Rooms>> {
-        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until not too many claims on the name are being withdrawn. A caller that had to wait keeps its room until
-    /// its request is answered, so that no more pass than there is room for.
-    pub(super) async fn until_few_are_given_up(
-        self: &Arc<Self>,
-        name: &Arc<str>,
-    ) -> Option<Room<T>> {
-        let free = self.given_up().get(name).map(|rooms| Arc::clone(&rooms.free))?;
-        if free.available_permits() > 0 {
-            return None;
+    /// Waits until not too many claims on the name are under way.
+    pub(super) async fn until_few_are_under_way(&self, name: &str) {
+        loop {
+            // before the look: what is told in between counts
+            let room = self.room.notified();
+            if self.under_way().get(name).is_none_or(|count| *count < MOST_UNDER_WAY) {
+                return;
+            }
+            room.await;
         }
-        // no room is closed
-        free.acquire().await.ok()?.forget();
-        if let Some(rooms) = self.given_up().get_mut(name) {
-            rooms.taken += 1;
-        }
-        Some(Room { inner: Arc::clone(self), name: Arc::clone(name) })
     }
 
-    /// Withdraws the claim in the background. Keeps `until_done` so long.
-    pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim, until_done: impl Send + 'static) {
-        let inner = Arc::clone(self);
+    /// Withdraws the claim in the background.
+    pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim) {
+        let (inner, under_way) = (Arc::clone(self), UnderWay::new(self, &claim.name));
         let release = async move {
-            let _until_done = until_done;
+            let _under_way = under_way;
             if let Err(error) = inner.release(&claim).await {
                 tracing::debug!(%claim, ?error, "the claim was not there, or is left to its lease");
             }
@@ -192,12 +192,9 @@ impl<T: GrantToken> SessionInner<T> {
             // sent also when the lease seems lost: a key that is still there should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
+                // it went by an earlier request, or with the lease
                 Ok(Released::Gone) if may_be_done => {
-                    // it went by an earlier request, or with the lease
-                    return match self.validity.lost_reason() {
-                        Some(reason) => Err(LockError::SessionLost { reason }),
-                        None => Ok(Released::Unknown),
-                    };
+                    return self.check_lost().map(|()| Released::Unknown);
                 }
                 Ok(released) => {
                     tracing::debug!(%claim, ?released, "released");
@@ -207,15 +204,12 @@ impl<T: GrantToken> SessionInner<T> {
             };
             // the claim went with it, unless an earlier request took it out: its holder must expect the worse
             if error.kind == BackendErrorKind::LeaseGone {
-                self.validity.lose(LostReason::Revoked);
-                return Err(LockError::SessionLost { reason: LostReason::Revoked });
+                return Err(self.revoked());
             }
             let is_refused =
                 error.kind != BackendErrorKind::Transient && Safeguard::Denials.is_on();
             may_be_done |= !is_refused;
-            if let Some(reason) = self.validity.lost_reason() {
-                return Err(LockError::SessionLost { reason });
-            }
+            self.check_lost()?;
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             // a session that closes gives its lease back, or lets it end
@@ -289,58 +283,29 @@ impl<T: GrantToken> SessionInner<T> {
     }
 }
 
-/// The room for claims on one name that are given up. Callers that passed together may take more than there is.
-struct Rooms {
-    taken: usize,
-    free: Arc<Semaphore>,
-}
-
-/// Counts as a claim that is given up, until it is dropped.
-pub(super) struct Room<T: GrantToken> {
+/// Counts as a claim that is under way, until it is dropped.
+pub(super) struct UnderWay<T: GrantToken> {
     inner: Arc<SessionInner<T>>,
     name: Arc<str>,
 }
 
-impl<T: GrantToken> Drop for Room<T> {
+impl<T: GrantToken> UnderWay<T> {
+    pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Self {
+        *inner.under_way().entry(Arc::clone(name)).or_default() += 1;
+        Self { inner: Arc::clone(inner), name: Arc::clone(name) }
+    }
+}
+
+impl<T: GrantToken> Drop for UnderWay<T> {
     fn drop(&mut self) {
-        let mut given_up = self.inner.given_up();
-        let Some(rooms) = given_up.get_mut(&self.name) else { return };
-        rooms.taken -= 1;
-        if rooms.taken < MOST_GIVEN_UP {
-            rooms.free.add_permits(1);
+        let mut under_way = self.inner.under_way();
+        let Some(count) = under_way.get_mut(&self.name) else { return };
+        *count -= 1;
+        if *count + 1 == MOST_UNDER_WAY {
+            self.inner.room.notify_waiters();
         }
-        // nobody waits for it
-        if rooms.taken == 0 && Arc::strong_count(&rooms.free) == 1 {
-            given_up.remove(&self.name);
+        if *count == 0 {
+            under_way.remove(&self.name);
         }
-    }
-}
-
-/// A claim that its caller may give up. It counts as given up until all that work on it have dropped this.
-pub(super) struct Withdrawal<T: GrantToken> {
-    inner: Arc<SessionInner<T>>,
-    name: Arc<str>,
-    room: OnceLock<Room<T>>,
-}
-
-impl<T: GrantToken> Withdrawal<T> {
-    pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Arc<Self> {
-        let (inner, name) = (Arc::clone(inner), Arc::clone(name));
-        Arc::new(Self { inner, name, room: OnceLock::new() })
-    }
-
-    /// Takes up room, also if there is none left.
-    pub(super) fn give_up(&self) {
-        let free = || Arc::new(Semaphore::new(MOST_GIVEN_UP));
-        let mut given_up = self.inner.given_up();
-        let rooms = given_up.entry(Arc::clone(&self.name));
-        let rooms = rooms.or_insert_with(|| Rooms { taken: 0, free: free() });
-        rooms.taken += 1;
-        if let Ok(permit) = rooms.free.try_acquire() {
-            permit.forget();
-        }
-        drop(given_up);
-        let room = Room { inner: Arc::clone(&self.inner), name: Arc::clone(&self.name) };
-        self.room.get_or_init(|| room);
     }
 }

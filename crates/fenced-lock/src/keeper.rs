@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
@@ -56,8 +55,6 @@ pub struct SessionKeeper<T: GrantToken = Token> {
     patience: Duration,
     stop: CancellationToken,
     losses: Arc<AtomicU64>,
-    /// Where the time of waiting is kept, so that the caller needs no runtime.
-    clock: Handle,
 }
 
 /// What the keeper's task has got so far. The task has stopped when the channel is closed.
@@ -81,7 +78,7 @@ impl<T: GrantToken> SessionKeeper<T> {
         let losses = Arc::default();
         let patience = options.ttl;
         runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
-        Self { state, patience, stop, losses, clock: runtime }
+        Self { state, patience, stop, losses }
     }
 
     /// Takes the lock of this name, waiting for as long as others hold it: bound that with [`tokio::time::timeout`].
@@ -113,7 +110,7 @@ impl<T: GrantToken> SessionKeeper<T> {
                 return Err(error);
             }
             tracing::debug!(name, ?error, "could not lock: trying again");
-            TokioContext::new(async { sleep(pause).await }, self.clock.clone()).await;
+            sleep(pause).await;
         }
     }
 
@@ -150,9 +147,7 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// The session, waiting for one to be opened, but no longer than this.
     async fn session_within(&self, limit: Duration) -> Result<Session<T>, LockError> {
         let late = |_| Err(self.latest_error().unwrap_or(LockError::Timeout { waited: limit }));
-        TokioContext::new(async { timeout(limit, self.session()).await }, self.clock.clone())
-            .await
-            .unwrap_or_else(late)
+        timeout(limit, self.session()).await.unwrap_or_else(late)
     }
 
     /// The session, waiting for one to be opened. Bound the wait with a timeout: it lasts for as

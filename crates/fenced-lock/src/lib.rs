@@ -135,7 +135,7 @@ mod random;
 pub mod redis;
 mod renewal;
 mod session;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod shared;
 #[cfg(any(feature = "postgres-tls", feature = "redis-tls", feature = "zookeeper-tls"))]
 #[allow(dead_code, reason = "not every client uses all of it")]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::asked::Waiters;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
     Ends, Lease, Loss, Order, Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token,
@@ -53,16 +54,13 @@ struct State {
     last_lease: i64,
     /// When each lease ends, and its TTL.
     leases: HashMap<i64, (Instant, Duration)>,
-    queues: HashMap<Arc<str>, BTreeMap<i64, Member>>,
+    queues: HashMap<Arc<str>, Queue>,
+    /// What tells the claims where they stand.
+    waiters: Waiters<Token>,
 }
 
-#[derive(Debug)]
-struct Member {
-    claim: Claim,
-    made_at: Instant,
-    status: watch::Sender<ClaimStatus>,
-    contended: watch::Sender<bool>,
-}
+/// The claims on one lock by their revisions, and when each was made.
+type Queue = BTreeMap<i64, (Claim, Instant)>;
 
 impl MemoryBackend {
     /// A service with nothing in it.
@@ -83,8 +81,7 @@ impl MemoryBackend {
 
     /// Deletes a claim ([`Guard::key`](crate::Guard::key)), as an operator would.
     pub fn delete(&self, key: &str) {
-        let mut state = self.state();
-        state.remove_where(|member| member.claim.key() == key);
+        self.state().remove_where(|claim| claim.key() == key);
     }
 
     async fn answering(&self) {
@@ -101,23 +98,23 @@ impl MemoryBackend {
 impl State {
     fn end_lease(&mut self, lease: i64) {
         self.leases.remove(&lease);
-        self.remove_where(|member| member.claim.lease == lease);
+        self.remove_where(|claim| claim.lease == lease);
     }
 
     /// Returns whether there were any.
-    fn remove_where(&mut self, goes: impl Fn(&Member) -> bool) -> bool {
+    fn remove_where(&mut self, goes: impl Fn(&Claim) -> bool) -> bool {
         let mut removed = false;
         for queue in self.queues.values_mut() {
             // all of these end before the first of the rest is granted, so that none of these is granted
-            queue.retain(|_, member| {
-                let stays = !goes(member);
+            queue.retain(|_, (claim, _)| {
+                let stays = !goes(claim);
                 if !stays {
                     removed = true;
-                    member.status.send_replace(ClaimStatus::Gone);
+                    self.waiters.note(claim, ClaimStatus::Gone);
                 }
                 stays
             });
-            grant_first(queue);
+            grant_first(queue, &self.waiters);
         }
         self.queues.retain(|_, queue| !queue.is_empty());
         removed
@@ -125,34 +122,28 @@ impl State {
 
     fn put(&mut self, claim: &Claim) -> Result<Ticket, BackendError> {
         if !self.leases.contains_key(&claim.lease) {
-            return Err(BackendError::new(BackendErrorKind::LeaseGone, "the lease does not exist"));
+            return Err(lease_gone());
         }
         let queue = self.queues.entry(Arc::clone(&claim.name)).or_default();
-        let known = queue.iter().find(|(_, member)| member.claim == *claim);
-        let revision = if let Some((revision, _)) = known {
-            *revision
-        } else {
+        if !queue.values().any(|(known, _)| known == claim) {
             self.revision += 1;
-            let status = watch::Sender::new(ClaimStatus::Waiting);
-            let contended = watch::Sender::new(false);
-            let member =
-                Member { claim: claim.clone(), made_at: Instant::now(), status, contended };
-            queue.insert(self.revision, member);
-            self.revision
-        };
-        grant_first(queue);
-        let Member { status, contended, .. } = &queue[&revision];
-        let (status, contended) = (status.subscribe(), contended.subscribe());
-        Ok(Ticket { status, contended })
+            queue.insert(self.revision, (claim.clone(), Instant::now()));
+        }
+        let ticket = self.waiters.expect(claim);
+        grant_first(queue, &self.waiters);
+        Ok(ticket)
     }
 }
 
-fn grant_first(queue: &BTreeMap<i64, Member>) {
-    if let Some((revision, first)) = queue.first_key_value() {
-        ClaimStatus::Granted(Token::new(CLUSTER, *revision)).advance(&first.status);
-        let contended = queue.len() > 1;
-        first.contended.send_if_modified(|flag| std::mem::replace(flag, contended) != contended);
+fn grant_first(queue: &Queue, waiters: &Waiters<Token>) {
+    if let Some((revision, (first, _))) = queue.first_key_value() {
+        waiters.note(first, ClaimStatus::Granted(Token::new(CLUSTER, *revision)));
+        waiters.note_contended(first, queue.len() > 1);
     }
+}
+
+fn lease_gone() -> BackendError {
+    BackendError::new(BackendErrorKind::LeaseGone, "the lease does not exist")
 }
 
 impl Backend for MemoryBackend {
@@ -185,12 +176,7 @@ impl Backend for MemoryBackend {
         Box::pin(async move {
             self.answering().await;
             let mut state = self.state();
-            let Some((ends_at, ttl)) = state.leases.get_mut(&lease.id) else {
-                return Err(BackendError::new(
-                    BackendErrorKind::LeaseGone,
-                    "the lease does not exist",
-                ));
-            };
+            let (ends_at, ttl) = state.leases.get_mut(&lease.id).ok_or_else(lease_gone)?;
             *ends_at = Instant::now() + *ttl;
             Ok(*ttl)
         })
@@ -211,7 +197,7 @@ impl Backend for MemoryBackend {
             let is_possible = match mode {
                 PutMode::AtEnd => true,
                 PutMode::IfEmpty => !state.queues.contains_key(&claim.name),
-                PutMode::After(held) => state.remove_where(|member| member.claim == *held),
+                PutMode::After(held) => state.remove_where(|claim| claim == held),
             };
             if is_possible { state.put(claim).map(Some) } else { Ok(None) }
         })
@@ -220,7 +206,7 @@ impl Backend for MemoryBackend {
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
         Box::pin(async move {
             self.answering().await;
-            let was_there = self.state().remove_where(|member| member.claim == *claim);
+            let was_there = self.state().remove_where(|other| other == claim);
             Ok(if was_there { Released::Done } else { Released::Gone })
         })
     }
@@ -229,15 +215,15 @@ impl Backend for MemoryBackend {
         Box::pin(async move {
             self.answering().await;
             let state = self.state();
-            let members = state.queues.get(name).into_iter().flatten();
-            let entry = |(revision, member): (&i64, &Member)| QueueEntry {
+            let claims = state.queues.get(name).into_iter().flatten();
+            let entry = |(revision, (claim, made_at)): (&i64, &(Claim, Instant))| QueueEntry {
                 token: Some(Token::new(CLUSTER, *revision)),
-                lease: member.claim.lease,
-                key: member.claim.key(),
-                label: Some(member.claim.label.to_string()),
-                age: Some(member.made_at.elapsed()),
+                lease: claim.lease,
+                key: claim.key(),
+                label: Some(claim.label.to_string()),
+                age: Some(made_at.elapsed()),
             };
-            Ok(members.map(entry).collect())
+            Ok(claims.map(entry).collect())
         })
     }
 }

@@ -119,8 +119,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
-        let inner = &self.session.inner;
-        Ok(inner.entered(inner.backend.queue(&self.name)).await?)
+        Ok(self.session.inner.backend.queue(&self.name).await?)
     }
 
     /// The holder of the lock, in any process; `None` if it is free. It fails where a claim would, for lack of
@@ -132,8 +131,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
-        let inner = &self.session.inner;
-        Ok(inner.entered(inner.backend.probe(&self.name)).await?)
+        Ok(self.session.inner.backend.probe(&self.name).await?)
     }
 
     async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard<T>>, LockError> {

@@ -70,10 +70,11 @@ impl SessionOptions {
 ///
 /// A session that is lost stays lost: open another one, or let a
 /// [`SessionKeeper`](super::SessionKeeper) do so.
+#[derive(Clone)]
 pub struct Session<T: GrantToken = Token> {
     pub(super) inner: Arc<SessionInner<T>>,
     // last, so that it goes after everything that may still want to release a claim
-    closer: Arc<CloseOnDrop<T>>,
+    _closer: Arc<CloseOnDrop<T>>,
 }
 
 impl<T: GrantToken> Session<T> {
@@ -115,8 +116,7 @@ impl<T: GrantToken> Session<T> {
         let inner = SessionInner::new(backend, runtime, lease, believed_until, margin, options);
         let inner = Arc::new(inner);
         inner.runtime.spawn(keep_alive(Arc::clone(&inner), asked_at));
-        let closer = Arc::new(CloseOnDrop { inner: Arc::clone(&inner) });
-        let session = Self { inner, closer };
+        let session = Self { _closer: Arc::new(CloseOnDrop { inner: Arc::clone(&inner) }), inner };
         // a service that took its time to answer may have used up the lease
         session.inner.check()?;
         Ok(session)
@@ -177,12 +177,6 @@ impl<T: GrantToken> Session<T> {
             // only a runtime that shuts down ends the task early, and its renewals end with it
             Err(_) => Err(LockError::SessionLost { reason: LostReason::Closed }),
         }
-    }
-}
-
-impl<T: GrantToken> Clone for Session<T> {
-    fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), closer: Arc::clone(&self.closer) }
     }
 }
 

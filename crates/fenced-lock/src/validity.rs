@@ -3,7 +3,6 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -21,13 +20,11 @@ pub(super) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub(super) struct Validity {
     deadline: Mutex<Instant>,
     lost: watch::Sender<Option<LostReason>>,
-    /// Where the time of waiting is kept, so that the caller needs no runtime.
-    clock: Handle,
 }
 
 impl Validity {
-    pub(super) fn until(deadline: Instant, clock: Handle) -> Self {
-        Self { deadline: Mutex::new(deadline), lost: watch::Sender::new(None), clock }
+    pub(super) fn until(deadline: Instant) -> Self {
+        Self { deadline: Mutex::new(deadline), lost: watch::Sender::new(None) }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -74,15 +71,11 @@ impl Validity {
             if let Some(reason) = self.lost_reason() {
                 return reason;
             }
-            // the clock is looked at here as well: the session's own task may not get to run
-            let expiry = {
-                let _entered = self.clock.enter();
-                sleep_until(self.deadline())
-            };
             tokio::select! {
                 // `self` keeps the sender, so this cannot fail
                 _ = lost.changed() => {}
-                () = expiry => {}
+                // the clock is looked at here as well: the session's own task may not get to run
+                () = sleep_until(self.deadline()) => {}
             }
         }
     }
@@ -97,7 +90,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn valid_for_two_seconds() -> Validity {
-        Validity::until(Instant::now() + 2 * SECOND, Handle::current())
+        Validity::until(Instant::now() + 2 * SECOND)
     }
 
     /// Goal: the loss is known by the clock alone, to a caller that asks and to one that waits, though no task

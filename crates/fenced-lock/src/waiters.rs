@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::backoff::Backoff;
+use super::claim::Teller;
 use super::random::random;
 use super::{BackendError, Claim, ClaimStatus, GrantToken, Ticket};
 
@@ -20,8 +21,7 @@ pub struct Waiters<T> {
 
 #[derive(Debug)]
 struct Waiter<T> {
-    status: watch::Sender<ClaimStatus<T>>,
-    contended: watch::Sender<bool>,
+    teller: Teller<T>,
     /// As of when that is known, and then whether no other waits.
     contended_as_of: (i64, bool),
     /// A message came: it is time to ask.
@@ -33,7 +33,7 @@ const UNKNOWN: (i64, bool) = (i64::MIN, false);
 
 impl<T: GrantToken> Waiter<T> {
     fn tell(&self, status: ClaimStatus<T>) {
-        status.advance(&self.status);
+        self.teller.tell(status);
         // whoever watches it stops
         self.wake.notify_one();
     }
@@ -69,16 +69,15 @@ impl<T: GrantToken> Waiters<T> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a claim known, before its request is sent.
-    pub(crate) fn expect(&self, claim: &Claim) -> Ticket<T> {
+    /// Makes a claim known, before its request is sent. It waits until something is noted of it.
+    pub fn expect(&self, claim: &Claim) -> Ticket<T> {
         let mut claims = self.claims();
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
-            status: watch::Sender::new(ClaimStatus::Waiting),
-            contended: watch::Sender::new(true),
+            teller: Teller::new(),
             contended_as_of: UNKNOWN,
             wake: Arc::default(),
         });
-        Ticket { status: waiter.status.subscribe(), contended: waiter.contended.subscribe() }
+        waiter.teller.ticket()
     }
 
     /// Notes where a claim stands. One that is gone is forgotten.
@@ -109,8 +108,7 @@ impl<T: GrantToken> Waiters<T> {
     /// Notes whether others wait behind a claim that holds.
     pub fn note_contended(&self, claim: &Claim, contended: bool) {
         if let Some(waiter) = self.claims().get(claim) {
-            let set = |flag: &mut bool| std::mem::replace(flag, contended) != contended;
-            waiter.contended.send_if_modified(set);
+            waiter.teller.tell_contended(contended);
         }
     }
 
@@ -122,7 +120,7 @@ impl<T: GrantToken> Waiters<T> {
             && news > waiter.contended_as_of
         {
             waiter.contended_as_of = news;
-            waiter.contended.send_replace(contended);
+            waiter.teller.tell_contended(contended);
         }
     }
 
@@ -136,7 +134,7 @@ impl<T: GrantToken> Waiters<T> {
     /// Messages may have been lost: it is not known any more whether others wait, and it is time to ask about all claims.
     pub fn missed_messages(&self) {
         for waiter in self.claims().values_mut() {
-            waiter.contended.send_replace(true);
+            waiter.teller.tell_contended(true);
             waiter.contended_as_of = UNKNOWN;
             waiter.wake.notify_one();
         }
@@ -150,7 +148,7 @@ impl<T: GrantToken> Waiters<T> {
 
     /// The claims on this lease that hold.
     pub fn holding(&self, lease: i64) -> Vec<Claim> {
-        let holds = |waiter: &Waiter<T>| matches!(*waiter.status.borrow(), ClaimStatus::Granted(_));
+        let holds = |waiter: &Waiter<T>| matches!(waiter.teller.status(), ClaimStatus::Granted(_));
         let claims = self.claims();
         let held = claims.iter().filter(|(claim, waiter)| claim.lease == lease && holds(waiter));
         held.map(|(claim, _)| claim.clone()).collect()
@@ -158,7 +156,7 @@ impl<T: GrantToken> Waiters<T> {
 
     /// Where this claim stands; one that is not known is gone.
     pub fn status(&self, claim: &Claim) -> ClaimStatus<T> {
-        self.claims().get(claim).map_or(ClaimStatus::Gone, |waiter| *waiter.status.borrow())
+        self.claims().get(claim).map_or(ClaimStatus::Gone, |waiter| waiter.teller.status())
     }
 
     /// How many claims are known.
@@ -178,7 +176,7 @@ impl<T: GrantToken> Waiters<T> {
         let mut known = Some(first);
         loop {
             let wake = match self.claims().get(claim) {
-                Some(waiter) if *waiter.status.borrow() == ClaimStatus::Waiting => {
+                Some(waiter) if waiter.teller.status() == ClaimStatus::Waiting => {
                     Arc::clone(&waiter.wake)
                 }
                 _ => return,

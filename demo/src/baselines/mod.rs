@@ -15,7 +15,6 @@
 //! Everything but the lock is the service's: the plain read before the wait, the waiting room, the time limit of
 //! an order, the connection to the store, and the script where order ids and ledger are kept.
 
-mod batches;
 pub mod etcd;
 mod naive;
 mod order_locks;
@@ -31,7 +30,6 @@ use flash_sale::inventory::BatchWriter;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve;
 
-use self::batches::Batches;
 use self::order_locks::{Etcd, LockCall, Mutexes, Nothing, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
@@ -69,9 +67,6 @@ pub async fn baseline(
 fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> Box<dyn SaleGuard> {
     match mode {
         LockMode::Local => PerOrder::guard(context, mode, Mutexes::default(), None),
-        LockMode::BatchedScript => {
-            Box::new(Batches::new(context, PerOrder::guard(context, mode, Nothing, None)))
-        }
         _ => PerOrder::guard(context, mode, Nothing, None),
     }
 }

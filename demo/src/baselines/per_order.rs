@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Backend, QueueEntry, Token};
+use async_trait::async_trait;
+use fenced_lock::{Backend, MemoryBackend, QueueEntry, SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{InventoryError, Item, NewSale, Order, Outcome, Started};
-use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
+use flash_sale::sale::{EtcdLock, GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use futures_util::future::BoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -66,6 +67,12 @@ pub(super) struct PerOrder<L> {
     lock: Arc<L>,
     /// Shows the queue of the lock, if there is one.
     queue: Option<Arc<dyn Backend<Token = Token>>>,
+    /// The places to wait in.
+    places: Arc<Semaphore>,
+    /// For `batched-script`: combines the orders of this instance as the service does, under a lock of its own, which is
+    /// granted at once. Nothing keeps the batches of two instances apart: the writer sends them
+    /// [without tokens](crate::writer::Writer).
+    combiner: Option<EtcdLock>,
 }
 
 impl<L: OrderLock> PerOrder<L> {
@@ -75,50 +82,24 @@ impl<L: OrderLock> PerOrder<L> {
         lock: L,
         queue: Option<Arc<dyn Backend<Token = Token>>>,
     ) -> Box<dyn SaleGuard> {
-        Box::new(Self { context: Arc::clone(context), mode, lock: Arc::new(lock), queue })
+        let places = Arc::new(Semaphore::new(context.options.queue_length));
+        let combiner = (mode == LockMode::BatchedScript).then(|| {
+            let options = SessionOptions::new(Duration::from_hours(1));
+            EtcdLock::new(context, SessionKeeper::start(Arc::new(MemoryBackend::new()), options))
+        });
+        let (context, lock) = (Arc::clone(context), Arc::new(lock));
+        Box::new(Self { context, mode, lock, queue, places, combiner })
+    }
+
+    /// A place to wait. Its drop returns it.
+    fn enter(&self, item: &Item) -> Result<OwnedSemaphorePermit, SaleError> {
+        let limit = self.context.options.queue_length;
+        let full = |_| SaleError::QueueFull { item: item.clone(), limit };
+        Arc::clone(&self.places).try_acquire_owned().map_err(full)
     }
 
     fn name_for(&self, item: &Item) -> String {
         lock_name(&self.context.options.lock_name, item)
-    }
-
-    async fn sell(&self, order: Order) -> Result<Outcome, SaleError> {
-        if self.mode == LockMode::AtomicScript {
-            // no plain read first: the script itself answers sold out as fast
-            let _place = self.context.enter(&order.item)?;
-            let sold = by_the_script(&self.context, None, &order).await;
-            return sold.map_err(|error| SaleError::of_order(error, &order));
-        }
-        if let Some(outcome) = self.context.check_stock(&order).await? {
-            return Ok(outcome);
-        }
-        // kept until the order has left etcd as well
-        let place = self.context.enter(&order.item)?;
-        let (id, item) = (order.id.clone(), order.item.clone());
-        let context = Arc::clone(&self.context);
-        let work = move |token: Option<Token>| async move {
-            let sold = match token {
-                Some(_) => by_the_script(&context, token, &order).await,
-                None => naive::reduce(&context.inventory, &order, &context.options.instance).await,
-            };
-            sold.map_err(|error| SaleError::of_order(error, &order))
-        };
-        let sold = self.under_lock(&item, place, work).await;
-        sold.unwrap_or_else(|ended| {
-            Err(SaleError::OutcomeUnknown { order: id, source: ended.into() })
-        })
-    }
-
-    async fn start_sale(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        let (context, sold) = (Arc::clone(&self.context), item.clone());
-        let work = move |token| async move {
-            let started = context.inventory.start(&sold, token, sale).await;
-            started.map_err(|error| SaleError::of_start(error, &sold))
-        };
-        let started = self.under_lock(item, (), work).await;
-        started.unwrap_or_else(|ended| {
-            Err(SaleError::StartUnknown { item: item.clone(), source: ended.into() })
-        })
     }
 
     /// Does `work` under the lock of `item`, in a task of its own. If the caller goes away while the task waits for the
@@ -158,36 +139,73 @@ impl<L: OrderLock> PerOrder<L> {
     }
 }
 
+#[async_trait]
 impl<L: OrderLock> SaleGuard for PerOrder<L> {
     fn status(&self) -> GuardStatus {
         self.mode.status()
     }
 
-    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
-        Box::pin(self.sell(order))
-    }
-
-    fn start<'a>(
-        &'a self,
-        item: &'a Item,
-        sale: NewSale,
-    ) -> BoxFuture<'a, Result<Started, SaleError>> {
-        Box::pin(self.start_sale(item, sale))
-    }
-
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
-        Box::pin(async {
-            let Some(queue) = &self.queue else { return Ok(Vec::new()) };
-            queue.queue(&self.name_for(item)).await.map_err(unavailable)
+    async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
+        if let Some(combiner) = &self.combiner {
+            return combiner.reduce(order).await;
+        }
+        if self.mode == LockMode::AtomicScript {
+            // no plain read first: the script itself answers sold out as fast
+            let _place = self.enter(&order.item)?;
+            let sold = by_the_script(&self.context, None, &order).await;
+            return sold.map_err(|error| SaleError::of_order(error, &order));
+        }
+        if let Some(outcome) = self.context.check_stock(&order).await? {
+            return Ok(outcome);
+        }
+        // kept until the order has left etcd as well
+        let place = self.enter(&order.item)?;
+        let (id, item) = (order.id.clone(), order.item.clone());
+        let context = Arc::clone(&self.context);
+        let work = move |token: Option<Token>| async move {
+            let sold = match token {
+                Some(_) => by_the_script(&context, token, &order).await,
+                None => naive::reduce(&context.inventory, &order, &context.options.instance).await,
+            };
+            sold.map_err(|error| SaleError::of_order(error, &order))
+        };
+        let sold = self.under_lock(&item, place, work).await;
+        sold.unwrap_or_else(|ended| {
+            Err(SaleError::OutcomeUnknown { order: id, source: ended.into() })
         })
+    }
+
+    async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
+        let (context, sold) = (Arc::clone(&self.context), item.clone());
+        let work = move |token| async move {
+            let started = context.inventory.start(&sold, token, sale).await;
+            started.map_err(|error| SaleError::of_start(error, &sold))
+        };
+        let started = self.under_lock(item, (), work).await;
+        started.unwrap_or_else(|ended| {
+            Err(SaleError::StartUnknown { item: item.clone(), source: ended.into() })
+        })
+    }
+
+    async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        let Some(queue) = &self.queue else { return Ok(Vec::new()) };
+        queue.queue(&self.name_for(item)).await.map_err(unavailable)
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
         self.queue.is_some().then(|| self.name_for(item))
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.lock.close())
+    fn waiting(&self) -> usize {
+        let own = self.context.options.queue_length - self.places.available_permits();
+        self.combiner.as_ref().map_or(own, EtcdLock::waiting)
+    }
+
+    async fn close(&self) {
+        self.lock.close().await;
+        if let Some(combiner) = &self.combiner {
+            combiner.close().await;
+        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fenced_lock::{QueueEntry, SessionKeeper};
 use flash_sale::inventory::{Item, NewSale, Order, Outcome, Started};
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
-use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
 use super::order_locks::unavailable;
@@ -77,6 +77,7 @@ impl Switch {
     }
 }
 
+#[async_trait]
 impl SaleGuard for Switch {
     fn status(&self) -> GuardStatus {
         let mut status = self.current().status();
@@ -89,33 +90,29 @@ impl SaleGuard for Switch {
         status
     }
 
-    fn reduce(&self, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
+    async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         match self.sessions() {
             Some(sessions) if !self.writer.has(Safeguard::BatchOwnership) => {
-                Box::pin(reduce_in_the_request(&self.context, sessions, order))
+                reduce_in_the_request(&self.context, sessions, order).await
             }
-            _ => self.current().reduce(order),
+            _ => self.current().reduce(order).await,
         }
     }
 
-    fn start<'a>(
-        &'a self,
-        item: &'a Item,
-        sale: NewSale,
-    ) -> BoxFuture<'a, Result<Started, SaleError>> {
-        self.current().start(item, sale)
+    async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
+        self.current().start(item, sale).await
     }
 
-    fn queue<'a>(&'a self, item: &'a Item) -> BoxFuture<'a, Result<Vec<QueueEntry>, SaleError>> {
-        self.current().queue(item)
+    async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        self.current().queue(item).await
     }
 
     fn lock_name(&self, item: &Item) -> Option<String> {
         self.current().lock_name(item)
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), SaleError>> {
-        self.current().check()
+    async fn check(&self) -> Result<(), SaleError> {
+        self.current().check().await
     }
 
     fn sessions(&self) -> Option<&SessionKeeper> {
@@ -123,15 +120,15 @@ impl SaleGuard for Switch {
     }
 
     fn waiting(&self) -> usize {
-        self.main().waiting()
+        self.guards.iter().map(|(_, guard)| guard.waiting()).sum()
     }
 
     fn oldest(&self) -> Duration {
         self.main().oldest()
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.main().close()
+    async fn close(&self) {
+        self.main().close().await;
     }
 }
 

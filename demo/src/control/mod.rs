@@ -16,7 +16,7 @@ use std::time::Duration;
 use axum::http::uri::Authority;
 use axum::http::{Method, Request, StatusCode};
 use clap::Args;
-use flash_sale::config::switch;
+use clap::builder::FalseyValueParser;
 use flash_sale::http::problem::{Problem, ProblemType};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ pub struct ControlOptions {
     pub instances: Vec<Authority>,
 
     /// Tell the page that a killed instance is started again
-    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = switch)]
+    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = FalseyValueParser::new())]
     pub restarted: bool,
 }
 

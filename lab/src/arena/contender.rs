@@ -11,12 +11,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use demo::cluster::is_setting;
+use demo::locks::LockMode;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
-use super::contestants::Contestant;
+use super::servers::open;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
@@ -33,8 +34,8 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 /// The flags of a contender.
 #[derive(Clone, Debug, Args)]
 pub struct ContendOptions {
-    #[arg(long, value_parser = Contestant::parser())]
-    lock: Contestant,
+    #[arg(long)]
+    lock: LockMode,
     #[arg(long, value_delimiter = ',')]
     lock_at: Vec<String>,
     /// The name of the lock
@@ -63,7 +64,7 @@ pub async fn contend(options: ContendOptions) -> ExitCode {
 
 /// Takes the lock again and again in one session, until something fails.
 async fn take_turns(options: &ContendOptions) -> Result<Infallible> {
-    let session = options.lock.open(&options.lock_at, TTL).await?;
+    let session = open(options.lock, &options.lock_at, TTL).await?;
     println!("{OPENED}");
     while !options.after.exists() {
         sleep(STEP).await;
@@ -114,14 +115,14 @@ impl Contender {
     /// Starts it. It opens a session, and asks for nothing before [`begin`](Self::begin).
     pub(super) fn start(
         dir: &OwnedDir,
-        lock: Contestant,
+        lock: LockMode,
         addresses: &[String],
         name: &str,
         hold: Duration,
     ) -> Result<Self> {
         let program = std::env::current_exe()?;
         let log = dir.path().join(format!("contender-{}.log", uuid::Uuid::new_v4().simple()));
-        let (lock, hold) = (lock.name, hold.as_millis());
+        let (lock, hold) = (lock.name(), hold.as_millis());
         let flags = format!("contend --lock {lock} --name {name} --hold {hold}");
         let at = OsString::from(addresses.join(","));
         let places = ["--lock-at".into(), at, "--after".into(), after(&log).into()];

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use demo::locks::{LockServer, Server};
+use demo::locks::{LockMode, LockServer, Server};
 use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
@@ -20,8 +20,8 @@ use tokio::time::sleep;
 use super::contender::{
     Contender, TTL, Tenure, held_at, longest_overlap, millis, now, repeated_tokens,
 };
-use super::contestants::{Contestant, Servers};
 use super::options::Fault;
+use super::servers::Servers;
 use super::speed::millis_below;
 use crate::clients::proxies_to;
 use crate::experiment::{Trials, quantile};
@@ -143,28 +143,27 @@ pub(super) fn applies(fault: Fault, server: Server) -> bool {
     }
 }
 
-/// Runs all trials of a fault. Returns also why trials are missing.
+/// Runs all trials of a fault.
 pub(super) async fn takeover(
     fault: Fault,
-    lock: Contestant,
+    lock: LockMode,
     parent: &OwnedDir,
     trials: &Trials,
-) -> Result<(Takeover, Vec<String>)> {
-    let worker = async |done: &mut Vec<Trial>| {
+) -> Result<Takeover> {
+    let worker = async || {
         let members = if fault == Fault::Leader { MEMBERS } else { 1 };
         let servers = Servers::start(lock, members, parent).await?;
-        let mut scene = Scene { servers, fault };
+        let (mut scene, mut done) = (Scene { servers, fault }, Vec::new());
         while let Some(mut random) = trials.next() {
             done.push(scene.trial(&mut random).await?);
         }
-        scene.servers.stop().await
+        scene.servers.stop().await.map(|()| done)
     };
     // what starts beside a trial must not take a core from it for as long as a lease lasts
     let is_heavy =
-        matches!(fault, Fault::Failover | Fault::SyncFailover) && lock.server == Server::Postgres;
+        matches!(fault, Fault::Failover | Fault::SyncFailover) && lock.server() == Server::Postgres;
     let most = if is_heavy { 2 } else { usize::MAX };
-    let (done, faults) = trials.run(most, worker).await?;
-    Ok((Takeover::of(fault, done), faults))
+    Ok(Takeover::of(fault, trials.run(most, worker).await?))
 }
 
 /// Two contenders, and what they wrote down.
@@ -237,7 +236,7 @@ impl Scene {
         match self.fault {
             Fault::Kill | Fault::Pause | Fault::Partition => self.of_a_process(random).await,
             Fault::Server | Fault::Leader => self.of_a_server(random).await,
-            Fault::Failover if self.servers.lock.server != Server::Postgres => {
+            Fault::Failover if self.servers.lock.server() != Server::Postgres => {
                 let (dir, options) = (&self.servers.dir, RedisOptions::default());
                 let redis = ReplicatedRedis::start_in(dir, options).await?;
                 self.failover(redis, PrivateRedis::kill, random).await

@@ -2,17 +2,17 @@
 //!
 //! # Layout
 //! - [`ArenaOptions`], [`run()`]: the flags, and the whole run
-//! - [`Contestant`]: the locks that take part, all that differs between them, and their servers
+//! - `servers`: the servers of a lock, and its sessions
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: a sale with a faulty holder, under each lock and each fence
 //! - `table`: the results as text
 
 pub mod contender;
-mod contestants;
 mod faults;
 mod options;
 mod sale;
+mod servers;
 mod speed;
 mod table;
 
@@ -28,11 +28,10 @@ use serde::Serialize;
 use testkit::OwnedDir;
 use testkit::wait::in_time;
 
-pub use self::contestants::Contestant;
-use self::contestants::Servers;
 use self::faults::Takeover;
 pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::Oversold;
+use self::servers::Servers;
 use self::speed::{Contest, Handovers, LONGEST};
 use crate::articles::{self, Shown};
 use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
@@ -85,16 +84,16 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     ));
     let chosen = match options.locks.as_slice() {
         _ if options.only == [Measure::Flaws] => Vec::new(),
-        [] => Contestant::usual().collect(),
+        [] => LockMode::shared().collect(),
         chosen => chosen.to_vec(),
     };
     let out = &options.out;
     for lock in chosen {
-        if let Some(missing) = lock.server.missing() {
-            note(&format!("{}: left out, since {missing} is not installed", lock.name));
+        if let Some(missing) = lock.server().missing() {
+            note(&format!("{}: left out, since {missing} is not installed", lock.name()));
             continue;
         }
-        let figures = Figures { lock: lock.name, ..Figures::default() };
+        let figures = Figures { lock: lock.name(), ..Figures::default() };
         let arena = Arena { options, lock, dir, seed: results.seed, figures };
         results.locks.push(arena.measure().await?);
         // after each lock, so that an interrupted run leaves what it has
@@ -112,7 +111,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
 /// One lock, and what is measured of it.
 struct Arena<'a> {
     options: &'a ArenaOptions,
-    lock: Contestant,
+    lock: LockMode,
     dir: &'a OwnedDir,
     seed: u64,
     figures: Figures,
@@ -120,11 +119,11 @@ struct Arena<'a> {
 
 impl Arena<'_> {
     fn note(&self, what: &str) {
-        note(&format!("{}: {what}", self.lock.name));
+        note(&format!("{}: {what}", self.lock.name()));
     }
 
     fn trials(&self, what: &str) -> Trials {
-        let what = format!("{}: {what}", self.lock.name);
+        let what = format!("{}: {what}", self.lock.name());
         Trials::new(what, self.options.trials(), self.options.jobs, self.seed)
     }
 
@@ -141,9 +140,7 @@ impl Arena<'_> {
         let done = self.alone(servers).await;
         self.keep("handovers, fairness or requests", done);
         self.takeovers().await;
-        if let Some(guard) = self.lock.guard {
-            self.oversold(guard).await;
-        }
+        self.oversold().await;
         Ok(self.figures)
     }
 
@@ -152,7 +149,7 @@ impl Arena<'_> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
         let mut random = random(self.seed, "handovers");
-        let is_far = options.measures(Measure::Distance) && self.lock.server != Server::Directory;
+        let is_far = options.measures(Measure::Distance) && self.lock.server() != Server::Directory;
         let far = DISTANCES.into_iter().filter(|_| is_far);
         for round_trip_ms in near.into_iter().chain(far) {
             self.note(&format!("handovers, {round_trip_ms} ms away"));
@@ -177,21 +174,20 @@ impl Arena<'_> {
 
     /// What each fault does to the lock.
     async fn takeovers(&mut self) {
-        let (options, server) = (self.options, self.lock.server);
+        let (options, server) = (self.options, self.lock.server());
         let applies = |fault: &&Fault| options.injects(**fault) && faults::applies(**fault, server);
         let wanted = Fault::value_variants().iter().filter(applies);
         for &fault in wanted.filter(|_| options.measures(Measure::Takeover)) {
             let what = format!("takeover, {}", fault.name());
             let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;
-            if let Some((takeover, faults)) = self.keep(&what, done) {
-                self.figures.faults.extend(faults);
-                self.figures.takeovers.push(takeover);
-            }
+            let takeover = self.keep(&what, done);
+            self.figures.takeovers.extend(takeover);
         }
     }
 
     /// What a fault of the holder does to a sale.
-    async fn oversold(&mut self, lock: LockMode) {
+    async fn oversold(&mut self) {
+        let lock = self.lock;
         let own = lock.fence(None);
         let mut wanted = vec![(Fault::Kill, own), (Fault::Pause, own), (Fault::Pause, Fence::None)];
         // a lock without tokens has the store's fence anyway

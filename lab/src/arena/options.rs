@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use demo::locks::LockMode;
 use serde::Serialize;
 
-use super::contestants::Contestant;
 use crate::articles::Article;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
@@ -17,9 +17,9 @@ use crate::articles::Article;
 /// Exit status: 0 measured, 2 could not run.
 #[derive(Clone, Debug, Args)]
 pub struct ArenaOptions {
-    /// Only these locks, separated by commas [default: all whose servers are installed, but redis-set-nx].
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Contestant::parser())]
-    pub locks: Vec<Contestant>,
+    /// Only these locks, separated by commas [default: all whose servers are installed].
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = shared_lock())]
+    pub locks: Vec<LockMode>,
 
     /// Only these measures, separated by commas [default: all; with --faults, takeover and oversold].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -53,6 +53,12 @@ pub struct ArenaOptions {
     /// Directory for results.json and tables.md; created if missing.
     #[arg(long, default_value = "target/arena", value_name = "DIR")]
     pub out: PathBuf,
+}
+
+/// Parses the name of a lock that processes share.
+fn shared_lock() -> impl TypedValueParser<Value = LockMode> {
+    PossibleValuesParser::new(LockMode::shared().map(LockMode::name))
+        .map(|name| LockMode::from_str(&name, false).expect("the name is one of the possible ones"))
 }
 
 /// A measure.

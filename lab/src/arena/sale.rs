@@ -70,7 +70,7 @@ async fn end_sale(cluster: &mut Cluster) -> Result<()> {
 }
 
 /// Sales with a fault of the holder between reading and writing, without a fence or with this one. Returns also what
-/// went wrong in another way, and why trials are missing.
+/// went wrong in another way.
 pub(super) async fn oversold(
     lock: LockMode,
     fault: Fault,
@@ -88,8 +88,8 @@ pub(super) async fn oversold(
             _ => control::Fault::Pause,
         }),
     };
-    let worker = async |runs: &mut Vec<Run>| {
-        let mut cluster = open(lock, dir).await?;
+    let worker = async || {
+        let (mut cluster, mut runs) = (open(lock, dir).await?, Vec::new());
         let flags = if fence == Fence::Store { "--fence store" } else { "" };
         start_instances(&mut cluster, lock, flags).await?;
         while trials.next().is_some() {
@@ -100,11 +100,10 @@ pub(super) async fn oversold(
                 start_instances(&mut cluster, lock, flags).await?;
             }
         }
-        close(cluster).await
+        close(cluster).await.map(|()| runs)
     };
-    let (runs, mut faults) = trials.run(usize::MAX, worker).await?;
-    let mut counted = Vec::new();
-    for run in runs {
+    let (mut counted, mut faults) = (Vec::new(), Vec::new());
+    for run in trials.run(usize::MAX, worker).await? {
         let what = match run.verdict {
             Some(verdict) if run.hit_ms.is_some() => {
                 counted.push((verdict.oversold, run.elapsed_ms));

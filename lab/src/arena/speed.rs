@@ -1,6 +1,6 @@
 //! A lock by itself: handovers, fairness, waits, and what they cost its servers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::contestants::Servers;
+use super::servers::{Servers, open};
 use crate::clients::{Client, Clients, proxies_to};
 use crate::experiment::{float, quantile};
 
@@ -28,14 +28,8 @@ const UNSEEN: Duration = Duration::from_millis(50);
 /// The time, in milliseconds, within which a lock is released: at any moment between two requests of a waiter that polls.
 const POLLS: u64 = 250;
 
-/// The fewest values that have a 99th percentile.
-const ENOUGH: usize = 100;
-
 /// How long a client works with the lock in a contest.
 const WORK: Duration = Duration::from_millis(1);
-
-/// How long a client waits before it gives up and asks again.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A contest ends after this time, with fewer grants; handovers, and waiters in a row, must be over within it.
 pub(super) const LONGEST: Duration = Duration::from_mins(5);
@@ -51,8 +45,7 @@ pub(super) struct Handovers {
     /// How many were timed.
     pub(super) turns: usize,
     pub(super) p50_ms: f64,
-    /// `None`: too few.
-    pub(super) p99_ms: Option<f64>,
+    pub(super) p99_ms: f64,
 }
 
 /// The result of clients that all asked for the lock all the time, and of as many that came one after the other.
@@ -63,16 +56,12 @@ pub(super) struct Contest {
     pub(super) overtaken: usize,
     /// Requests a second while one client has the lock, and all of them wait.
     pub(super) idle_requests: Option<f64>,
-    pub(super) grants: usize,
     /// Jain's index. 1: all got the same number of grants. 1/clients: one got all grants. A lottery with 10 grants for each client: about 0.91.
     pub(super) jain: f64,
     pub(super) wait_p50_ms: f64,
     pub(super) wait_p99_ms: f64,
-    /// From the first time that a client asks to its grant, also if it gave up meanwhile. Who still waits at the end
-    /// counts with the time until then.
+    /// Who still waits at the end counts with the time until then.
     pub(super) longest_wait_ms: f64,
-    /// How often a client gave up, and asked again.
-    pub(super) gave_up: usize,
     pub(super) requests_per_grant: Option<f64>,
 }
 
@@ -84,7 +73,7 @@ struct Floor {
 
 impl Floor {
     async fn open(servers: &Servers, addresses: &[String]) -> Result<Self> {
-        let open = || servers.lock.open(addresses, LONG_TTL);
+        let open = || open(servers.lock, addresses, LONG_TTL);
         let sessions = [open().await?, open().await?];
         Ok(Self { sessions, name: format!("arena-{}", Uuid::new_v4().simple()) })
     }
@@ -130,13 +119,9 @@ pub(super) async fn handovers(
         millis.push(granted_at.saturating_duration_since(released_at).as_secs_f64() * 1e3);
     }
     holder.unlock().await?;
-    let percentile = |percent| quantile(millis.iter().copied(), percent);
-    Ok(Handovers {
-        round_trip_ms,
-        turns: millis.len(),
-        p50_ms: percentile(50).unwrap_or_default(),
-        p99_ms: percentile(99).filter(|_| millis.len() >= ENOUGH),
-    })
+    let percentile = |percent| quantile(millis.iter().copied(), percent).unwrap_or_default();
+    let (p50_ms, p99_ms) = (percentile(50), percentile(99));
+    Ok(Handovers { round_trip_ms, turns: millis.len(), p50_ms, p99_ms })
 }
 
 /// Waits until so many claims are in the queue, or for as long as that takes if it cannot be seen.
@@ -200,19 +185,11 @@ pub(super) async fn contest(
 ) -> Result<Contest> {
     let floor = Floor::open(servers, &servers.all.addresses()).await?;
     let (waits, each) = (RefCell::default(), RefCell::new(vec![0_u32; clients]));
-    let gave_up = Cell::new(0);
     let contend = async |number: usize| {
         let mut lock = floor.client(number)?;
         loop {
             let wait = Wait(Instant::now(), &waits);
-            // a client that gives up asks again: its wait counts from the first time
-            let granted = loop {
-                match timeout(PATIENCE, lock.lock()).await {
-                    Ok(granted) => break granted,
-                    Err(_) => gave_up.set(gave_up.get() + 1),
-                }
-            };
-            granted?;
+            lock.lock().await?;
             drop(wait);
             each.borrow_mut()[number] += 1;
             if float(each.borrow().iter().sum::<u32>()) >= float(grants) {
@@ -239,12 +216,10 @@ pub(super) async fn contest(
         clients,
         overtaken,
         idle_requests,
-        grants: each.iter().sum::<u32>() as usize,
         jain: sum * sum / (squares * float(clients)).max(1.0),
         wait_p50_ms: percentile(50),
         wait_p99_ms: percentile(99),
         longest_wait_ms: percentile(100),
-        gave_up: gave_up.get(),
         requests_per_grant: requests.map(|requests| requests / sum),
     })
 }

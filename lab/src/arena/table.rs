@@ -52,8 +52,8 @@ fn or_dash(value: Option<f64>) -> String {
 fn promises(all: &[Figures]) -> String {
     let row = |one: &Figures| {
         let promises = one.promises?;
-        let [order, wake, token, ends, loss] = in_words(promises).map(str::to_owned);
-        Some([one.lock.to_owned(), order, wake, token, ends, loss, needs(one.lock, promises)])
+        let words = in_words(promises).join(" | ");
+        Some(format!("{} | {words} | {}", one.lock, needs(one.lock, promises)))
     };
     rows("lock | order | wake-up | token | end | loss | needs", all.iter().filter_map(row))
 }
@@ -76,33 +76,22 @@ fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
 fn handovers(all: &[Figures]) -> String {
     let pairs = all.iter().flat_map(|one| one.handovers.iter().map(move |at| (one.lock, at)));
     let row = |(lock, at): (&str, &Handovers)| {
-        [
-            lock.to_owned(),
-            at.round_trip_ms.to_string(),
-            at.turns.to_string(),
-            figure(at.p50_ms),
-            or_dash(at.p99_ms),
-        ]
+        let Handovers { round_trip_ms, turns, p50_ms, p99_ms } = at;
+        let (p50, p99) = (figure(*p50_ms), figure(*p99_ms));
+        format!("{lock} | {round_trip_ms} | {turns} | {p50} | {p99}")
     };
     rows("lock | round trip ms | handovers | p50 ms | p99 ms", pairs.map(row))
 }
 
 fn fairness(all: &[Figures]) -> String {
-    let head = "lock | overtaken | Jain's index | wait p50 ms | p99 ms | longest ms | gave up \
+    let head = "lock | overtaken | Jain's index | wait p50 ms | p99 ms | longest ms \
                 | requests for a grant | requests/s, all waiting";
     let row = |one: &Figures| {
         let it = one.contest.as_ref()?;
-        Some([
-            one.lock.to_owned(),
-            format!("{} of {}", it.overtaken, it.clients),
-            figure(it.jain),
-            figure(it.wait_p50_ms),
-            figure(it.wait_p99_ms),
-            figure(it.longest_wait_ms),
-            it.gave_up.to_string(),
-            or_dash(it.requests_per_grant),
-            or_dash(it.idle_requests),
-        ])
+        let fairness = [it.jain, it.wait_p50_ms, it.wait_p99_ms, it.longest_wait_ms];
+        let cost = [it.requests_per_grant, it.idle_requests].map(or_dash).join(" | ");
+        let (lock, fairness) = (one.lock, fairness.map(figure).join(" | "));
+        Some(format!("{lock} | {} of {} | {fairness} | {cost}", it.overtaken, it.clients))
     };
     rows(head, all.iter().filter_map(row))
 }
@@ -134,6 +123,7 @@ fn takeovers(all: &[Figures]) -> String {
             of_tokens(one, it, it.repeated_tokens),
             of_tokens(one, it, it.other_cluster),
         ]
+        .join(" | ")
     };
     rows(head, all.iter().flat_map(|one| one.takeovers.iter().map(move |it| row(one, it))))
 }
@@ -148,15 +138,13 @@ fn of_tokens(one: &Figures, takeover: &Takeover, count: usize) -> String {
 
 fn oversold(all: &[Figures]) -> String {
     let row = |one: &Figures, it: &Oversold| {
-        [
-            one.lock.to_owned(),
-            it.fault.name(),
-            it.fence.to_owned(),
-            format!("{} of {}", it.broken, it.trials),
-            bound(it.broken, it.trials),
-            it.most_units.to_string(),
-            figure(float(it.slowest_ms) / 1e3),
-        ]
+        let Oversold { fault, fence, trials, broken, most_units, slowest_ms } = it;
+        let (fault, bound) = (fault.name(), bound(*broken, *trials));
+        let slowest = figure(float(*slowest_ms) / 1e3);
+        let lock = one.lock;
+        format!(
+            "{lock} | {fault} | {fence} | {broken} of {trials} | {bound} | {most_units} | {slowest}"
+        )
     };
     let head = "lock | fault | fence | oversold in | at 95 % | most units | slowest sale s";
     rows(head, all.iter().flat_map(|one| one.oversold.iter().map(move |it| row(one, it))))

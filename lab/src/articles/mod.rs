@@ -30,8 +30,7 @@ use self::Article::{
 };
 use self::database::Row;
 use self::etcd::LeasedKey;
-use self::redis::RsLock;
-pub(crate) use self::redis::{OneKey, connect};
+use self::redis::{OneKey, RsLock};
 pub use self::shop::Ending;
 use self::story::Accident::{
     self, ClockJump, Cut, FailOver, Freeze, HolderDies, LateRelease, Outage, Restart, Sweep,
@@ -231,7 +230,7 @@ pub fn table(all: &[Shown]) -> String {
         let ((article, ends), (ours, ours_ends)) = (shown.in_words(0), shown.in_words(1));
         let of = |count: usize| format!("{count} of {}", shown.trials.len());
         let ours = if ours == 0 { ours_ends } else { format!("{ours_ends} (in {})", of(ours)) };
-        [shown.lock.name(), shown.flaw.to_owned(), ends, of(article), ours]
+        format!("{} | {} | {ends} | {} | {ours}", shown.lock.name(), shown.flaw, of(article))
     };
     rows(head, all.iter().map(row))
 }

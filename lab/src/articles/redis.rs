@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_millis(400);
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// How often a waiter asks: the default of `Lock` in `redis-py`, which is `redis-set-nx`.
+/// How often a waiter asks: the default of `Lock` in `redis-py`.
 pub(super) const POLL: Duration = Duration::from_millis(100);
 
 /// For a command that has a key and no more.
@@ -46,7 +46,7 @@ return 0";
 ///   Redis's documentation. The value is when the lock expires, by its holder's clock. When that is over by a waiter's
 ///   clock, its `GETSET` wins if the old value is still the one that it saw.
 #[derive(Clone)]
-pub(crate) struct OneKey {
+pub(super) struct OneKey {
     article: Article,
     redis: MultiplexedConnection,
     key: String,
@@ -61,22 +61,18 @@ pub(crate) struct OneKey {
 }
 
 impl OneKey {
-    pub(crate) fn set_nx(redis: MultiplexedConnection, key: &str, ttl: Duration) -> Self {
-        let (article, value) = (Article::RedisSetNx, Uuid::new_v4().to_string());
-        let (key, ahead) = (key.to_owned(), Duration::ZERO);
-        Self { article, redis, key, value, ttl, expires_at: 0, ahead, dies: false }
-    }
-
     pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
-        let redis = connect(&part.at[0]).await?;
         let expires = matches!(part.accident, Accident::Freeze | Accident::HolderDies);
-        let ttl = if expires || part.role == Role::Early { SHORT } else { LONG };
         let is_fast = part.accident == Accident::TimePasses && part.role == Role::Second;
         Ok(Self {
             article: part.article,
+            redis: connect(&part.at[0]).await?,
+            key: part.lock.to_owned(),
+            value: Uuid::new_v4().to_string(),
+            ttl: if expires || part.role == Role::Early { SHORT } else { LONG },
+            expires_at: 0,
             ahead: if is_fast { HOUR } else { Duration::ZERO },
             dies: part.accident == Accident::HolderDies && part.role == Role::First,
-            ..Self::set_nx(redis, part.lock, ttl)
         })
     }
 
@@ -216,7 +212,7 @@ impl Client for RsLock {
 }
 
 /// A connection of one client.
-pub(crate) async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+pub(super) async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
     testkit::redis::connect(&redis::Client::open(url)?).await
 }
 

@@ -14,7 +14,7 @@ use crate::experiment::{Spread, figure, float, handovers, rows, section};
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     let mut add = |title: &str, table: String| section(&mut text, title, &table);
-    let machine = results.machine.iter().map(|(name, value)| [(*name).to_owned(), value.clone()]);
+    let machine = results.machine.iter().map(|(name, value)| format!("{name} | {value}"));
     add("Machine, shared by load test, instances, etcd and Redis", rows(" | ", machine));
     add("Ratios", findings(&results.findings));
     add("Throughput", loads(results, Measure::Throughput, "requests/s", rate));
@@ -35,8 +35,8 @@ fn findings(findings: &[Finding]) -> String {
     let row = |Finding { name, spread, goal }: &Finding| {
         let (goal, is_reached) = goal.map(|goal| goal.judge(spread.median)).unzip();
         let reached = is_reached.map_or("", |is_reached| if is_reached { "yes" } else { "no" });
-        let median = figure(spread.median);
-        [name.clone(), median, range(*spread), goal.unwrap_or_default(), reached.to_owned()]
+        let (median, goal) = (figure(spread.median), goal.unwrap_or_default());
+        format!("{name} | {median} | {} | {goal} | {reached}", range(*spread))
     };
     rows("ratio | median | min to max | goal | reached", findings.iter().map(row))
 }
@@ -46,8 +46,8 @@ fn loads(results: &Results, measure: Measure, what: &str, of: Figure) -> String 
     let table = results.of(measure).filter_map(|one| {
         let found = one.spread(of)?;
         let latency = |of| middle(one.spread(of), 1e-3);
-        let title = one.case.contender.title().to_owned();
-        Some([title, figure(found.median), range(found), latency(p50), latency(p99)])
+        let (title, median) = (one.case.contender.title(), figure(found.median));
+        Some(format!("{title} | {median} | {} | {} | {}", range(found), latency(p50), latency(p99)))
     });
     rows(&format!(" | {what} | min to max | p50 ms | p99 ms"), table)
 }
@@ -63,8 +63,8 @@ fn cpu(results: &Results, measure: Measure) -> String {
         of("loadtest")?;
         let [instances, etcd, redis, loadtest] =
             ["instances", "etcd", "redis", "loadtest"].map(|process| middle(of(process), 1.0));
-        let title = one.case.contender.title().to_owned();
-        Some([title, instances, etcd, redis, loadtest])
+        let title = one.case.contender.title();
+        Some(format!("{title} | {instances} | {etcd} | {redis} | {loadtest}"))
     });
     rows("µs a request | instances | etcd | Redis | load test", table)
 }
@@ -79,19 +79,12 @@ fn far(results: &Results) -> String {
         })?;
         let (etcd, redis) = far.unwrap_or_default();
         let ratio = Spread::of(ratios(rate, Some(guarded), Some(other)))?;
-        Some([
-            contender.title().to_owned(),
-            etcd.to_string(),
-            redis.to_string(),
-            instances.to_string(),
-            connections.to_string(),
-            middle(guarded.spread(rate), 1.0),
-            middle(other.spread(rate), 1.0),
-            figure(ratio.median),
-            range(ratio),
-            middle(guarded.spread(p99), 1e-3),
-            middle(other.spread(p99), 1e-3),
-        ])
+        let (title, median, range) = (contender.title(), figure(ratio.median), range(ratio));
+        let rates = [guarded, other].map(|one| middle(one.spread(rate), 1.0)).join(" | ");
+        let tails = [guarded, other].map(|one| middle(one.spread(p99), 1e-3)).join(" | ");
+        Some(format!(
+            "{title} | {etcd} | {redis} | {instances} | {connections} | {rates} | {median} | {range} | {tails}"
+        ))
     });
     let head = "beside | etcd ms | Redis ms | instances | connections | guarded, orders/s | other | ratio \
                 | min to max | guarded, p99 ms | other, p99 ms";

@@ -36,6 +36,9 @@ pub(super) const SELLS_OUT: u64 = 20_000;
 /// other one orders, would look like a sale that has stopped.
 pub(super) const LEAVES_SOON: &[&str] = &["--attempt-timeout", "1s"];
 
+/// Seen when a fault has come to its end.
+pub(super) const WHOLE_FAULT: &str = "the whole fault";
+
 /// How long a control sends orders at most: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
@@ -140,12 +143,7 @@ impl Serialize for Case {
 impl Case {
     /// A scenario of three rounds of 5 s, beside others, after which the sale goes on within 2 s. It has two instances, one
     /// etcd, one Redis.
-    pub(super) fn new(
-        name: &'static str,
-        fault: &'static str,
-        inject: &'static dyn Fault,
-        proof: &'static str,
-    ) -> Self {
+    pub(super) fn new(name: &'static str, fault: &'static str, inject: &'static dyn Fault) -> Self {
         Self {
             name,
             fault,
@@ -153,7 +151,7 @@ impl Case {
             round: Duration::from_secs(5),
             rounds: 3,
             goes_on_within: Duration::from_secs(2),
-            proof,
+            proof: WHOLE_FAULT,
             instances: 2,
             etcd_members: 1,
             rate: 2000,
@@ -161,6 +159,11 @@ impl Case {
             stock: ENDLESS_STOCK,
             ..Self::default()
         }
+    }
+
+    /// It is not enough that the fault came to its end: this must be seen.
+    pub(super) fn proven_by(self, proof: &'static str) -> Self {
+        Self { proof, ..self }
     }
 
     /// The control that runs without `safeguard`, which must break one of these invariants.

@@ -21,8 +21,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// How many connections are opened at a time.
 const AT_A_TIME: usize = 200;
 
-const HEADER_BYTES: usize = 1 << 20;
-const BODY_BYTES: usize = 1 << 30;
+/// The beginnings of a request whose head has no end, and of one with a body of 1 GB.
+pub(super) const HEAD: &str = "GET /stock HTTP/1.1\r\nhost: chaos\r\nx-large: ";
+pub(super) const BODY: &str = "PUT /stock?item=flood HTTP/1.1\r\nhost: 127.0.0.1\r\n\
+                               content-type: application/json\r\ncontent-length: 1073741824\r\n\r\n";
+
 const PIECE_BYTES: usize = 1 << 16;
 
 /// More than the system buffers, and far less than the body.
@@ -118,41 +121,13 @@ pub(super) async fn without_reading(port: u16, count: usize) -> Option<String> {
     })
 }
 
-/// Sends a head of 1 MB, and expects it to be refused.
-pub(super) async fn headers(port: u16) -> Option<String> {
-    let mut head = b"GET /stock HTTP/1.1\r\nhost: chaos\r\nx-large: ".to_vec();
-    head.resize(head.len() + HEADER_BYTES, b'x');
-    head.extend(b"\r\n\r\n");
-    let answer = timeout(TIMEOUT, async {
-        let mut connection = connect(port).await?;
-        // the answer may come before its end
-        let _ = connection.write_all(&head).await;
-        let mut answer = [0; 12];
-        connection.read_exact(&mut answer).await?;
-        io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
-    });
-    let what = match answer.await {
-        Err(_) => "neither answered nor refused".to_owned(),
-        Ok(Ok(answer)) if !answer.ends_with(" 431") && !answer.ends_with(" 400") => {
-            format!("answered: {answer}")
-        }
-        // refused or disconnected
-        Ok(_) => return None,
-    };
-    Some(format!("a head of 1 MB was {what}"))
-}
-
-/// Sends a body of 1 GB, and expects a refusal long before its end.
-pub(super) async fn body(port: u16) -> Option<String> {
+/// Sends this beginning of a request and bytes without an end, and expects them to be refused, or no longer to be read.
+pub(super) async fn endless(port: u16, beginning: &str) -> Option<String> {
     let mut taken = 0;
     let sent = timeout(TIMEOUT, async {
         let mut connection = connect(port).await?;
-        let head = format!(
-            "PUT /stock?item=flood HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
-             content-length: {BODY_BYTES}\r\n\r\n"
-        );
-        connection.write_all(head.as_bytes()).await?;
-        let piece = vec![b' '; PIECE_BYTES];
+        connection.write_all(beginning.as_bytes()).await?;
+        let piece = vec![b'x'; PIECE_BYTES];
         while taken < TOO_MUCH_BYTES {
             connection.write_all(&piece).await?;
             taken += piece.len();
@@ -161,5 +136,5 @@ pub(super) async fn body(port: u16) -> Option<String> {
     })
     .await;
     // disconnected, or no longer read, if it did not end
-    matches!(sent, Ok(Ok(()))).then(|| format!("{taken} bytes of a body of 1 GB were taken"))
+    matches!(sent, Ok(Ok(()))).then(|| format!("{taken} bytes were taken after {beginning:?}"))
 }

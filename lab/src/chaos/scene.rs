@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
-use testkit::wait::in_time;
+use testkit::wait::{in_time, until};
 use testkit::{
     EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedisCluster, Proxy, RedisOptions,
     Sentinels, probe,
@@ -25,8 +25,8 @@ use demo::cluster::{Cluster, Spec};
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often to check a condition that is waited for.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How soon an order must be answered that cannot be sold, on a busy machine.
+pub(super) const PROMPT: Duration = Duration::from_millis(1500);
 
 /// How long a batch may take from an instance to the fence.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
@@ -43,7 +43,6 @@ pub(super) struct Scene {
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
     other_locks: Option<OtherLocks>,
-    may_hang: bool,
     is_over: bool,
 }
 
@@ -75,10 +74,10 @@ impl Scene {
             case: *case,
             random,
             evidence: Outcome::default(),
-            ends_at: Instant::now(),
+            // for what is waited for before the load
+            ends_at: Instant::now() + LAST_CALM + PATIENCE * 4,
             member_away: None,
             other_locks: None,
-            may_hang: false,
             is_over: false,
         };
         let leader = scene.leader().await?;
@@ -86,7 +85,6 @@ impl Scene {
         for index in 0..case.instances {
             scene.add(index).await?;
         }
-        scene.may_hang = case.may_hang();
         Ok(scene)
     }
 
@@ -187,11 +185,9 @@ impl Scene {
     }
 
     /// Triggers this fault at the instance, and waits until it happens.
-    pub(super) async fn trigger(&self, index: usize, fault: &str, how: &str) -> Result<()> {
+    pub(super) async fn trigger(&self, index: usize, fault: &str) -> Result<()> {
         let file = self.fault_file(index, fault);
-        // the instance must not read half of it
-        let half = file.with_extension("half");
-        std::fs::write(&half, how).and_then(|()| std::fs::rename(&half, &file))?;
+        std::fs::write(&file, "")?;
         self.until("the instance meets the fault", async || Ok((!file.exists()).then_some(())))
             .await
     }
@@ -217,7 +213,6 @@ impl Scene {
     /// Kills an instance with SIGKILL.
     pub(super) async fn kill(&mut self, index: usize) -> Result<()> {
         self.cluster.instances[index].child.kill().await?;
-        self.evidence.add("instances killed", 1);
         Ok(())
     }
 
@@ -249,23 +244,22 @@ impl Scene {
         what: &'static str,
         mut ask: impl AsyncFnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut deadline = Instant::now() + PATIENCE;
-        if self.may_hang {
-            deadline = deadline.min(self.ends_at - LAST_CALM);
+        let mut limit = PATIENCE;
+        if self.case.may_hang() {
+            let end = self.ends_at - LAST_CALM;
+            limit = limit.min(end.saturating_duration_since(Instant::now()));
         }
-        let mut failure = None;
-        let asked = async {
-            loop {
-                // a failure may pass: a member that has just started; boxed, as it is large
-                match Box::pin(ask()).await {
-                    Ok(Some(answer)) => return Ok(answer),
-                    not_yet => failure = not_yet.err(),
-                }
-                sleep(POLL_INTERVAL).await;
-            }
-        };
-        let limit = deadline.saturating_duration_since(Instant::now());
-        in_time(what, limit, asked).await.map_err(|late| failure.unwrap_or(late))
+        let (mut answer, mut failure) = (None, None);
+        let asked = until(what, limit, async || {
+            // a failure may pass: a member that has just started; boxed, as it is large
+            (answer, failure) = match Box::pin(ask()).await {
+                Ok(answer) => (answer, None),
+                Err(error) => (None, Some(error)),
+            };
+            anyhow::Ok(answer.is_some())
+        });
+        let late = asked.await.err();
+        answer.ok_or_else(|| failure.or(late).expect("there is no answer"))
     }
 
     /// The first member of etcd that is not away.
@@ -289,11 +283,7 @@ impl Scene {
 
     /// Waits until an instance other than `besides` holds the lock, and returns its index and its lease.
     pub(super) async fn holder(&self, besides: Option<usize>) -> Result<(usize, i64)> {
-        let what = match besides {
-            None => "an instance holds the lock",
-            Some(_) => "another instance holds the lock",
-        };
-        self.until(what, async || {
+        self.until("an instance, or another one, holds the lock", async || {
             let queue = etcd::queue(self.member(), LOCK_NAME).await?;
             let Some((instance, lease)) = queue.first() else { return Ok(None) };
             let mut instances = self.cluster.instances.iter();
@@ -368,13 +358,22 @@ impl Scene {
 
     /// Records how many were refused since `before`, and waits up to a second for the first.
     pub(super) async fn note_stale_batches(&mut self, before: u64) {
-        let deadline = Instant::now() + REFUSED_WITHIN;
-        let mut now = self.stale_batches().await;
-        while now <= before && Instant::now() <= deadline {
-            sleep(POLL_INTERVAL).await;
-            now = self.stale_batches().await;
-        }
+        let is_refused = async || anyhow::Ok(self.stale_batches().await > before);
+        let _ = until("a batch is refused", REFUSED_WITHIN, is_refused).await;
+        let now = self.stale_batches().await;
         self.evidence.add("stale batches refused", now.saturating_sub(before));
+    }
+
+    /// Orders at an instance, which must refuse that at once, with this problem.
+    pub(super) async fn expect_refusal(&mut self, index: usize, query: &str, problem: &str) {
+        match self.order(index, query).await {
+            (Ok((status, text)), took)
+                if status == 503 && text.contains(problem) && took <= PROMPT =>
+            {
+                self.evidence.add("clear refusals", 1);
+            }
+            answer => self.evidence.broken("refusal", format!("{problem} was told as {answer:?}")),
+        }
     }
 
     /// Orders at an instance. The status and the text of the answer, and the time that it took.

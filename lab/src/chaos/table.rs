@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use loadtest::Report;
+use loadtest::report::Tally;
+
 use super::case::Control;
 use super::run::Outcome;
 use super::{CaseResult, Results, Verdict};
@@ -29,35 +32,24 @@ pub(super) fn text(results: &Results) -> String {
     text
 }
 
-fn scenario(result: &CaseResult) -> [String; 10] {
+fn scenario(result: &CaseResult) -> String {
     let outcome = result.run.clone().unwrap_or_default();
-    let counts = &outcome.counts;
-    [
-        result.case.fault.to_owned(),
-        outcome.times.to_string(),
-        counts.requests.to_string(),
-        counts.tally.acknowledged.to_string(),
-        counts.tally.sold_out.to_string(),
-        counts.tally.unknown.to_string(),
-        counts.tally.resolved.to_string(),
-        format!("{:.1}", counts.longest_pause_seconds),
-        format!("{:.1}", outcome.bound_seconds),
-        verdict(result),
-    ]
+    let (fault, verdict) = (result.case.fault, verdict(result));
+    let Outcome { times, counts, bound_seconds, .. } = &outcome;
+    let Report { requests, tally, longest_pause_seconds, .. } = counts;
+    let Tally { acknowledged, sold_out, unknown, resolved, .. } = tally;
+    format!(
+        "{fault} | {times} | {requests} | {acknowledged} | {sold_out} | {unknown} | {resolved} | \
+         {longest_pause_seconds:.1} | {bound_seconds:.1} | {verdict}"
+    )
 }
 
-fn control(result: &CaseResult) -> Option<[String; 7]> {
+fn control(result: &CaseResult) -> Option<String> {
     let Control { without, breaks } = result.case.control?;
     let (broke, lost) = result.run.as_ref().map(|run| (broken(run), lost(run))).unwrap_or_default();
-    Some([
-        result.case.name.to_owned(),
-        without.to_owned(),
-        breaks.join(" or "),
-        broke,
-        lost,
-        result.trials.to_string(),
-        verdict(result),
-    ])
+    let (name, breaks, verdict) = (result.case.name, breaks.join(" or "), verdict(result));
+    let trials = result.trials;
+    Some(format!("{name} | {without} | {breaks} | {broke} | {lost} | {trials} | {verdict}"))
 }
 
 fn verdict(result: &CaseResult) -> String {
@@ -126,63 +118,45 @@ pub(super) fn progress(result: &CaseResult) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::chaos::case::Case;
     use loadtest::report::Violation;
 
     use super::*;
+    use crate::chaos::case::Case;
     use crate::chaos::run::NO_FAULT;
     use crate::chaos::scene::Scene;
 
-    fn outcome(findings: &[&str]) -> Outcome {
-        Outcome {
-            findings: findings.iter().map(|name| Violation::new(name, "a sentence")).collect(),
-            ..Outcome::default()
-        }
-    }
-
-    fn results(run: Result<Outcome, String>, control: Result<Outcome, String>) -> Results {
-        let scenario = Case::new("name", "a fault", &async |_: &mut Scene| Ok(()), "proof");
-        let controls = scenario.without_safeguard("fence", &["I1", "I2"]);
-        let scenario = CaseResult { case: scenario, trials: 1, run };
-        let control = CaseResult { case: controls, trials: 4, run: control };
-        Results { seed: 7, load_seconds: 24, cases: vec![scenario, control], ..Results::default() }
-    }
-
-    /// Goal: a scenario must hold and its control must break what it is said to, by a fault that happened.
+    /// Goal: a scenario must hold and its control must break what it is said to, by a fault that happened; what could not be
+    /// run is neither good nor bad, unless something else is bad.
     #[test]
     fn scenarios_hold_and_controls_fail() {
-        let good = results(Ok(outcome(&[])), Ok(outcome(&["I4", "I2"])));
-        assert_eq!(good.verdict(), Verdict::Good);
-        let table = text(&good);
-        assert!(table.contains("holds") && table.contains("fails, as it must"), "{table}");
-        assert!(!table.contains("again:"), "{table}");
-
-        for bad in [
-            results(Ok(outcome(&["I2"])), Ok(outcome(&["I2"]))),
-            results(Ok(outcome(&[NO_FAULT])), Ok(outcome(&["I2"]))),
-            results(Ok(outcome(&[])), Ok(outcome(&[]))),
-            results(Ok(outcome(&[])), Ok(outcome(&["I5"]))),
-            results(Ok(outcome(&[])), Ok(outcome(&["I2", NO_FAULT]))),
+        let scenario = Case::new("name", "a fault", &async |_: &mut Scene| Ok(()));
+        let control = scenario.without_safeguard("fence", &["I1", "I2"]);
+        let again = "again: CHAOS_SEED=7 CHAOS_SECONDS=24 make chaos ARGS='--only name'";
+        for (of_scenario, of_control, verdict, said) in [
+            ("", "I4 I2", Verdict::Good, "fails, as it must"),
+            ("I2", "I2", Verdict::Bad, again),
+            (NO_FAULT, "I2", Verdict::Bad, again),
+            ("", "", Verdict::Bad, again),
+            ("", "I5", Verdict::Bad, again),
+            ("", "I2 fault", Verdict::Bad, again),
+            ("no etcd", "I1", Verdict::Unknown, "no etcd"),
+            ("", "no etcd", Verdict::Unknown, "no etcd"),
+            ("I1", "no etcd", Verdict::Bad, "no etcd"),
         ] {
-            assert_eq!(bad.verdict(), Verdict::Bad);
-            let table = text(&bad);
-            let again = "again: CHAOS_SEED=7 CHAOS_SECONDS=24 make chaos ARGS='--only name'";
-            assert!(table.contains(again), "{table}");
-        }
-    }
-
-    /// Goal: what could not be run is neither good nor bad, unless something else is bad.
-    #[test]
-    fn what_was_not_run_is_not_known() {
-        let error = || Err("no etcd".to_owned());
-        for (run, control, verdict) in [
-            (error(), Ok(outcome(&["I1"])), Verdict::Unknown),
-            (Ok(outcome(&[])), error(), Verdict::Unknown),
-            (Ok(outcome(&["I1"])), error(), Verdict::Bad),
-        ] {
-            let results = results(run, control);
-            assert_eq!(results.verdict(), verdict);
-            assert!(text(&results).contains("no etcd"));
+            let result = |case, trials, found: &str| {
+                let found = Some(found).filter(|found| *found != "no etcd").ok_or("no etcd");
+                let findings = |found: &str| -> Vec<_> {
+                    found.split_whitespace().map(|name| Violation::new(name, "broken")).collect()
+                };
+                let outcome = |found| Outcome { findings: findings(found), ..Outcome::default() };
+                CaseResult { case, trials, run: found.map(outcome).map_err(str::to_owned) }
+            };
+            let cases = vec![result(scenario, 1, of_scenario), result(control, 4, of_control)];
+            let results = Results { seed: 7, load_seconds: 24, cases, ..Results::default() };
+            let table = text(&results);
+            assert_eq!(results.verdict(), verdict, "{table}");
+            assert_eq!(table.contains("again:"), verdict != Verdict::Good, "{table}");
+            assert!(table.contains(said), "{table}");
         }
     }
 }

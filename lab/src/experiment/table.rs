@@ -6,14 +6,14 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use flash_sale::http::reply::grouped;
 
-/// A Markdown table under this head, `one | other`; empty without rows. The first column is text, the others are
+/// A Markdown table of this head and these rows, `one | other`; empty without rows. The first column is text, the others are
 /// figures.
-pub(crate) fn rows<const N: usize>(
-    head: &str,
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> String {
+pub(crate) fn rows(head: &str, rows: impl IntoIterator<Item = String>) -> String {
     let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header(head.split(" | ")).add_rows(rows);
+    table.load_style(ASCII_MARKDOWN).set_header(head.split(" | "));
+    for row in rows {
+        table.add_row(row.split(" | "));
+    }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use rand::{Rng as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
 
@@ -24,33 +24,18 @@ impl Trials {
         Self { what: what.into(), count, jobs, seed, next: AtomicU32::new(0) }
     }
 
-    /// Runs at most `most` workers side by side. Each takes trials until none is left. Returns the results of all
-    /// workers, and why a worker ended early.
+    /// Runs at most `most` workers side by side. Each takes trials until none is left, and returns their results.
     ///
     /// # Errors
-    /// No trial was done.
+    /// That of the first worker that fails: it ends the others.
     pub(crate) async fn run<T>(
         &self,
         most: usize,
-        worker: impl AsyncFn(&mut Vec<T>) -> Result<()>,
-    ) -> Result<(Vec<T>, Vec<String>)> {
+        worker: impl AsyncFn() -> Result<Vec<T>>,
+    ) -> Result<Vec<T>> {
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
-        let run = async || {
-            let mut done = Vec::new();
-            let ended = worker(&mut done).await;
-            (done, ended.err())
-        };
-        let workers = join_all((0..self.jobs.min(most).min(count)).map(|_| run())).await;
-        let (done, errors): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
-        let done: Vec<_> = done.into_iter().flatten().collect();
-        let mut errors = errors.into_iter().flatten();
-        if done.is_empty()
-            && let Some(error) = errors.next()
-        {
-            return Err(error);
-        }
-        let missing = |error| format!("{}: trials are missing: {error:#}", self.what);
-        Ok((done, errors.map(missing).collect()))
+        let workers = (0..self.jobs.min(most).min(count)).map(|_| worker());
+        Ok(try_join_all(workers).await?.into_iter().flatten().collect())
     }
 
     /// The random choices of the next trial, if there is one.
@@ -77,33 +62,21 @@ pub(crate) fn rounds(rounds: usize, cases: usize) -> impl Iterator<Item = (usize
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
-    /// Goal: a worker that cannot run costs its own trial, not those of the others; without any trial there is an
-    /// error.
+    /// Goal: workers share the trials, of which each is done once.
     #[tokio::test]
-    async fn keeps_what_was_done() {
-        let trials = || Trials::new("a fault", 5, 2, 1);
-        let failed = || anyhow::anyhow!("no server");
-        let (shared, begun) = (trials(), Cell::new(0));
-        let worker = async |done: &mut Vec<usize>| {
-            while shared.next().is_some() {
-                let number = begun.replace(begun.get() + 1);
-                if number == 1 {
-                    return Err(failed());
-                }
-                done.push(number);
+    async fn workers_share_trials() {
+        let trials = Trials::new("a fault", 5, 2, 1);
+        let worker = async || {
+            let mut done = 0;
+            while trials.next().is_some() {
+                done += 1;
                 tokio::task::yield_now().await;
             }
-            Ok(())
+            Ok(vec![done])
         };
-        let (done, faults) = shared.run(usize::MAX, worker).await.expect("some were done");
-        assert_eq!(done, [0, 2, 3, 4]);
-        assert_eq!(faults, ["a fault: trials are missing: no server"]);
-        let none = trials().run(usize::MAX, async |_: &mut Vec<u32>| Err(failed())).await;
-        assert!(none.is_err());
+        assert_eq!(trials.run(usize::MAX, worker).await.expect("none fails"), [3, 2]);
     }
 
     /// Goal: a seed repeats the choices, and each name has choices of its own.

@@ -68,7 +68,6 @@ async fn short_run_measures_each_lock() {
         let mut handovers = lock["handovers"].as_array().unwrap().iter();
         assert!(handovers.all(|at| at["turns"] == 20), "{said}");
         assert_eq!(lock["contest"]["overtaken"], 0, "{said}");
-        assert_eq!(lock["contest"]["gave_up"], 0, "{said}");
         assert!(lock["contest"]["jain"].as_f64().unwrap() > 0.5, "{said}");
     }
     let [redis, file] = locks.as_slice() else { panic!("{said}") };
@@ -136,21 +135,4 @@ async fn short_run_fails_postgres_over() {
     assert_eq!(synchronous["overlaps"], 0, "{said}");
     assert!(takeovers.iter().all(|it| it["repeated_tokens"] == 0), "{said}");
     assert!(takeovers.iter().all(|it| it["other_cluster"] == 1), "{said}");
-}
-
-/// Goal: the plainest lock is measured where it is asked for: it keeps no order, guards no sale, and a holder that is
-/// cut off is not told.
-#[tokio::test]
-async fn short_run_measures_the_plainest_lock() {
-    let measures = "handovers,fairness,requests,takeover,oversold";
-    let flags = ["--locks", "redis-set-nx", "--only", measures, "--faults", "partition"];
-    let (locks, said) = run(&flags).await;
-    let [plain] = locks.as_slice() else { panic!("{said}") };
-    assert_eq!(plain["handovers"][0]["turns"], 20, "{said}");
-    assert!(plain["contest"]["requests_per_grant"].as_f64().unwrap() >= 1.9, "{said}");
-    // each of those who wait asks ten times a second
-    assert!(plain["contest"]["idle_requests"].as_f64().unwrap() > 1.0, "{said}");
-    let partition = &plain["takeovers"][0];
-    assert_eq!((&partition["never"], &partition["overlaps"]), (&0.into(), &1.into()), "{said}");
-    assert!(plain["oversold"] == Value::Array(Vec::new()), "{said}");
 }

@@ -18,6 +18,8 @@ struct Found {
 /// The comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
+    /// There is none, so that only the sums can be checked.
+    pub(crate) no_ledger: bool,
     /// Units that are held or sold after the last entry, and the most that were at any moment.
     pub(crate) units: i64,
     pub(crate) most: i64,
@@ -38,7 +40,10 @@ pub(crate) struct Audit {
 impl Audit {
     /// Reads the ledger of `history`.
     pub(crate) fn of(history: &History) -> Self {
-        let mut audit = Self::default();
+        let mut audit = Self { no_ledger: keeps_no_ledger(history), ..Self::default() };
+        if audit.no_ledger {
+            return audit;
+        }
         let (mut position, mut remaining) = (history.before.entries(), history.before.stock);
         let mut token = None;
         let mut own = vec![Found::default(); history.orders.len()];
@@ -88,7 +93,7 @@ impl Audit {
                 None => audit.check_foreign(history, entry, is_first),
             }
         }
-        let is_awaited = history.before.awaited_hold().is_some();
+        let is_awaited = history.awaited_hold().is_some();
         for (number, (order, Found { times, end })) in history.orders.iter().zip(own).enumerate() {
             let id = || order_id(&history.run, number);
             if times == 0 && order.is_accepted() {
@@ -193,56 +198,53 @@ impl Audit {
     /// The failures of the ledger.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = Reason> {
         self.found.iter().map(|(kind, (times, example))| {
-            let orders = *times;
-            kind.because(match kind {
-                Kind::Duplicates => {
-                    let orders = are(orders, "order");
-                    format!("{orders} more than once in the ledger, such as {example}")
-                }
+            let (orders, holds) = (are(*times, "order"), are(*times, "hold"));
+            let what = match kind {
+                Kind::Duplicates => format!("{orders} more than once in the ledger"),
                 Kind::Lost => {
-                    let lost = are(orders, "acknowledged order");
-                    format!("{lost} not in the ledger, such as {example}")
+                    format!("{} not in the ledger", are(*times, "acknowledged order"))
                 }
-                Kind::ChangeLost => format!(
-                    "what became of {} was told otherwise than the ledger has it, such as {example}",
-                    count(orders, "order")
-                ),
-                Kind::EndedTwice => format!(
-                    "{} ended more than once in the ledger, such as {example}",
-                    were(orders, "hold")
-                ),
-                Kind::StillHeld => format!(
-                    "{} open after the end, such as that of {example}",
-                    are(orders, "hold")
-                ),
-                Kind::Unacknowledged => format!(
-                    "{} in the ledger without an answer to a buyer, such as {example}",
-                    are(orders, "order")
-                ),
-                Kind::Foreign => format!(
-                    "{} in the ledger and not of this run, such as {example}, and there must be no \
-                     other buyers",
-                    are(orders, "order")
-                ),
-                Kind::Misreported => format!(
-                    "the ledger contradicts the answer to {}, such as {example}",
-                    count(orders, "order")
-                ),
+                Kind::ChangeLost => {
+                    format!("the ledger contradicts what {} told", were(*times, "buyer"))
+                }
+                Kind::EndedTwice => format!("{holds} ended more than once in the ledger"),
+                Kind::StillHeld => format!("{holds} open after the end"),
+                Kind::Unacknowledged => {
+                    format!("{orders} in the ledger without an answer to a buyer")
+                }
+                Kind::Foreign => {
+                    format!("{orders} in the ledger and not of this run, which must be alone")
+                }
+                Kind::Misreported => {
+                    format!("the ledger contradicts the answer to {}", count(*times, "order"))
+                }
+                Kind::WithoutToken => return without_token(*times, example),
                 Kind::TokenWentDown => {
                     let times = count(*times, "time");
-                    format!("the tokens in the ledger go down {times}, {example}")
+                    return kind
+                        .because(format!("the tokens in the ledger go down {times}, {example}"));
                 }
-                Kind::WithoutToken => without_token(orders, example),
-                _ => example.clone(),
-            })
+                _ => return kind.because(example),
+            };
+            kind.because(format!("{what}, such as {example}"))
         })
     }
 }
 
-/// Says that orders were accepted without a token.
-pub(super) fn without_token(orders: u64, example: &str) -> String {
+/// A sale without a ledger records and counts no orders, and its answers have no token.
+fn keeps_no_ledger(history: &History) -> bool {
+    history.ledger.is_empty()
+        && history.gone.is_empty()
+        && history.after.iter().all(|(_, after)| after.orders == history.before.orders)
+        && history.answers().next().is_some()
+        && history.answers().all(|answer| answer.token.is_none())
+}
+
+/// Orders were accepted without a token.
+pub(super) fn without_token(orders: u64, example: &str) -> Reason {
     let orders = were(orders, "order");
-    format!("{orders} accepted without one, such as {example}, and each must have one")
+    let what = format!("{orders} accepted without one, such as {example}, and each must have one");
+    Kind::WithoutToken.because(what)
 }
 
 fn differs(answer: &Acknowledgement, quantity: u64, entry: &LedgerEntry) -> bool {

@@ -80,6 +80,8 @@ pub(crate) struct History {
     pub(crate) quantity: u64,
     /// The number of users that the orders are for, in turn; 0 if they are for none.
     pub(crate) users: usize,
+    /// Whether the run was ended before its time: nothing proves it right then.
+    pub(crate) interrupted: bool,
     /// The state before the first order.
     pub(crate) before: StockState,
     /// By number.
@@ -155,12 +157,6 @@ impl StockState {
     pub(crate) fn entries(&self) -> u64 {
         self.entries.unwrap_or(self.orders)
     }
-
-    /// How long a hold lasts, if its end is waited for after the last order.
-    pub(crate) fn awaited_hold(&self) -> Option<Duration> {
-        let hold = self.hold_seconds.map(Duration::from_secs);
-        hold.filter(|hold| *hold <= LONGEST_HOLD_AWAITED)
-    }
 }
 
 impl AddAssign<&Self> for StockState {
@@ -188,6 +184,12 @@ impl History {
     /// The number and the order of this entry, if both belong to this run.
     pub(crate) fn own(&self, entry: &LedgerEntry) -> Option<usize> {
         self.number(&entry.order).filter(|number| entry.user == self.user(*number))
+    }
+
+    /// How long a hold lasts, if its end is waited for after the last order.
+    pub(crate) fn awaited_hold(&self) -> Option<Duration> {
+        let hold = self.before.hold_seconds.map(Duration::from_secs);
+        hold.filter(|hold| *hold <= LONGEST_HOLD_AWAITED && !self.interrupted)
     }
 
     /// Whether orders must have a token: by flag, or since an answer has one.
@@ -219,23 +221,24 @@ impl Tally {
             tally.attempts += u64::from(order.attempts);
             tally.resolved += u64::from(order.in_doubt && order.is_decided());
             order.asked().for_each(|(event, asked)| tally.add_change(event, asked));
-            let (count, status) = match &order.outcome {
-                FinalOutcome::Acknowledged(_) => (&mut tally.acknowledged, 200),
-                FinalOutcome::SoldOut => (&mut tally.sold_out, 409),
-                FinalOutcome::LimitReached => (&mut tally.limited, 409),
-                FinalOutcome::Over(_) => (&mut tally.over, 410),
-                FinalOutcome::Failed { status, kind } => {
+            let count = match &order.outcome {
+                FinalOutcome::Acknowledged(_) => &mut tally.acknowledged,
+                FinalOutcome::SoldOut => &mut tally.sold_out,
+                FinalOutcome::LimitReached => &mut tally.limited,
+                FinalOutcome::Over(_) => &mut tally.over,
+                FinalOutcome::Failed { kind, .. } => {
                     *tally.failures.entry(kind.clone()).or_default() += 1;
-                    (&mut tally.failed, *status)
+                    &mut tally.failed
                 }
                 FinalOutcome::Unknown => {
-                    tally.unknown += 1;
                     tally.abandoned += u64::from(order.abandoned);
-                    continue;
+                    &mut tally.unknown
                 }
             };
             *count += 1;
-            *tally.answers_by_status.entry(status.to_string()).or_default() += 1;
+            if let Some(status) = order.status() {
+                *tally.answers_by_status.entry(status.to_string()).or_default() += 1;
+            }
         }
         tally.acknowledged_units = tally.acknowledged.saturating_mul(quantity);
         tally

@@ -39,5 +39,5 @@ pub use history::{StockState, Tally, Turns};
 pub use order::Order;
 pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Outcome};
 pub(crate) use pause::Pause;
-pub(crate) use reason::count;
+pub(crate) use reason::{count, meaning};
 pub(crate) use verdict::{Verdict, judge};

@@ -245,9 +245,20 @@ impl Order {
         all.map(|asked| u64::from(asked.attempts)).sum()
     }
 
+    /// The HTTP status of its definite answer, if it has one.
+    pub(crate) fn status(&self) -> Option<u16> {
+        match self.outcome {
+            FinalOutcome::Acknowledged(_) => Some(200),
+            FinalOutcome::SoldOut | FinalOutcome::LimitReached => Some(409),
+            FinalOutcome::Over(_) => Some(410),
+            FinalOutcome::Failed { status, .. } => Some(status),
+            FinalOutcome::Unknown => None,
+        }
+    }
+
     /// Whether it has a definite answer.
     pub(crate) fn is_settled(&self) -> bool {
-        self.outcome != FinalOutcome::Unknown
+        self.status().is_some()
     }
 
     /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Sold out

@@ -135,6 +135,20 @@ impl fmt::Display for Reason {
     }
 }
 
+/// An invariant in words.
+pub(crate) fn meaning(invariant: &str) -> &'static str {
+    match invariant {
+        "I1" => {
+            "at no moment more is sold than there is, or than a user may have; the sums are right"
+        }
+        "I2" => "what a buyer was told is in the ledger, and nothing is there twice",
+        "I3" => "what is in the ledger was told to its buyer",
+        "I4" => "tokens never go down: no two hold the lock",
+        "I5" => "the sale goes on, and holds end",
+        _ => "the ledger agrees with the buyers' clocks",
+    }
+}
+
 /// A time in microseconds since the run's start.
 pub(super) fn at(micros: u64) -> String {
     format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000)

@@ -32,11 +32,8 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     let tally = Tally::of(&history.orders, history.quantity);
     let audit = Audit::of(history);
     let mut reasons = Vec::new();
-    // without a ledger, only the sums can be checked
-    let no_ledger = keeps_no_ledger(history);
-    if no_ledger {
-        reasons.extend(unaccounted(history, &tally));
-        reasons.extend(no_token(history, &tally));
+    if audit.no_ledger {
+        reasons.extend(by_sums(history, &tally));
     } else {
         reasons.extend(audit.reasons());
         reasons.extend(real_time::reasons(history, audit.lost == 0));
@@ -68,49 +65,45 @@ pub(crate) fn judge(history: &History, limits: Limits) -> Verdict {
     reasons.extend(oversold(history, &tally, &audit));
     reasons.extend(unsettled(history, &tally));
     if let Some((url, after)) = history.after.first() {
-        reasons.extend(state(history, &tally, url, after));
+        reasons.extend(state(history, url, after));
     }
     reasons.sort_by_key(|reason| reason.kind);
 
     Verdict {
         reasons,
-        notes: notes(history, &tally, &audit, no_ledger),
-        pass: pass_message(history, &tally, &audit, no_ledger),
-        lost: if no_ledger { 0 } else { audit.lost },
+        notes: notes(history, &tally, &audit),
+        pass: pass_message(history, &tally, &audit),
+        lost: audit.lost,
         longest_pause,
         slowest,
     }
 }
 
-/// A sale without a ledger records and counts no orders, and its answers have no token.
-fn keeps_no_ledger(history: &History) -> bool {
-    history.ledger.is_empty()
-        && history.gone.is_empty()
-        && history.after.iter().all(|(_, after)| after.orders == history.before.orders)
-        && history.answers().next().is_some()
-        && history.answers().all(|answer| answer.token.is_none())
-}
-
-/// Without a ledger: whether the units that left the stock are the acknowledged ones. An order without an
-/// answer may have taken its units.
-fn unaccounted(history: &History, tally: &Tally) -> Option<Reason> {
-    let (_, after) = history.after.first()?;
-    let taken = history.before.stock.saturating_sub(after.stock);
-    let acknowledged = tally.acknowledged_units;
-    let most = acknowledged.saturating_add(tally.unknown.saturating_mul(history.quantity));
-    let fits = u64::try_from(taken).is_ok_and(|taken| (acknowledged..=most).contains(&taken));
-    let units = count(acknowledged, "unit");
-    (!fits).then(|| {
-        Kind::Unaccounted.because(format!("buyers got {units}, and the stock went down by {taken}"))
-    })
-}
-
-/// Without a ledger: no answer has a token.
-fn no_token(history: &History, tally: &Tally) -> Option<Reason> {
-    let is_acknowledged = |order: &Order| order.acknowledged().is_some();
-    let first = history.orders.iter().position(is_acknowledged).filter(|_| history.tokens)?;
-    let example = order_id(&history.run, first);
-    Some(Kind::WithoutToken.because(without_token(tally.acknowledged, &example)))
+/// What the sums contradict, without a ledger. An order without an answer may have taken its units.
+fn by_sums(history: &History, tally: &Tally) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    if let Some((_, StockState { stock, .. })) = history.after.first() {
+        let taken = history.before.stock.saturating_sub(*stock);
+        let least = tally.acknowledged_units;
+        let most = least.saturating_add(tally.unknown.saturating_mul(history.quantity));
+        if !u64::try_from(taken).is_ok_and(|taken| (least..=most).contains(&taken)) {
+            let units = count(least, "unit");
+            let detail = format!("buyers got {units}, and the stock went down by {taken}");
+            reasons.push(Kind::Unaccounted.because(detail));
+        }
+        // there are no holds, so what is left now was there when they were refused
+        let is_enough = u64::try_from(*stock).is_ok_and(|stock| stock >= history.quantity);
+        if tally.sold_out > 0 && is_enough {
+            let orders = were(tally.sold_out, "order");
+            let detail = format!("{orders} told sold out, and {stock} units are left");
+            reasons.push(Kind::SoldOutTooEarly.because(detail));
+        }
+    }
+    let first = history.orders.iter().position(|order| order.answer().is_some());
+    if let Some(first) = first.filter(|_| history.tokens) {
+        reasons.push(without_token(tally.acknowledged, &order_id(&history.run, first)));
+    }
+    reasons
 }
 
 fn oversold(history: &History, tally: &Tally, audit: &Audit) -> Option<Reason> {
@@ -147,7 +140,7 @@ fn unsettled(history: &History, tally: &Tally) -> Vec<Reason> {
     }
     let of = u64_from(history.orders.len());
     let orders = tally.unknown - tally.abandoned + tally.unknown_changes;
-    if orders > of / UNANSWERED_SHARE {
+    if orders > of / UNANSWERED_SHARE && !history.interrupted {
         let of = count(of, "order");
         reasons.push(
             Kind::Unanswered
@@ -157,8 +150,8 @@ fn unsettled(history: &History, tally: &Tally) -> Vec<Reason> {
     reasons
 }
 
-/// Whether the stock fits itself and the answers.
-fn state(history: &History, tally: &Tally, url: &str, after: &StockState) -> Vec<Reason> {
+/// Whether the stock fits itself, and the instances agree on it.
+fn state(history: &History, url: &str, after: &StockState) -> Vec<Reason> {
     let before = &history.before;
     let mut reasons = Vec::new();
     let is_other = after.sale.zip(before.sale).is_some_and(|(after, before)| after != before);
@@ -173,15 +166,6 @@ fn state(history: &History, tally: &Tally, url: &str, after: &StockState) -> Vec
             "stock {stock} + lucky {lucky} = {sum}, and the sale began with {initial}"
         )));
     }
-    // a sale without a ledger has no holds, so what is left now was there when they were refused
-    if keeps_no_ledger(history)
-        && tally.sold_out > 0
-        && *stock >= i64::try_from(history.quantity).unwrap_or(i64::MAX)
-    {
-        let orders = were(tally.sold_out, "order");
-        let detail = format!("{orders} told sold out, and {stock} units are left");
-        reasons.push(Kind::SoldOutTooEarly.because(detail));
-    }
     if let Some((other_url, other)) = history.after.iter().find(|(_, state)| state != after) {
         let describe = |url: &str, state: &StockState| {
             let StockState { stock, lucky, orders, .. } = state;
@@ -193,15 +177,15 @@ fn state(history: &History, tally: &Tally, url: &str, after: &StockState) -> Vec
     reasons
 }
 
-fn notes(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Vec<String> {
+fn notes(history: &History, tally: &Tally, audit: &Audit) -> Vec<String> {
     let mut notes = Vec::new();
-    if no_ledger {
+    if audit.no_ledger {
         notes.push("no ledger: only the sums were checked".to_owned());
     }
     if tally.unknown > 0 {
         let unanswered = format!("{} not answered in the end", were(tally.unknown, "order"));
         let standing = audit.standing.0;
-        notes.push(if no_ledger {
+        notes.push(if audit.no_ledger {
             unanswered
         } else {
             format!("{unanswered}; the ledger says that {standing} of them stand")
@@ -215,7 +199,7 @@ fn notes(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> Ve
     notes
 }
 
-fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool) -> String {
+fn pass_message(history: &History, tally: &Tally, audit: &Audit) -> String {
     let refused = match tally.sold_out {
         0 => "none was told sold out".to_owned(),
         n => format!("{n} {} told sold out", if n == 1 { "was" } else { "were" }),
@@ -223,7 +207,7 @@ fn pass_message(history: &History, tally: &Tally, audit: &Audit, no_ledger: bool
     let balance = history.after.first().map_or_else(String::new, |(_, state)| {
         format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)
     });
-    let (units, once) = if no_ledger {
+    let (units, once) = if audit.no_ledger {
         (tally.acknowledged_units.cast_signed(), ", as far as the sums can tell")
     } else {
         (audit.units, ", each exactly once")

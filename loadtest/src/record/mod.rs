@@ -9,7 +9,7 @@
 //! | `attempt` | one each, as they end | see below |
 //! | `order` | one each | the ledger: `item`, `position`, `event` (left out if it is `reserved`), `order`, `user` (left out if there is none), `quantity`, `remaining`, `instance`, `token` |
 //! | `state` | one for an item and instance that answers | `item`, `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `per_order`, `per_user`, `hold_seconds`, `sale` if they are known; null if there is no such sale any more |
-//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had, by item |
+//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had, by item; `interrupted`: `true` if it was ended before its time, else left out |
 //!
 //! `items` has, for each item: `name` (null is the default item), `run` (what its order ids begin
 //! with; a dash and a number follow), `before` (the state before the first order).
@@ -125,6 +125,8 @@ struct EndLine {
     attempts: u64,
     ledger: u64,
     orders: Vec<usize>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    interrupted: bool,
 }
 
 impl Item {
@@ -135,6 +137,18 @@ impl Item {
 }
 
 impl Setup {
+    /// How many orders are due in the time of a run at a rate; 0 without a rate or a time.
+    pub(crate) fn due(&self) -> usize {
+        let Some((rate, seconds)) = self.rate.zip(self.seconds) else { return 0 };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "both are positive"
+        )]
+        let all = (rate * seconds).ceil() as usize;
+        all.min(self.requests)
+    }
+
     /// The history of each item, without orders and without an end.
     pub(crate) fn histories(&self) -> Vec<History> {
         let history = |item: &Item| History {

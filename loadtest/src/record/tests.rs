@@ -1,7 +1,5 @@
 //! What was written is read again, and what is no whole run is refused for its own reason.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
 use super::*;
@@ -33,7 +31,7 @@ const CHANGED: &str = r#"
 {"order":{"position":1,"order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
 {"order":{"position":2,"event":"confirmed","order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
 {"state":{"instance":0,"state":{"stock":1,"lucky":1,"initial":2,"orders":1,"entries":2,"held":0,"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
-{"end":{"attempts":4,"ledger":2,"orders":[1]}}
+{"end":{"attempts":4,"ledger":2,"orders":[1],"interrupted":true}}
 "#;
 
 /// What is written of [`RECORDED`], with its end or without.
@@ -105,7 +103,7 @@ fn every_field_is_described() {
 }
 
 fn refused(text: &str) -> String {
-    read(text.as_bytes()).expect_err("it is no whole run").to_string()
+    format!("{:#}", read(text.as_bytes()).expect_err("it is no whole run"))
 }
 
 /// Goal: the file of a run that was killed, wherever it was cut, says what is missing.
@@ -130,37 +128,25 @@ fn cut_off() {
 fn lines_that_do_not_belong() {
     let text = written(true);
     let lines: Vec<_> = text.lines().collect();
-    let with = |at: usize, line: &str| {
-        let mut text = String::new();
-        for (number, there) in lines.iter().enumerate() {
-            writeln!(text, "{}", if number == at { line } else { there }).expect("a string grows");
-        }
-        refused(&text)
-    };
-    for (said, place) in [
-        (with(3, "{\"attempt\":"), "line 5"),
-        (with(2, "7"), "line 3"),
-        (refused(&format!("{text}{{\n")), "EOF"),
+    let not_of_this_run = "line 2: run-1-0: this is no attempt of this run";
+    for (at, right, wrong, said) in [
+        (0, lines[0], lines[1], "line 1: the first line must be `run`"),
+        (0, r#""version":1"#, r#""version":3"#, "line 1: version 3 is not known, only 1 to 2"),
+        (0, r#""rate":1.5"#, r#""rate":0.0"#, "line 1: a rate is 0.001..=1000000.0"),
+        (1, "run-1-0", "run-3-0", "line 2: run-3-0: this is no attempt of this run"),
+        (1, r#""to":0"#, r#""to":2"#, not_of_this_run),
+        (1, r#""ended":1999"#, r#""ended":1"#, not_of_this_run),
+        (1, lines[1], "", "lines are missing: 6 attempts and 1 orders of the ledger are in it"),
+        (2, lines[2], lines[0], "line 3: a second `run`"),
+        (2, lines[2], "7", "not a line of a recorded run: invalid type: integer `7`"),
+        (3, lines[3], r#"{"attempt":"#, "at line 5 column"),
+        (3, r#""sent":3000"#, r#""sent":1500"#, "line 4: run-1-0 was sent again before"),
+        (lines.len() - 1, "}}", "}}\n7", "not a line of a recorded run: invalid type"),
+        (lines.len() - 1, "}}", "}}\n{", "not a line of a recorded run: EOF"),
     ] {
-        assert!(said.starts_with("not a line of a recorded run") && said.contains(place), "{said}");
+        let mut changed: Vec<_> = lines.iter().map(ToString::to_string).collect();
+        changed[at] = changed[at].replace(right, wrong);
+        let found = refused(&changed.join("\n"));
+        assert!(found.contains(said), "{said}: {found}");
     }
-    assert_eq!(with(2, lines[0]), "line 3: a second `run`");
-    assert_eq!(with(0, lines[1]), "line 1: the first line must be `run`");
-    let future = lines[0].replace("\"version\":1", "\"version\":3");
-    assert_eq!(with(0, &future), "line 1: version 3 is not known, only 1 to 2");
-    let endless = lines[0].replace("\"rate\":1.5", "\"rate\":0.0");
-    assert_eq!(with(0, &endless), "line 1: a rate is from 0.001 to 1000000");
-    for (right, wrong) in
-        [("run-1-0", "run-3-0"), ("\"to\":0", "\"to\":2"), ("\"ended\":1999", "\"ended\":1")]
-    {
-        let said = with(1, &lines[1].replace(right, wrong));
-        assert!(said.starts_with("line 2: ") && said.ends_with("no attempt of this run"), "{said}");
-    }
-    let early = lines[3].replace("\"sent\":3000", "\"sent\":1500");
-    let early = with(3, &early);
-    assert!(early.starts_with("line 4: run-1-0 was sent again before"), "{early}");
-    let (first, rest) = text.split_once('\n').expect("several lines");
-    let (_, rest) = rest.split_once('\n').expect("several lines");
-    let missing = refused(&format!("{first}\n{rest}"));
-    assert!(missing.contains("6 attempts and 1 orders of the ledger are in it"), "{missing}");
 }

@@ -111,6 +111,7 @@ fn write_end(
         end.attempts += history.orders.iter().map(Order::all_attempts).sum::<u64>();
         end.ledger += u64_from(history.ledger.len());
         end.orders.push(history.orders.len());
+        end.interrupted = history.interrupted;
     }
     write_line(file, &Line::End(end))
 }

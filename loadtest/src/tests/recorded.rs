@@ -1,15 +1,20 @@
 //! Runs that are recorded, bounded in time, paced, or left by their clients.
 
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::sleep;
 
 use super::shop::{Fault, Shop};
 use super::{load, report};
 use crate::check;
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Args, Cli};
 use crate::report::{Report, Tally};
+use crate::run::run_shown;
 
 /// A directory, and a file in it that is not there yet.
 fn file() -> (tempfile::TempDir, String) {
@@ -21,11 +26,12 @@ fn file() -> (tempfile::TempDir, String) {
 
 /// Runs `loadtest check`.
 fn checked(file: &str) -> Report {
-    let cli = clap::Parser::try_parse_from(["loadtest", "check", file]).expect("good flags");
-    let Cli { command: Some(Command::Check(args)), .. } = cli else {
+    let line = ["loadtest", "check", file, "--longest-pause", "1h"];
+    let cli = clap::Parser::try_parse_from(line).expect("good flags");
+    let Cli { command: Some(cli::Command::Check(args)), .. } = cli else {
         panic!("the command was given")
     };
-    check(&args).expect("the run was recorded")
+    check(&args.file, args.limits).expect("the run was recorded")
 }
 
 fn attempts(file: &str) -> Vec<Value> {
@@ -46,9 +52,9 @@ fn without_cpu(report: &Report) -> Value {
 /// Goal: a recorded run is judged alike when it is read again, with several items too.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_run_is_judged_alike() {
-    for items in ["", "--items 3"] {
+    for more in ["", "--items 3", "--users 7"] {
         let (_directory, path) = file();
-        let flags = format!("--requests 90 --concurrency 9 --stock 20 --history {path} {items}");
+        let flags = format!("--requests 90 --concurrency 9 --stock 20 --history {path} {more}");
         let report = report(Fault::LoseAnswers(3), &flags).await;
         assert!(report.pass, "{}", report.verdict);
         assert_eq!((report.requests, report.tally.attempts), (90, 93));
@@ -66,9 +72,9 @@ async fn buyers_pay_late_or_never() {
     let (_directory, path) = file();
     let shares = "--pay 0.4 --pay-late 0.2 --cancel 0.2 --abandon 0.1 --seed 2";
     let flags = format!(
-        "--requests 300 --concurrency 30 --stock 120 --users 40 --per-user 2 --hold 1s {shares} --history {path}"
+        "--requests 300 --concurrency 30 --stock 120 --users 40 --user-header X-User --per-user 2 --hold 1s {shares} --history {path}"
     );
-    let report = report(Fault::None, &flags).await;
+    let report = report(Fault::UserHeader, &flags).await;
     assert!(report.pass, "{}", report.verdict);
     let Tally { changes, limited, .. } = &report.tally;
     for told in
@@ -80,6 +86,42 @@ async fn buyers_pay_late_or_never() {
     assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
     let error = load(&Shop::open(Fault::None).await, "--stock 2 --pay 1").await;
     assert!(error.expect_err("orders are final").to_string().contains("start one with --stock"));
+}
+
+/// Not a test but the load that [`ctrl_c_ends_a_run`] interrupts.
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn load_to_be_interrupted() {
+    let flags = std::env::var("LOAD").expect("the flags");
+    let args = Args::from_flags(flags.split(' ')).expect("good flags");
+    // the test harness has begun a line
+    println!("\n{}", run_shown(&args).await.expect("the shop is open"));
+}
+
+/// Goal: Ctrl-C ends a run, also where an order gets no answer, and the report tells what was until then; it proves no
+/// sale right, and neither does its record. Method: this test program starts itself again.
+#[tokio::test]
+async fn ctrl_c_ends_a_run() {
+    let (shop, (_directory, path)) = (Shop::open(Fault::Hang(1)).await, file());
+    let flags = "--requests 5000 --rate 100 --stock 9999 --hold 1h -c 5 --history";
+    let mut load = Command::new(std::env::current_exe().expect("this program"));
+    let test = "tests::recorded::load_to_be_interrupted";
+    load.args(["--ignored", "--exact", "--nocapture", test]).stdout(Stdio::piped());
+    load.env("LOAD", format!("{flags} {path} {}", shop.urls.join(" ")));
+    let load = load.kill_on_drop(true).spawn().expect("it starts");
+    while !std::fs::read_to_string(&path).is_ok_and(|text| text.contains(r#""outcome":"ok""#)) {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let pid = load.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
+    kill_process(pid, Signal::INT).expect("it runs");
+    let said = load.wait_with_output().await.expect("it ends").stdout;
+    let said = String::from_utf8(said).expect("text");
+    assert!(said.contains("\nINTERRUPTED: "), "{said}");
+    let report = checked(&path);
+    assert!(report.interrupted && !report.pass && report.reasons.is_empty(), "{report:?}");
+    assert!((1..5000).contains(&report.requests), "{}", report.requests);
+    let left = [("client went away".to_owned(), 1)].into();
+    assert_eq!((report.tally.abandoned, report.unsettled_attempts), (1, left));
 }
 
 /// Goal: a run whose record cannot be written is no run, and says so; and nothing is sold where the
@@ -140,7 +182,7 @@ async fn lasting_refusal_is_final() {
 /// Goal: a run ends at its time, at its rate, and only orders that were sent are counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn time_and_rate_bound_a_run() {
-    let flags = "--duration 1s --rate 200 --concurrency 4 --stock 1000";
+    let flags = "-z 1s -q 200 -c 4 --stock 1000";
     let bounded = report(Fault::None, flags).await;
     assert!(bounded.pass, "{}", bounded.verdict);
     // a machine that is busy may not get to all of them, but never to more
@@ -153,7 +195,13 @@ async fn time_and_rate_bound_a_run() {
     );
 
     let both = report(Fault::None, "--duration 1h --requests 7 --stock 7").await;
-    assert_eq!(both.requests, 7);
+    assert_eq!((both.requests, both.bound_seconds, both.rate), (7, Some(3600.0), None));
+    assert!(!both.started.is_empty() && !both.version.is_empty(), "{both:?}");
+    // the only connection waits for longer than the run lasts
+    let late = Fault::Problem(1, 429, "queue-full");
+    let late = report(late, &flags.replace("-c 4", "-c 1")).await;
+    assert_eq!((late.requests, late.not_sent), (1, 199), "{late:?}");
+    assert!(late.to_string().contains("due and not sent             199"), "{late}");
 }
 
 /// Goal: at a rate, a latency counts from when the order was due, so that a slow service cannot hide the orders
@@ -165,6 +213,7 @@ async fn latency_counts_from_when_an_order_is_due() {
     let report = report(Fault::None, &format!("{flags} {path}")).await;
     let p50 = Duration::from_micros(report.latency_microseconds.expect("all are settled").p50);
     assert!(p50.as_secs_f64() > report.duration_seconds / 10.0, "{p50:?}");
+    assert!(report.to_string().contains("(from when an order was due"), "{report}");
     assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
 }
 

@@ -30,6 +30,8 @@ pub(super) enum Fault {
     Problem(u32, u16, &'static str),
     /// The second instance is gone after this many orders.
     LeaveAfter(u32),
+    /// Users are known by the header `x-user` alone.
+    UserHeader,
     /// Starting a sale needs this token.
     AdminToken(&'static str),
     NotReady,
@@ -160,7 +162,11 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
     }
     let Some(sale) = sales.get_mut(item) else { return Ok(problem(404, "unknown-item")) };
     sale.end_holds(port);
-    let user = query.get("user").copied().unwrap_or_default();
+    let user = match fault {
+        Fault::UserHeader => head.headers.get("x-user").map(|user| user.to_str().expect("a name")),
+        _ => query.get("user").copied(),
+    };
+    let user = user.unwrap_or_default();
     match (path, fault) {
         ("/stock", _) => {
             let state = json!({

@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use futures_util::stream::{self, Stream, StreamExt as _};
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream::{self, StreamExt as _};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -34,26 +35,25 @@ const EACH_TICK: u32 = 60;
 /// After this silence a comment shows that the connection lives.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// The first message: how long to wait before a reconnect.
-const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
-const COMMENT: Bytes = Bytes::from_static(b": still here\n\n");
+/// How long a client waits before a reconnect.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The state that the watchers of one sale share.
 pub(super) struct Feed {
     projection: Mutex<Projection>,
-    latest: watch::Sender<Change>,
-    /// The version and the text of the last snapshot.
-    snapshot: Mutex<(u64, Bytes)>,
+    /// The latest change. Version 0: none yet.
+    latest: watch::Sender<Message>,
+    /// The last snapshot.
+    snapshot: Mutex<Message>,
     /// Cancelled when its task ends.
     pub(super) over: CancellationToken,
 }
 
-/// The latest change, encoded once for all watchers. Version 0: none yet.
+/// The whole state of a version, or the changes since the one before, encoded once for all watchers.
 #[derive(Clone, Default)]
-struct Change {
+struct Message {
     version: u64,
-    /// The changes since the version before.
-    text: Bytes,
+    event: Event,
 }
 
 impl Feed {
@@ -74,15 +74,15 @@ impl Feed {
         self.latest.receiver_count() == 0
     }
 
-    /// The whole state as of the latest version, encoded once for all watchers.
-    fn snapshot(&self) -> (u64, Bytes) {
+    /// The whole state as of the latest version.
+    fn snapshot(&self) -> Message {
         // the projection is locked first, so that no version comes in between; the latest has all new entries
         let mut projection = self.projection.lock();
         let version = self.latest.borrow().version;
         let mut last = self.snapshot.lock();
-        if last.0 != version {
+        if last.version != version {
             let (state, lists) = (projection.state(), projection.take_entries(true));
-            *last = (version, encode("snapshot", version, &projection, state, lists));
+            *last = encode("snapshot", version, &projection, state, lists);
         }
         last.clone()
     }
@@ -134,8 +134,7 @@ impl Feed {
         }
         // a gap in the versions makes every watcher take a snapshot
         let version = self.latest.borrow().version + if is_new_sale { 2 } else { 1 };
-        let text = encode("change", version, projection, state.clone(), lists);
-        self.latest.send_replace(Change { version, text });
+        self.latest.send_replace(encode("change", version, projection, state.clone(), lists));
         *last = state;
     }
 }
@@ -143,7 +142,7 @@ impl Feed {
 /// A watcher, which counts as soon as it is made.
 pub(super) struct Watcher {
     feed: Arc<Feed>,
-    latest: watch::Receiver<Change>,
+    latest: watch::Receiver<Message>,
     /// The version that was sent last; 0: none.
     version: u64,
     _place: OwnedSemaphorePermit,
@@ -156,40 +155,39 @@ impl Watcher {
 
     /// A snapshot, then each change; after a missed change, another snapshot. A message is chosen only when the reader is
     /// ready, so nothing is buffered for a slow reader. The stream ends with the feed.
-    pub(super) fn messages(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    pub(super) fn messages(self) -> impl IntoResponse {
         let messages = stream::unfold(self, |mut watcher| async {
             let over = watcher.feed.over.clone();
             let next = over.run_until_cancelled(watcher.next()).await??;
-            Some((Ok(next), watcher))
+            Some((Ok::<_, Infallible>(next), watcher))
         });
-        stream::iter([Ok(RETRY)]).chain(messages)
+        let all = stream::iter([Ok(Event::default().retry(RETRY))]).chain(messages);
+        Sse::new(all).keep_alive(KeepAlive::new().interval(HEARTBEAT).text("still here"))
     }
 
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next(&mut self) -> Option<Event> {
         let version = self.version;
-        let newer = self.latest.wait_for(|change| change.version > version);
-        let change = match timeout(HEARTBEAT, newer).await {
-            Ok(change) => change.ok()?.clone(),
-            Err(_) => return Some(COMMENT),
-        };
-        let (version, text) = if version > 0 && change.version == version + 1 {
-            (change.version, change.text)
-        } else {
-            self.feed.snapshot()
-        };
+        let change = self.latest.wait_for(|change| change.version > version).await.ok()?.clone();
+        let is_next = version > 0 && change.version == version + 1;
+        let Message { version, event } = if is_next { change } else { self.feed.snapshot() };
         self.version = version;
-        Some(text)
+        Some(event)
     }
 }
 
 /// A message: the state, and entries of the lists.
-fn encode(event: &str, version: u64, projection: &Projection, state: Value, lists: Lists) -> Bytes {
-    let mut message = state;
-    message["version"] = version.into();
-    message["now_ms"] = projection.clock.now_ms().into();
+fn encode(
+    kind: &str,
+    version: u64,
+    projection: &Projection,
+    mut state: Value,
+    lists: Lists,
+) -> Message {
+    state["version"] = version.into();
+    state["now_ms"] = projection.clock.now_ms().into();
     for (name, list) in lists {
-        message[name] = list.into();
+        state[name] = list.into();
     }
-    let feed = projection.clock.anchor_ms;
-    format!("id: {feed:.0}-{version}\nevent: {event}\ndata: {message}\n\n").into()
+    let id = format!("{:.0}-{version}", projection.clock.anchor_ms);
+    Message { version, event: Event::default().id(id).event(kind).data(state.to_string()) }
 }

@@ -18,7 +18,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderName, Uri, header};
 use axum::response::{IntoResponse as _, Response};
@@ -123,14 +122,12 @@ pub(super) async fn events(
     if LIMITS.is_on() {
         app.sale.check_known(&item).await?;
     }
-    let stream = watcher(&app, &item, place).messages();
     let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),
         // a proxy must not buffer the stream
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    Ok((headers, Body::from_stream(stream)).into_response())
+    Ok((headers, watcher(&app, &item, place).messages()).into_response())
 }
 
 #[cfg(test)]

@@ -22,34 +22,30 @@ async fn orders_are_counted_by_how_they_ended() {
     let reply = shop.call("GET /metrics").await;
     assert_eq!(reply.headers["content-type"], "text/plain; version=0.0.4");
     let page = reply.text;
-    for (name, expected) in [
-        ("flash_sale_orders_total{outcome=\"reserved\"}", 3.0),
-        ("flash_sale_orders_total{outcome=\"sold-out\"}", 1.0),
-        ("flash_sale_orders_total{outcome=\"unknown\"}", 0.0),
-        ("flash_sale_order_seconds_count{outcome=\"reserved\"}", 3.0),
-        ("flash_sale_order_seconds_bucket{outcome=\"sold-out\",le=\"+Inf\"}", 1.0),
-        ("flash_sale_http_answers_total{route=\"/stock/reduce\",status=\"200\"}", 3.0),
-        ("flash_sale_http_answers_total{route=\"/stock/reduce\",status=\"409\"}", 1.0),
-        ("flash_sale_http_answers_total{route=\"none\",status=\"404\"}", 2.0),
-        ("flash_sale_stock{item=\"default\"}", 0.0),
-        ("flash_sale_lucky{item=\"default\"}", 2.0),
-        ("flash_sale_orders_waiting", 0.0),
-        ("flash_sale_oldest_order_seconds", 0.0),
+    for line in [
+        r#"orders_total{outcome="reserved"} 3"#,
+        r#"orders_total{outcome="sold-out"} 1"#,
+        r#"orders_total{outcome="unknown"} 0"#,
+        r#"order_seconds_count{outcome="reserved"} 3"#,
+        r#"order_seconds_bucket{outcome="sold-out",le="+Inf"} 1"#,
+        r#"http_answers_total{route="/stock/reduce",status="200"} 3"#,
+        r#"http_answers_total{route="/stock/reduce",status="409"} 1"#,
+        r#"http_answers_total{route="none",status="404"} 2"#,
+        r#"stock{item="default"} 0"#,
+        r#"lucky{item="default"} 2"#,
+        "orders_waiting 0",
+        "oldest_order_seconds 0",
         // the third order, after the last unit, is answered by a plain read
-        ("flash_sale_batches_total", 2.0),
-        ("flash_sale_batch_orders_total", 2.0),
-        ("flash_sale_batch_seconds_count", 2.0),
-        ("flash_sale_batch_seconds_bucket{le=\"+Inf\"}", 2.0),
-        ("flash_sale_lock_wait_seconds_count", 1.0),
-        ("flash_sale_stale_batches_total", 0.0),
-        ("flash_sale_lost_sessions_total", 0.0),
-        ("flash_sale_defence{defence=\"fence\"}", 1.0),
+        "batches_total 2",
+        "batch_orders_total 2",
+        "batch_seconds_count 2",
+        r#"batch_seconds_bucket{le="+Inf"} 2"#,
+        "lock_wait_seconds_count 1",
+        "stale_batches_total 0",
+        "lost_sessions_total 0",
+        r#"defence{defence="fence"} 1"#,
     ] {
-        assert_eq!(
-            value(&page, name).total_cmp(&expected),
-            std::cmp::Ordering::Equal,
-            "{name}: {page}"
-        );
+        assert!(page.contains(&format!("\nflash_sale_{line}\n")), "{line}: {page}");
     }
     assert!(value(&page, "flash_sale_batch_seconds_sum") > 0.0);
 

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
+use flash_sale::config::Config;
 use flash_sale::inventory::{Item, Outcome};
-use flash_sale::sale::{Sale, SaleError, SaleOptions};
+use flash_sale::sale::{Sale, SaleError};
 use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
 use tokio::task::{JoinSet, yield_now};
@@ -36,9 +37,6 @@ async fn two_instances_sell_exactly_the_stock() {
     assert!(ledger.is_sorted_by_key(|order| order.token.unwrap().revision()));
     let tokens: HashSet<_> = ledger.iter().map(|order| order.token.unwrap()).collect();
     assert!(tokens.len() < 100, "{} tenures for 300 orders", tokens.len());
-    for instance in &instances {
-        instance.sale.close().await;
-    }
 }
 
 /// Goal: an instance that is alone keeps the lock: a batch costs etcd nothing. Method: the token stays
@@ -53,7 +51,6 @@ async fn alone_it_keeps_the_lock() {
     let entries = shop.sale.queue(&Item::DEFAULT).await.unwrap();
     assert_eq!(entries.len(), 1, "its claim is still there");
     assert_eq!(entries[0].token, first.token);
-    shop.sale.close().await;
 }
 
 /// Goal: another client of the lock gets its turn, whether the instance is idle or has more orders
@@ -89,7 +86,6 @@ async fn another_client_gets_its_turn() {
     eventually("the sale goes on", async || next.load(Ordering::Relaxed) > sold + 100).await;
     buyers.abort_all();
     while buyers.join_next().await.is_some() {}
-    shop.sale.close().await;
 }
 
 /// Goal: an instance that lost the lock without knowing sells nothing under its old token, and its
@@ -113,7 +109,6 @@ async fn a_lost_tenure_puts_its_orders_back() {
     let ledger = ledger(&shop).await;
     let ids: Vec<_> = ledger.iter().map(|order| order.order.as_str()).collect();
     assert_eq!(ids[ids.len() - 2..], ["b", "second"]);
-    shop.sale.close().await;
 }
 
 /// Goal: an instance that is cut off from the store does not keep the others from selling: it leaves
@@ -131,7 +126,6 @@ async fn a_silent_store_does_not_keep_the_lock() {
     assert_eq!(sold.instance, "8080");
     assert!(!stuck.is_finished(), "the lock came only after the order was given up");
     stuck.abort();
-    other.sale.close().await;
 }
 
 /// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
@@ -155,7 +149,6 @@ async fn a_closing_sale_sends_nothing_again() {
 /// when the claim is deleted; from then on another client holds the lock.
 #[tokio::test]
 async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
-    let wait_timeout = Duration::from_millis(200);
     for turns in 0..16 {
         let inventory = connect(&fresh_database().await).await;
         inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
@@ -166,15 +159,9 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
         let rival = rival.mutex("lock").unwrap();
         let before = rival.lock().await.unwrap();
         let sessions = SessionKeeper::start(lock(), options);
-        let options = SaleOptions {
-            lock_name: "lock".into(),
-            instance: "a".into(),
-            queue_length: 1,
-            batch_size: 1,
-            tenure: Duration::ZERO,
-            wait_timeout,
-            etcd: None,
-        };
+        let flags = ["--lock-name=lock", "--tenure=0ms", "--wait-timeout=200ms"];
+        let config: Config = testkit::flags::parse(&flags).unwrap();
+        let options = config.sale_options(8080);
         let sale = Sale::guarded(inventory.clone(), sessions, options);
 
         let sold = async {
@@ -182,15 +169,16 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
             sale.close().await;
             sold
         };
-        let lose = async {
-            while rival.queue().await.unwrap().len() < 2 {
+        let queued = async |claims| {
+            while rival.queue().await.unwrap().len() < claims {
                 yield_now().await;
             }
+        };
+        let lose = async {
+            queued(2).await;
             let claim = rival.queue().await.unwrap().remove(1);
             let (after, ()) = tokio::join!(rival.lock(), async {
-                while rival.queue().await.unwrap().len() < 3 {
-                    yield_now().await;
-                }
+                queued(3).await;
                 drop(before);
                 while rival.queue().await.unwrap()[0].key != claim.key {
                     yield_now().await;

@@ -1,6 +1,6 @@
 //! Orders that a read of the stock answers.
 
-use std::pin::pin;
+use std::pin::Pin;
 
 use flash_sale::inventory::{Item, Order, Outcome};
 use futures_util::FutureExt as _;
@@ -24,6 +24,13 @@ async fn shop_with_own_redis(units: u64) -> (Shop, PrivateRedis) {
     (shop, redis)
 }
 
+/// A future that has begun and waits.
+fn begun<F: Future>(future: F) -> Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    assert!(future.as_mut().now_or_never().is_none(), "it waits");
+    future
+}
+
 /// Goal: the read that answers an order begins after the order came. Method: while the answer to a first read is
 /// held up, a new sale starts; an order that comes then buys from it.
 #[tokio::test]
@@ -33,17 +40,14 @@ async fn no_order_gets_the_answer_of_an_earlier_read() {
     assert_eq!(shop.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
 
     proxy.hold(Direction::ToClient);
-    let mut early = pin!(shop.sale.reduce(order("early", 1)));
-    assert!(early.as_mut().now_or_never().is_none());
+    let early = begun(shop.sale.reduce(order("early", 1)));
     eventually("the store has answered", async || proxy.has_held_data()).await;
     other.start(1).await;
-    let mut late = pin!(shop.sale.reduce(order("late", 1)));
-    assert!(late.as_mut().now_or_never().is_none());
+    let late = begun(shop.sale.reduce(order("late", 1)));
     proxy.release();
 
     assert_eq!(within("the first answer", early).await.unwrap(), SOLD_OUT);
     accepted(within("the second answer", late).await.unwrap());
-    shop.sale.close().await;
 }
 
 /// Goal: without a lock service, an order of a sold-out item gets its answer, also after another order found units left.
@@ -58,7 +62,6 @@ async fn sold_out_needs_no_lock() {
     inventory.reduce(&Item::DEFAULT, None, "b", &[order("last", 1)]).await.unwrap();
     assert_eq!(shop.sale.reduce(order("late", 1)).await.unwrap(), SOLD_OUT);
     shop.call("GET /readyz").await.problem(503, "lock-unavailable");
-    shop.sale.close().await;
 }
 
 /// Goal: orders that come while the stock is read share the next read, and each gets its own answer: also a retry
@@ -75,33 +78,24 @@ async fn orders_share_a_read() {
 
     let before = scripts_run(&redis).await;
     proxy.hold(Direction::ToClient);
-    let mut early = pin!(reduce(order("early", 1)));
-    assert!(early.as_mut().now_or_never().is_none());
+    let early = begun(reduce(order("early", 1)));
     eventually("the store has answered", async || proxy.has_held_data()).await;
     let mut others: Vec<_> =
-        (0..1500).map(|number| Box::pin(reduce(order(&format!("{number}"), 1)))).collect();
-    for other in &mut others {
-        assert!(other.as_mut().now_or_never().is_none());
-    }
+        (0..1500).map(|number| begun(reduce(order(&format!("{number}"), 1)))).collect();
     others.truncate(1300);
     let special = [order("first", 1), order("first", 2), order("spoilt", 1)];
-    let mut special = special.map(|order| Box::pin(reduce(order)));
-    for order in &mut special {
-        assert!(order.as_mut().now_or_never().is_none());
-    }
+    let [again, conflict, spoilt] = special.map(|order| begun(reduce(order)));
     proxy.release();
 
     assert_eq!(within("the first read", early).await.unwrap(), SOLD_OUT);
     for other in within("the shared reads", join_all(others)).await {
         assert_eq!(other.unwrap(), SOLD_OUT);
     }
-    let [again, conflict, spoilt] = special;
     assert_eq!(accepted(again.await.unwrap()), first);
     assert_eq!(conflict.await.unwrap(), Outcome::Conflict);
     let error = spoilt.await.unwrap_err();
     assert_eq!(error.outcome(), "damaged", "{error:?}");
     assert_eq!(scripts_run(&redis).await - before, 3, "one early, and two for 1303 orders");
-    shop.sale.close().await;
 }
 
 /// Goal: however fast buyers ask, an instance reads an item at most once a millisecond.
@@ -119,7 +113,6 @@ async fn reads_are_paced() {
     let millis = u32::try_from(began_at.elapsed().as_millis()).unwrap();
     let reads = scripts_run(&redis).await - before;
     assert!((20..=millis + 1).contains(&reads), "{reads} reads in {millis} ms");
-    shop.sale.close().await;
 }
 
 /// Goal: while the store is away, no order waits for the reads of the orders before it: all that wait are answered by the
@@ -132,16 +125,11 @@ async fn one_failed_read_answers_all_that_wait() {
 
     proxy.freeze();
     let before = proxy.connections();
-    let mut waiting: Vec<_> = (0..2500)
-        .map(|number| Box::pin(shop.sale.reduce(order(&format!("{number}"), 1))))
-        .collect();
-    for order in &mut waiting {
-        assert!(order.as_mut().now_or_never().is_none());
-    }
+    let waiting: Vec<_> =
+        (0..2500).map(|number| begun(shop.sale.reduce(order(&format!("{number}"), 1)))).collect();
     for answer in within("the answers", join_all(waiting)).await {
         assert_eq!(answer.unwrap_err().outcome(), "store-unavailable");
     }
     assert_eq!(proxy.connections(), before);
     proxy.release();
-    shop.sale.close().await;
 }

@@ -13,7 +13,7 @@ pub(crate) const PATIENT: InventoryOptions = both(Duration::from_secs(20));
 pub(crate) const HASTY: InventoryOptions = both(Duration::from_millis(300));
 
 /// This time to connect, and the same to answer.
-const fn both(time: Duration) -> InventoryOptions {
+pub(crate) const fn both(time: Duration) -> InventoryOptions {
     InventoryOptions { connect_timeout: time, response_timeout: time }
 }
 

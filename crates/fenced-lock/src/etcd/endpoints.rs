@@ -6,25 +6,24 @@
 //! request of this backend may be repeated, so it is repeated there.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
 use super::failure::{
-    asks_to_authenticate, backend_error, distrusts, is_answer, may_be_done, says_auth_is_off,
+    asks_to_authenticate, backend_error, distrusts, is_answer, malformed, may_be_done,
+    says_auth_is_off,
 };
 use crate::chaos::Safeguard;
+use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
-
-/// How often a client authenticates at the most. etcd makes each authentication cost time on purpose.
-const AUTHENTICATE_EVERY: Duration = Duration::from_millis(250);
 
 /// How many requests may be under way at one member; further ones wait. So few that a slow member answers each
 /// in time: what times out is sent again, and the first answer is of no use.
@@ -44,9 +43,9 @@ pub(super) struct Endpoints {
 struct Member {
     url: String,
     /// Made when first needed: with a user, that takes an answer from the member.
-    client: OnceCell<Client>,
-    /// When the client last authenticated, or tried to, and with what outcome.
-    authenticated: Mutex<Option<(Instant, Result<(), BackendError>)>>,
+    client: OnceLock<Client>,
+    /// When the client last authenticated. etcd makes that cost time on purpose.
+    authenticated: Shared<Instant>,
     /// A place for each request.
     under_way: Arc<Semaphore>,
     /// How many requests it has answered.
@@ -71,8 +70,8 @@ impl Endpoints {
     pub(super) fn new(options: EtcdOptions, runtime: Handle) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
-            client: OnceCell::new(),
-            authenticated: Mutex::new(None),
+            client: OnceLock::new(),
+            authenticated: Shared::new(),
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
             answers: Arc::default(),
         };
@@ -252,8 +251,10 @@ impl Endpoints {
             is_open = true;
             let answer = match request(client.clone()).await {
                 Err(error) if self.options.user.is_some() && asks_to_authenticate(&error) => {
-                    // boxed, as it is rare
-                    Box::pin(self.reauthenticate(index, sent_at)).await?;
+                    // all requests that it refuses at the same time share one authentication; boxed, as it is rare
+                    let authenticate = Box::pin(self.authenticate(client.clone()));
+                    let authenticated = &self.members[index].authenticated;
+                    authenticated.get(|at| *at > sent_at, authenticate).await?;
                     Box::pin(request(client.clone())).await
                 }
                 answer => answer,
@@ -267,26 +268,9 @@ impl Endpoints {
         answer.map_err(|error| Failure { error, may_be_done: is_open })
     }
 
-    /// Authenticates anew at a member that refused what was sent at `sent_at`, unless that has happened
-    /// since. All requests that it refuses at the same time share one attempt and its outcome.
-    async fn reauthenticate(&self, index: usize, sent_at: Instant) -> Result<(), BackendError> {
-        let member = &self.members[index];
-        let client = self.client(member).await?.clone();
-        let mut latest = member.authenticated.lock().await;
-        if let Some((ended_at, outcome)) = &*latest {
-            if *ended_at > sent_at {
-                return outcome.clone();
-            }
-            sleep_until(*ended_at + AUTHENTICATE_EVERY).await;
-        }
-        let outcome = self.authenticate(client).await;
-        *latest = Some((Instant::now(), outcome.clone()));
-        outcome
-    }
-
-    /// Gets a token for all requests of this client.
-    async fn authenticate(&self, mut client: Client) -> Result<(), BackendError> {
-        let Some(user) = &self.options.user else { return Ok(()) };
+    /// Gets a token for all requests of this client. Returns when it had it.
+    async fn authenticate(&self, mut client: Client) -> Result<Instant, BackendError> {
+        let Some(user) = &self.options.user else { return Ok(Instant::now()) };
         let credentials = user.credentials().await?;
         let updated = match client.update_user(Some(credentials)).await {
             Err(error) if says_auth_is_off(&error) => {
@@ -295,34 +279,27 @@ impl Endpoints {
             }
             updated => updated,
         };
-        updated.map_err(backend_error)
+        updated.map(|()| Instant::now()).map_err(backend_error)
     }
 
-    /// A client of one member.
+    /// A client of one member. Those that need the first one share one authentication and its outcome.
     async fn client<'a>(&self, member: &'a Member) -> Result<&'a Client, BackendError> {
-        // boxed, as it is needed once
-        member.client.get_or_try_init(|| Box::pin(self.connect(member))).await
-    }
-
-    /// Makes a client on the backend's own runtime, where its connection's tasks then live.
-    async fn connect(&self, member: &Member) -> Result<Client, BackendError> {
-        let mut latest = member.authenticated.lock().await;
-        // those that wait share the outcome of the attempt that they waited for
-        if let Some((ended_at, Err(error))) = &*latest
-            && ended_at.elapsed() < AUTHENTICATE_EVERY
-        {
-            return Err(error.clone());
-        }
-        let (url, options) = (member.url.clone(), self.options.connect_options());
-        let connecting =
-            self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
-        let client = match connecting.await {
-            Ok(connected) => connected.map_err(backend_error)?,
-            Err(ended) => return Err(BackendError::new(BackendErrorKind::Permanent, ended)),
+        let connect = async {
+            let (url, options) = (member.url.clone(), self.options.connect_options());
+            // on the backend's own runtime, where the connection's tasks then live
+            let connecting =
+                self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
+            let ended = |error| BackendError::new(BackendErrorKind::Permanent, error);
+            let client = connecting.await.map_err(ended)?.map_err(backend_error)?;
+            let authenticated_at = self.authenticate(client.clone()).await?;
+            member.client.get_or_init(|| client);
+            Ok(authenticated_at)
         };
-        let outcome = self.authenticate(client.clone()).await;
-        *latest = Some((Instant::now(), outcome.clone()));
-        outcome.map(|()| client)
+        if member.client.get().is_none() {
+            // boxed, as it is needed once
+            member.authenticated.get(|_| true, Box::pin(connect)).await?;
+        }
+        member.client.get().ok_or_else(|| malformed("no client"))
     }
 }
 

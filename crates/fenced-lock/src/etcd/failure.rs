@@ -111,11 +111,6 @@ pub(super) fn asks_to_authenticate(error: &Error) -> bool {
     }
 }
 
-/// Whether etcd refused for want of a user.
-pub(super) fn names_no_user(error: &BackendError) -> bool {
-    error.cause().is_some_and(|cause: &Error| cause.to_string().contains(NO_USER))
-}
-
 /// Whether the answer to an authentication says that authentication is switched off.
 pub(super) fn says_auth_is_off(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains(AUTH_IS_OFF))

@@ -18,36 +18,32 @@ pub(super) async fn list(
     name: &str,
     options: &GetOptions,
 ) -> Result<(ResponseHeader, Vec<KeyValue>), BackendError> {
+    let options = options.clone().with_range(keys::end(name));
     // 0: all at once
     let mut page = if Safeguard::Pages.is_on() { PAGE } else { 0 };
+    let (mut moment, mut all) = (None, Vec::<KeyValue>::new());
     loop {
-        match list_by(page, endpoints, name, options).await {
+        let mut options = options.clone().with_limit(page);
+        let mut from = keys::prefix(name).into_bytes();
+        if let (Some(last), Some(moment)) = (all.last(), &moment) {
+            options = options.with_revision(ResponseHeader::revision(moment));
+            from = [last.key(), &[0]].concat();
+        }
+        let mut response = match endpoints.get(&from, &options).await {
             // the page is larger than a message may be, or etcd was compacted between two pages: either
             // way smaller ones of a later moment do
-            Err(error) if page > 1 && is_refused_with(&error, code::OUT_OF_RANGE) => page /= 2,
-            result => return result,
-        }
-    }
-}
-
-async fn list_by(
-    page: i64,
-    endpoints: &Endpoints,
-    name: &str,
-    options: &GetOptions,
-) -> Result<(ResponseHeader, Vec<KeyValue>), BackendError> {
-    let mut from = keys::prefix(name).into_bytes();
-    let mut options = options.clone().with_range(keys::end(name)).with_limit(page);
-    let (mut header, mut all) = (None, Vec::new());
-    loop {
-        let mut response = endpoints.get(&from, &options).await?;
-        let current = header_of(response.header())?.clone();
-        let header = header.get_or_insert(current);
-        all.extend(response.take_kvs());
-        let Some(last) = all.last().filter(|_| response.more()) else {
-            return Ok((header.clone(), all));
+            Err(error) if page > 1 && is_refused_with(&error, code::OUT_OF_RANGE) => {
+                page /= 2;
+                (moment, all) = (None, Vec::new());
+                continue;
+            }
+            response => response?,
         };
-        options = options.with_revision(header.revision());
-        from = [last.key(), &[0]].concat();
+        let current = header_of(response.header())?.clone();
+        let moment = moment.get_or_insert(current);
+        all.extend(response.take_kvs());
+        if !response.more() {
+            return Ok((moment.clone(), all));
+        }
     }
 }

@@ -91,8 +91,6 @@ pub struct EtcdBackend {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    /// Queues to watch. Its drop ends the standing watch.
-    new_names: mpsc::UnboundedSender<Arc<str>>,
     runtime: OwnThread,
 }
 
@@ -110,23 +108,17 @@ impl EtcdBackend {
         options.check()?;
         let runtime = OwnThread::start("etcd-lock")?;
         let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
-        let queues = Arc::new(Queues::new(linger));
         let (new_names, names) = mpsc::unbounded_channel();
+        let queues = Arc::new(Queues::new(linger, new_names));
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         runtime.spawn(watch.run());
-        Ok(Self { options, endpoints, queues, new_names, runtime })
+        Ok(Self { options, endpoints, queues, runtime })
     }
 
     /// The queue of `name` as this process sees it, without a request: the claims, and the last tenures. The first call
     /// begins to watch the queue, which ends some time after the last call.
     pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
-        let name = Arc::from(name);
-        let (snapshot, is_new) = self.queues.with_or_new(&name, NameQueue::snapshot);
-        if is_new {
-            // an error means that the backend's thread has ended, and the watch with it
-            drop(self.new_names.send(name));
-        }
-        snapshot
+        self.queues.with_or_new(&Arc::from(name), NameQueue::snapshot)
     }
 
     /// The claims on `name` as [`queue_snapshot`](Self::queue_snapshot) has them, the holder first; `None` if the queue is

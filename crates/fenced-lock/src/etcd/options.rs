@@ -38,10 +38,6 @@ impl EtcdUser {
         Self { name: name.into(), password: Arc::new(read) }
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The name, and the password as it is now.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The queue of one lock, as its watch has shown it, and how it is watched.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -23,8 +23,8 @@ pub(super) enum Watcher {
     /// None yet.
     None,
     /// One that etcd has been asked for.
-    Asked(i64),
-    /// One that etcd has made. From then on it misses nothing.
+    Asked,
+    /// One that etcd has made, with its number. From then on it misses nothing.
     Created(i64),
     /// None: etcd refused to make one.
     Refused,
@@ -35,8 +35,6 @@ pub(super) struct NameQueue {
     prefix: String,
     pub(super) watcher: Watcher,
     pub(super) claims: WatchedQueue<ObservedClaim>,
-    /// Claims that this process made and does not want.
-    orphans: HashSet<Key>,
     /// The first claim, and since when it is the first; and since when the second one was there.
     holder: Option<ObservedClaim>,
     waiter: Option<Instant>,
@@ -52,7 +50,6 @@ impl NameQueue {
             prefix: keys::prefix(name),
             watcher: Watcher::None,
             claims: WatchedQueue::default(),
-            orphans: HashSet::new(),
             holder: None,
             waiter: None,
             tenures: VecDeque::new(),
@@ -76,7 +73,6 @@ impl NameQueue {
     /// Forgets the claims on this lease, which have ended with it or will.
     pub(super) fn remove_lease(&mut self, lease: i64) {
         let begin = keys::begin(&self.prefix, lease);
-        self.orphans.retain(|key| !key.starts_with(&begin));
         let own = self.claims.own_keys().filter(|key| key.starts_with(&begin));
         for key in own.cloned().collect::<Vec<_>>() {
             self.forget(&key);
@@ -116,8 +112,7 @@ impl NameQueue {
     }
 
     /// Those of `keys` that are in the queue and are written as claims on one of these leases, but are none
-    /// of this process's claims. The queue is in use until they have gone, so that one whose deletion fails is
-    /// found again.
+    /// of this process's claims. From now on they are claims that nobody counts on.
     pub(super) fn orphans(
         &mut self,
         mut keys: Vec<Key>,
@@ -129,15 +124,16 @@ impl NameQueue {
                 && !self.claims.is_own(key)
                 && self.claims.contains(key)
         });
-        self.orphans.retain(|key| self.claims.contains(key));
-        self.orphans.extend(keys.iter().cloned());
+        for key in &keys {
+            self.claims.expect(key);
+            self.claims.leave(key);
+        }
         keys
     }
 
     /// Whether any of this process's claims are in it, be they wanted or not.
     pub(super) fn is_used(&self) -> bool {
         self.claims.own_keys().next().is_some()
-            || self.orphans.iter().any(|key| self.claims.contains(key))
     }
 
     /// Since when it should be read again, if it is time: its watcher may have fallen silent, or there is none.
@@ -154,10 +150,10 @@ impl NameQueue {
         self.last_read = Instant::now();
     }
 
-    /// From when on it need not be watched any more, if it is not used until then.
-    pub(super) fn idle_at(&self, linger: Duration) -> Instant {
-        let is_kept = self.is_used() || matches!(self.watcher, Watcher::Asked(_));
-        if is_kept { Instant::now() + linger } else { self.last_used + linger }
+    /// Whether it need not be watched any more.
+    pub(super) fn is_idle(&self, linger: Duration) -> bool {
+        let is_kept = self.is_used() || self.watcher == Watcher::Asked;
+        !is_kept && self.last_used.elapsed() >= linger
     }
 
     /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
@@ -247,8 +243,8 @@ mod tests {
         assert!(!*ticket.contended.borrow());
     }
 
-    /// Goal: a key from a request that was given up is found; others' keys are left alone. The queue is in use until it
-    /// has gone.
+    /// Goal: a key from a request that was given up is found, once; others' keys are left alone. The queue is in use until
+    /// it has gone.
     #[tokio::test]
     async fn orphans_are_found() {
         let (mut queue, _ticket) = waiting();
@@ -256,25 +252,25 @@ mod tests {
         queue.apply(others.map(|key| put(key, 9)).into());
         queue.apply(vec![put("a/1-2", 10)]);
         let keys = others.into_iter().chain(["a/1-1", "a/1-2"]);
-        let keys = keys.map(|key| key.as_bytes().into()).collect();
-        assert_eq!(queue.orphans(keys, [1].into_iter()), [Key::from(&b"a/1-2"[..])]);
+        let keys: Vec<_> = keys.map(|key| key.as_bytes().into()).collect();
+        assert_eq!(queue.orphans(keys.clone(), [1].into_iter()), [Key::from(&b"a/1-2"[..])]);
+        assert_eq!(queue.orphans(keys, [1].into_iter()), []);
         queue.forget(b"a/1-1");
         assert!(queue.is_used());
-        queue.apply(vec![delete("a/1-2", 11)]);
+        queue.forget(b"a/1-2");
         assert!(!queue.is_used());
     }
 
     /// Goal: a queue is watched for a while after its last claim, and not for ever.
     #[tokio::test(start_paused = true)]
     async fn a_queue_becomes_idle() {
-        let is_idle = |queue: &NameQueue| queue.idle_at(LINGER) <= Instant::now();
         let (mut queue, _ticket) = waiting();
         tokio::time::advance(2 * LINGER).await;
-        assert!(!is_idle(&queue), "it has a claim");
+        assert!(!queue.is_idle(LINGER), "it has a claim");
         queue.forget(b"a/1-1");
-        assert!(!is_idle(&queue), "a key may appear late");
+        assert!(!queue.is_idle(LINGER), "a key may appear late");
         tokio::time::advance(LINGER).await;
-        assert!(is_idle(&queue));
+        assert!(queue.is_idle(LINGER));
     }
 
     /// Goal: each tenure is reported once, from when its claim was the first to when it was gone.

@@ -1,12 +1,12 @@
 //! All queues of one backend, shared by its requests and its watch.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::queue::{NameQueue, Watcher};
-use tokio::time::Instant;
+use tokio::sync::mpsc;
 
+use super::queue::{NameQueue, Watcher};
 use crate::watched::{Key, shrink};
 
 /// The queues that are watched, and the leases whose keys are ours.
@@ -14,21 +14,21 @@ use crate::watched::{Key, shrink};
 pub(super) struct Queues {
     state: Mutex<State>,
     linger: Duration,
+    /// Those that are to be watched from now on.
+    new_names: mpsc::UnboundedSender<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     by_name: HashMap<Arc<str>, NameQueue>,
-    /// When to look whether each of them is still needed.
-    look_at: BTreeSet<(Instant, Arc<str>)>,
     /// Of the sessions.
     leases: HashSet<i64>,
 }
 
 impl Queues {
     /// A queue is kept for `linger` after its last use.
-    pub(super) fn new(linger: Duration) -> Self {
-        Self { state: Mutex::default(), linger }
+    pub(super) fn new(linger: Duration, new_names: mpsc::UnboundedSender<Arc<str>>) -> Self {
+        Self { state: Mutex::default(), linger, new_names }
     }
 
     #[cfg(test)]
@@ -40,22 +40,17 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works with the queue of `name`, making it if there is none. The second part of the answer is whether it is
-    /// new, and so has to be watched from now on.
+    /// Works with the queue of `name`. One that is new is watched from now on.
     pub(super) fn with_or_new<T>(
         &self,
         name: &Arc<str>,
         work: impl FnOnce(&mut NameQueue) -> T,
-    ) -> (T, bool) {
-        let mut state = self.state();
-        let State { by_name, look_at, .. } = &mut *state;
-        let mut is_new = false;
-        let queue = by_name.entry(Arc::clone(name)).or_insert_with(|| {
-            is_new = true;
-            look_at.insert((Instant::now() + self.linger, Arc::clone(name)));
+    ) -> T {
+        work(self.state().by_name.entry(Arc::clone(name)).or_insert_with(|| {
+            // an error means that the backend's thread has ended, and the watch with it
+            drop(self.new_names.send(Arc::clone(name)));
             NameQueue::new(name)
-        });
-        (work(queue), is_new)
+        }))
     }
 
     /// Works with the queue of `name` if there is one.
@@ -68,24 +63,12 @@ impl Queues {
         self.state().by_name.values().map(|queue| queue.claims.own_keys().count()).sum()
     }
 
-    /// Removes at most `limit` queues that are not needed any more, and returns their watchers.
-    pub(super) fn remove_idle(&self, limit: usize) -> Vec<Watcher> {
+    /// Removes the queues that are not needed any more, and returns their watchers.
+    pub(super) fn remove_idle(&self) -> Vec<Watcher> {
         let mut state = self.state();
-        let State { by_name, look_at, .. } = &mut *state;
-        let now = Instant::now();
-        let mut watchers = Vec::new();
-        while watchers.len() < limit && look_at.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, name)) = look_at.pop_first() else { break };
-            let Some(queue) = by_name.get(&name) else { continue };
-            let idle_at = queue.idle_at(self.linger);
-            if idle_at <= now {
-                watchers.push(queue.watcher);
-                by_name.remove(&name);
-            } else {
-                look_at.insert((idle_at, name));
-            }
-        }
-        shrink(by_name);
+        let idle = state.by_name.extract_if(|_, queue| queue.is_idle(self.linger));
+        let watchers = idle.map(|(_, queue)| queue.watcher).collect();
+        shrink(&mut state.by_name);
         watchers
     }
 
@@ -130,7 +113,7 @@ impl Queues {
 
     /// Those of `keys` in the queue of `name` that this process made (their lease is one of its own) but does
     /// not know: from a request that was given up and carried out all the same. They would block the lock for
-    /// as long as the session lives.
+    /// as long as the session lives. From now on they are known, and nobody counts on them.
     pub(super) fn orphans(&self, name: &str, keys: Vec<Key>) -> Vec<Key> {
         let mut state = self.state();
         let State { by_name, leases, .. } = &mut *state;

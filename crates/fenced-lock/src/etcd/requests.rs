@@ -8,9 +8,8 @@ use etcd_client::{
 };
 
 use super::endpoints::Answer;
-use super::failure::{header_of, lease_gone, malformed, names_no_user};
+use super::failure::{header_of, lease_gone, malformed};
 use super::list::list;
-use super::queue::NameQueue;
 use super::{EtcdBackend, keys};
 use crate::chaos::Safeguard;
 use crate::watched::{Key, Made};
@@ -28,39 +27,12 @@ struct Put {
 }
 
 impl EtcdBackend {
-    /// Finds out early what would refuse every claim: etcd asks for a user and there is none, or the user has no
-    /// role.
-    async fn check_user(&self) -> Result<(), BackendError> {
-        let Some(user) = &self.options.user else {
-            let any = GetOptions::new().with_keys_only().with_limit(1);
-            return match self.endpoints.get(b"/", &any).await {
-                Err(error) if names_no_user(&error) => {
-                    let what = "etcd's authentication is switched on, and no user was given";
-                    Err(BackendError::new(BackendErrorKind::Permanent, what))
-                }
-                Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
-                // a refusal of this key says nothing about others
-                _ => Ok(()),
-            };
-        };
-        let name = user.name().to_owned();
-        let ask = |mut client: Client| {
-            let name = name.clone();
-            async move { client.user_get(name).await }
-        };
-        match self.endpoints.ask(ask).await {
-            Ok(answer) if answer.value.roles().is_empty() => tracing::warn!(
-                user = name,
-                "etcd will refuse every lock: its user has no role; `etcdctl user grant-role` gives one"
-            ),
-            Err(error) if error.kind == BackendErrorKind::Transient => return Err(error),
-            _ => {}
-        }
-        Ok(())
-    }
-
     pub(super) async fn open_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
-        self.check_user().await?;
+        if self.options.user.is_none() {
+            // fails where etcd asks for a user: it grants leases to anybody
+            let any = GetOptions::new().with_keys_only().with_limit(1);
+            self.endpoints.get(b"/", &any).await?;
+        }
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1))
@@ -212,13 +184,7 @@ impl EtcdBackend {
 
     /// Makes the claim known before its request is sent, and has its queue watched.
     fn expect(&self, claim: &Claim, key: &str) -> Ticket {
-        let expect = |queue: &mut NameQueue| queue.used().expect(key.as_bytes());
-        let (ticket, is_new) = self.queues.with_or_new(&claim.name, expect);
-        if is_new {
-            // an error means that the backend's thread has ended, and then the request fails
-            drop(self.new_names.send(claim.name.clone()));
-        }
-        ticket
+        self.queues.with_or_new(&claim.name, |queue| queue.used().expect(key.as_bytes()))
     }
 
     /// Notes that a claim was put into the queue, and whether it is known to be granted.

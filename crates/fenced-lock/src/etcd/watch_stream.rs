@@ -6,31 +6,30 @@ use std::time::Duration;
 
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
 use futures_util::StreamExt as _;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::endpoints::Endpoints;
 use super::failure::{backend_error, malformed};
 use super::keys;
 use crate::BackendError;
 
-/// How long etcd may take to make a watcher.
-const CREATED_WITHIN: Duration = Duration::from_secs(5);
+/// How long etcd may take to make a watcher, or to cancel one.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How many watchers etcd is asked to make, and to cancel, at a time: the requests must not fill what lies between, or both
-/// sides would wait for the other one to read.
+/// How many watchers etcd is asked to make and to cancel at a time: fewer than the client has room for (100), so that
+/// no request waits while nobody reads the answers.
 const MAX_ASKED: usize = 64;
 
 /// One stream, and a watcher on it for each of some locks' queues.
 pub(super) struct WatchedStream {
-    pub(super) is_broken: bool,
     sender: WatchRequestSender,
     responses: WatchResponseStream,
     names: HashMap<i64, Arc<str>>,
-    /// The watchers that etcd has not answered for yet. It does so in their order, and a refusal does
-    /// not name the watcher.
+    /// The watchers that etcd was asked to make or cancel and has not answered for yet, and since when. It does so in
+    /// their order, and a refusal does not name the watcher.
     asked: VecDeque<(i64, Instant)>,
-    /// The watchers that are being cancelled, and since when.
-    cancelled: HashMap<i64, Instant>,
+    /// The watchers that are to be cancelled.
+    unneeded: Vec<i64>,
 }
 
 impl WatchedStream {
@@ -38,17 +37,16 @@ impl WatchedStream {
     pub(super) async fn open(
         endpoints: &Endpoints,
         id: i64,
-        name: Arc<str>,
+        name: &Arc<str>,
     ) -> Result<Self, BackendError> {
         let open = |client: Client| {
-            let prefix = keys::prefix(&name);
+            let prefix = keys::prefix(name);
             async move { client.watch_client().watch(prefix, Some(watch_options(id))).await }
         };
         let (sender, responses) = endpoints.ask(open).await?.value.split();
         let asked = VecDeque::from([(id, Instant::now())]);
-        let names = HashMap::from([(id, name)]);
-        let cancelled = HashMap::new();
-        Ok(Self { is_broken: false, sender, responses, names, asked, cancelled })
+        let names = HashMap::from([(id, Arc::clone(name))]);
+        Ok(Self { sender, responses, names, asked, unneeded: Vec::new() })
     }
 
     /// The next answer of any watcher.
@@ -64,40 +62,40 @@ impl WatchedStream {
     }
 
     /// Asks for a watcher of this id.
-    pub(super) async fn watch(&mut self, id: i64, name: Arc<str>) {
+    pub(super) async fn watch(&mut self, id: i64, name: Arc<str>) -> Result<(), BackendError> {
         let prefix = keys::prefix(&name);
         self.asked.push_back((id, Instant::now()));
         self.names.insert(id, name);
-        let sent = self.sender.watch(prefix, Some(watch_options(id)));
-        self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
+        self.sender.watch(prefix, Some(watch_options(id))).await.map_err(backend_error)
     }
 
-    /// The watcher for which the next answer to a request is.
+    /// The watcher that is made now, or refused.
     pub(super) fn answered(&mut self) -> Option<(i64, Arc<str>)> {
-        let (id, _) = self.asked.pop_front()?;
+        let is_new = |(id, _): &(i64, Instant)| self.names.contains_key(id);
+        let (id, _) = self.asked.remove(self.asked.iter().position(is_new)?)?;
         Some((id, self.name_of(id)?))
     }
 
-    /// How many watchers may be cancelled now.
-    pub(super) fn room_to_cancel(&self) -> usize {
-        MAX_ASKED.saturating_sub(self.cancelled.len())
+    /// Notes that a watcher is not needed any more.
+    pub(super) fn give_up(&mut self, id: i64) {
+        self.ended(id);
+        self.unneeded.push(id);
     }
 
-    pub(super) async fn cancel(&mut self, id: i64) {
-        if self.forget(id).is_some() {
-            self.cancelled.insert(id, Instant::now());
-            let sent = self.sender.cancel(id);
-            self.is_broken |= !matches!(timeout(CREATED_WITHIN, sent).await, Ok(Ok(())));
+    /// Cancels watchers that are not needed any more, as fast as etcd answers.
+    pub(super) async fn cancel_unneeded(&mut self) -> Result<(), BackendError> {
+        while self.has_room()
+            && let Some(id) = self.unneeded.pop()
+        {
+            self.asked.push_back((id, Instant::now()));
+            self.sender.cancel(id).await.map_err(backend_error)?;
         }
+        Ok(())
     }
 
-    /// Notes that the watcher has ended. Its name, unless that was asked for.
+    /// Notes that the watcher has ended. Its name, unless it was not needed any more.
     pub(super) fn ended(&mut self, id: i64) -> Option<Arc<str>> {
-        self.cancelled.remove(&id);
-        self.forget(id)
-    }
-
-    pub(super) fn forget(&mut self, id: i64) -> Option<Arc<str>> {
+        self.asked.retain(|(asked, _)| *asked != id);
         let name = self.names.remove(&id);
         crate::watched::shrink(&mut self.names);
         name
@@ -109,8 +107,7 @@ impl WatchedStream {
 
     /// Whether etcd has not answered for a watcher for a while: the stream does not get through.
     pub(super) fn is_overdue(&self) -> bool {
-        let asked = self.asked.front().map(|(_, asked_at)| asked_at);
-        asked.into_iter().chain(self.cancelled.values()).any(|at| at.elapsed() >= CREATED_WITHIN)
+        self.asked.front().is_some_and(|(_, asked_at)| asked_at.elapsed() >= ANSWERED_WITHIN)
     }
 }
 

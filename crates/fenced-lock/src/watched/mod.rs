@@ -11,9 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use crate::chaos::Safeguard;
+use crate::claim::Teller;
 use crate::{ClaimStatus, Ticket, Token};
 
 /// How many events may wait for a list. It takes a slow list and a fast queue to have more.
@@ -45,9 +44,7 @@ pub(crate) struct Made {
 #[derive(Debug)]
 struct OwnClaim {
     made: Option<Made>,
-    status: watch::Sender<ClaimStatus>,
-    /// Whether others wait behind it, while it is the first.
-    contended: watch::Sender<bool>,
+    teller: Teller,
 }
 
 /// All claims on one name, in the order of their places.
@@ -81,12 +78,8 @@ impl<M> Default for WatchedQueue<M> {
 impl<M> WatchedQueue<M> {
     /// Makes a claim known before its request is sent, so that no event about it is missed.
     pub(crate) fn expect(&mut self, key: &[u8]) -> Ticket {
-        let own = self.own.entry(key.into()).or_insert_with(|| OwnClaim {
-            made: None,
-            status: watch::Sender::new(ClaimStatus::Waiting),
-            contended: watch::Sender::new(true),
-        });
-        Ticket { status: own.status.subscribe(), contended: own.contended.subscribe() }
+        let unmade = || OwnClaim { made: None, teller: Teller::new() };
+        self.own.entry(key.into()).or_insert_with(unmade).teller.ticket()
     }
 
     /// Notes that the claim was made.
@@ -99,8 +92,8 @@ impl<M> WatchedQueue<M> {
 
     /// Notes that the service says that the claim, which was made, is the first.
     pub(crate) fn granted(&self, key: &[u8]) {
-        if let Some(OwnClaim { made: Some(made), status, .. }) = self.own.get(key) {
-            ClaimStatus::Granted(made.token).advance(status);
+        if let Some(OwnClaim { made: Some(made), teller }) = self.own.get(key) {
+            teller.tell(ClaimStatus::Granted(made.token));
         }
     }
 
@@ -112,7 +105,7 @@ impl<M> WatchedQueue<M> {
     /// Notes that this process takes the claim out, or gives it up: nobody counts on it any more.
     pub(crate) fn leave(&self, key: &[u8]) {
         if let Some(own) = self.own.get(key) {
-            ClaimStatus::Gone.advance(&own.status);
+            own.teller.tell(ClaimStatus::Gone);
         }
     }
 
@@ -136,7 +129,7 @@ impl<M> WatchedQueue<M> {
 
     /// Whether it is a claim of this process, and may be in the queue as far as anybody was told.
     pub(crate) fn is_counted_on(&self, key: &[u8]) -> bool {
-        self.own.get(key).is_some_and(|own| *own.status.borrow() != ClaimStatus::Gone)
+        self.own.get(key).is_some_and(|own| own.teller.status() != ClaimStatus::Gone)
     }
 
     /// Whether any of this process's claims wait.
@@ -212,7 +205,7 @@ impl<M> WatchedQueue<M> {
             // the service was put back to an earlier state: what it granted since counts no more
             tracing::error!(as_of, latest, "the changes of a lock service went back");
             for own in self.own.values().filter(|own| own.made.is_some()) {
-                ClaimStatus::Gone.advance(&own.status);
+                own.teller.tell(ClaimStatus::Gone);
             }
         } else if self.early.is_none() && as_of < self.known {
             // what the watch said since is newer, and complete as well
@@ -241,7 +234,7 @@ impl<M> WatchedQueue<M> {
         let is_old = |own: &&OwnClaim| own.made.is_some_and(|made| made.change <= latest);
         for own in self.own.values().filter(is_old).filter(|_| self.early.is_some()) {
             if own.is_waiting() {
-                ClaimStatus::Gone.advance(&own.status);
+                own.teller.tell(ClaimStatus::Gone);
             }
         }
     }
@@ -254,7 +247,7 @@ impl<M> WatchedQueue<M> {
         self.early = Some(Vec::new());
         self.dropped = 0;
         for own in self.own.values() {
-            set(&own.contended, true);
+            own.teller.tell_contended(true);
         }
     }
 
@@ -277,7 +270,7 @@ impl<M> WatchedQueue<M> {
 
     /// Tells one of this process's claims if it is gone or granted.
     fn settle(&self, key: &[u8]) {
-        let Some(OwnClaim { made: Some(made), status, .. }) = self.own.get(key) else { return };
+        let Some(OwnClaim { made: Some(made), teller }) = self.own.get(key) else { return };
         // while events may be missing, nothing is concluded: the gap may be a whole new service, whose changes begin
         // anew
         if self.early.is_some() {
@@ -286,10 +279,10 @@ impl<M> WatchedQueue<M> {
         if self.places.get(key) == Some(&made.place) {
             // it has been shown, and so have all before it
             if self.claims.keys().next().is_some_and(|(_, first)| **first == *key) {
-                ClaimStatus::Granted(made.token).advance(status);
+                teller.tell(ClaimStatus::Granted(made.token));
             }
         } else if self.known >= made.change {
-            ClaimStatus::Gone.advance(status);
+            teller.tell(ClaimStatus::Gone);
         }
     }
 
@@ -298,7 +291,7 @@ impl<M> WatchedQueue<M> {
         if let Some(((_, key), _)) = self.claims.first_key_value() {
             self.settle(key);
             if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
-                set(&own.contended, self.claims.len() > 1);
+                own.teller.tell_contended(self.claims.len() > 1);
             }
         }
     }
@@ -306,7 +299,7 @@ impl<M> WatchedQueue<M> {
 
 impl OwnClaim {
     fn is_waiting(&self) -> bool {
-        *self.status.borrow() == ClaimStatus::Waiting
+        self.teller.status() == ClaimStatus::Waiting
     }
 }
 
@@ -315,10 +308,6 @@ pub(crate) fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
     if map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
     }
-}
-
-fn set(flag: &watch::Sender<bool>, to: bool) {
-    flag.send_if_modified(|flag| std::mem::replace(flag, to) != to);
 }
 
 #[cfg(test)]

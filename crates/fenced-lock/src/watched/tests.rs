@@ -50,22 +50,6 @@ fn gone_before_granted() {
     assert_status(&ticket, ClaimStatus::Gone);
 }
 
-/// Goal: contention is assumed where it is not known: without a list, and after a break.
-#[test]
-fn unknown_means_contended() {
-    let (mut queue, ticket) = waiting();
-    let is_contended = || *ticket.contended.borrow();
-    assert!(is_contended());
-    queue.apply(vec![delete("9-1", 8)]);
-    assert!(!is_contended());
-    queue.apply(vec![put("9-2", 9)]);
-    assert!(is_contended());
-    queue.apply(vec![delete("9-2", 10)]);
-    assert!(!is_contended());
-    queue.interrupted();
-    assert!(is_contended());
-}
-
 /// Goal: a service that was put back to an earlier state, in which our lease still lives, takes back
 /// what it granted since.
 #[test]

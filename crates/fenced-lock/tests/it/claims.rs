@@ -100,78 +100,41 @@ async fn a_release_that_never_succeeds_gives_up_the_session() {
     assert!(backend.renew.count() > 1, "its lease was renewed meanwhile");
 }
 
-/// Goal: callers that give up sooner than the service answers fill no queue: once some have, only so many of their
-/// claims are under way, whether the enqueue or the withdrawal is slow, and also if they come together. Another lock,
-/// and a try, do not wait for them, and afterwards all is as before.
+/// Goal: callers that give up sooner than the service answers fill no queue: once many have, no further claims are put
+/// before theirs are withdrawn, whether the put or the withdrawal is slow, and also those count that came before it was.
+/// Another lock, and a try, do not wait for them, and afterwards all is as before.
 #[tokio::test(start_paused = true)]
 async fn impatient_callers_fill_no_queue() {
-    for slow_enqueues in [true, false] {
-        let backend = FaultyBackend::new();
-        let session = session(&backend).await;
-        let (mutex, other) = (session.mutex("a").unwrap(), session.mutex("b").unwrap());
-        let guard = mutex.lock().await.unwrap();
-        let slow = if slow_enqueues { &backend.put } else { &backend.release };
+    for slow_puts in [true, false] {
+        let (backend, session, mutex, guard) = held().await;
+        let other = session.mutex("b").unwrap();
+        let impatient = async || {
+            for error in join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await {
+                error.unwrap_err();
+            }
+        };
+        let slow = if slow_puts { &backend.put } else { &backend.release };
         slow.always(Fault::Slow(SECOND * 5));
-        for _ in 0..8 {
-            timeout(SECOND / 1000, mutex.lock()).await.unwrap_err();
-        }
-        for error in join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await {
-            error.unwrap_err();
-        }
-        assert_eq!(slow.under_way(), 8);
-        assert!(queue_of(&mutex).await.len() <= 9);
+        impatient().await;
+        let under_way = if slow_puts { 64 } else { 100 };
+        eventually("they are under way", async || slow.under_way() == under_way).await;
+        impatient().await;
+        assert_eq!(slow.under_way(), under_way);
+        let patient = (0..100).map(|_| {
+            let mutex = mutex.clone();
+            tokio::spawn(async move { mutex.lock().await.map(drop) })
+        });
+        let patient: Vec<_> = patient.collect();
         slow.clear();
-        other.lock().await.unwrap().unlock().await.unwrap();
-        assert!(mutex.try_lock().await.unwrap().is_none());
+        timeout(SECOND, other.lock()).await.unwrap().unwrap().unlock().await.unwrap();
+        assert!(timeout(SECOND, mutex.try_lock()).await.unwrap().unwrap().is_none());
+        eventually("the patient wait", async || queue_of(&mutex).await.len() == 101).await;
         guard.unlock().await.unwrap();
-        drop(within("a grant", mutex.lock()).await.unwrap());
+        for served in patient {
+            within("a grant", served).await.unwrap().unwrap();
+        }
         eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
     }
-}
-
-/// Goal: all claims that were given up count, also those of callers that passed together while there was room.
-#[tokio::test(start_paused = true)]
-async fn claims_given_up_together_all_count() {
-    let (backend, _, mutex, guard) = held().await;
-    // those of the first eight are withdrawn at once
-    backend.release.always(Fault::Slow(SECOND * 5));
-    let callers = (0..100).map(|number| {
-        let patience = SECOND / 1000 * (1 + u32::from(number >= 8) * 1000);
-        timeout(patience, mutex.lock())
-    });
-    join_all(callers).await;
-    eventually("some are withdrawn", async || queue_of(&mutex).await.len() < 101).await;
-    for error in join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await {
-        error.unwrap_err();
-    }
-    assert!(queue_of(&mutex).await.len() <= 101);
-    backend.release.clear();
-    eventually("nobody waits", async || queue_of(&mutex).await.len() == 1).await;
-    guard.unlock().await.unwrap();
-    drop(within("a grant", mutex.lock()).await.unwrap());
-}
-
-/// Goal: of the callers that wait for claims to be withdrawn, only as many go on as there is room for, and all of them
-/// once the service answers.
-#[tokio::test(start_paused = true)]
-async fn only_so_many_go_on_when_claims_are_withdrawn() {
-    let (backend, _, mutex, guard) = held().await;
-    backend.put.always(Fault::Slow(SECOND * 5));
-    join_all((0..100).map(|_| timeout(SECOND / 1000, mutex.lock()))).await;
-    let waiting = mutex.clone();
-    let callers = tokio::spawn(async move {
-        let caller = async |_| drop(timeout(TTL * 10, waiting.lock()).await.unwrap().unwrap());
-        join_all((0..100).map(caller)).await
-    });
-    for _ in 0..3 {
-        let before = backend.put.count();
-        eventually("callers go on", async || backend.put.count() > before).await;
-        assert!(backend.put.under_way() <= 8);
-    }
-    backend.put.clear();
-    eventually("all are in the queue", async || queue_of(&mutex).await.len() == 101).await;
-    guard.unlock().await.unwrap();
-    within("all are served", callers).await.unwrap();
 }
 
 /// Goal: a grant that comes when the session is lost already, or is being closed, is none.

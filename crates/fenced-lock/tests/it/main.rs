@@ -70,7 +70,6 @@ macro_rules! contract_with {
                 a_hand_over_with_entries_left_keeps_the_lock;
             reentry:
                 an_owner_enters_again
-                a_thousand_entries_cost_no_request
                 another_owner_waits;
             cancellation:
                 a_caller_that_goes_away_leaves_no_claim
@@ -134,7 +133,6 @@ server_contract!(
     on_etcd,
     Some(lab::EtcdLab::shared().await);
     a_killed_holder_is_succeeded
-    a_hundred_waiters_in_three_processes
     a_claim_of_another_process_is_withdrawn
 );
 whole_contract!(
@@ -143,7 +141,6 @@ whole_contract!(
     Some(lab_file::FileLab::new());
     forked_processes_exclude_each_other
     a_killed_holder_is_succeeded
-    a_hundred_waiters_in_three_processes
 );
 server_contract!(
     on_postgres,
@@ -173,7 +170,6 @@ contract! {
         a_hand_over_with_entries_left_keeps_the_lock;
     reentry:
         an_owner_enters_again
-        a_thousand_entries_cost_no_request
         another_owner_waits;
     cancellation:
         many_aborted_at_any_moment_leave_no_claim;

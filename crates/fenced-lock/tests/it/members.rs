@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions, LockError, Session, SessionOptions};
+use fenced_lock::{EtcdBackend, EtcdOptions, Guard, LockError, Session, SessionOptions};
 use futures_util::future::join_all;
 use testkit::ports::reserve;
 use testkit::wait::{eventually, within};
@@ -35,6 +35,15 @@ async fn session_at_two() -> (EtcdLab, Proxy, Session) {
 /// A proxy in front of the shared etcd.
 async fn proxy(lab: &EtcdLab) -> Proxy {
     lab.behind_proxy().await.0
+}
+
+/// A session behind a proxy, and a guard of it.
+async fn held_behind_proxy() -> (Proxy, Session, Guard) {
+    let lab = EtcdLab::shared().await;
+    let proxy = proxy(&lab).await;
+    let session = session_at(&[proxy.url()], 10 * TTL).await;
+    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    (proxy, session, guard)
 }
 
 /// Everything that can be asked of a session.
@@ -181,10 +190,7 @@ async fn a_release_that_another_member_did_is_a_release() {
 /// that are reset while their answers are on the way would.
 #[tokio::test]
 async fn many_aborted_reads_leave_the_connection_alone() {
-    let lab = EtcdLab::shared().await;
-    let proxy = proxy(&lab).await;
-    let session = session_at(&[proxy.url()], 10 * TTL).await;
-    let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let (proxy, session, guard) = held_behind_proxy().await;
     let connections = proxy.connections();
     proxy.hold(Direction::ToClient);
     let read = |n| {
@@ -203,10 +209,7 @@ async fn many_aborted_reads_leave_the_connection_alone() {
 /// Goal: an etcd that stands still for a while costs nobody more than that while, however many wait.
 #[tokio::test]
 async fn a_pause_under_many_locks_costs_only_the_pause() {
-    let lab = EtcdLab::shared().await;
-    let proxy = proxy(&lab).await;
-    let session = session_at(&[proxy.url()], 10 * TTL).await;
-    let held = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
+    let (proxy, session, held) = held_behind_proxy().await;
     let connections = proxy.connections();
     proxy.hold(Direction::ToClient);
     let mut locks = Vec::new();

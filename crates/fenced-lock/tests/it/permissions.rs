@@ -135,7 +135,7 @@ async fn a_refused_name_is_no_matter_to_the_others() {
 #[tokio::test]
 async fn all_share_one_authentication() {
     let (etcd, mut client) = etcd_with_users().await;
-    assert_refused(open(EtcdOptions::new([etcd.endpoint()])).await, "no user was given");
+    assert_refused(open(EtcdOptions::new([etcd.endpoint()])).await, "user name is empty");
     let session = session_of("root", &etcd).await;
     // etcd forgets the tokens of a user whose password is set, while a restart may bring them back from its log
     client.user_change_password("root", "secret").await.unwrap();

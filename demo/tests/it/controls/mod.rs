@@ -1,7 +1,6 @@
 //! Faults at points of a tenure, and the service without each safeguard.
 
 mod faults;
-mod fence;
 #[cfg(fenced_lock_chaos)]
 mod lock;
 mod program;

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LEAVES_SOON, TTL};
+use crate::chaos::case::{Case, LEAVES_SOON, TTL, WHOLE_FAULT};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
@@ -44,9 +44,9 @@ pub(super) fn cases() -> Vec<Case> {
         load_flags: LEAVES_SOON,
         round: 3 * TTL + Duration::from_secs(1),
         goes_on_within: TAKEOVER,
-        ..Case::new("holder-paused", fault, &pause_holder, "stale batches refused")
+        ..Case::new("holder-paused", fault, &pause_holder).proven_by("stale batches refused")
     };
-    let five = Case { instances: 5, proof: "leases gone", ..paused };
+    let five = Case { instances: 5, proof: WHOLE_FAULT, ..paused };
 
     let fault = "the holder is killed at five points of its tenure";
     let killed = Case {
@@ -54,7 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
         round: TTL + Duration::from_millis(1500),
         rounds: 5,
         goes_on_within: TAKEOVER,
-        ..Case::new("holder-killed", fault, &kill_holder, "leases gone")
+        ..Case::new("holder-killed", fault, &kill_holder)
     };
     let between = Case { fault_points: &["between-writes:kill"], ..killed };
 
@@ -65,7 +65,7 @@ pub(super) fn cases() -> Vec<Case> {
         proxied: Proxied::Clients,
         fault_points: &[KEEPS_LOCK],
         others_order: true,
-        ..Case::new("waiter-gone", fault, &remove_waiter, "waiters gone")
+        ..Case::new("waiter-gone", fault, &remove_waiter)
     };
 
     let fault = "busy tasks on every worker of the holder for 1.5 TTL";
@@ -74,7 +74,7 @@ pub(super) fn cases() -> Vec<Case> {
         load_flags: LEAVES_SOON,
         round: Duration::from_secs(4),
         goes_on_within: TAKEOVER,
-        ..Case::new("runtime-starved", fault, &starve, "instances starved")
+        ..Case::new("runtime-starved", fault, &starve)
     };
 
     let fault = "the holder gets SIGHUP, or SIGTERM twice within 20 ms";
@@ -86,7 +86,7 @@ pub(super) fn cases() -> Vec<Case> {
         proxied: Proxied::Clients,
         fault_points: &[KEEPS_LOCK],
         others_order: true,
-        ..Case::new("told-to-stop", fault, &signal_to_stop, "instances drained")
+        ..Case::new("told-to-stop", fault, &signal_to_stop)
     };
 
     let fault = "the holder, Redis and the clients' connections die together while holds end";
@@ -98,7 +98,7 @@ pub(super) fn cases() -> Vec<Case> {
         stock: 2_000,
         round: TTL + Duration::from_secs(3),
         goes_on_within: TAKEOVER,
-        ..Case::new("holds-end", fault, &kill_together, "holders killed")
+        ..Case::new("holds-end", fault, &kill_together)
     };
 
     vec![
@@ -121,7 +121,7 @@ pub(super) fn cases() -> Vec<Case> {
 async fn pause_holder(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let before = scene.stale_batches().await;
-    scene.trigger(index, "before-write:stop", "").await?;
+    scene.trigger(index, "before-write:stop").await?;
     let stopped = Instant::now();
     scene
         .until("the instance stands still", async || {
@@ -144,7 +144,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     // it has no claim between two tenures
     let lease = scene.until_queued(index).await?;
-    scene.trigger(index, point, "").await?;
+    scene.trigger(index, point).await?;
     scene.has_ended(index).await?;
     scene.evidence.add(point, 1);
     scene.holder(Some(index)).await?;
@@ -157,7 +157,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
 async fn kill_together(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let lease = scene.until_queued(index).await?;
-    scene.trigger(index, "after-send:kill", "").await?;
+    scene.trigger(index, "after-send:kill").await?;
     let began = Instant::now();
     scene.cluster.redis.kill().await?;
     scene.cluster.instances.iter().flat_map(|one| &one.client_proxy).for_each(Proxy::cut);
@@ -165,7 +165,6 @@ async fn kill_together(scene: &mut Scene) -> Result<()> {
     sleep(scene.random_millis(0, 1500)).await;
     scene.cluster.redis.restart().await?;
     scene.evidence.outage(began.elapsed());
-    scene.evidence.add("holders killed", 1);
     scene.lease_gone(lease).await?;
     scene.start_again(index).await
 }
@@ -177,7 +176,7 @@ async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let holder = (waiter + 1) % scene.cluster.instances.len();
     // without other load, so that its next claim is for those buyers only
     withdraw_load(scene, waiter).await?;
-    scene.trigger(holder, KEEPS_LOCK, "").await?;
+    scene.trigger(holder, KEEPS_LOCK).await?;
     let buyers = clients::buyers(scene.cluster.instances[waiter].port, 5).await?;
     let queued = scene.until_queued(waiter).await?;
     if scene.turn(2) == 1 {
@@ -187,10 +186,8 @@ async fn remove_waiter(scene: &mut Scene) -> Result<()> {
         scene.start_again(waiter).await?;
     } else {
         drop(buyers);
-        scene.evidence.add("buyers left", 1);
         sleep(2 * TTL).await;
     }
-    scene.evidence.add("waiters gone", 1);
     scene.cluster.instances[waiter].client_proxy.iter().for_each(Proxy::accept);
     Ok(())
 }
@@ -205,9 +202,8 @@ async fn withdraw_load(scene: &Scene, index: usize) -> Result<()> {
 async fn starve(scene: &mut Scene) -> Result<()> {
     let length = STARVED;
     let (index, lease) = scene.holder(None).await?;
-    scene.trigger(index, STARVES, "").await?;
+    scene.trigger(index, STARVES).await?;
     sleep(length + Duration::from_millis(300)).await;
-    scene.evidence.add("instances starved", 1);
     scene.evidence.outage(length);
     if etcd::is_lease_gone(scene.member(), lease).await? {
         scene.evidence.broken("lease", "an instance that was busy lost its lease");
@@ -223,8 +219,7 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     // without other load, to know how many orders wait
     withdraw_load(scene, index).await?;
     let port = scene.cluster.instances[index].port;
-    let (first, kept) =
-        tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK, ""));
+    let (first, kept) = tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK));
     kept?;
     let mut buyers = first?;
     buyers.extend(clients::buyers(port, 50).await?);
@@ -243,7 +238,6 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
         let message = format!("{unanswered} orders that waited were not answered ({status})");
         scene.evidence.broken("drain", message);
     }
-    scene.evidence.add("instances drained", 1);
     scene.evidence.outage(Duration::from_millis(1500));
     scene.start_again(index).await?;
     scene.cluster.instances[index].client_proxy.iter().for_each(Proxy::accept);

@@ -50,7 +50,7 @@ impl Sale {
         self.stock += event.to_stock(*quantity);
         self.token += random.random_range(0..3);
         let position = u64_from(ledger.len()) + 1;
-        let (remaining, token, instance) = (self.stock, Some(self.token), "8080".to_owned());
+        let (remaining, token) = (self.stock, Some(self.token));
         let entry = LedgerEntry {
             position,
             event,
@@ -58,12 +58,11 @@ impl Sale {
             user: self.history.user(number),
             quantity: *quantity,
             remaining,
-            instance: Some(instance.clone()),
+            instance: Some("8080".to_owned()),
             token,
         };
         self.history.ledger.push(entry);
-        let position = Some(position);
-        FinalOutcome::Acknowledged(Acknowledgement { remaining, instance, token, position })
+        acknowledged(remaining, token)
     }
 
     /// A new question, sent at a time, with its answer. Returns when it takes effect, and whether it arrives.
@@ -104,7 +103,7 @@ impl Sale {
             return FinalOutcome::LimitReached;
         }
         if self.stock < units {
-            return FinalOutcome::SoldOut;
+            return SoldOut;
         }
         let outcome = self.write(random, number, Event::Reserved);
         if self.history.before.hold_seconds.is_some() {
@@ -136,14 +135,7 @@ impl Sale {
                 let id = order_id(RUN, number);
                 let ends = |entry: &&LedgerEntry| entry.order == id && entry.event == end;
                 let entry = self.history.ledger.iter().find(ends).expect("it ended");
-                let (remaining, token) = (entry.remaining, entry.token);
-                let instance = "8080".to_owned();
-                FinalOutcome::Acknowledged(Acknowledgement {
-                    remaining,
-                    instance,
-                    token,
-                    position: None,
-                })
+                acknowledged(entry.remaining, entry.token)
             }
             Some(end) => FinalOutcome::Over(end),
         };

@@ -1,0 +1,53 @@
+//! The private servers of a lock, and sessions of it. A lock takes part by its row in [`demo::locks`].
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use demo::locks::{AnyLock, LockMode, LockServers};
+use fenced_lock::{Promises, Session, SessionOptions};
+use futures_util::future::join_all;
+use testkit::OwnedDir;
+
+use crate::clients::{Clients, clients_of};
+
+/// Opens a session of the lock at these addresses, as a process of its own would.
+pub(super) async fn open(lock: LockMode, addresses: &[String], ttl: Duration) -> Result<Clients> {
+    let options = SessionOptions::new(ttl);
+    Ok(match AnyLock::at(lock, addresses)? {
+        AnyLock::Fenced(lock) => clients_of(Session::open(lock, options).await?),
+        AnyLock::Unfenced(lock) => clients_of(Session::open(lock, options).await?),
+    })
+}
+
+/// The private servers of a lock.
+pub(super) struct Servers {
+    pub(super) lock: LockMode,
+    pub(super) promises: Promises,
+    pub(super) all: LockServers,
+    pub(super) dir: OwnedDir,
+}
+
+impl Servers {
+    /// Starts them. `members` counts for etcd and ZooKeeper only.
+    pub(super) async fn start(lock: LockMode, members: usize, parent: &OwnedDir) -> Result<Self> {
+        let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
+        let all = LockServers::start_members(lock.server(), members, &dir).await?;
+        let promises = AnyLock::at(lock, &all.addresses())?.promises();
+        Ok(Self { lock, promises, all, dir })
+    }
+
+    /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
+    /// number includes the requests of this function, the same number each time.
+    pub(super) async fn requests(&self) -> Option<u64> {
+        // where the lock is on Redis: not the commands that a script calls
+        let counts = self.all.members.iter().map(|one| one.requests(&["evalsha"]));
+        let counts = join_all(counts).await;
+        counts.into_iter().reduce(|sum, count| Some(sum? + count?))?
+    }
+
+    /// Stops them and removes their files.
+    pub(super) async fn stop(self) -> Result<()> {
+        let removed = self.all.remove().await.and(self.dir.remove().await);
+        removed.context("a server or its directory cannot be removed")
+    }
+}
