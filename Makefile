@@ -110,7 +110,7 @@ screenshots: ## make the pictures and the recording of docs/page (needs pngquant
 	@command -v pngquant img2webp >/dev/null || { echo "missing: apt-get install pngquant webp" >&2; exit 2; }
 	@rm -f target/screenshots/frame-*.png
 	@$(CARGO) test --release --locked --package demo --test demo -- --ignored --exact page::pictures::pictures_of_the_readme
-	@cd target/screenshots && img2webp frames.txt -o sale.webp && pngquant --force --strip --speed 1 --output oversold.png readme-no-lock.png
+	@cd target/screenshots && img2webp frames.txt && pngquant --force --strip --speed 1 --output oversold.png readme-no-lock.png
 	@cp target/screenshots/sale.webp target/screenshots/oversold.png target/screenshots/replay.html docs/page
 	@ls -l docs/page
 

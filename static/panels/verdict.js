@@ -27,6 +27,7 @@ export function showVerdict({ now }) {
   const { run } = now.demo;
   const { tone, title, text } = reading(run);
   setData(panel, "tone", tone);
+  setData(panel, "run", run?.id);
   setText(byId("verdict-sign"), SIGNS[tone]);
   const isEarlier = run?.verdict && now.stock && (run.stock !== now.stock.initial || run.sold > now.sold);
   setText(byId("verdict-title"), isEarlier ? `An earlier sale: ${title}` : title);

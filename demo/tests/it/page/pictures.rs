@@ -31,7 +31,7 @@ async fn pictures_of_the_readme() {
     let (last, _) = before.unwrap();
     writeln!(frames, "-d 3000 {last}.png").unwrap();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/screenshots");
-    std::fs::write(dir.join("frames.txt"), format!("-loop 0 -lossy -q 60\n{frames}")).unwrap();
+    std::fs::write(dir.join("frames.txt"), format!("-o sale.webp -mixed -q 60\n{frames}")).unwrap();
 
     for chapter in ["no-lock", "local", "shared", "asleep", "checked", "atomic"] {
         page.until_shown("#next").await;
@@ -40,7 +40,7 @@ async fn pictures_of_the_readme() {
         page.to_the_end().await;
         let dark = chapter == "no-lock";
         page.become_device(Device { dark, ..DESKTOP }).await;
-        page.until_shown("#next, #again").await;
+        page.until_shown("#again").await;
         page.picture(&format!("readme-{chapter}"), SIZE, 1.0).await;
     }
     std::fs::write(dir.join("replay.html"), page.saved().await).unwrap();

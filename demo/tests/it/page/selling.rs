@@ -3,6 +3,7 @@
 use hyper::Method;
 use serde_json::Value;
 use testkit::probe;
+use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Tab};
 use super::scene::Shop;
@@ -18,7 +19,10 @@ impl Tab {
                 self.click(&label).await;
             }
         }
+        let run = "return document.querySelector('#verdict').dataset.run";
+        let before = self.run(run).await;
         self.click("#run").await;
+        eventually("the run is shown", async || self.run(run).await != before).await;
     }
 
     /// The server's stock, requested by the page itself.
@@ -34,7 +38,7 @@ impl Tab {
             assert!(expected.is_some(), "{stock}");
             let selector = format!("#{name}");
             // the last order may reach the page after the verdict
-            testkit::wait::eventually(&format!("{selector} is {expected:?}"), async || {
+            eventually(&format!("{selector} is {expected:?}"), async || {
                 self.number(&selector).await == expected
             })
             .await;
