@@ -59,15 +59,12 @@ impl Plan {
         let in_query = user.as_ref().filter(|_| user_header.is_none());
         let in_query = in_query.map(|user| format!("user={user}&")).unwrap_or_default();
         let query = self.setup.items[item].query() + &in_query;
-        let endpoint = &self.endpoints[to];
-        let mut request =
-            match (probe_path, change) {
-                (Some(path), _) => endpoint.request(Method::GET, path),
-                (None, None) => endpoint
-                    .request(Method::POST, &format!("/stock/reduce?{query}quantity={quantity}")),
-                (None, Some(event)) => endpoint
-                    .request(Method::POST, &format!("/orders/{id}/{}?{query}", event.verb())),
-            };
+        let (method, path) = match (probe_path, change) {
+            (Some(path), _) => (Method::GET, path.clone()),
+            (None, None) => (Method::POST, format!("/stock/reduce?{query}quantity={quantity}")),
+            (None, Some(event)) => (Method::POST, format!("/orders/{id}/{}?{query}", event.verb())),
+        };
+        let mut request = self.endpoints[to].request(method, &path);
         let value = |text: &str| HeaderValue::from_str(text).expect("ids are visible ASCII");
         request.headers_mut().insert(&IDEMPOTENCY_KEY, value(id));
         if let Some((header, user)) = user_header.as_ref().zip(user) {

@@ -307,16 +307,14 @@ impl Report {
         let (requests, seconds) = (report.requests, report.duration_seconds);
         let pass = answered == u64_from(requests) && !interrupted;
         let answers_per_second = per_second(answered, seconds);
+        let word = match (pass, interrupted) {
+            (true, _) => "PASS",
+            (false, true) => INTERRUPTED,
+            (false, false) => "FAIL",
+        };
         let verdict = format!(
-            "{}: {answered} of {requests} requests for {path} answered over {} connections, {failed} \
+            "{word}: {answered} of {requests} requests for {path} answered over {} connections, {failed} \
              failed, {unknown} without an answer: {seconds:.3} s, {answers_per_second:.0} answers/s",
-            if pass {
-                "PASS"
-            } else if interrupted {
-                INTERRUPTED
-            } else {
-                "FAIL"
-            },
             setup.connections
         );
         let probe_path = Some(path.to_owned());

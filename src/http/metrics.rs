@@ -29,11 +29,15 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     for (outcome, times) in metrics.order_times().filter(|(_, times)| times.count() > 0) {
         page.series("order_seconds", &format!("outcome=\"{outcome}\""), times);
     }
-    let (levels, label) = (sale.inventory().levels(), |item| format!("item=\"{item}\""));
-    let stock = levels.iter().map(|(item, (stock, _))| (label(item), stock));
-    page.labelled("stock", "Units left by item, as last read.", stock);
-    let lucky = levels.iter().map(|(item, (_, lucky))| (label(item), lucky));
-    page.labelled("lucky", "Units sold by item, as last read.", lucky);
+    let levels = sale.inventory().levels();
+    for (index, name, help) in [
+        (0, "stock", "Units left by item, as last read."),
+        (1, "lucky", "Units sold by item, as last read."),
+        (2, "held", "Orders with an open hold by item, as last read."),
+    ] {
+        let label = |item| format!("item=\"{item}\"");
+        page.labelled(name, help, levels.iter().map(|(item, level)| (label(item), level[index])));
+    }
     let routes = app.answers.0.lock().clone();
     let answers = routes.iter().flat_map(|(route, statuses)| {
         let labels = move |status| format!("route=\"{route}\",status=\"{status}\"");

@@ -346,29 +346,23 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::backoff::{FIRST, LONGEST};
 
-    /// Goal: the first attempt has no pause; later ones have random pauses that grow up to a bound; after a
-    /// connection that lived, the next attempt is a first one again.
+    /// Goal: the first attempt has no pause; later ones have pauses up to a bound; after a connection that lived, the next
+    /// attempt is a first one again.
     #[tokio::test(start_paused = true)]
     async fn attempts_in_a_row_have_pauses() {
-        let mut attempts = Pauses::default();
-        let mut now = Instant::now();
+        let (mut attempts, mut now) = (Pauses::default(), Instant::now());
         assert_eq!(attempts.begin(now), now);
         let mut bound = FIRST;
-        let mut pauses = BTreeSet::new();
         for _ in 0..40 {
             // each attempt fails at once
             let pause = attempts.begin(now) - now;
             assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
             bound = (bound * 2).min(LONGEST);
             now += pause;
-            pauses.insert(pause);
         }
-        assert!(pauses.len() > 20, "they differ: {pauses:?}");
         now += GOOD_AFTER;
         assert_eq!(attempts.begin(now), now);
     }

@@ -223,7 +223,7 @@ fn is_refused_login(error: &RedisError) -> bool {
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
 }
 
-fn is_transient(error: &RedisError) -> bool {
+pub(super) fn is_transient(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
     match error.kind() {
         // read-only: a failover is under way; moved: from one node to the next too often

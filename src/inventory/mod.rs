@@ -26,9 +26,7 @@ pub use connection::InventoryOptions;
 pub use error::{InventoryError, Refusal};
 pub use item::Item;
 pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
-pub use read::{
-    Available, Cursor, Inspection, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales,
-};
+pub use read::{Available, Inspection, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales};
 pub use script::Replicas;
 pub use stock::{Stock, parse_token, token_record};
 pub use store::{Batch, BatchWriter, Inventory, Started};

@@ -9,7 +9,8 @@
 --       lookup: the stock and what became of some orders. From 6 on their keys
 --       sales: the sale that runs and those that it replaced
 --       poll: the state, and the orders behind a position, evenly thinned out to a given number with the newest among them.
---         6 the position (below 0: the last ones), 7 how many, 8 the entry at the position. `LINDEX` is fast near the end
+--         6 the position (below 0: the last ones), 7 how many, 8 the ledger that it is of, if known. `LINDEX` is fast near
+--         the end
 --       inspect: the same of all that there is, also after a roll-back
 
 local operation = ARGV[5]
@@ -17,6 +18,9 @@ local wrong = damage() or operation ~= 'inspect' and lost()
 if wrong then return wrong end
 if not stock and (operation == 'lookup' or operation == 'poll') then return unknown() end
 local running = stock and id_of() or ''
+-- The name of its ledger: positions of before a loss that was accepted are none of it.
+local name = running
+if running ~= '' and beginning(sale or '') == 'accepted' then name = name .. '~' .. string.match(sale, '%d+') end
 
 -- The first part of every answer is whether the sale has holds.
 local function answer(content)
@@ -38,16 +42,13 @@ end
 
 if operation == 'ledger' then
   local first, last, wanted, of = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
-  local id, suffix, name = running, '', running
+  local id, suffix = running, ''
   if wanted ~= '' and wanted ~= id then
     if not redis.call('HGET', SALES, wanted) then return refused('unknown-sale', running) end
     id, suffix, name = wanted, '@' .. wanted, wanted
     of = string.match(of, '^[^~]*')
   elseif not stock then
     return unknown()
-  elseif sale and beginning(sale) == 'accepted' then
-    -- positions of before the accepted loss are none of this ledger
-    name = id .. '~' .. string.match(sale, '%d+')
   end
   local ledger = LEDGER .. suffix
   if of ~= '' and of ~= name or first > redis.call('LLEN', ledger) then return refused('sale-replaced', running) end
@@ -65,11 +66,8 @@ end
 if operation == 'sales' then return answer({state(), redis.call('HVALS', SALES)}) end
 
 local length = redis.call('LLEN', LEDGER)
-local after, most, last = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local known = after <= length
-if known and after > 0 and last ~= '' then
-  known = redis.call('LINDEX', LEDGER, after - 1) == last
-end
+local after, most, of = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local known = after <= length and (of == '' or of == name)
 if not known then after = 0 end
 if after < 0 then after = math.max(length - most, 0) end
 local step, entries = 1, {}
@@ -79,4 +77,4 @@ if step == 1 and most > 0 then
 elseif most > 0 then
   for i = length - 1, after, -step do table.insert(entries, 1, redis.call('LINDEX', LEDGER, i)) end
 end
-return answer({state(), known and 1 or 0, step, with_records(entries, ORDERS), rollback_detected})
+return answer({state(), name, known and 1 or 0, step, with_records(entries, ORDERS), rollback_detected})

@@ -39,29 +39,20 @@ pub struct Inspection {
     pub rollback_detected: Option<String>,
 }
 
-/// How far a ledger was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor {
-    /// The position of the last entry that was read.
-    pub position: u64,
-    /// The entry there; `None` at position 0.
-    pub entry: Option<String>,
-}
-
 /// The state of a sale at one moment, and what is new in its ledger.
 #[derive(Clone, Debug)]
 pub struct SaleUpdate {
     /// The state.
     pub stock: Stock,
-    /// Whether the ledger is still that of the cursor. If not, a new sale was started or the store was
-    /// rolled back, and `orders` begin with the first one.
+    /// The name of the ledger.
+    pub name: String,
+    /// Whether the ledger is still that of the position. If not, a new sale was started or the store was
+    /// rolled back, and `entries` begin with the first one.
     pub is_same_ledger: bool,
     /// How many orders of the ledger each of `orders` stands for: 1 if none is left out.
     pub step: u64,
     /// The new entries, as they came: every `step`th up to the newest.
     pub entries: Vec<Accepted>,
-    /// The newest of them, for the next cursor.
-    pub newest: Option<String>,
 }
 
 /// Where to read on in a ledger.
@@ -142,7 +133,9 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
-        let (found, .., entries, rollback_detected) = self.poll("inspect", item, None, 1).await?;
+        let call = Call::read("inspect", item, &self.watermarks.of(item)).arg(-1).arg(1).arg("");
+        let found: Polled = self.read(call).await?;
+        let (found, .., entries, rollback_detected) = found;
         let latest = all(item, &entries)?.pop();
         Ok(Inspection { stock: state(item, found)?, latest, rollback_detected })
     }
@@ -268,7 +261,7 @@ impl Inventory {
         self.watermarks.with_holds()
     }
 
-    /// The state of `item`, and at most `most` entries behind `cursor`, or the last ones without a cursor. One
+    /// The state of `item`, and at most `most` entries behind `from`, or the last ones without it. One
     /// command of bounded cost, for those who watch. `most` is at most [`MAX_PAGE`](Self::MAX_PAGE).
     ///
     /// # Errors
@@ -276,28 +269,19 @@ impl Inventory {
     pub async fn poll_since(
         &self,
         item: &Item,
-        cursor: Option<&Cursor>,
+        from: Option<&LedgerPosition>,
         most: u32,
     ) -> Result<SaleUpdate, InventoryError> {
-        let (found, is_same_ledger, step, entries, _) =
-            self.poll("poll", item, cursor, most).await?;
+        let after = from.map_or(-1, |from| i64::try_from(from.after).unwrap_or(i64::MAX));
+        let of = from.and_then(|from| from.of.as_deref()).unwrap_or_default();
+        let call = Call::read("poll", item, &self.watermarks.of(item));
+        let call = call.arg(after).arg(most.min(Self::MAX_PAGE)).arg(of);
+        let found: Polled = self.read(call).await?;
+        let (found, name, is_same_ledger, step, entries, _) = found;
         let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
-        self.watermarks.note_level(item, (stock.stock, stock.lucky));
-        let newest = entries.0.last().map(|text| text.0.clone());
-        Ok(SaleUpdate { stock, is_same_ledger, step, entries: all(item, &entries)?, newest })
-    }
-
-    async fn poll(
-        &self,
-        operation: &str,
-        item: &Item,
-        cursor: Option<&Cursor>,
-        most: u32,
-    ) -> Result<Polled, InventoryError> {
-        let after = cursor.map_or(-1, |f| i64::try_from(f.position).unwrap_or(i64::MAX));
-        let last = cursor.and_then(|f| f.entry.as_deref()).unwrap_or_default();
-        let call = Call::read(operation, item, &self.watermarks.of(item));
-        self.read(call.arg(after).arg(most.min(Self::MAX_PAGE)).arg(last)).await
+        let held = i64::try_from(stock.held).unwrap_or(i64::MAX);
+        self.watermarks.note_level(item, [stock.stock, stock.lucky, held]);
+        Ok(SaleUpdate { stock, name, is_same_ledger, step, entries: all(item, &entries)? })
     }
 
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
@@ -344,7 +328,7 @@ impl Inventory {
     }
 
     /// Stock and lucky of up to 100 items, as the latest readiness check or read of their state found them.
-    pub fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
+    pub fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         self.watermarks.levels().into_iter().take(MAX_LEVELS).collect()
     }
 
@@ -391,8 +375,9 @@ type Entries = (Vec<Text>, Records);
 
 type Records = Vec<Option<Text>>;
 
-/// The state; whether the ledger is the same; how many entries one stands for; the entries; what is missed.
-type Polled = (State, bool, u64, Entries, Option<String>);
+/// The state; the name of the ledger, and whether it is the same; how many entries one stands for; the entries; what an
+/// instance missed.
+type Polled = (State, String, bool, u64, Entries, Option<String>);
 
 /// What a command that only reads answered.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {

@@ -17,8 +17,8 @@
 --       expire: ends what is due, for no order), and its user
 --
 -- Answer: the sale, the fence, whether it has holds (2: more of them are due), and a list: for reduce the answer to each
---         order, which is its record, or a word and what belongs to it; for probe stock and lucky; for a start that was done
---         before, a word.
+--         order, which is its record, or a word and what belongs to it; for probe stock, lucky and the open holds; for a
+--         start that was done before, a word.
 
 local operation, token = ARGV[5], ARGV[6]
 
@@ -200,7 +200,7 @@ if per_user then
   for i, user in ipairs(users) do units[user] = found[i] and tonumber(found[i]) or 0 end
 end
 
-if operation == 'probe' then return done({stock, lucky}) end
+if operation == 'probe' then return done({stock, lucky, open_holds}) end
 
 -- The first batch of a stock that was set by hand.
 local writes = {}

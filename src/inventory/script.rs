@@ -44,6 +44,8 @@ pub(super) struct Call<'a> {
     pub(super) item: &'a Item,
     pub(super) effect: Effect,
     token: Option<Token>,
+    /// Whether the store is compared with the watermark.
+    pub(super) compares: bool,
     /// The call of the script by its digest.
     command: Cmd,
 }
@@ -53,7 +55,8 @@ impl<'a> Call<'a> {
         let mut command = redis::cmd("EVALSHA");
         let keys = item.keys();
         command.arg(&script.digest).arg(keys.len()).arg(&keys).arg(sent.arguments()).arg(operation);
-        Self { script, item, effect: Effect::Read, token: None, command }
+        let compares = !matches!(operation, "recover-cluster" | "forget");
+        Self { script, item, effect: Effect::Read, token: None, compares, command }
     }
 
     /// An operation that reads. `sent`: the watermark that the store is compared with.
@@ -73,7 +76,8 @@ impl<'a> Call<'a> {
         }
         let call = Self::new(&WRITE, operation, item, sent);
         let call = call.arg(token.map(token_record).unwrap_or_default());
-        Ok(Self { effect: Effect::Write, token, ..call })
+        let effect = if operation == "probe" { Effect::Read } else { Effect::Write };
+        Ok(Self { effect, token, ..call })
     }
 
     /// With another argument behind the others.
@@ -102,17 +106,6 @@ impl<'a> Call<'a> {
             call = call.arg(order.user.as_str());
         }
         Ok(call)
-    }
-
-    /// Whether a batch could be sold; writes nothing.
-    pub(super) fn probe(
-        item: &'a Item,
-        token: Option<Token>,
-        sent: &Watermark,
-    ) -> Result<Self, InventoryError> {
-        // an order without an id
-        let call = Self::write("probe", item, token, sent)?.arg(&[""; 5]);
-        Ok(Self { effect: Effect::Read, ..call })
     }
 
     /// Runs the script by its digest, or by its source if Redis does not have it cached (a restart, a failover,
@@ -194,9 +187,8 @@ impl Replicas {
 pub(super) struct Done {
     pub(super) sale: String,
     pub(super) fence: Option<Token>,
-    pub(super) has_holds: bool,
-    /// More of them were due than one batch ends.
-    pub(super) is_more_due: bool,
+    /// Whether the sale has holds. 2: more of them were due than one batch ends.
+    pub(super) holds: u8,
     pub(super) values: Vec<Value>,
 }
 
@@ -205,13 +197,8 @@ impl Done {
         type Content = (Option<String>, Option<String>, u8, Vec<Value>);
         let content = redis::from_redis_value::<Content>(answer);
         let (sale, fence, holds, values) = content.map_err(|_| not_understood())?;
-        Ok(Self {
-            sale: sale.unwrap_or_default(),
-            fence: fence.as_deref().and_then(parse_token),
-            has_holds: holds > 0,
-            is_more_due: holds > 1,
-            values,
-        })
+        let fence = fence.as_deref().and_then(parse_token);
+        Ok(Self { sale: sale.unwrap_or_default(), fence, holds, values })
     }
 }
 

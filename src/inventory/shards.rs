@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::access::{Target, TargetKind};
 use super::connection::{Answers, Connection, Pauses, SharedResult, shared_task};
+use super::error::is_transient;
 use super::{InventoryError, InventoryOptions, Item, RedisAccess};
 use crate::safeguard::REDIRECTS;
 
@@ -175,9 +176,7 @@ impl Cluster {
         command: &Cmd,
         then: Option<&Cmd>,
     ) -> Result<RedisResult<Answers>, InventoryError> {
-        use ServerErrorKind::{
-            Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain,
-        };
+        use ServerErrorKind::{Ask, Moved, TryAgain};
         let gives_up_at = Instant::now() + TRY_AGAIN_FOR;
         let mut hops = 0;
         let mut redirect: Option<(Node, bool)> = None;
@@ -200,11 +199,7 @@ impl Cluster {
             if matches!(kind, ErrorKind::Server(Moved | Ask)) && !REDIRECTS.is_on() {
                 return answer;
             }
-            let is_map_outdated = matches!(
-                kind,
-                ErrorKind::Server(Moved | ClusterDown | BusyLoading | MasterDown | ReadOnly)
-            );
-            if is_map_outdated || error.code().is_none() {
+            if error.code().is_none() || is_transient(error) {
                 self.map.refresh();
             }
             match kind {

@@ -172,11 +172,10 @@ impl Inventory {
         instance: &str,
         orders: &[impl Borrow<Order>],
     ) -> Result<Vec<Outcome>, InventoryError> {
-        if orders.len() > Self::MAX_BATCH {
-            return Err(InventoryError::InvalidArgument("a batch has at most 1000 orders"));
-        }
-        if orders.iter().any(|order| order.borrow().item != *item) {
-            return Err(InventoryError::InvalidArgument("all orders of a batch are of one item"));
+        let is_of_item = |order: &Order| order.item == *item;
+        if orders.len() > Self::MAX_BATCH || !orders.iter().map(Borrow::borrow).all(is_of_item) {
+            let what = "a batch has at most 1000 orders, all of one item";
+            return Err(InventoryError::InvalidArgument(what));
         }
         if orders.is_empty() {
             return Ok(Vec::new());
@@ -201,7 +200,7 @@ impl Inventory {
         let Batch { item, orders, .. } = batch;
         let sent = self.watermarks.of(item);
         let call = Call::reduce(batch, &sent, self.replicated_connections.is_some())?;
-        let Done { sale, fence, values, is_more_due, .. } = self.write(&call).await?;
+        let Done { sale, fence, holds, values } = self.write(&call).await?;
         if values.len() != orders.len() {
             return Err(script::not_understood());
         }
@@ -211,7 +210,7 @@ impl Inventory {
         let (mut outcomes, entries) = answers.ok_or_else(script::not_understood)?;
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         self.watermarks.raise(item, &sent, fence, &sale, latest);
-        if is_more_due {
+        if holds > 1 {
             // the units of the holds that are left would do
             let is_short = |outcome: &Outcome| matches!(outcome, Outcome::SoldOut { .. });
             let short = orders.iter().zip(&outcomes).filter(|(_, outcome)| is_short(outcome));
@@ -219,7 +218,12 @@ impl Inventory {
             if !orders.is_empty() {
                 let again = Box::pin(self.reduce_by_script(Batch { orders: &orders, ..batch }));
                 let places = outcomes.iter_mut().filter(|outcome| is_short(outcome));
-                places.zip(again.await?).for_each(|(place, outcome)| *place = outcome);
+                match again.await {
+                    Ok(again) => places.zip(again).for_each(|(place, outcome)| *place = outcome),
+                    // the orders that were accepted stand
+                    Err(error) if error.nothing_written() => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(outcomes)
@@ -256,8 +260,8 @@ impl Inventory {
             "a sale starts with at most 1,000,000,000,000 units",
         ))?;
         new.terms.check().map_err(InventoryError::InvalidArgument)?;
-        let started = self.change("start", item, token, &new.arguments()).await;
-        let Done { fence, sale, values, .. } = self.watermarks.note(item, started)?;
+        let Done { fence, sale, values, .. } =
+            self.change("start", item, token, &new.arguments()).await?;
         let (id, terms) = (Some(new.id.as_str().to_owned()), new.terms);
         let sale = began(&sale);
         let stock = Stock { stock: initial, initial, fence, id, terms, sale, ..Stock::default() };
@@ -279,8 +283,7 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and no instance misses it.
     pub async fn recover_store(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        let changed = self.change("recover-store", item, Some(token), &[]).await;
-        self.watermarks.note(item, changed).map(drop)
+        self.change("recover-store", item, Some(token), &[]).await.map(drop)
     }
 
     /// Replaces the fence of `item` by `token`, which may be of another etcd cluster. From then on every token of
@@ -305,21 +308,13 @@ impl Inventory {
     ) -> Result<Done, InventoryError> {
         let sent = self.watermarks.of(item);
         let call = Call::write(operation, item, token, &sent)?.arg(arguments);
-        let done = self.write_unnoted(&call).await?;
-        self.watermarks.note_holds(item, done.has_holds);
+        let done = self.write(&call).await?;
         self.watermarks.raise(item, &sent, done.fence, &done.sale, None);
         Ok(done)
     }
 
-    /// Runs a batch, or probes for one.
-    async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
-        let done = self.watermarks.note(call.item, self.write_unnoted(call).await)?;
-        self.watermarks.note_holds(call.item, done.has_holds);
-        Ok(done)
-    }
-
     /// Runs a call of the script that writes. One with the effect of a read waits for no replicas.
-    async fn write_unnoted(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
+    async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
         let (shards, replicas) = match (call.effect, &self.replicated_connections) {
             (Effect::Write, Some((connections, replicas))) => {
                 // always the same one for an item
@@ -328,8 +323,13 @@ impl Inventory {
             }
             _ => (&self.shards, None),
         };
-        let (answer, waited) = call.send(shards, replicas).await?;
+        let mut answer = call.send(shards, replicas).await;
+        if call.compares {
+            answer = self.watermarks.note(call.item, answer);
+        }
+        let (answer, waited) = answer?;
         let done = Done::parse(answer)?;
+        self.watermarks.note_holds(call.item, done.holds > 0);
         if let (Some(replicas), Some(waited)) = (replicas, waited) {
             replicas.check(waited)?;
         }
@@ -347,10 +347,10 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        let call = Call::probe(item, token, &self.watermarks.of(item))?;
+        // an order without an id
+        let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 5]);
         let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
-        let [stock, lucky]: [i64; 2] = level.map_err(|_| script::not_understood())?;
-        self.watermarks.note_level(item, (stock, lucky));
+        self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);
         Ok(())
     }
 }

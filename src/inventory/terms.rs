@@ -49,33 +49,31 @@ impl FromStr for Timestamp {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::parse(text).ok_or("a time is written as in RFC 3339, such as 2026-11-27T08:00:00Z")
+        micros_of(text)
+            .map(Self)
+            .ok_or("a time is written as in RFC 3339, such as 2026-11-27T08:00:00Z")
     }
 }
 
 /// The first time that RFC 3339 cannot write.
 const YEAR_10000: u64 = 253_402_300_800_000_000;
 
-impl Timestamp {
-    fn parse(text: &str) -> Option<Self> {
-        // the parser knows UTC only
-        let at = text.len().checked_sub(6);
-        let (local, offset) = match at.and_then(|at| text.split_at_checked(at)) {
-            Some((local, offset)) if offset.starts_with(['+', '-']) => (local, offset),
-            _ => (text.strip_suffix(['Z', 'z'])?, "+00:00"),
-        };
-        let utc = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
-        let micros = utc.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros();
-        let (hours, minutes) = offset[1..].split_once(':')?;
-        let [hours, minutes] = [(hours, 23), (minutes, 59)].map(|(text, most)| {
-            text.parse::<u64>().ok().filter(|number| *number <= most && text.len() == 2)
-        });
-        let ahead = (hours? * 60 + minutes?) * 60_000_000;
-        let micros = u64::try_from(micros).ok()?;
-        if offset.starts_with('-') { micros.checked_add(ahead) } else { micros.checked_sub(ahead) }
-            .filter(|micros| *micros < YEAR_10000)
-            .map(Self)
-    }
+fn micros_of(text: &str) -> Option<u64> {
+    // the parser knows UTC only
+    let at = text.len().checked_sub(6);
+    let (local, offset) = match at.and_then(|at| text.split_at_checked(at)) {
+        Some((local, offset)) if offset.starts_with(['+', '-']) => (local, offset),
+        _ => (text.strip_suffix(['Z', 'z'])?, "+00:00"),
+    };
+    let utc = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+    let utc = utc.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let (hours, minutes) = offset[1..].split_once(':')?;
+    let [hours, minutes] = [(hours, 23), (minutes, 59)].map(|(text, most)| {
+        text.parse::<u64>().ok().filter(|number| *number <= most && text.len() == 2)
+    });
+    let ahead = Duration::from_secs((hours? * 60 + minutes?) * 60);
+    let time = if offset.starts_with('-') { utc + ahead } else { utc.checked_sub(ahead)? };
+    time.as_micros().try_into().ok().filter(|micros| *micros < YEAR_10000)
 }
 
 impl Serialize for Timestamp {

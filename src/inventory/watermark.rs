@@ -82,7 +82,7 @@ struct Entry {
     /// Whether its sale has holds, as last seen.
     has_holds: bool,
     /// Stock and lucky, as last seen: for the metrics, which cost no read of their own.
-    level: Option<(i64, i64)>,
+    level: Option<[i64; 3]>,
 }
 
 impl Watermarks {
@@ -165,13 +165,13 @@ impl Watermarks {
         self.update(item, has_holds, |entry| entry.has_holds = has_holds);
     }
 
-    /// Notes stock and lucky of `item`.
-    pub(super) fn note_level(&self, item: &Item, level: (i64, i64)) {
+    /// Notes stock, lucky and the open holds of `item`.
+    pub(super) fn note_level(&self, item: &Item, level: [i64; 3]) {
         self.update(item, true, |entry| entry.level = Some(level));
     }
 
     /// Stock and lucky of the items where they are known.
-    pub(super) fn levels(&self) -> BTreeMap<Item, (i64, i64)> {
+    pub(super) fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         let entries = self.0.lock();
         entries.iter().filter_map(|(item, entry)| Some((item.clone(), entry.level?))).collect()
     }

@@ -80,12 +80,12 @@ impl Latency {
     /// The latencies of the last seconds, in microseconds.
     ///
     /// # Panics
-    /// Never: a histogram grows as it must.
+    /// Never: all histograms have the same bounds.
     pub fn recent(&self) -> hdrhistogram::Histogram<u64> {
         let mut all = no_latencies();
         for (began_at, times) in &*self.seconds.lock() {
             if began_at.elapsed() < LATENCY_WINDOW {
-                all.add(times).expect("it grows");
+                all.add(times).expect("all have the same bounds");
             }
         }
         all
@@ -103,9 +103,9 @@ impl Latency {
     }
 }
 
-/// Of two significant digits.
+/// For up to a minute, with two significant digits.
 fn no_latencies() -> hdrhistogram::Histogram<u64> {
-    hdrhistogram::Histogram::new(2).expect("two digits are allowed")
+    hdrhistogram::Histogram::new_with_max(60_000_000, 2).expect("the bounds are in order")
 }
 
 /// How an order can end: the values of the label `outcome`.

@@ -7,7 +7,7 @@ use Action::*;
 use Instance::{A, B};
 use stateright::{Model, Property};
 
-use super::{Fence, Sale, properties, properties_with_holds};
+use super::{Fence, Sale, properties};
 
 pub(crate) const ORDERS: usize = 3;
 pub(crate) const STOCK: usize = 2;
@@ -141,39 +141,6 @@ impl Sale {
         if self.holds.is_some() { &BATCHES_WITH_HOLDS } else { &BATCHES }
     }
 
-    /// The script with holds: ends what is due, then does what is asked.
-    fn reduce_with_holds(self, state: &mut State, number: Token, ask: Ask) -> Option<Answer> {
-        let holds = self.holds?;
-        let position = |state: &State, entries: &[Ask]| {
-            state.ledger.iter().position(|(entry, _)| entries.contains(entry))
-        };
-        let ends = |order: Order| [order + ORDERS, order + 2 * ORDERS, order + EXPIRED * ORDERS];
-        for order in 0..ORDERS {
-            if state.due[order] && position(state, &ends(order)).is_none() {
-                state.stock += 1;
-                state.ledger.push((order + EXPIRED * ORDERS, number));
-            }
-        }
-        let (order, is_new) = (ask % ORDERS, ask < ORDERS);
-        let known = position(state, &[order]);
-        let end = position(state, &ends(order)).filter(|_| holds.once || is_new);
-        match (known, end) {
-            (_, Some(position)) if !is_new || state.ledger[position].0 / ORDERS != 1 => {
-                return Some(Answer::Entry { position });
-            }
-            (Some(position), _) if is_new => return Some(Answer::Entry { position }),
-            (None, _) if !is_new => return None,
-            (Some(_), _) => state.stock += usize::from(ask >= 2 * ORDERS),
-            // no answer is kept: a retry is a new attempt
-            (None, _) if state.stock == 0 || holds.per_user && units_taken(state) > 0 => {
-                return None;
-            }
-            (None, _) => state.stock -= 1,
-        }
-        state.ledger.push((ask, number));
-        Some(Answer::Entry { position: state.ledger.len() - 1 })
-    }
-
     fn pass_fence(self, state: &mut State, number: Token) -> Result<(), Stale> {
         if self.fence != Fence::None {
             if number < state.fence {
@@ -187,25 +154,42 @@ impl Sale {
     fn reduce(self, state: &mut State, claim: &Claim) -> Result<Vec<Option<Answer>>, Stale> {
         let number = claim.number.expect("only who holds the lock sends a batch");
         self.pass_fence(state, number)?;
-        if self.holds.is_some() {
-            let asks = claim.batch.iter();
-            return Ok(asks.map(|ask| self.reduce_with_holds(state, number, *ask)).collect());
+        let position = |state: &State, entries: &[Ask]| {
+            state.ledger.iter().position(|(entry, _)| entries.contains(entry))
+        };
+        let ends = |order: Order| [order + ORDERS, order + 2 * ORDERS, order + EXPIRED * ORDERS];
+        for order in 0..ORDERS {
+            if state.due[order] && position(state, &ends(order)).is_none() {
+                state.stock += 1;
+                state.ledger.push((order + EXPIRED * ORDERS, number));
+            }
         }
         let mut stock = claim.seen.unwrap_or(state.stock);
-        let mut answer = |order: &Order| {
-            let known = state.ledger.iter().position(|(known, _)| known == order);
-            match known.filter(|_| self.order_ids) {
-                Some(position) => Answer::Entry { position },
-                None if stock == 0 => Answer::SoldOut,
-                None => {
-                    stock -= 1;
-                    state.stock = stock;
-                    state.ledger.push((*order, number));
-                    Answer::Entry { position: state.ledger.len() - 1 }
+        let answer = |&ask: &Ask| {
+            let (order, is_new) = (ask % ORDERS, ask < ORDERS);
+            let once = is_new || self.holds.is_some_and(|holds| holds.once);
+            let known = position(state, &[order]).filter(|_| self.order_ids);
+            let end = position(state, &ends(order)).filter(|_| once);
+            let is_limited =
+                self.holds.is_some_and(|holds| holds.per_user) && units_taken(state) > 0;
+            match (known, end) {
+                (_, Some(position)) if !is_new || state.ledger[position].0 / ORDERS != 1 => {
+                    return Some(Answer::Entry { position });
                 }
+                (Some(position), _) if is_new => return Some(Answer::Entry { position }),
+                (Some(_), _) => stock += usize::from(ask >= 2 * ORDERS),
+                // with holds no answer is kept: a retry is a new attempt
+                (None, _) if is_new && (stock == 0 || is_limited) => {
+                    return self.holds.is_none().then_some(Answer::SoldOut);
+                }
+                (None, _) if is_new => stock -= 1,
+                (None, _) => return None,
             }
+            state.stock = stock;
+            state.ledger.push((ask, number));
+            Some(Answer::Entry { position: state.ledger.len() - 1 })
         };
-        Ok(claim.batch.iter().map(|order| Some(answer(order))).collect())
+        Ok(claim.batch.iter().map(answer).collect())
     }
 
     /// Whether a copy that arrives late would change anything. In two steps there are no copies: a
@@ -402,6 +386,6 @@ impl Model for Sale {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        if self.holds.is_some() { properties_with_holds() } else { properties() }
+        properties()
     }
 }

@@ -1,8 +1,8 @@
 //! The engine of the services that are asked where a claim stands.
 //!
-//! [`Waiters`] is its state, without any request. A service supplies requests ([`Asked`]); the [`Driver`] sends them, notes
-//! what is said, and asks for each claim that waits until it does not wait any more. The backends on Redis and PostgreSQL
-//! are made so, and one of your own can be: implement `Asked` and [`AskedBackend`], and your type is a [`Backend`].
+//! [`Waiters`] is its state, without any request. A service supplies requests ([`Asked`]); an [`AskedBackend`] sends them,
+//! notes what is said, and asks for each claim that waits until it does not wait any more. The backends on Redis and
+//! PostgreSQL are made so, and one of your own can be: implement `Asked`, and [start](AskedBackend::start) a backend.
 //!
 //! Why no waiter is forgotten: each has a task that asks again by itself, at the latest when its
 //! [`Answer::ask_again_in`] is over. It ends when the service says that the claim is granted or gone, or refuses for good to
@@ -73,13 +73,13 @@ pub trait Asked: Send + Sync + 'static {
 /// What comes of a request.
 pub type Answered<T> = Result<T, BackendError>;
 
-/// Drives an [`Asked`] service, on a thread of its own.
-pub struct Driver<A> {
+/// A backend on an [`Asked`] service, with a thread of its own. It may serve several sessions.
+pub struct AskedBackend<A> {
     service: Arc<A>,
     runtime: OwnThread,
 }
 
-impl<A: Asked> Driver<A> {
+impl<A: Asked> AskedBackend<A> {
     /// Starts the thread, and makes the service. It gets the thread's runtime, and a pointer to itself.
     ///
     /// # Errors
@@ -94,28 +94,19 @@ impl<A: Asked> Driver<A> {
     }
 }
 
-/// A backend on an [`Asked`] service.
-pub trait AskedBackend: Send + Sync + 'static {
-    /// The service.
-    type Service: Asked;
-
-    /// What drives it.
-    fn driver(&self) -> &Driver<Self::Service>;
-}
-
-impl<B: AskedBackend> Backend for B {
-    type Token = <B::Service as Asked>::Token;
+impl<A: Asked> Backend for AskedBackend<A> {
+    type Token = A::Token;
 
     fn promises(&self) -> Promises {
-        B::Service::PROMISES
+        A::PROMISES
     }
 
     fn runtime(&self) -> Option<Handle> {
-        Some(self.driver().runtime.clone())
+        Some(self.runtime.clone())
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        let (id, service) = (random_id(), &self.driver().service);
+        let (id, service) = (random_id(), &self.service);
         Box::pin(async move {
             // first: what is heard of the lease meanwhile is heard by somebody
             service.waiters().leases().insert(id, ttl);
@@ -128,7 +119,7 @@ impl<B: AskedBackend> Backend for B {
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        let service = &self.driver().service;
+        let service = &self.service;
         Box::pin(async move {
             // those that come to hold while the service is asked are not missing
             let held = service.waiters().holding(lease.id);
@@ -142,7 +133,7 @@ impl<B: AskedBackend> Backend for B {
     }
 
     fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        let Driver { service, runtime } = self.driver();
+        let Self { service, runtime } = self;
         Box::pin(async move {
             let claims = service.waiters().end(lease.id);
             let closed = service.close(lease, claims).await;
@@ -165,7 +156,7 @@ impl<B: AskedBackend> Backend for B {
         claim: &'a Claim,
         mode: PutMode<'a>,
     ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
-        let Driver { service, runtime } = self.driver();
+        let Self { service, runtime } = self;
         Box::pin(async move {
             let waiters = service.waiters();
             let ticket = waiters.expect(claim);
@@ -196,7 +187,7 @@ impl<B: AskedBackend> Backend for B {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        let service = &self.driver().service;
+        let service = &self.service;
         Box::pin(async move {
             let released = service.release(claim).await?;
             service.waiters().note(claim, ClaimStatus::Gone);
@@ -205,18 +196,18 @@ impl<B: AskedBackend> Backend for B {
     }
 
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(self.driver().service.queue(name, u32::MAX))
+        Box::pin(self.service.queue(name, u32::MAX))
     }
 
     fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        Box::pin(async move { Ok(self.driver().service.queue(name, 1).await?.into_iter().next()) })
+        Box::pin(async move { Ok(self.service.queue(name, 1).await?.into_iter().next()) })
     }
 }
 
-impl<A: Asked> fmt::Debug for Driver<A> {
+impl<A: Asked> fmt::Debug for AskedBackend<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let claims = self.service.waiters().count();
-        f.debug_struct("Driver").field("claims", &claims).finish_non_exhaustive()
+        f.debug_struct("AskedBackend").field("claims", &claims).finish_non_exhaustive()
     }
 }
 
@@ -354,16 +345,6 @@ mod tests {
         }
     }
 
-    struct UnreliableBackend(Driver<Unreliable>);
-
-    impl AskedBackend for UnreliableBackend {
-        type Service = Unreliable;
-
-        fn driver(&self) -> &Driver<Unreliable> {
-            &self.0
-        }
-    }
-
     /// Goal: no waiter is forgotten and no two hold, whatever is lost, late or told twice, and the end of a session leaves
     /// nothing in the queue. Method: a service that is unreliable in a way drawn from each of a hundred seeds, and ten
     /// waiters, each of which hands over once; then a try in vain, a waiter that goes away, and one whose session is closed.
@@ -377,7 +358,7 @@ mod tests {
                 this: Weak::clone(this),
             });
             let runtime = OwnThread::on(Handle::current());
-            let backend = UnreliableBackend(Driver { service: Arc::clone(&service), runtime });
+            let backend = AskedBackend { service: Arc::clone(&service), runtime };
             let options = SessionOptions::new(MINUTE * 60);
             let session = Session::open(Arc::new(backend), options).await.unwrap();
             let latest = Arc::new(tokio::sync::Mutex::new(0));

@@ -259,7 +259,11 @@ async fn open_again<T: GrantToken>(
             }
             Err(error) => {
                 failures += 1;
-                warn_of(&error, failures);
+                // the first in a row, the second, the fourth and so on: an outage may last for hours
+                if failures.is_power_of_two() {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, failures, "could not open a lock session: trying again");
+                }
                 publish.send_replace(State::Opening(Some(error)));
             }
         }
@@ -271,12 +275,4 @@ async fn open_again<T: GrantToken>(
 /// Whether waiting may help: also against a lease that had run out when it was granted.
 fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
-}
-
-/// Warns of the first failure in a row, the second, the fourth and so on: an outage may last for hours.
-fn warn_of(error: &LockError, failures: u64) {
-    if failures.is_power_of_two() {
-        let error = format!("{error:#}");
-        tracing::warn!(error, failures, "could not open a lock session: trying again");
-    }
 }

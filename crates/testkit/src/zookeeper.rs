@@ -128,17 +128,14 @@ fn prepare(
     let for_tls: &[_] =
         if options.secured { &["netty-codec.jar", "netty-resolver.jar"] } else { &[] };
     let (_, class_path) = java(for_tls).ok_or_else(|| io::Error::other("no jars for TLS"))?;
-    let (mut ports, mut ensemble) = (Vec::with_capacity(members), Vec::new());
-    for number in 1..=members {
-        let [port, to_leader, election] = free_ports()?;
-        ports.push(port);
-        // one server alone is no ensemble
-        if members > 1 {
-            ensemble.push(format!("server.{number}=127.0.0.1:{to_leader}:{election}"));
-        }
-    }
+    let ports = (0..members).map(|_| free_ports()).collect::<io::Result<Vec<[u16; 3]>>>()?;
+    let member = |(number, [_, to_leader, election]): (usize, &[u16; 3])| {
+        format!("server.{number}=127.0.0.1:{to_leader}:{election}")
+    };
+    // one server alone is no ensemble
+    let ensemble: Vec<_> = (1..).zip(&ports).filter(|_| members > 1).map(member).collect();
     let mut all = Vec::with_capacity(members);
-    for (number, port) in (1..).zip(ports) {
+    for (number, [port, ..]) in (1..).zip(ports) {
         let dir = OwnedDir::create_in(parent)?;
         let (file, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
         std::fs::create_dir(&data)?;

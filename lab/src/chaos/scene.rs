@@ -210,12 +210,6 @@ impl Scene {
         Ok(redis.run(&format!("DEL {doubt}")).await?)
     }
 
-    /// Kills an instance with SIGKILL.
-    pub(super) async fn kill(&mut self, index: usize) -> Result<()> {
-        self.cluster.instances[index].child.kill().await?;
-        Ok(())
-    }
-
     /// Stops Redis for so long with SIGSTOP, in which nothing is sold.
     pub(super) async fn pause_redis(&mut self, lasts: Duration) -> Result<()> {
         let began = Instant::now();

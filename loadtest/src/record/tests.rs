@@ -138,10 +138,10 @@ fn lines_that_do_not_belong() {
         (1, r#""ended":1999"#, r#""ended":1"#, not_of_this_run),
         (1, lines[1], "", "lines are missing: 6 attempts and 1 orders of the ledger are in it"),
         (2, lines[2], lines[0], "line 3: a second `run`"),
-        (2, lines[2], "7", "not a line of a recorded run: invalid type: integer `7`"),
+        (2, lines[2], "7", "not a line of a recorded run: expected value at line 3"),
         (3, lines[3], r#"{"attempt":"#, "at line 5 column"),
         (3, r#""sent":3000"#, r#""sent":1500"#, "line 4: run-1-0 was sent again before"),
-        (lines.len() - 1, "}}", "}}\n7", "not a line of a recorded run: invalid type"),
+        (lines.len() - 1, "}}", "}}\n7", "not a line of a recorded run: expected value"),
         (lines.len() - 1, "}}", "}}\n{", "not a line of a recorded run: EOF"),
     ] {
         let mut changed: Vec<_> = lines.iter().map(ToString::to_string).collect();

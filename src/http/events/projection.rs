@@ -13,7 +13,7 @@ use super::rates::Throughput;
 use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
-use crate::inventory::{Cursor, Event, InventoryError, Item, SaleUpdate, Stock};
+use crate::inventory::{Event, InventoryError, Item, LedgerPosition, SaleUpdate, Stock};
 use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
 
@@ -52,8 +52,8 @@ pub(super) struct Projection {
 struct History {
     throughput: Throughput,
     orders: Recent<LAST_ORDERS>,
-    /// The newest entry that was read.
-    newest: Option<String>,
+    /// The name of the ledger that was read.
+    ledger: Option<String>,
     /// How many orders of the ledger were not read one by one.
     skipped: u64,
 }
@@ -81,14 +81,14 @@ impl Projection {
     /// has begun, so that all earlier messages are void.
     pub(super) fn add(
         &mut self,
-        cursor: Option<&Cursor>,
+        cursor: Option<&LedgerPosition>,
         update: Result<SaleUpdate, InventoryError>,
         queue_snapshot: Option<QueueSnapshot>,
     ) -> bool {
         let mut is_new_sale = false;
         let alert = match update {
             Ok(update) => {
-                let position = cursor.map(|cursor| cursor.position);
+                let position = cursor.map(|cursor| cursor.after);
                 is_new_sale = self.compare(&update.stock, position, update.is_same_ledger);
                 let known = position.filter(|_| update.is_same_ledger);
                 self.add_orders(&update, known);
@@ -149,7 +149,8 @@ impl Projection {
 
     /// Adds the new entries. `known` is the position up to which the ledger was read.
     fn add_orders(&mut self, update: &SaleUpdate, known: Option<u64>) {
-        let SaleUpdate { stock: now, entries, step, newest, .. } = update;
+        let SaleUpdate { stock: now, name, entries, step, .. } = update;
+        self.history.ledger = Some(name.clone());
         let read = u64::try_from(entries.len()).unwrap_or(u64::MAX);
         let new = now.entries.saturating_sub(known.unwrap_or(0));
         self.history.skipped += new.saturating_sub(read);
@@ -182,9 +183,6 @@ impl Projection {
                 "quantity": entry.quantity,
                 "remaining": entry.remaining,
             }));
-        }
-        if newest.is_some() {
-            self.history.newest.clone_from(newest);
         }
     }
 
@@ -231,8 +229,9 @@ impl Projection {
     }
 
     /// How far the ledger was read.
-    pub(super) fn cursor(&self) -> Option<Cursor> {
-        Some(Cursor { position: self.stock.as_ref()?.entries, entry: self.history.newest.clone() })
+    pub(super) fn cursor(&self) -> Option<LedgerPosition> {
+        let after = self.stock.as_ref()?.entries;
+        Some(LedgerPosition { of: self.history.ledger.clone(), ..after.into() })
     }
 
     /// The entries of the lists since the last call, or all.

@@ -76,6 +76,7 @@ async fn gauges_show_the_present() {
     let found = page(&other).await;
     assert!(found.contains("\nflash_sale_stock{item=\"default\"} 2\n"), "{found}");
     assert!(found.contains("\nflash_sale_lucky{item=\"default\"} 0\n"), "{found}");
+    assert!(found.contains("\nflash_sale_held{item=\"default\"} 0\n"), "{found}");
     shop.raw().await.run::<()>("DEL stock").await;
     other.call("GET /readyz").await;
     assert!(!page(&other).await.contains("flash_sale_stock{"), "the sale is gone");

@@ -299,50 +299,6 @@ async fn a_lost_answer_is_unknown() {
     assert_eq!(inventory.stock(&item).await.unwrap().lucky, 2);
 }
 
-/// Goal: when the primary of a shard fails under load, its replica takes over; with replicas to wait for, every
-/// acknowledged order is still there and none was taken twice. The other shards sell on meanwhile.
-#[tokio::test]
-async fn a_shard_fails_over_without_a_loss() {
-    let mut cluster = with_replicas().await;
-    let inventory = connect(&cluster.url()).await.with_replicas(PATIENT);
-    let items = item_of_each(&cluster).await;
-    for item in &items {
-        inventory.start(item, Some(token(1)), 1000).await.unwrap();
-        sell(&inventory, item, "first").await.unwrap();
-    }
-    let mut acknowledged = BTreeSet::new();
-    for n in 0..20 {
-        sell(&inventory, &items[0], &n.to_string()).await.unwrap();
-        acknowledged.insert(n.to_string());
-    }
-    let selling = {
-        let (inventory, item) = (inventory.clone(), items[0].clone());
-        tokio::spawn(async move { sell(&inventory, &item, "in-between").await })
-    };
-    cluster.nodes[0].kill().await.unwrap();
-    drop(selling.await.unwrap());
-    for item in &items[1..] {
-        sell(&inventory, item, "second").await.unwrap();
-    }
-    inventory.check(None).await.unwrap();
-    inventory.ping().await.unwrap();
-    // it comes back as the replica that the new primary must have
-    let stock = format!("stock:{{{}}}", items[0]);
-    eventually("the replica was promoted", async || {
-        cluster.place_of(&stock).await.unwrap().1 == Some(PRIMARIES)
-    })
-    .await;
-    cluster.nodes[0].restart().await.unwrap();
-    sell_when_possible(&inventory, &items[0], "in-between").await;
-    sell_when_possible(&inventory, &items[0], "last").await;
-    acknowledged.extend(["first", "in-between", "last"].map(str::to_owned));
-    let ledger = inventory.ledger(&items[0], 0, 1000).await.unwrap().entries;
-    let ids: BTreeSet<String> =
-        ledger.iter().map(|order| order.order.as_str().to_owned()).collect();
-    assert_eq!((ids, ledger.len()), (acknowledged, 23));
-    assert_eq!(inventory.rolled_back_items(), 0);
-}
-
 /// Goal: a replica takes over that lacks an order. If that was acknowledged, the item stops, and no other; if
 /// replicas are waited for, it was not, and the item sells on.
 #[tokio::test]

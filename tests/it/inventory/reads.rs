@@ -1,6 +1,8 @@
 //! The ledger, page by page.
 
-use flash_sale::inventory::{Cursor, Inventory, InventoryError, Order, Refusal, SaleUpdate, User};
+use flash_sale::inventory::{
+    Inventory, InventoryError, LedgerPosition, Order, Refusal, SaleUpdate, User,
+};
 
 use super::{ITEM, accepted, fresh, order, reduce, token};
 
@@ -51,10 +53,8 @@ async fn a_sale_is_followed_at_a_bounded_cost() {
     reduce(&inventory, Some(token(1)), &batch).await.unwrap();
     let positions =
         |update: &SaleUpdate| update.entries.iter().map(|o| o.position).collect::<Vec<_>>();
-    let at =
-        |position: u64| Cursor { position, entry: (position > 0).then(|| format!("o{position}")) };
-
     let first = inventory.poll_since(&ITEM, None, 4).await.unwrap();
+    let at = |after: u64| LedgerPosition { of: Some(first.name.clone()), ..after.into() };
     assert_eq!((positions(&first), first.step), (vec![7, 8, 9, 10], 1));
     assert_eq!(first.stock, inventory.stock(&ITEM).await.unwrap());
     let rest = inventory.poll_since(&ITEM, Some(&at(6)), 4).await.unwrap();

@@ -81,20 +81,6 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
 }
 
-/// Goal: when primary and replica change places and the connection stays open, the first refusal makes the
-/// instance reconnect.
-#[tokio::test]
-async fn a_primary_that_became_a_replica_is_left() {
-    let (pair, inventory) = pair().await;
-    pair.replica.run::<()>("REPLICAOF NO ONE").await.unwrap();
-    let follow = format!("REPLICAOF 127.0.0.1 {}", pair.replica.port());
-    pair.primary.run::<()>(&follow).await.unwrap();
-    pair.address.redirect_to(pair.replica.port());
-    let error = sell(&inventory, "a").await.unwrap_err();
-    assert!(matches!(error, InventoryError::Refused { .. }), "{error}");
-    assert_eq!(sell(&inventory, "a").await.unwrap(), 1);
-}
-
 /// Goal: a demoted primary is not read from: its data may be old. A read is refused like an order, and the
 /// next call reconnects.
 #[tokio::test]

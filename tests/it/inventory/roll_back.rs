@@ -3,11 +3,11 @@
 //! the same address with an older copy of its data, or with none.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryError, Item, LedgerPosition, Order, User};
+use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, User};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::{PrivateRedis, RedisOptions};
 
-use super::{ITEM, Raw, accepted, connect, order, sell, token};
+use super::{ITEM, Raw, connect, order, sell, token};
 
 async fn redis() -> PrivateRedis {
     PrivateRedis::start(RedisOptions::default()).await.unwrap()
@@ -82,20 +82,19 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
     sell(&inventory, Some(token(1)), "a").await.unwrap();
     let older = DataCopy::of(&redis);
     sell(&inventory, Some(token(1)), "b").await.unwrap();
-    restart_with(&mut redis, Some(&older)).await;
-    assert_stopped(&inventory, &redis, 1, "order b is not in its ledger").await;
-
-    restart_with(&mut redis, Some(&older)).await;
-    let forgetful = connect(&redis.url()).await;
-    sell(&forgetful, Some(token(1)), "x").await.unwrap();
-    sell(&forgetful, Some(token(1)), "y").await.unwrap();
-    assert_stopped(&inventory, &redis, 1, "order b is not in its ledger").await;
-    // the same buyer asked there again: the order stands, but at another place
-    restart_with(&mut redis, Some(&older)).await;
-    let forgetful = connect(&redis.url()).await;
-    sell(&forgetful, Some(token(1)), "x").await.unwrap();
-    sell(&forgetful, Some(token(1)), "b").await.unwrap();
-    assert_stopped(&inventory, &redis, 1, "order b is not the one").await;
+    for (sold, lacks) in [
+        (&[][..], "order b is not in its ledger"),
+        (&["x", "y"], "order b is not in its ledger"),
+        // the same buyer asked there again: the order stands, but at another place
+        (&["x", "b"], "order b is not the one"),
+    ] {
+        restart_with(&mut redis, Some(&older)).await;
+        let forgetful = connect(&redis.url()).await;
+        for id in sold {
+            sell(&forgetful, Some(token(1)), id).await.unwrap();
+        }
+        assert_stopped(&inventory, &redis, 1, lacks).await;
+    }
 }
 
 /// Goal: an empty Redis at the same address is a roll-back, not an unknown item; so is one with a stock set
@@ -103,19 +102,18 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
 #[tokio::test]
 async fn an_empty_store_is_noticed() {
     let (mut redis, inventory) = selling().await;
-    restart_with(&mut redis, None).await;
-    assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
-
-    restart_with(&mut redis, None).await;
-    Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
-    assert_stopped(&inventory, &redis, 1, "its sale is gone").await;
-    restart_with(&mut redis, None).await;
-    Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
-    // an instance without a watermark sells from it, which does not make it a new sale
-    let forgetful = connect(&redis.url()).await;
-    sell(&forgetful, Some(token(2)), "a").await.unwrap();
-    assert_stopped(&inventory, &redis, 2, "its sale is not the latest").await;
-
+    for (is_set, is_sold) in [(false, false), (true, false), (true, true)] {
+        restart_with(&mut redis, None).await;
+        if is_set {
+            Raw::connect(&redis.url()).await.run::<()>("SET stock 10").await;
+        }
+        if is_sold {
+            // an instance without a watermark sells from it, which does not make it a new sale
+            sell(&connect(&redis.url()).await, Some(token(2)), "a").await.unwrap();
+        }
+        let lacks = if is_sold { "its sale is not the latest" } else { "its sale is gone" };
+        assert_stopped(&inventory, &redis, 2, lacks).await;
+    }
     inventory.start(&ITEM, Some(token(3)), 5).await.unwrap();
     inventory.check(None).await.unwrap();
     assert_eq!(sell(&inventory, Some(token(3)), "a").await.unwrap().remaining, 4);
@@ -299,28 +297,4 @@ async fn a_repeated_answer_is_remembered() {
     assert!(other.order(&ITEM, &order("a", 1).id, &User::default()).await.unwrap().1.is_some());
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
-}
-
-/// Goal: the missing keys of one item stop no other item, and an operator can end its sale.
-#[tokio::test]
-async fn an_item_that_is_gone_does_not_stop_others() {
-    let redis = redis().await;
-    let inventory = connect(&redis.url()).await;
-    let tea: Item = "tea".parse().unwrap();
-    for item in [&ITEM, &tea] {
-        inventory.start(item, Some(token(1)), 10).await.unwrap();
-    }
-    let mut raw = Raw::connect(&redis.url()).await;
-    raw.run::<()>("DEL stock lucky initial orders ledger fence sale").await;
-    inventory.check(None).await.unwrap();
-    assert_eq!(inventory.rolled_back_items(), 1);
-    let one = Order { item: tea.clone(), ..order("a", 1) };
-    accepted(&inventory.reduce(&tea, Some(token(1)), "8080", &[one]).await.unwrap()[0]);
-    raw.run::<()>("DEL orders:{tea} ledger:{tea}").await;
-    assert_rolled_back(inventory.check(None).await.map_err(|(_, error)| error), "");
-    assert_eq!(inventory.rolled_back_items(), 2);
-
-    inventory.recover_store(&ITEM, token(2)).await.unwrap();
-    let error = inventory.recover_store(&ITEM, token(3)).await.unwrap_err();
-    assert!(matches!(error, InventoryError::UnknownItem), "{error}");
 }

@@ -121,13 +121,6 @@ impl EtcdBackend {
         self.queues.with_or_new(&Arc::from(name), NameQueue::snapshot)
     }
 
-    /// The claims on `name` as [`queue_snapshot`](Self::queue_snapshot) has them, the holder first; `None` if the queue is
-    /// not watched now. It does not begin to watch it.
-    pub fn watched_queue(&self, name: &str) -> Option<Vec<ObservedClaim>> {
-        let claims = |queue: &mut NameQueue| queue.claims.is_current().then(|| queue.queue());
-        self.queues.with(name, claims).flatten()
-    }
-
     /// The version of the member that answers, such as `3.5.13`.
     ///
     /// # Errors

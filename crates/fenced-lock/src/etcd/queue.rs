@@ -158,17 +158,12 @@ impl NameQueue {
 
     /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn snapshot(&mut self) -> QueueSnapshot {
-        let tenures = self.tenures.iter().cloned().collect();
-        QueueSnapshot { is_current: self.claims.is_current(), queue: self.queue(), tenures }
-    }
-
-    /// The claims of [`snapshot`](Self::snapshot).
-    pub(super) fn queue(&mut self) -> Vec<ObservedClaim> {
         let mut queue: Vec<_> = self.used().claims().cloned().collect();
         if let (Some(first), Some(holder)) = (queue.first_mut(), &self.holder) {
             first.since = holder.since;
         }
-        queue
+        let tenures = self.tenures.iter().cloned().collect();
+        QueueSnapshot { is_current: self.claims.is_current(), queue, tenures }
     }
 
     /// Notes the tenure that has ended and the one that begins, if another claim is the first now.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use super::watch::Watch;
-use crate::random::{random, random_id};
+use crate::random::random;
 use crate::validity::FOR_EVER;
 use crate::waiters::Waiters;
 use crate::{
@@ -53,8 +53,8 @@ const SESSIONS: &str = "sessions";
 pub(super) struct Files {
     directory: PathBuf,
     cluster: Option<ClusterId>,
-    /// What tells one start of the machine from the next; `None` where there is no such thing.
-    boot: Option<String>,
+    /// What tells one start of the machine from the next; where there is no such thing, one process from the next.
+    boot: String,
     watch: Option<Watch>,
     /// The file of each session, locked for as long as it is here.
     sessions: HashMap<i64, File>,
@@ -80,7 +80,7 @@ impl Files {
         Self {
             directory,
             cluster: None,
-            boot: fs::read_to_string(BOOT_ID).ok().map(|boot| boot.trim_end().to_owned()),
+            boot: fs::read_to_string(BOOT_ID).unwrap_or_else(|_| format!("{:x}", random())),
             watch,
             sessions: HashMap::new(),
             queues: HashMap::new(),
@@ -89,7 +89,7 @@ impl Files {
         }
     }
 
-    pub(super) fn open(&mut self, ttl: Duration) -> io::Result<Lease> {
+    pub(super) fn open(&mut self, id: i64, ttl: Duration) -> io::Result<Lease> {
         let sessions = self.directory.join(SESSIONS);
         fs::create_dir_all(&sessions)?;
         let (_, cluster, _) = self.read_cluster()?;
@@ -101,12 +101,12 @@ impl Files {
                 self.lives(lease);
             }
         }
+        let path = self.session_path(id);
         loop {
-            let id = random_id();
-            let path = self.session_path(id);
-            let file = File::options().write(true).create_new(true).open(&path)?;
-            // until it is locked, another process may take it for a dead one
-            if file.try_lock().is_ok() && is_at(&path, &file)? {
+            let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+            lock_soon(&file)?;
+            // until it was locked, another process may have taken it for a dead one
+            if is_at(&path, &file)? {
                 self.sessions.insert(id, file);
                 return Ok(Lease { id, ttl, cluster });
             }
@@ -126,7 +126,7 @@ impl Files {
         if id.is_empty() {
             let id = ClusterId(random());
             write_cluster(&file, id, 0)?;
-            sync_directory(&self.directory)?;
+            File::open(&self.directory)?.sync_all()?;
             return Ok((file, id, 0));
         }
         let id = u64::from_str_radix(id, 16).ok().map(ClusterId);
@@ -143,9 +143,6 @@ impl Files {
     }
 
     pub(super) fn close(&mut self, lease: i64) -> io::Result<()> {
-        if !self.sessions.contains_key(&lease) {
-            return Ok(());
-        }
         let removed = remove(&self.session_path(lease));
         // also if the file stays: it is not locked any more
         self.end(lease);
@@ -238,27 +235,19 @@ impl Files {
         }
     }
 
-    pub(super) fn close_all(&mut self) {
-        for lease in self.sessions.keys().copied().collect::<Vec<_>>() {
-            if let Err(error) = self.close(lease) {
-                tracing::debug!(lease, %error, "the file of a session stays until another one is opened");
-            }
+    /// Has the sessions found ended, and with them their claims. Their locks end with this.
+    pub(super) fn close_all(&self) {
+        for lease in self.sessions.keys() {
+            // if this fails, the file is not locked any more all the same
+            drop(remove(&self.session_path(*lease)));
         }
     }
 
-    /// Ends what this process has of a session.
+    /// Ends what this process has of a session: without it, its claims do not count, even if they stay.
     fn end(&mut self, lease: i64) {
-        for stem in self.stems_where(|own| own.claim.lease == lease) {
-            let mut claims = self.queues.remove(&stem).unwrap_or_default();
-            for own in claims.extract_if(.., |own| own.claim.lease == lease) {
-                // without its session it does not count, even if it stays
-                drop(remove(&self.queue_path(&stem).join(&own.entry)));
-                self.forget(&stem, &mut { own });
-            }
-            self.queues.insert(stem.clone(), claims);
-            self.changed.insert(stem);
-        }
         self.sessions.remove(&lease);
+        self.changed.extend(self.stems_where(|own| own.claim.lease == lease));
+        self.look_where_changed();
     }
 
     fn check_session(&mut self, lease: i64) -> io::Result<()> {
@@ -390,68 +379,48 @@ impl Files {
             if !is_at(&path, &lock)? {
                 continue;
             }
-            let token = self.count_up(stem, &lock, &own.claim)?;
+            let token = self.count_up(&lock, &own.claim)?;
             own.lock = Some(lock);
             return Ok(Some(token));
         }
     }
 
-    /// The next token. A file that was written in this start of the machine shows the latest one, since what was
-    /// written is read again whatever process dies. In another start, or if the file was made anew, only what was
-    /// reserved in the directory is certain.
-    fn count_up(&self, stem: &str, lock: &File, claim: &Claim) -> io::Result<Token> {
-        let path = self.lock_path(stem);
-        let cluster = self.cluster.ok_or_else(|| malformed(&path))?;
+    /// The next token. What was written in this start of the machine is read again, whatever process died. In another
+    /// start, or if the file was made anew, only what was reserved in the directory is certain.
+    fn count_up(&self, lock: &File, claim: &Claim) -> io::Result<Token> {
+        let another = || malformed(&self.directory.join(CLUSTER));
+        let cluster = self.cluster.ok_or_else(another)?;
         let mut bytes = [0; 256];
         let length = lock.read_at(&mut bytes, 0)?;
-        let record = str::from_utf8(&bytes[..length]).ok().and_then(Record::parse);
-        let latest = record.ok_or_else(|| malformed(&path))?;
-        // a script changes the first line only
-        let is_ours =
-            latest.limit_then == latest.limit && Some(latest.boot) == self.boot.as_deref();
-        let mut token = if is_ours { latest.token } else { latest.limit } + 1;
-        let mut reserved = latest.limit;
-        let is_durable = token <= reserved;
-        if !is_durable {
+        let latest = str::from_utf8(&bytes[..length]).ok().and_then(Record::parse);
+        let boot = self.boot.trim_end();
+        let latest = latest.filter(|latest| latest.boot == boot).unwrap_or_default();
+        let (mut token, mut reserved) = (latest.token + 1, latest.reserved);
+        if token > reserved {
             let (file, id, in_directory) = self.read_cluster()?;
             if id != cluster {
                 // the directory was made anew: what this session knows of it counts no more
-                return Err(malformed(&self.directory.join(CLUSTER)));
+                return Err(another());
             }
             token = token.max(in_directory + 1);
-            reserved = token - 1 + if self.boot.is_some() { RESERVED } else { 1 };
+            reserved = token - 1 + RESERVED;
             write_cluster(&file, id, reserved)?;
         }
-        let boot = self.boot.as_deref().unwrap_or("-");
         let holder = format!("{:x}-{}", claim.lease, claim.number);
         // always as long, so that neither the end of the file nor an old rest matters
-        let text = format!("{reserved:<19}\n{token:<19} {reserved:<19} {boot:<36} {holder:<37}\n");
+        let text = format!("{token:<19} {reserved:<19} {boot:<36} {holder:<37}\n");
         lock.write_all_at(text.as_bytes(), 0)?;
-        if !is_durable {
-            // a script reads this file alone
-            lock.sync_data()?;
-            for directory in
-                path.ancestors().skip(1).take_while(|part| part.starts_with(&self.directory))
-            {
-                sync_directory(directory)?;
-            }
-        }
         Ok(Token::new(cluster, token))
     }
 
     /// The file of a lock or of a session was closed.
     pub(super) fn closed(&mut self, file_name: &str) {
-        if let Some(stem) = file_name.strip_suffix(LOCK) {
-            if stem.starts_with('+') {
-                // of a long name, whose beginning is not told
-                let long = self.queues.keys().filter(|long| long.ends_with(stem));
-                self.changed.extend(long.cloned());
-            } else {
-                self.changed.insert(stem.to_owned());
-            }
-        } else {
+        match file_name.strip_suffix(LOCK) {
+            Some(stem) if !stem.starts_with('+') => _ = self.changed.insert(stem.to_owned()),
+            // of a long name, whose beginning is not told
+            Some(_) => self.changed.extend(self.queues.keys().cloned()),
             // a session has ended, and with it those of its claims that were before others
-            self.look_where_claims_wait();
+            None => _ = self.look_where_claims_wait(),
         }
     }
 
@@ -520,28 +489,22 @@ impl Files {
     }
 }
 
-/// What the file of a lock contains. Its first line is the limit, the second tells of the latest grant.
+/// The latest grant, in the file of a lock.
 #[derive(Default)]
 struct Record<'a> {
-    /// No token was larger.
-    limit: i64,
     token: i64,
-    /// The limit at the grant.
-    limit_then: i64,
+    /// The largest that may be granted without asking the directory.
+    reserved: i64,
     boot: &'a str,
     holder: &'a str,
 }
 
 impl<'a> Record<'a> {
-    /// `None` if the first line is not a number. An empty file is that of a lock that was not granted yet; what stands in
-    /// the second line of another start of the machine may be anything.
+    /// Of another start of the machine, it may be anything.
     fn parse(text: &'a str) -> Option<Self> {
-        let mut words = text.split_whitespace();
-        let limit = words.next().map_or(Ok(0), str::parse).ok()?;
-        let mut number = || words.next()?.parse().ok();
-        let (token, limit_then) = (number().unwrap_or_default(), number().unwrap_or_default());
-        let mut word = || words.next().unwrap_or_default();
-        Some(Self { limit, token, limit_then, boot: word(), holder: word() })
+        let words: Vec<_> = text.lines().next()?.split_whitespace().collect();
+        let [token, reserved, boot, holder] = words[..] else { return None };
+        Some(Self { token: token.parse().ok()?, reserved: reserved.parse().ok()?, boot, holder })
     }
 }
 
@@ -617,10 +580,6 @@ fn lock_soon(file: &File) -> io::Result<()> {
         thread::sleep(BUSY_PAUSE);
     }
     Err(io::Error::new(ErrorKind::ResourceBusy, "other processes change the queue"))
-}
-
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 fn malformed(path: &Path) -> io::Error {

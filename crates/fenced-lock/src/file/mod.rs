@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use self::files::Files;
+use super::random::random_id;
 use super::{
     Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Ends, Lease, Loss, Order,
     Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
@@ -81,15 +82,15 @@ impl FileOptions {
 ///
 /// | file | what it is |
 /// |---|---|
-/// | `NAME.lock` | locked (`flock`) by the holder; its first line is a number that no token exceeds, its second the latest grant |
+/// | `NAME.lock` | locked (`flock`) by the holder; it contains the latest grant |
 /// | `queues/NAME/NUMBER-LEASE-CLAIM` | one for each claim, in the order of the numbers; it contains the label |
 /// | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
 /// | `cluster` | the directory's identity, which its tokens carry, and the largest token that is reserved for a lock |
 ///
 /// In `NAME`, bytes other than `a-z 0-9 . _ -`, and a dot at the beginning, are written `%xx`; a result longer than 200
-/// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever: with the first, the token would be
-/// forgotten. An operator may delete a claim or a session. Deleting the whole directory ends all sessions, each at
-/// its next renewal; a new directory has another identity, so a store can tell its tokens from the old ones.
+/// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever. An operator
+/// may delete a claim or a session. Deleting the whole directory ends all sessions, each at its next renewal; a new
+/// directory has another identity, so a store can tell its tokens from the old ones.
 ///
 /// The directory must be on a local file system, and all that use it need the right to write it. With another umask
 /// than the usual one, or an ACL, they may be different users.
@@ -101,15 +102,6 @@ impl FileOptions {
 ///
 /// ```sh
 /// flock /var/lib/shop/nightly-report.lock ./report.sh
-/// ```
-///
-/// One that needs a token takes the next that is not reserved:
-///
-/// ```sh
-/// lock=/var/lib/shop/nightly-report.lock
-/// exec 9<>"$lock" && flock 9
-/// read -r last <&9 || last=0
-/// printf '%-19d\n' "$((last + 1))" 1<>"$lock" && sync -d "$lock"
 /// ```
 ///
 /// # What it costs
@@ -208,10 +200,16 @@ impl Backend for FileBackend {
     }
 
     fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        let jobs = self.jobs.clone();
-        let opening =
-            self.ask(move |files| Ok(Opened { lease: files.open(ttl)?, jobs: Some(jobs) }));
-        Box::pin(async move { Ok(opening.await?.take()) })
+        let id = random_id();
+        let opening = self.ask(move |files| files.open(id, ttl));
+        Box::pin(async move {
+            let opened = opening.await;
+            if opened.is_err() {
+                // it may be open, and nobody knows of it
+                drop(self.jobs.send(Box::new(move |files| drop(files.close(id)))));
+            }
+            opened
+        })
     }
 
     fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
@@ -243,29 +241,6 @@ impl Backend for FileBackend {
     fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
         let name = name.to_owned();
         self.ask(move |files| files.queue(&name))
-    }
-}
-
-/// A session on its way to its owner. It is closed if it does not arrive.
-struct Opened {
-    lease: Lease,
-    jobs: Option<mpsc::Sender<Job>>,
-}
-
-impl Opened {
-    fn take(mut self) -> Lease {
-        self.jobs = None;
-        self.lease
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        if let Some(jobs) = self.jobs.take() {
-            let lease = self.lease.id;
-            // without the thread there is no session any more
-            drop(jobs.send(Box::new(move |files| drop(files.close(lease)))));
-        }
     }
 }
 
@@ -302,10 +277,10 @@ mod tests {
         let (ended, _running) = io::pipe().expect("a pipe");
         let watch = watch::start(jobs, ended).expect("a thread");
         let mut waiter = Files::new(directory.path().to_owned(), watch);
-        let mine = claim(name, waiter.open(second).expect("a session"));
+        let mine = claim(name, waiter.open(1, second).expect("a session"));
         for way in ["a release", "an end", "a script"] {
             let mut holder = Files::new(directory.path().to_owned(), None);
-            let theirs = claim(name, holder.open(second).expect("another session"));
+            let theirs = claim(name, holder.open(2, second).expect("another session"));
             let script = std::fs::File::create(&lock).expect("the lock's file");
             if way == "a script" {
                 script.lock().expect("it is free");

@@ -22,17 +22,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join};
+use futures_util::future::{join_all, try_join, try_join_all};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
 use super::PostgresOptions;
-use super::failure::failure;
-use super::link::{Access, Link, Wire};
-use crate::asked::{Asked, AskedBackend, Driver};
+use super::link::{Access, Link, Wire, failure};
+use crate::asked::{Asked, AskedBackend};
 use crate::waiters::{Answer, Waiters};
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
@@ -102,10 +101,9 @@ const NAME: &str = "fenced-lock";
 /// session.close().await
 /// # }
 /// ```
-#[derive(Debug)]
-pub struct PostgresAdvisoryBackend(Driver<Advisory>);
+pub type PostgresAdvisoryBackend = AskedBackend<Advisory>;
 
-impl PostgresAdvisoryBackend {
+impl AskedBackend<Advisory> {
     /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
     /// there yet is no error.
     ///
@@ -126,15 +124,7 @@ impl PostgresAdvisoryBackend {
                 this: Weak::clone(this),
             }
         };
-        Ok(Self(Driver::start("postgres-lock", make)?))
-    }
-}
-
-impl AskedBackend for PostgresAdvisoryBackend {
-    type Service = Advisory;
-
-    fn driver(&self) -> &Driver<Advisory> {
-        &self.0
+        Self::start("postgres-lock", make)
     }
 }
 
@@ -225,16 +215,15 @@ impl Advisory {
         self.access.runtime.spawn(async move {
             ended.cancelled().await;
             if let Some(this) = this.upgrade() {
-                this.end(|_, wire| wire.ended.is_cancelled());
+                this.tell_ended();
             }
         });
         Ok(Arc::new(wire))
     }
 
-    /// Ends the connections of these claims, and tells the claims. The server may not know yet.
-    fn end(&self, which: impl Fn(&Claim, &Wire) -> bool) {
-        for (claim, wire) in self.connections().iter().filter(|(claim, wire)| which(claim, wire)) {
-            wire.give_up();
+    /// Tells the claims whose connections have ended. The server may not know yet.
+    fn tell_ended(&self) {
+        for (claim, _) in self.connections().iter().filter(|(_, wire)| wire.ended.is_cancelled()) {
             self.waiters.note(claim, ClaimStatus::Gone);
         }
     }
@@ -242,11 +231,7 @@ impl Advisory {
     /// Asks the session's connection for an answer, without giving it up if there is none.
     async fn check(&self, lease: i64) -> Result<(), BackendError> {
         let (wire, _) = self.session(lease)?;
-        match timeout(wire.limit, wire.client.batch_execute("")).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(lease_gone()),
-            Err(elapsed) => Err(BackendError::new(BackendErrorKind::Transient, elapsed)),
-        }
+        wire.in_time(wire.client.batch_execute("")).await?.map_err(|_| lease_gone())
     }
 
     /// Takes the lock on this connection by this function. `None` if it cannot be had at once.
@@ -293,7 +278,7 @@ impl Advisory {
             Ok(((), Some(token))) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
             failed => {
                 tracing::debug!(%claim, ?failed, "lost the connection of a claim");
-                self.end(|other, _| *other == claim);
+                wire.give_up();
             }
         }
     }
@@ -303,11 +288,6 @@ impl Advisory {
         let leases = self.waiters.leases();
         self.sessions().retain(|lease, _| leases.contains_key(lease));
         self.connections().retain(|claim, _| leases.contains_key(&claim.lease));
-    }
-
-    fn forget(&self, claim: &Claim) {
-        self.connections().remove(claim);
-        self.waiters.note(claim, ClaimStatus::Gone);
     }
 }
 
@@ -341,27 +321,25 @@ impl Asked for Advisory {
     }
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
-        let connections: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
+        let (session, _) = self.session(lease.id)?;
+        let wires: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
         // the claim of a connection that has ended is gone; one that is silent is not renewed
-        let connections =
-            join_all(connections.iter().map(async |wire| wire.client.batch_execute("").await));
-        let renewed = try_join(self.check(lease.id), async {
-            let silent = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
-            timeout(self.access.options.request_timeout, connections).await.map_err(silent)
-        });
-        let renewed = renewed.await;
-        if matches!(&renewed, Err(error) if error.kind == BackendErrorKind::LeaseGone) {
-            self.end(|claim, _| claim.lease == lease.id);
-        }
-        renewed.map(|_| vec![true; held.len()])
+        let answers = join_all(wires.iter().map(async |wire| wire.client.batch_execute("").await));
+        try_join(session.in_time(answers), self.check(lease.id)).await?;
+        Ok(vec![true; held.len()])
     }
 
     async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Result<(), BackendError> {
-        self.end(|claim, _| claim.lease == lease.id);
-        let of_lease = |claim: &&Claim| claim.lease == lease.id;
-        let claims: Vec<_> = self.connections().keys().filter(of_lease).cloned().collect();
-        let released = join_all(claims.iter().map(|claim| self.release(claim))).await;
-        released.into_iter().try_for_each(|released| released.map(drop))?;
+        let of_lease = |(claim, wire): (&Claim, &Arc<Wire>)| {
+            (claim.lease == lease.id).then(|| Arc::clone(wire))
+        };
+        let wires: Vec<_> = self.connections().iter().filter_map(of_lease).collect();
+        for wire in &wires {
+            wire.give_up();
+        }
+        let requests = self.requests.wire().await?;
+        try_join_all(wires.iter().map(|wire| requests.terminate(wire))).await?;
+        self.connections().retain(|claim, _| claim.lease != lease.id);
         self.sessions().remove(&lease.id);
         Ok(())
     }
@@ -390,14 +368,12 @@ impl Asked for Advisory {
         };
         self.connections().insert(claim.clone(), Arc::clone(&wire));
         if matches!(mode, PutMode::IfEmpty) {
-            let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
-            let tried = timeout(wire.limit, self.take(claim, &wire, TRY_LOCK)).await;
-            let tried = tried.unwrap_or_else(silence);
+            let tried = wire.in_time(self.take(claim, &wire, TRY_LOCK)).await.flatten();
             match &tried {
                 Ok(Some(_)) => {}
                 Err(error) if error.kind == BackendErrorKind::Transient => wire.give_up(),
                 // a server that answers sees that the connection ends
-                _ => self.forget(claim),
+                _ => drop(self.connections().remove(claim)),
             }
             let granted = |token| Answer { status: ClaimStatus::Granted(token), ..WAITING };
             return Ok(tried?.map(granted));
@@ -421,9 +397,9 @@ impl Asked for Advisory {
         let mut released = Released::Gone;
         let holds = matches!(self.waiters.status(claim), ClaimStatus::Granted(_));
         if holds && !wire.ended.is_cancelled() {
-            match timeout(wire.limit, unlock(&wire, claim)).await {
+            match wire.in_time(unlock(&wire, claim)).await {
                 Ok(Ok(_)) => {
-                    self.forget(claim);
+                    self.connections().remove(claim);
                     return Ok(Released::Done);
                 }
                 Ok(Err(error))
@@ -434,7 +410,7 @@ impl Asked for Advisory {
         }
         // it waits, or its connection is lost, of which the server may not know
         let was_there = self.requests.wire().await?.terminate(&wire).await?;
-        self.forget(claim);
+        self.connections().remove(claim);
         Ok(if was_there && released == Released::Gone { Released::Done } else { released })
     }
 

@@ -1,19 +1,20 @@
-//! Connections, and what becomes of requests on one that is lost.
+//! Connections, what becomes of requests on one that is lost, and what PostgreSQL's errors mean.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::future::poll_fn;
-use std::iter;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use std::{io, iter};
 
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -21,26 +22,22 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, State
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::failure::{connect_failure, failure, is_read_only};
 use super::options::{PostgresOptions, Tls};
-use crate::backoff::Backoff;
 use crate::shared::Shared;
 use crate::waiters::Waiters;
 use crate::{BackendError, BackendErrorKind, ClusterId, Token};
-
-/// The first version with `idle_session_timeout`, and with a `pg_terminate_backend` that waits.
-const OLDEST_VERSION: i32 = 14_00_00;
 
 /// The tables, for a database that has none.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Which server process a connection leads to, and which tables. A process id may be used again, so its start belongs to it.
+/// The first version with `idle_session_timeout`, and with a `pg_terminate_backend` that waits, is 14.
 const IDENTIFY: &str = "
     SELECT (
             SELECT concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start))
             FROM pg_stat_get_activity(pg_backend_pid())
         ),
-        current_setting('server_version_num')::integer,
+        current_setting('server_version_num')::integer < 140000,
         pg_is_in_recovery(),
         current_setting('default_transaction_read_only')::boolean,
         (SELECT system_identifier FROM pg_control_system()),
@@ -49,6 +46,16 @@ const IDENTIFY: &str = "
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END,
         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END";
+
+/// The columns of [`IDENTIFY`] that speak against a server. A standby may be promoted, or the address lead to the primary
+/// later.
+const REFUSALS: [(usize, BackendErrorKind, &str); 3] = [
+    (1, BackendErrorKind::Permanent, "PostgreSQL 14 or later is needed"),
+    (2, BackendErrorKind::Transient, "this PostgreSQL is a standby, which grants no locks"),
+    (3, BackendErrorKind::Permanent, READ_ONLY),
+];
+const READ_ONLY: &str = "PostgreSQL accepts no writes: set default_transaction_read_only to off for this user, this \
+    database or the server";
 
 /// Writes to the server's log, so its commit syncs the log up to here: a commit that wrote nothing would sync nothing.
 pub(super) const SYNC: &str = "SELECT pg_logical_emit_message(true, 'fenced_lock', '')";
@@ -156,21 +163,10 @@ impl Access {
     async fn identify(&self, client: &Client) -> Result<(String, ClusterId), BackendError> {
         let identify = async || client.query_typed_one(IDENTIFY, &[]).await;
         let mut row = identify().await.map_err(failure)?;
-        let version: i32 = row.get(1);
-        if version < OLDEST_VERSION {
-            let what =
-                format!("PostgreSQL 14 or later is needed, and this is {}", version / 10_000);
-            return Err(BackendError::new(BackendErrorKind::Permanent, what));
-        }
-        if row.get(2) {
-            // it may be promoted, or the address lead to the primary later
-            let what = "this PostgreSQL is a standby, which grants no locks";
-            return Err(BackendError::new(BackendErrorKind::Transient, what));
-        }
-        if row.get(3) {
-            let what = "PostgreSQL accepts no writes: set default_transaction_read_only to off \
-                for this user, this database or the server";
-            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+        for (column, kind, what) in REFUSALS {
+            if row.get(column) {
+                return Err(BackendError::new(kind, what));
+            }
         }
         if row.get::<_, Option<u32>>(5).is_none() {
             client.batch_execute(SCHEMA).await.map_err(failure)?;
@@ -270,6 +266,15 @@ impl Wire {
         }
     }
 
+    /// Waits for something on this connection no longer than for a request, without giving it up.
+    pub(super) async fn in_time<A>(
+        &self,
+        what: impl Future<Output = A>,
+    ) -> Result<A, BackendError> {
+        let silence = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
+        timeout(self.limit, what).await.map_err(silence)
+    }
+
     /// Makes durable what was sent before this is polled first. One sync serves all that wait while another is under way.
     ///
     /// # Errors
@@ -338,26 +343,6 @@ impl Link {
         self.wire.get(|wire| !wire.ended.is_cancelled(), self.connect()).await
     }
 
-    /// Makes the connection anew whenever it was lost.
-    pub(super) fn keep_connected(self: Arc<Self>) {
-        let runtime = self.access.runtime.clone();
-        runtime.spawn(async move {
-            let mut backoff = Backoff::default();
-            loop {
-                match self.wire().await {
-                    Ok(wire) => {
-                        backoff = Backoff::default();
-                        wire.ended.cancelled().await;
-                    }
-                    Err(error) => {
-                        tracing::debug!(?error, "cannot listen: trying again");
-                        sleep(backoff.next()).await;
-                    }
-                }
-            }
-        });
-    }
-
     async fn connect(&self) -> Result<Arc<Wire>, BackendError> {
         // a statement that waits for others ends before its request does, and so with an answer
         let limit_ms = (self.access.options.request_timeout / 2).as_millis();
@@ -371,7 +356,56 @@ impl Link {
         if let Some(waiters) = &self.waiters {
             wire.ask(wire.client.batch_execute(&listen(waiters))).await?;
             waiters.missed_messages();
+            // those who ask then have the connection made anew
+            let (ended, waiters) = (wire.ended.clone(), Arc::clone(waiters));
+            self.access.runtime.spawn(async move {
+                ended.cancelled().await;
+                waiters.missed_messages();
+            });
         }
         Ok(Arc::clone(latest.insert(Arc::new(wire))))
     }
+}
+
+/// An error of a request that was sent.
+pub(super) fn failure(error: Error) -> BackendError {
+    BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Transient), error)
+}
+
+/// An error while connecting. What is neither the network's nor the server's is another kind of server, or wrong
+/// settings.
+fn connect_failure(error: Error) -> BackendError {
+    BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Permanent), error)
+}
+
+/// Whether the server was found to accept no writes, which the client looks at when it connects.
+fn is_read_only(error: &Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.to_string() == "database does not allow writes")
+}
+
+fn kind_of(error: &Error) -> Option<BackendErrorKind> {
+    let Some(state) = error.code() else {
+        let network = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        return match network.map(io::Error::kind) {
+            // an answer that is not PostgreSQL's, a certificate that is not trusted, a malformed name
+            Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => {
+                Some(BackendErrorKind::Permanent)
+            }
+            Some(_) => Some(BackendErrorKind::Transient),
+            None => error.is_closed().then_some(BackendErrorKind::Transient),
+        };
+    };
+    // a claim refers to its lease
+    if *state == SqlState::FOREIGN_KEY_VIOLATION {
+        return Some(BackendErrorKind::LeaseGone);
+    }
+    Some(match state.code().get(..2) {
+        // out of memory, disk or connections
+        Some("53") => BackendErrorKind::Refused,
+        // wrong credentials, database, rights, tables or settings
+        Some("0A" | "22" | "23" | "28" | "3D" | "3F" | "42") => BackendErrorKind::Permanent,
+        // the server starts, ends or became a standby; a statement took too long, or met another one
+        _ => BackendErrorKind::Transient,
+    })
 }

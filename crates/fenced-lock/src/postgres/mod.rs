@@ -37,23 +37,21 @@
 //! ```
 
 mod advisory;
-mod failure;
 mod link;
 mod options;
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{join, try_join};
+use futures_util::future::{join4, try_join};
 use tokio::runtime::Handle;
 use tokio_postgres::{Error, Row};
 
 pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
 
-use self::failure::{failure, is_final};
 use self::link::{Access, Link, Params, SYNC, Wire, listen};
-use super::asked::{Asked, AskedBackend, Driver};
+use super::asked::{Asked, AskedBackend};
 use super::waiters::{Answer, Waiters};
 use super::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
@@ -107,16 +105,19 @@ const TELL_FIRST: &str = "
 
 const OPEN: &str = "
     INSERT INTO fenced_lock.leases VALUES ($1, clock_timestamp() + $2 * interval '1 second')";
-const RENEW: &str = "
-    UPDATE fenced_lock.leases SET expires_at = clock_timestamp() + $2 * interval '1 second'
-    WHERE id = $1 RETURNING 1";
 
-/// The claims on a lease, and whether others are behind them.
-const HELD: &str = "
+/// No row without the lease; else the claims on it, and whether others are behind them, or one row of NULLs.
+const RENEW: &str = "
+    WITH renewed AS (
+        UPDATE fenced_lock.leases SET expires_at = clock_timestamp() + $2 * interval '1 second'
+        WHERE id = $1 RETURNING id
+    )
     SELECT c.number, n.last, EXISTS (
         SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
     )
-    FROM fenced_lock.claims c JOIN fenced_lock.names n ON n.name = c.name WHERE c.lease = $1";
+    FROM renewed LEFT JOIN (
+        fenced_lock.claims c JOIN fenced_lock.names n ON n.name = c.name
+    ) ON c.lease = renewed.id";
 
 /// The claims on a lease go with it.
 const CLOSE: &str = "DELETE FROM fenced_lock.leases WHERE id = $1";
@@ -145,7 +146,7 @@ const CONNECTIONS: usize = 8;
 
 /// What a connection prepares.
 const STATEMENTS: &[&str] =
-    &[PUT, RELEASE, STANDING, TELL_FIRST, OPEN, RENEW, HELD, CLOSE, REAP, QUEUE, SYNC];
+    &[PUT, RELEASE, STANDING, TELL_FIRST, OPEN, RENEW, CLOSE, REAP, QUEUE, SYNC];
 
 /// PostgreSQL as a lock service, with a queue in a table. It may serve several sessions, which then share a thread and two
 /// connections, or up to nine with many names.
@@ -169,10 +170,9 @@ const STATEMENTS: &[&str] =
 /// session.close().await
 /// # }
 /// ```
-#[derive(Debug)]
-pub struct PostgresBackend(Driver<Postgres>);
+pub type PostgresBackend = AskedBackend<Postgres>;
 
-impl PostgresBackend {
+impl AskedBackend<Postgres> {
     /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
     /// there yet is no error.
     ///
@@ -187,17 +187,9 @@ impl PostgresBackend {
             let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
-            Postgres { waiters, requests, events: Arc::new(events), listening: OnceLock::new() }
+            Postgres { waiters, requests, events: Arc::new(events) }
         };
-        Ok(Self(Driver::start("postgres-lock", make)?))
-    }
-}
-
-impl AskedBackend for PostgresBackend {
-    type Service = Postgres;
-
-    fn driver(&self) -> &Driver<Postgres> {
-        &self.0
+        Self::start("postgres-lock", make)
     }
 }
 
@@ -208,8 +200,6 @@ pub struct Postgres {
     requests: [Link; CONNECTIONS],
     /// For messages and renewals: what holds up a queue holds up none of these.
     events: Arc<Link>,
-    /// Set when it listens.
-    listening: OnceLock<()>,
 }
 
 impl Postgres {
@@ -219,17 +209,11 @@ impl Postgres {
         self.requests[name.bytes().fold(0, hash) % CONNECTIONS].wire().await
     }
 
-    /// Sends a request. Before that, deletes the leases that have expired, and tells those who come first now.
-    async fn reap_and_ask<A>(
-        &self,
-        wire: &Wire,
-        request: impl Future<Output = Result<A, Error>>,
-    ) -> Result<A, BackendError> {
-        let reap = wire.query(REAP, &[]);
-        let (rows, answer) = wire.ask(try_join(reap, request)).await?;
+    /// Deletes the leases that have expired, and tells those who come first now.
+    async fn reap(&self, wire: &Wire) -> Result<(), BackendError> {
+        let rows = wire.ask(wire.query(REAP, &[])).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
-        wire.ask(tell_first(wire, &names, None)).await?;
-        Ok(answer)
+        wire.ask(tell_first(wire, &names, None)).await
     }
 
     /// What the answer to [`STANDING`] says. Notes whether others wait.
@@ -251,20 +235,13 @@ impl Postgres {
     }
 }
 
-/// Tells the first claims on these names, but for this one, that their queues have changed. A message that is refused for
-/// good is one that got lost: whoever waits for it asks.
+/// Tells the first claims on these names, but for this one, that their queues have changed.
 async fn tell_first(wire: &Wire, names: &[&str], but: Option<&Claim>) -> Result<(), Error> {
     if names.is_empty() {
         return Ok(());
     }
     let (lease, number) = but.map_or((0, 0), |claim| (claim.lease, claim.number.cast_signed()));
-    match wire.query(TELL_FIRST, &[&names, &lease, &number]).await {
-        Err(error) if is_final(&error) => {
-            tracing::debug!(?error, "a message to those who wait was refused");
-            Ok(())
-        }
-        told => told.map(drop),
-    }
+    wire.query(TELL_FIRST, &[&names, &lease, &number]).await.map(drop)
 }
 
 impl Asked for Postgres {
@@ -284,31 +261,34 @@ impl Asked for Postgres {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
-        self.listening.get_or_init(|| Arc::clone(&self.events).keep_connected());
         let wire = self.wire("").await?;
         let ttl = ttl.as_secs_f64();
         let open = async { wire.query(OPEN, &[&id, &ttl]).await };
         // a user who may not sync is told so now
-        self.reap_and_ask(&wire, try_join(open, wire.query(SYNC, &[]))).await?;
+        let opened = wire.ask(try_join(open, wire.query(SYNC, &[])));
+        try_join(self.reap(&wire), opened).await?;
         let events = self.events.wire().await?;
         events.ask(events.client.batch_execute(&listen(&self.waiters))).await?;
         Ok(wire.cluster)
     }
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
-        let wire = self.events.wire().await?;
+        // a task of its own: to connect may take longer than this is waited for
+        let events = Arc::clone(&self.events);
+        let connecting = tokio::spawn(async move { events.wire().await }).await;
+        let no_runtime = |ended| BackendError::new(BackendErrorKind::Transient, ended);
+        let wire = connecting.map_err(no_runtime)??;
         // short, so that there is time to connect anew
         let limit = (lease.ttl / 8).min(wire.limit);
         let ttl = lease.ttl.as_secs_f64();
-        let params: &Params<'_> = &[&lease.id, &ttl];
-        let requests = try_join(wire.query(RENEW, params), wire.query(HELD, &params[..1]));
-        let (renewed, rows) = wire.ask_within(limit, requests).await?;
-        if renewed.is_empty() {
+        let rows = wire.ask_within(limit, wire.query(RENEW, &[&lease.id, &ttl])).await?;
+        if rows.is_empty() {
             let gone = "the lease has expired or was deleted";
             return Err(BackendError::new(BackendErrorKind::LeaseGone, gone));
         }
         let is_kept = |claim: &Claim| {
-            let row = rows.iter().find(|row| row.get::<_, i64>(0) == claim.number.cast_signed());
+            let number = Some(claim.number.cast_signed());
+            let row = rows.iter().find(|row| row.get::<_, Option<i64>>(0) == number);
             if let Some(row) = row {
                 self.waiters.note_contended_as_of(claim, row.get(1), row.get(2));
             }
@@ -330,7 +310,7 @@ impl Asked for Postgres {
         claim: &Claim,
         mode: PutMode<'_>,
     ) -> Result<Option<Answer<Token>>, BackendError> {
-        let wire = self.wire(&claim.name).await?;
+        let (_, wire) = try_join(self.events.wire(), self.wire(&claim.name)).await?;
         let (held, is_try) = match mode {
             PutMode::AtEnd => (None, false),
             PutMode::IfEmpty => (None, true),
@@ -340,23 +320,21 @@ impl Asked for Postgres {
         let label = claim.label.replace('\0', "_");
         let (name, number) = (&*claim.name, claim.number.cast_signed());
         let next = if held.is_some() { &[name][..] } else { &[] };
-        let requests = Box::pin(async {
-            let params: &Params<'_> = &[&name, &claim.lease, &number, &label, &held, &is_try];
-            let told = tell_first(&wire, next, Some(claim));
-            let id: &Params<'_> = &[&claim.lease, &number];
-            let after = try_join(told, wire.query(STANDING, id));
-            let (put, standing) = join(wire.query(PUT, params), after).await;
-            put.map(|_| standing)
-        });
+        let params: &Params<'_> = &[&name, &claim.lease, &number, &label, &held, &is_try];
+        let (reaped, put, standing, synced) = Box::pin(join4(
+            async { if is_try { self.reap(&wire).await } else { Ok(()) } },
+            wire.ask(wire.query(PUT, params)),
+            wire.ask(try_join(
+                tell_first(&wire, next, Some(claim)),
+                wire.query(STANDING, &params[1..3]),
+            )),
+            async { if is_try { Ok(()) } else { wire.sync().await } },
+        ))
+        .await;
+        put?;
         // whatever fails beside the put, the claim may be there
         let left = |error: BackendError| BackendError::new(BackendErrorKind::Transient, error);
-        let asked = if is_try {
-            let answered = async { Ok(requests.await) };
-            self.reap_and_ask(&wire, answered).await.map_err(left)?.map_err(failure)?
-        } else {
-            try_join(wire.ask(requests), wire.sync()).await?.0
-        };
-        let ((), rows) = asked.map_err(|error| left(failure(error)))?;
+        let ((), rows) = reaped.and(synced).and(standing).map_err(left)?;
         let answer = self.answer(&wire, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
             // another one came at the same moment
@@ -372,9 +350,10 @@ impl Asked for Postgres {
     }
 
     async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
-        let wire = self.wire(&claim.name).await?;
-        let (lease, number) = (claim.lease, claim.number.cast_signed());
-        let rows = self.reap_and_ask(&wire, wire.query(STANDING, &[&lease, &number])).await?;
+        let (_, wire) = try_join(self.events.wire(), self.wire(&claim.name)).await?;
+        let number = claim.number.cast_signed();
+        let standing = async { wire.query(STANDING, &[&claim.lease, &number]).await };
+        let ((), rows) = try_join(self.reap(&wire), wire.ask(standing)).await?;
         Ok(self.answer(&wire, claim, &rows))
     }
 
@@ -390,7 +369,8 @@ impl Asked for Postgres {
 
     async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
         let wire = self.wire(name).await?;
-        let rows = self.reap_and_ask(&wire, wire.query(QUEUE, &[&name])).await?;
+        let queue = async { wire.query(QUEUE, &[&name]).await };
+        let ((), rows) = try_join(self.reap(&wire), wire.ask(queue)).await?;
         let entry = |row: &Row| QueueEntry {
             token: Some(Token::new(wire.cluster, row.get(0))),
             lease: row.get(1),

@@ -12,8 +12,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::options::RedisOptions;
-use super::sentinel::Servers;
+use super::options::{RedisOptions, Servers};
 use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
 

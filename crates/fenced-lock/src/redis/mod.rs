@@ -12,7 +12,6 @@
 mod connection;
 mod options;
 mod redlock;
-mod sentinel;
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Weak};
@@ -26,7 +25,7 @@ pub use options::RedisOptions;
 pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
-use super::asked::{Asked, AskedBackend, Driver};
+use super::asked::{Asked, AskedBackend};
 use super::random::random;
 use super::waiters::{Answer, Waiters};
 use super::{
@@ -91,10 +90,9 @@ static QUEUE: LazyLock<Script> =
 ///
 /// and `+select` for a database other than 0. A sentinel with users gets the same user, which needs
 /// `+sentinel|get-master-addr-by-name` there. Redis before 6.2 has no rights on channels: leave `&..` out there.
-#[derive(Debug)]
-pub struct RedisBackend(Driver<Redis>);
+pub type RedisBackend = AskedBackend<Redis>;
 
-impl RedisBackend {
+impl AskedBackend<Redis> {
     /// A backend for these options. Nothing is sent before a session is opened, so a Redis that is not there yet is
     /// no error.
     ///
@@ -109,15 +107,7 @@ impl RedisBackend {
             let connection = Connection::new(servers, options, Some(channel.clone()), hear);
             Redis { connection, channel, waiters: Waiters::default() }
         };
-        Ok(Self(Driver::start("redis-lock", make)?))
-    }
-}
-
-impl AskedBackend for RedisBackend {
-    type Service = Redis;
-
-    fn driver(&self) -> &Driver<Redis> {
-        &self.0
+        Self::start("redis-lock", make)
     }
 }
 

@@ -70,9 +70,6 @@ local function standing()
 end
 
 local function put(how, label, held)
-  if not channel(claim) then
-    return redis.error_reply('LEASEGONE the session does not exist')
-  end
   if not redis.call('ZSCORE', queue, claim) then
     if how == 'try' and count() > 0 then
       return false
@@ -84,13 +81,6 @@ local function put(how, label, held)
     -- a format would cut the label at a NUL
     redis.call('HSET', makers, claim, string.format('%.0f ', now_ms()) .. label)
     redis.call('ZADD', queue, ticket, claim)
-  end
-  return standing()
-end
-
-local function ask()
-  if not channel(claim) then
-    return redis.error_reply('LEASEGONE the session does not exist')
   end
   return standing()
 end
@@ -123,10 +113,12 @@ local head_before, count_before = at(0), count()
 local answer
 if not sweep() then
   answer = redis.error_reply('MORE claims have to be removed: ask again')
+elseif (todo == 'put' or todo == 'ask') and not channel(claim) then
+  answer = redis.error_reply('LEASEGONE the session does not exist')
 elseif todo == 'put' then
   answer = put(ARGV[4], ARGV[5], ARGV[6])
 elseif todo == 'ask' then
-  answer = ask()
+  answer = standing()
 elseif todo == 'release' then
   answer = release()
 elseif todo == 'list' then

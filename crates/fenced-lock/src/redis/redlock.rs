@@ -17,17 +17,17 @@ use redis::{Script, cmd};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Connection;
 use super::{failure, id_of, millis, parse_id};
-use crate::asked::{Asked, AskedBackend, Driver};
+use crate::asked::{Asked, AskedBackend};
 use crate::backoff::Backoff;
 use crate::random::random;
 use crate::waiters::{Answer, Waiters};
 use crate::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, PutMode, QueueEntry, QueueView, RedisOptions, Released, TokenLife, Unfenced, Wake,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Promises, PutMode,
+    QueueEntry, RedisOptions, Released, Unfenced,
 };
 
 static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlock.lua")));
@@ -73,8 +73,7 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// Nodes may be away at any time, as long as more than half of them are there. But one that answers and can never take
 /// part, such as a server of another kind or one with other rights, fails the opening of a session: else it would be
 /// noticed when the next one fails.
-#[derive(Debug)]
-pub struct RedlockBackend(Driver<Redlock>);
+pub type RedlockBackend = AskedBackend<Redlock>;
 
 /// How many deletions that a node has not answered are repeated at a time.
 const MOST_CLEARING: usize = 1000;
@@ -107,7 +106,7 @@ type Answered<A> = (Arc<Connection>, A);
 /// The answers of the nodes, as they come.
 type Answers<A> = UnboundedReceiver<Result<Answered<A>, BackendError>>;
 
-impl RedlockBackend {
+impl AskedBackend<Redlock> {
     /// A backend on these nodes. Nothing is sent before a session is opened.
     ///
     /// The largest `request_timeout` is how long an attempt may take. The keys outlive their session by as much, so it
@@ -132,15 +131,7 @@ impl RedlockBackend {
             let (waiters, clearing) = (Waiters::default(), Semaphore::new(MOST_CLEARING));
             Redlock { nodes, patience, waiters, clearing, runtime, this }
         };
-        Ok(Self(Driver::start("redlock", make)?))
-    }
-}
-
-impl AskedBackend for RedlockBackend {
-    type Service = Redlock;
-
-    fn driver(&self) -> &Driver<Redlock> {
-        &self.0
+        Self::start("redlock", make)
     }
 }
 
@@ -222,35 +213,42 @@ impl Redlock {
         }
     }
 
-    /// Whether more than half of the nodes say so of a claim; `None` while too few have answered.
-    fn verdict(
+    /// Has the nodes do this for these claims, until more than half of them have answered and agree on each claim: whether
+    /// they say so. And the answers so far.
+    async fn decide(
         &self,
-        done: &[Answered<Done>],
-        claim: usize,
-        says: impl Fn(u8) -> bool,
-    ) -> Option<bool> {
-        let agree = done.iter().filter(|(_, done)| says(done[claim])).count();
-        if agree >= self.quorum() {
-            return Some(true);
-        }
-        (done.len() - agree > self.nodes.len() - self.quorum()).then_some(false)
+        what: &'static str,
+        lifetime: Duration,
+        claims: &[Claim],
+        says: fn(u8) -> bool,
+    ) -> (Result<Vec<bool>, BackendError>, Vec<Answered<Done>>) {
+        let (all, quorum) = (self.nodes.len(), self.quorum());
+        let verdict = |done: &[Answered<Done>], claim: usize| {
+            let agree = done.iter().filter(|(_, done)| says(done[claim])).count();
+            let is_decided = agree >= quorum || done.len() - agree > all - quorum;
+            is_decided.then_some(agree >= quorum)
+        };
+        let verdicts = |done: &[Answered<Done>]| -> Option<Vec<bool>> {
+            let verdicts = (0..claims.len()).map(|claim| verdict(done, claim));
+            verdicts.collect::<Option<_>>().filter(|_| done.len() >= quorum)
+        };
+        let answers = self.run_all(what, lifetime, claims);
+        let (done, errors) = gather(answers, |done| verdicts(done).is_some()).await;
+        (verdicts(&done).ok_or_else(|| failure(FEW, &errors)), done)
     }
 
     /// Tries once to take the lock. If it fails, it is taken back.
     async fn attempt(&self, claim: &Claim) -> Result<bool, BackendError> {
         let lifetime = self.lifetime_of(claim.lease)?;
-        let began_at = Instant::now();
-        let verdict = |done: &[Answered<Done>]| self.verdict(done, 0, |done| done != OTHERS);
-        let answers = self.run_all("set", lifetime, slice::from_ref(claim));
-        let (done, errors) = gather(answers, |done| verdict(done).is_some()).await;
-        let verdict = verdict(&done);
+        let (began_at, claims) = (Instant::now(), slice::from_ref(claim));
+        let (decided, _) = self.decide("set", lifetime, claims, |done| done != OTHERS).await;
         // an answer that comes too late counts for nothing: the session would believe in it for too long
-        if verdict == Some(true) && began_at.elapsed() <= self.patience {
+        if decided == Ok(vec![true]) && began_at.elapsed() <= self.patience {
             return Ok(true);
         }
         // behind the requests before, on the same connections
-        drop(self.run_all("delete", lifetime, slice::from_ref(claim)));
-        if verdict.is_some() { Ok(false) } else { Err(failure(FEW, &errors)) }
+        drop(self.run_all("delete", lifetime, claims));
+        decided.map(|_| false)
     }
 
     /// Sets the keys of claims that hold at a node that has lost them.
@@ -268,22 +266,18 @@ impl Redlock {
     /// Asks all nodes. More than half of them must do, and none may be one that never will. Those that take longer than
     /// a tenth of the TTL are not waited for: the session lives from now on.
     async fn check_nodes(&self, ttl: Duration) -> Result<(), BackendError> {
-        let patience = sleep(ttl / 10);
-        tokio::pin!(patience);
+        let patience = Instant::now() + ttl / 10;
         let mut answers = self.run_all("extend", self.lifetime(ttl), &[]);
         let (mut answered, mut errors) = (0, Vec::new());
         loop {
-            let answer = tokio::select! {
-                biased;
-                answer = answers.recv() => answer,
-                () = &mut patience, if answered >= self.quorum() => None,
-            };
-            match answer {
+            let few = answered < self.quorum();
+            let next = timeout_at(if few { patience + ttl } else { patience }, answers.recv());
+            match next.await.ok().flatten() {
                 Some(Ok(_)) => answered += 1,
                 Some(Err(error)) if error.kind == BackendErrorKind::Permanent => return Err(error),
                 Some(Err(error)) => errors.push(error),
-                None if answered >= self.quorum() => return Ok(()),
-                None => return Err(failure(FEW, &errors)),
+                None if few => return Err(failure(FEW, &errors)),
+                None => return Ok(()),
             }
         }
     }
@@ -324,14 +318,7 @@ async fn gather<A>(
 impl Asked for Redlock {
     type Token = Unfenced;
 
-    const PROMISES: Promises = Promises {
-        order: Order::Unordered,
-        wake: Wake::Polled,
-        token: TokenLife::None,
-        ends: Ends::Lease(Clock::Wall),
-        loss: Loss::AtRenewal,
-        queue: QueueView::HolderOnly,
-    };
+    const PROMISES: Promises = Promises { loss: Loss::AtRenewal, ..Promises::LEAST };
 
     fn waiters(&self) -> &Waiters<Unfenced> {
         &self.waiters
@@ -344,18 +331,8 @@ impl Asked for Redlock {
     /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let lifetime = self.lifetime_of(lease.id)?;
-        let verdict =
-            |done: &[Answered<Done>], claim| self.verdict(done, claim, |done| done == OWN);
-        let verdicts = |done: &[Answered<Done>]| -> Option<Vec<bool>> {
-            (0..held.len()).map(|claim| verdict(done, claim)).collect()
-        };
-        let is_decided =
-            |done: &[Answered<Done>]| done.len() >= self.quorum() && verdicts(done).is_some();
-        let answers = self.run_all("extend", lifetime, held);
-        let (done, errors) = gather(answers, is_decided).await;
-        let Some(is_kept) = verdicts(&done).filter(|_| done.len() >= self.quorum()) else {
-            return Err(failure(FEW, &errors));
-        };
+        let (decided, done) = self.decide("extend", lifetime, held, |done| done == OWN).await;
+        let is_kept = decided?;
         let claims = |which: &dyn Fn(usize) -> bool| -> Vec<Claim> {
             let claims = held.iter().enumerate().filter(|(claim, _)| which(*claim));
             claims.map(|(_, claim)| claim.clone()).collect()
@@ -374,9 +351,7 @@ impl Asked for Redlock {
     }
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
-        let answers = self.run_all("delete", self.lifetime(lease.ttl), &claims);
-        let (done, errors) = gather(answers, |done| done.len() >= self.quorum()).await;
-        if done.len() >= self.quorum() { Ok(()) } else { Err(failure(FEW, &errors)) }
+        self.decide("delete", self.lifetime(lease.ttl), &claims, |_| true).await.0.map(drop)
     }
 
     async fn put(
@@ -402,20 +377,16 @@ impl Asked for Redlock {
         // first, so that no attempt begins behind this
         self.waiters.note(claim, ClaimStatus::Gone);
         let lifetime = self.lifetime_of(claim.lease).unwrap_or_default();
-        let verdict = |done: &[Answered<Done>]| self.verdict(done, 0, |done| done == OWN);
-        let answers = self.run_all("delete", lifetime, slice::from_ref(claim));
-        let (done, errors) = gather(answers, |done| verdict(done).is_some()).await;
-        match verdict(&done) {
-            Some(true) => return Ok(Released::Done),
-            Some(false) => return Ok(Released::Gone),
-            None => {}
-        }
-        let mut error = failure(FEW, &errors);
-        if done.iter().any(|(_, done)| *done == [OWN]) {
-            // those nodes have nothing left to release when it is repeated, which is no loss
-            error.kind = BackendErrorKind::Transient;
-        }
-        Err(error)
+        let claims = slice::from_ref(claim);
+        let (decided, done) = self.decide("delete", lifetime, claims, |done| done == OWN).await;
+        let is_done = decided.map_err(|mut error| {
+            if done.iter().any(|(_, done)| *done == [OWN]) {
+                // those nodes have nothing left to release when it is repeated, which is no loss
+                error.kind = BackendErrorKind::Transient;
+            }
+            error
+        })?;
+        Ok(if is_done == [true] { Released::Done } else { Released::Gone })
     }
 
     /// The holder, if more than half of the nodes have the same value.
@@ -428,12 +399,11 @@ impl Asked for Redlock {
         if values.len() < self.quorum() {
             return Err(failure(FEW, &errors));
         }
-        let is_shared = |value: &Option<Vec<u8>>| {
-            values.iter().filter(|(_, other)| other == value).count() >= self.quorum()
+        let has_quorum = |value: &&Option<Vec<u8>>| {
+            values.iter().filter(|(_, other)| other == *value).count() >= self.quorum()
         };
-        let shared =
-            values.iter().find_map(|(_, value)| value.as_ref().filter(|_| is_shared(value)));
-        let Some(value) = shared else { return Ok(Vec::new()) };
+        let shared = values.iter().map(|(_, value)| value).find(has_quorum);
+        let Some(value) = shared.and_then(Option::as_ref) else { return Ok(Vec::new()) };
         let value = String::from_utf8_lossy(value);
         let own = value.split_once(' ').and_then(|(id, label)| Some((id, label, parse_id(id)?)));
         let entry = match own {

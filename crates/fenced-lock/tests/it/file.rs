@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions};
@@ -169,9 +170,9 @@ async fn restless_worker() {
     tasks.join_all().await;
 }
 
-/// Goal: tokens grow also when the machine fails and loses what was not synced, and when a lock's file is deleted: the
-/// directory is still the same one to a store. Method: the lock's file as it was when it was synced, in another start of
-/// the machine; and no file.
+/// Goal: tokens grow also when the machine fails and loses what was not synced, and when a lock's file is deleted or contains
+/// something else: the directory is still the same one to a store. Method: the lock's file of an earlier grant, in another
+/// start of the machine; no file; and others.
 #[tokio::test]
 async fn tokens_grow_though_a_locks_file_is_lost() {
     let lab = FileLab::new();
@@ -179,21 +180,27 @@ async fn tokens_grow_though_a_locks_file_is_lost() {
     let file = lab.directory().join("a.lock");
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let mut latest = None;
-    for is_deleted in [false, true].repeat(3) {
-        let mut synced = String::new();
-        for number in 0..6 {
+    for loss in ["another start", "no file", "", "seven\n", "1 2 3\n4", "\0", "9 9 9 9 9"].repeat(2)
+    {
+        let mut earlier = String::new();
+        for _ in 0..6 {
             let guard = mutex.lock().await.unwrap();
             assert!(latest.is_none_or(|latest| guard.token() > latest), "{latest:?}");
             latest = Some(guard.token());
-            if number == 0 {
-                synced = fs::read_to_string(&file).unwrap();
+            if earlier.is_empty() {
+                earlier = fs::read_to_string(&file).unwrap();
             }
             guard.unlock().await.unwrap();
             other.lock().await.unwrap().unlock().await.unwrap();
         }
-        let another = synced.replace(boot.trim_end(), "another-start");
-        assert_ne!(synced, another);
-        if is_deleted { fs::remove_file(&file) } else { fs::write(&file, another) }.unwrap();
+        let another = earlier.replace(boot.trim_end(), "another-start");
+        assert_ne!(earlier, another);
+        match loss {
+            "another start" => fs::write(&file, another),
+            "no file" => fs::remove_file(&file),
+            text => fs::write(&file, text),
+        }
+        .unwrap();
     }
 }
 
@@ -255,35 +262,6 @@ async fn scripts_and_claims_exclude_each_other() {
     assert!(script.try_wait().unwrap().is_none());
     guard.unlock().await.unwrap();
     assert!(within("the script is served", script.wait()).await.unwrap().success());
-}
-
-/// Goal: the script of the documentation gets a token that is larger than all before, and the next grant a larger
-/// one.
-#[tokio::test]
-async fn a_script_can_take_a_token() {
-    const SCRIPT: &str = r#"
-exec 9<>"$lock" && flock 9
-read -r last <&9 || last=0
-printf '%-19d\n' "$((last + 1))" 1<>"$lock" && sync -d "$lock"
-read -r token <"$lock" && echo $token
-"#;
-    let lab = FileLab::new();
-    let mutex = lab.mutex("a").await;
-    let mut latest = 0;
-    for _ in 0..3 {
-        let mut script = Command::new("sh");
-        let script = script.args(["-c", SCRIPT]).env("lock", lab.directory().join("a.lock"));
-        let output = script.output().await.unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        let taken: i64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect(&error);
-        assert!(taken > latest, "{taken} after {latest}");
-        for _ in 0..2 {
-            let guard = mutex.lock().await.unwrap();
-            latest = guard.token().revision();
-            assert!(latest > taken, "{latest} after {taken}");
-            guard.unlock().await.unwrap();
-        }
-    }
 }
 
 /// Goal: a thousand names can be held at once, with one descriptor for each; where there are no more, a claim is
@@ -403,22 +381,25 @@ async fn a_lock_file_that_is_replaced() {
     assert!(next.token() > guard.token());
 }
 
-/// Goal: a lock's file that contains something else is no reason to begin with the first token again, and a waiter whose turn
-/// cannot come is told so.
+/// Goal: a session grants nothing in a directory whose identity has changed, since its tokens would be those of another one;
+/// and a waiter whose turn cannot come is told so.
 #[tokio::test]
-async fn a_lock_file_that_contains_something_else() {
+async fn a_directory_that_becomes_another_one() {
     let lab = FileLab::new();
     let mutex = lab.mutex("a").await;
     let guard = mutex.lock().await.unwrap();
     let waiter = waiter(&lab.mutex("a").await, 2).await;
-    fs::write(lab.directory().join("a.lock"), "seven\n").unwrap();
+    fs::write(lab.directory().join("cluster"), "0000000000000007\n0\n").unwrap();
+    // whose tokens are not reserved
+    fs::write(lab.directory().join("a.lock"), "").unwrap();
     guard.unlock().await.unwrap();
     let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
     assert_eq!(ended, LockError::Lost);
     queue_length(&mutex, 0).await;
-    assert_refused(mutex.lock().await, "a.lock is malformed");
-    assert_refused(mutex.try_lock().await, "a.lock is malformed");
+    assert_refused(mutex.lock().await, "cluster is malformed");
+    assert_refused(mutex.try_lock().await, "cluster is malformed");
     assert!(queue_of(&mutex).await.is_empty());
+    drop(lab.mutex("a").await.lock().await.unwrap());
 }
 
 /// Goal: a queue that cannot be looked at ends no session, and hides from no other holder that its claim is gone.
@@ -440,16 +421,6 @@ async fn a_queue_that_cannot_be_looked_at() {
         within(&format!("the holder of {number} is told"), guard.lost()).await;
     }
     assert!(!guards[0].is_lost() && !session.is_lost());
-}
-
-/// Goal: a session grants nothing in a directory whose identity has changed: its tokens would be those of another one.
-#[tokio::test]
-async fn a_directory_that_becomes_another_one() {
-    let lab = FileLab::new();
-    let mutex = lab.mutex("a").await;
-    fs::write(lab.directory().join("cluster"), "0000000000000007\n0\n").unwrap();
-    assert_refused(mutex.lock().await, "cluster is malformed");
-    drop(lab.mutex("a").await.lock().await.unwrap());
 }
 
 /// Goal: a process that is stopped in the midst of changing a queue stands in the way of that name only, and requests
@@ -499,9 +470,8 @@ async fn no_session_stays_behind() {
     let count = || lab.directory().join("sessions").read_dir().map_or(0, Iterator::count);
     let backend = lab.backend();
     for _ in 0..50 {
-        let mut opening = backend.open(TTL);
-        assert!((&mut opening).now_or_never().is_none());
-        drop(opening);
+        let opening = Session::open(Arc::clone(&backend), SessionOptions::new(TTL));
+        assert!(opening.now_or_never().is_none());
     }
     // behind all that was asked for before
     backend.open(TTL).await.unwrap();

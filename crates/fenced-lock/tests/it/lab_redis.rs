@@ -26,10 +26,6 @@ impl RedisLab {
         Self { url: redis.url() }
     }
 
-    pub(crate) fn backend_of_its_own(&self) -> Arc<RedisBackend> {
-        Arc::new(RedisBackend::new(RedisOptions::new(&self.url)).unwrap())
-    }
-
     /// A connection of the server itself, past the library.
     pub(crate) async fn raw(&self) -> Raw {
         Raw::connect(&self.url).await
@@ -40,7 +36,7 @@ impl Lab for RedisLab {
     type Token = Token;
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        self.backend_of_its_own()
+        Arc::new(RedisBackend::new(RedisOptions::new(&self.url)).unwrap())
     }
 
     async fn revoke(&self, lease: i64) {

@@ -1,14 +1,14 @@
 //! What is particular to the queue in a table of PostgreSQL.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, PostgresBackend, PostgresOptions, Session, SessionOptions};
+use fenced_lock::{BackendErrorKind, Mutex, PostgresBackend, PostgresOptions};
 use testkit::wait::{eventually, within};
-use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, Proxy, ReplicatedPostgres};
+use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
+use tokio_postgres::Client;
 
 use super::lab::{
     FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
@@ -31,26 +31,18 @@ async fn names_share_a_few_connections() {
     }
 }
 
-/// Goal: the server keeps no list of sessions that were closed. Method: a message to one does not reach the client, though
-/// a later one to the next session does.
-#[tokio::test]
-async fn nobody_listens_for_a_closed_session() {
-    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    let port = lab.url().rsplit_once(':').unwrap().1.split_once('/').unwrap().0;
-    let proxy = Proxy::with_marker(port.parse().unwrap(), b"to a closed session").await.unwrap();
-    let url = lab.url().replace(port, &proxy.port().to_string());
-    let backend = LockKind::Queue.backend(&PostgresOptions::new(url)).unwrap();
-    let open = async || Session::open(Arc::clone(&backend), SessionOptions::new(HOUR)).await;
-    let closed = open().await.unwrap();
-    closed.close().await.unwrap();
-    let session = open().await.unwrap();
-    let held = lab.session_for(HOUR).await.mutex("a").unwrap().lock().await.unwrap();
-    let waiter = waiter(&session.mutex("a").unwrap(), 2).await;
-    let notify = format!("NOTIFY fenced_lock_{}, 'to a closed session'", closed.lease().id);
-    lab.client().await.batch_execute(&notify).await.unwrap();
-    held.unlock().await.unwrap();
-    drop(within("the waiter is told", waiter).await.unwrap().unwrap());
-    assert_eq!(proxy.marked_answers(), 0);
+/// A mutex of a session with these options, and an operator who keeps the row of its name locked until `COMMIT`.
+async fn behind_a_locked_row(
+    lab: &PostgresLab,
+    options: PostgresOptions,
+    ttl: Duration,
+) -> (Mutex, Client) {
+    let mutex = LockKind::Queue.open(&options, ttl).await.unwrap().mutex("a").unwrap();
+    mutex.lock().await.unwrap().unlock().await.unwrap();
+    let operator = lab.client().await;
+    let lock = "BEGIN; UPDATE fenced_lock.names SET last = last + 1";
+    operator.batch_execute(lock).await.unwrap();
+    (mutex, operator)
 }
 
 /// Goal: what was sent on a connection that is lost is not carried out later. Method: a claim waits in the server for
@@ -63,12 +55,7 @@ async fn nothing_is_carried_out_late() {
     // the server ends a statement after half of this
     let options =
         with(PostgresOptions::new(proxied.url()), |options| options.request_timeout = HOUR);
-    let session = LockKind::Queue.open(&options, HOUR).await.unwrap();
-    let mutex = session.mutex("a").unwrap();
-    mutex.lock().await.unwrap().unlock().await.unwrap();
-    let mut operator = lab.client().await;
-    let transaction = operator.transaction().await.unwrap();
-    transaction.execute("UPDATE fenced_lock.names SET last = last + 1", &[]).await.unwrap();
+    let (mutex, operator) = behind_a_locked_row(&lab, options, HOUR).await;
     let waiter = unseen_waiter(&mutex);
     eventually("the claim waits in the server", async || lab.blocked().await.len() == 1).await;
     let old = lab.blocked().await[0];
@@ -76,7 +63,7 @@ async fn nothing_is_carried_out_late() {
     eventually("it is sent again", async || lab.blocked().await.iter().any(|pid| *pid != old))
         .await;
     assert_eq!(lab.blocked().await.len(), 1, "the first request is not there any more");
-    transaction.commit().await.unwrap();
+    operator.batch_execute("COMMIT").await.unwrap();
     drop(within("it is granted", waiter).await.unwrap().unwrap());
     queue_length(&mutex, 0).await;
 }
@@ -89,16 +76,10 @@ async fn a_locked_row_ends_no_session() {
     let options = with(PostgresOptions::new(lab.url()), |options| {
         options.request_timeout = Duration::from_millis(500);
     });
-    let session = LockKind::Queue.open(&options, TTL).await.unwrap();
-    let mutex = session.mutex("a").unwrap();
-    mutex.lock().await.unwrap().unlock().await.unwrap();
-    let mut operator = lab.client().await;
-    let transaction = operator.transaction().await.unwrap();
-    transaction.execute("UPDATE fenced_lock.names SET last = last + 1", &[]).await.unwrap();
-    let limited = timeout(TTL * 2, mutex.lock()).await;
-    limited.unwrap_err();
-    assert!(!session.is_lost());
-    transaction.commit().await.unwrap();
+    let (mutex, operator) = behind_a_locked_row(&lab, options, TTL).await;
+    timeout(TTL * 2, mutex.lock()).await.unwrap_err();
+    operator.batch_execute("COMMIT").await.unwrap();
+    // in the same session
     drop(within("it is granted", mutex.lock()).await.unwrap());
     queue_length(&mutex, 0).await;
 }
@@ -139,13 +120,6 @@ async fn rights_are_needed_and_enough() {
     let mutex = session.mutex("a").unwrap();
     mutex.lock().await.unwrap().requeue().await.unwrap().unlock().await.unwrap();
     assert!(mutex.try_lock().await.unwrap().is_some());
-
-    // a message that is refused is one that got lost
-    let guard = mutex.lock().await.unwrap();
-    let notify = "FUNCTION pg_notify(text, text)";
-    operator.batch_execute(&format!("REVOKE EXECUTE ON {notify} FROM public")).await.unwrap();
-    within("a hand-over", guard.requeue()).await.unwrap().unlock().await.unwrap();
-    operator.batch_execute(&format!("GRANT EXECUTE ON {notify} TO public")).await.unwrap();
 
     // the claim is there, although not all can be done: so it is asked for again
     operator.batch_execute("REVOKE SELECT ON fenced_lock.leases FROM table_user").await.unwrap();

@@ -7,6 +7,7 @@ use fenced_lock::{
     BackendErrorKind, Guard, LostReason, RedisOptions, RedlockBackend, Session, SessionOptions,
     Unfenced,
 };
+use futures_util::future::join_all;
 use rslock::LockManager;
 use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
@@ -20,11 +21,18 @@ use super::lab_redis::{RedlockLab, server_that_says};
 use super::redis::volatile;
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
-    let mut nodes = Vec::new();
-    for _ in 0..count {
-        nodes.push(volatile().await);
-    }
-    nodes
+    join_all((0..count).map(|_| volatile())).await
+}
+
+fn through(proxy: &Proxy) -> String {
+    format!("redis://127.0.0.1:{}", proxy.port())
+}
+
+/// A backend whose requests may take so long.
+fn backend_at(urls: &[String], request_timeout: Duration) -> Arc<RedlockBackend> {
+    let of = |options: &mut RedisOptions| options.request_timeout = request_timeout;
+    let nodes = urls.iter().map(|url| with(RedisOptions::new(url), of));
+    Arc::new(RedlockBackend::new(nodes).unwrap())
 }
 
 /// At how many nodes the key has a value.
@@ -123,7 +131,7 @@ async fn nodes_that_forget_let_two_hold() {
 async fn a_late_renewal_puts_nothing_back() {
     let nodes = nodes(3).await;
     let proxy = Proxy::to(nodes[0].port()).await.unwrap();
-    let slow = format!("redis://127.0.0.1:{}", proxy.port());
+    let slow = through(&proxy);
     let lab = RedlockLab::new([slow, nodes[1].url(), nodes[2].url()]);
     let session = lab.session_for(Duration::from_secs(9)).await;
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
@@ -149,11 +157,8 @@ async fn a_late_renewal_puts_nothing_back() {
 async fn a_key_that_comes_late_is_deleted() {
     let nodes = nodes(3).await;
     let proxy = Proxy::to(nodes[0].port()).await.unwrap();
-    let urls = [format!("redis://127.0.0.1:{}", proxy.port()), nodes[1].url(), nodes[2].url()];
-    let request_timeout = Duration::from_millis(200);
-    let node =
-        |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
-    let backend = Arc::new(RedlockBackend::new(urls.map(node)).unwrap());
+    let urls = [through(&proxy), nodes[1].url(), nodes[2].url()];
+    let backend = backend_at(&urls, Duration::from_millis(200));
     let session = Session::open(backend, SessionOptions::new(HOUR)).await.unwrap();
     proxy.hold(Direction::ToServer);
     let guard = within("a grant", session.mutex("a").unwrap().lock()).await.unwrap();
@@ -224,10 +229,7 @@ async fn a_wrong_node_is_named() {
     let mut nodes = nodes(3).await;
     let mut urls: Vec<_> = nodes.iter().map(PrivateRedis::url).collect();
     let open = async |urls: &[String]| {
-        let request_timeout = Duration::from_mins(1);
-        let node =
-            |url| with(RedisOptions::new(url), |options| options.request_timeout = request_timeout);
-        let backend = Arc::new(RedlockBackend::new(urls.iter().map(node)).unwrap());
+        let backend = backend_at(urls, Duration::from_mins(1));
         within("an end", Session::open(backend, SessionOptions::new(LONG))).await
     };
     let refused = async |urls: &[String], node: usize, said: &str| {
@@ -279,7 +281,7 @@ async fn lost_answers_leave_no_claim() {
     for node in &nodes {
         proxies.push(Proxy::to(node.port()).await.unwrap());
     }
-    let urls = proxies.iter().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
+    let urls = proxies.iter().map(through);
     // what a node did whose answer was lost ends with the TTL
     let session = RedlockLab::new(urls).session_for(Duration::from_secs(6)).await;
     let mutex = session.mutex("a").unwrap();
@@ -295,26 +297,6 @@ async fn lost_answers_leave_no_claim() {
         proxies.iter().for_each(Proxy::cut);
     }
     assert!(!session.is_lost());
-}
-
-/// Goal: a thousand names in one session are served and renewed; nothing is left of them.
-#[tokio::test]
-async fn a_thousand_names() {
-    let nodes = nodes(3).await;
-    let lab = RedlockLab::of(&nodes);
-    let session = lab.session_for(Duration::from_secs(3)).await;
-    let mut holds = JoinSet::new();
-    for number in 0..1000 {
-        let mutex = session.mutex(&format!("name-{number}")).unwrap();
-        holds.spawn(async move { mutex.lock().await.unwrap() });
-    }
-    let guards = holds.join_all().await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert!(guards.iter().all(|guard| !guard.is_lost()), "renewed together");
-    session.close().await.unwrap();
-    for node in &nodes {
-        eventually("nothing is left", async || node.run::<u64>("DBSIZE").await.unwrap() == 0).await;
-    }
 }
 
 /// Goal: a node that refuses its user says so; with the documented rights the lock is taken, renewed and released.

@@ -81,7 +81,7 @@ async fn break_and_kill(scene: &mut Scene) -> Result<()> {
     let (index, lease) = scene.holder(None).await?;
     let instances = &scene.cluster.instances;
     instances.iter().flat_map(|instance| &instance.etcd_proxies).for_each(Proxy::cut);
-    scene.kill(index).await?;
+    scene.cluster.instances[index].child.kill().await?;
     scene.holder(Some(index)).await?;
     scene.lease_gone(lease).await?;
     scene.start_again(index).await

@@ -180,7 +180,7 @@ async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let buyers = clients::buyers(scene.cluster.instances[waiter].port, 5).await?;
     let queued = scene.until_queued(waiter).await?;
     if scene.turn(2) == 1 {
-        scene.kill(waiter).await?;
+        scene.cluster.instances[waiter].child.kill().await?;
         drop(buyers);
         scene.lease_gone(queued).await?;
         scene.start_again(waiter).await?;
