@@ -43,5 +43,7 @@ async fn pictures_of_the_readme() {
         page.until_shown("#again").await;
         page.picture(&format!("readme-{chapter}"), SIZE, 1.0).await;
     }
+    // the file opens with what is shown
+    page.click("#chapter-no-lock").await;
     std::fs::write(dir.join("replay.html"), page.saved().await).unwrap();
 }
