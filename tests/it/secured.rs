@@ -8,8 +8,8 @@ use std::time::Duration;
 use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
-    Action, Cursor, Inventory, InventoryError, InventoryOptions, Item, LedgerPosition, NewSale,
-    Order, OrderId, RedisAccess, Replaces, Replicas, Terms, User,
+    Action, Inventory, InventoryError, InventoryOptions, Item, LedgerPosition, NewSale, Order,
+    OrderId, RedisAccess, Replaces, Replicas, Terms, User,
 };
 use flash_sale::secret::{Secret, SecretSource};
 use tempfile::NamedTempFile;
@@ -222,7 +222,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         let confirm = Order { action: Action::Confirm, ..order("a") };
         inventory.reduce(&item, token(2), "8080", &[confirm]).await?;
         // one of three entries
-        let start = Cursor { position: 0, entry: None };
+        let start = LedgerPosition::from(0);
         inventory.poll_since(&item, Some(&start), 1).await?;
         let other = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
         inventory.start(&item, token(2), other).await?;
