@@ -44,7 +44,7 @@ demo: setup ## start everything on this machine, sell out under load, print the 
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
 # The tests that need a browser; left out where .ci/setup can install none.
-PAGE_TESTS := accessibility looks outages selling
+PAGE_TESTS := accessibility looks outages selling stage
 
 # Most tests wait, for TTLs or for servers, so more of them run at a time than there are cores.
 TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
@@ -105,14 +105,13 @@ arena: setup ## compare locks: speed, fairness, cost, and what each fault does t
 	@.ci/setup --test
 	@exec $(LAB) -- arena $(ARGS)
 
-screenshots: ## take the pictures of the page for the README (needs pngquant, and ports 8080 and 8090)
+screenshots: ## make the pictures and the recording of docs/page (needs pngquant, webp, and ports 8080 and 8090)
 	@.ci/setup --test
-	@command -v pngquant >/dev/null || { echo "pngquant is missing: apt-get install pngquant" >&2; exit 2; }
+	@command -v pngquant img2webp >/dev/null || { echo "missing: apt-get install pngquant webp" >&2; exit 2; }
+	@rm -f target/screenshots/frame-*.png
 	@$(CARGO) test --release --locked --package demo --test demo -- --ignored --exact page::pictures::pictures_of_the_readme
-	@mkdir -p docs/page
-	@for name in sale oversold; do \
-	  pngquant --force --strip --speed 1 --output docs/page/$$name.png target/screenshots/readme-$$name.png; \
-	done
+	@cd target/screenshots && img2webp frames.txt && pngquant --force --strip --speed 1 --output oversold.png readme-no-lock.png
+	@cp target/screenshots/sale.webp target/screenshots/oversold.png target/screenshots/replay.html docs/page
 	@ls -l docs/page
 
 # In a target directory of its own: this program can sell without safeguards and must not be mistaken for the shipped one.

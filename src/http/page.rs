@@ -23,12 +23,12 @@ macro_rules! files {
 
 const FILES: &[(&str, &[u8])] = files! {
     "index.html" "icon.svg" "openapi.json"
-    "style/base.css" "style/panels.css" "style/tokens.css" "style/try.css"
+    "style/base.css" "style/panels.css" "style/stage.css" "style/tokens.css" "style/try.css"
     "page/api.js" "page/canvas.js" "page/connection.js" "page/dom.js" "page/format.js" "page/guards.js"
-    "page/instances.js" "page/main.js" "page/plot.js" "page/renderer.js" "page/roster.js" "page/state.js"
+    "page/instances.js" "page/main.js" "page/roster.js" "page/state.js"
     "panels/latency.js" "panels/link.js" "panels/lock.js" "panels/notes.js" "panels/orders.js"
-    "panels/presets.js" "panels/rate-chart.js" "panels/stock-chart.js" "panels/sum.js" "panels/tenures.js"
-    "panels/timeline.js" "panels/troubles.js" "panels/try.js" "panels/verdict.js" "panels/words.js"
+    "panels/sum.js" "panels/tenures.js" "panels/troubles.js" "panels/try.js" "panels/verdict.js"
+    "stage/draw.js" "stage/share.js" "stage/stage.js" "stage/state.js" "stage/story.js"
 };
 
 /// A file that the path names.

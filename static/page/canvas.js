@@ -1,30 +1,22 @@
-// What the charts share: a canvas as sharp as the screen, in the colours and fonts of the page.
+// A canvas as sharp as the screen, in the colours and fonts of the page.
 
-const scheme = matchMedia("(prefers-color-scheme: dark)");
+const schemes = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((query) => matchMedia(query));
 
 /** A drawing surface that follows the size of its element and the colours of the page. */
 export class Surface {
   #canvas;
   #styles = new Map();
-  /** Whether the next frame must be drawn even if there is no news. */
-  isStale = true;
-  /** Called when it becomes stale. */
+  /** Called when its size or the colours have changed. */
   onStale = null;
 
   constructor(canvas) {
     this.#canvas = canvas;
     new ResizeObserver(() => this.#forget()).observe(canvas);
-    scheme.addEventListener("change", () => this.#forget());
+    for (const scheme of schemes) scheme.addEventListener("change", () => this.#forget());
   }
 
   #forget() {
     this.#styles.clear();
-    this.outdate();
-  }
-
-  /** Has it drawn again, even if there is no news. */
-  outdate() {
-    this.isStale = true;
     this.onStale?.();
   }
 
@@ -41,7 +33,6 @@ export class Surface {
     const pen = this.#canvas.getContext("2d");
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.clearRect(0, 0, width, height);
-    this.isStale = false;
     return { pen, width, height };
   }
 
@@ -59,11 +50,4 @@ export class Surface {
   font(size, weight = 400) {
     return `${weight} ${size}px ${this.style("--font")}`;
   }
-}
-
-/** A step of 1, 2 or 5 times a power of ten, so that about `parts` of them make `span`. */
-export function roundStep(span, parts) {
-  const rough = span / parts;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return power * ([1, 2, 5].find((step) => step * power >= rough) ?? 10);
 }

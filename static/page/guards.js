@@ -1,45 +1,18 @@
 // What each guard of the sale means for this page. The names are those of `demo serve --lock`.
 
-/**
- * A lock of the library. `words` is its name in a sentence, `label` its name on a button. The other words say where it
- * is and what a claim is; `showWords` puts them in place of the words for etcd.
- */
-const lock = (words, label, home, claim, rest) => ({
-  words,
-  label,
-  home,
-  claim,
-  noHolder: "not watched here",
-  isUnwatched: true,
-  hasLedger: true,
-  hasTokens: true,
-  ...rest,
-});
-
-/** PostgreSQL's own locks. */
-const own = {
-  end: "A claim lasts as long as its connection. That ends at once when its instance dies, and with its lease when its "
-    + "instance is paused. Then another instance gets the lock.",
-};
-
-/** What the tokens are where the store counts them. */
-export const STORE_TOKEN = "With each grant the holder opens a tenure at the store, which counts: that number is its token.";
+/** A lock of the library: its name in a sentence, its name on a button, and where it is. */
+const lock = (words, label, home) =>
+  ({ words, label, home, noHolder: "not watched here", isUnwatched: true, hasLedger: true, hasTokens: true });
 
 /** The locks that all instances share, in the order of the command line. */
 export const LOCKS = {
   etcd: { words: "the etcd lock", label: "etcd lock", hasLedger: true, hasTokens: true },
-  redis: lock("the lock in Redis", "Redis lock", "a Redis of its own", "writes an entry into Redis"),
-  redlock: lock("Redlock", "Redlock", "several Redis servers", "writes a key into each of several Redis servers", {
-    queue: "If that succeeds at more than half of them, it holds the lock. If not, it tries again a little later: there is no queue.",
-    token: `The grants of Redlock have no numbers. ${STORE_TOKEN}`,
-  }),
-  postgres: lock("the lock in PostgreSQL", "PostgreSQL lock", "PostgreSQL", "writes a row into PostgreSQL"),
-  "postgres-advisory": lock("the advisory lock in PostgreSQL", "PostgreSQL advisory lock", "PostgreSQL",
-    "opens a connection to PostgreSQL and asks for the lock", { ...own, queue: "PostgreSQL serves the claims in the order of their arrival." }),
-  zookeeper: lock("the lock in ZooKeeper", "ZooKeeper lock", "ZooKeeper", "makes a node in ZooKeeper"),
-  file: lock("the lock in a file", "file lock", "a directory of this machine", "makes a file in a directory", {
-    end: "There is none. A claim lasts as long as the process of its instance. A paused instance keeps the lock, and the others wait.",
-  }),
+  redis: lock("the lock in Redis", "Redis lock", "a Redis of its own"),
+  redlock: lock("Redlock", "Redlock", "several Redis servers"),
+  postgres: lock("the lock in PostgreSQL", "PostgreSQL lock", "PostgreSQL"),
+  "postgres-advisory": lock("the advisory lock in PostgreSQL", "PostgreSQL advisory lock", "PostgreSQL"),
+  zookeeper: lock("the lock in ZooKeeper", "ZooKeeper lock", "ZooKeeper"),
+  file: lock("the lock in a file", "file lock", "a directory of this machine"),
 };
 
 /**
@@ -65,6 +38,7 @@ const GUARDS = {
   },
   "atomic-script": {
     words: "the store's script alone",
+    label: "one step in the store",
     noHolder: "There is no lock: the store runs each order as one atomic script.",
     hasLedger: true,
   },

@@ -2,56 +2,62 @@
 
 import { Connection } from "./connection.js";
 import { State } from "./state.js";
-import { Renderer } from "./renderer.js";
+import { Stage } from "../stage/stage.js";
+import { byId, setData } from "./dom.js";
 import { showLink } from "../panels/link.js";
 import { showTroubles } from "../panels/troubles.js";
 import { showSum } from "../panels/sum.js";
 import { showVerdict } from "../panels/verdict.js";
 import { showLock } from "../panels/lock.js";
-import { Timeline } from "../panels/timeline.js";
 import { showTenures } from "../panels/tenures.js";
-import { StockChart } from "../panels/stock-chart.js";
-import { RateChart } from "../panels/rate-chart.js";
 import { showLatency } from "../panels/latency.js";
 import { showOrders } from "../panels/orders.js";
 import { showNotes } from "../panels/notes.js";
 import { TryIt } from "../panels/try.js";
-import { showWords } from "../panels/words.js";
 
 const state = new State();
-const [timeline, stockChart, rateChart] = [new Timeline(), new StockChart(), new RateChart()];
-const tryIt = new TryIt();
+const [tryIt, stage] = [new TryIt(), new Stage()];
 
-/** Further panels, which the instances of the laboratory name and serve. */
-let panels = null;
-function showPanels(state) {
-  const path = state.now?.demo?.panels;
-  if (!path) return;
-  panels ??= import(new URL(path, document.baseURI)).then(({ Panels }) => new Panels());
-  panels.then((panels) => panels.show(state));
+/** Without a demo there is nothing to replay: the details are the page. The first messages may not know of the demo yet. */
+let messages = 0;
+function showDetails({ now, link }) {
+  if (document.body.dataset.known || (!now && link.state !== "lost")) return;
+  messages += 1;
+  if (now && !now.demo && messages < 3) return;
+  setData(document.body, "known", true);
+  if (!now?.demo) byId("details").open = true;
 }
 
-const renderer = new Renderer(state, {
-  // once for each message
-  onNews: [
-    showLink, showTroubles, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
-    showWords, (state) => tryIt.show(state), showPanels,
-  ],
-  // once for each frame, while something moves
-  onFrame: [timeline, stockChart, rateChart],
-});
+const parts = [
+  showLink, showTroubles, showDetails, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
+  (state) => tryIt.show(state), (state) => stage.show(state),
+];
 
+/** Shows the state in the next frame. A panel that fails must not stop the others. */
+let frame = null;
+function show() {
+  frame ??= requestAnimationFrame(() => {
+    frame = null;
+    for (const part of parts) {
+      try {
+        part(state);
+      } catch (error) {
+        console.error(error);
+      }
+    }
+  });
+}
 const connection = new Connection(`events${location.search}`, {
   message: (message, isSnapshot) => {
     state.merge(message, isSnapshot);
-    renderer.news();
+    show();
   },
   status: (status) => {
     state.setLink(status);
-    renderer.news();
+    show();
   },
 });
 // the age of the figures grows without news
-setInterval(() => state.link.state === "lost" && renderer.news(), 1000);
-renderer.news();
+setInterval(() => state.link.state === "lost" && show(), 1000);
+show();
 connection.open();

@@ -1,9 +1,6 @@
 // What is known of the sale: the newest message, and the lists that grow, each with a bound.
 
-const MOST = { tenures: 1000, points: 600, orders: 50, notes: 20 };
-const POINTS_MS = 60_000;
-/** A holder without rivals keeps the lock for seconds after its last order. Only this much of that counts as serving. */
-const SERVING_MS = 800;
+const MOST = { tenures: 20, orders: 50, notes: 20 };
 
 export class State {
   /** The newest message, or null before the first one. */
@@ -12,13 +9,10 @@ export class State {
   link = { state: "connecting" };
   /** Tenures by token, oldest first. */
   tenures = [];
-  points = [];
   orders = [];
   notes = [];
   /** Notes that only this page can make: of its connection. */
   #ownNotes = [];
-  /** When the lock was last granted or served an order, by the server's clock. */
-  movedAt = 0;
   #offset = 0;
 
   /** The server's clock. It stands still while the connection is lost: nothing is known of that time. */
@@ -56,18 +50,14 @@ export class State {
       const isSameFeed = this.now?.instance === message.instance && this.now?.sale === message.sale;
       // a snapshot has fewer tenures than the page may still be showing
       if (!isSameFeed) this.tenures = [];
-      this.points = [];
       this.orders = [];
       this.notes = [];
     } else if (this.now && this.now.sale !== message.sale) {
-      this.points = [];
       this.orders = [];
     }
     this.now = message;
     this.#setClock(message.now_ms);
-    this.#mergeTenures(message.tenures, message.now_ms);
-    this.points = appended(this.points, message.points, MOST.points);
-    this.points = this.points.filter((point) => point.at_ms > message.now_ms - POINTS_MS);
+    this.#mergeTenures(message.tenures);
     this.orders = appended(this.orders, message.orders, MOST.orders);
     this.notes = appended(this.notes, message.notes, MOST.notes);
   }
@@ -78,23 +68,11 @@ export class State {
     if (Math.abs(offset - this.#offset) > 250) this.#offset = offset;
   }
 
-  #mergeTenures(news, now) {
-    if (news.length === 0) return;
-    const byToken = new Map(this.tenures.map((tenure) => [tenure.token, tenure]));
-    for (const tenure of news) {
-      const grew = byToken.has(tenure.token) && byToken.get(tenure.token).orders !== tenure.orders;
-      this.movedAt = Math.max(this.movedAt, movedIn(tenure, grew ? now : tenure.start_ms));
-      byToken.set(tenure.token, tenure);
-    }
+  #mergeTenures(news) {
+    const byToken = new Map([...this.tenures, ...news].map((tenure) => [tenure.token, tenure]));
     const sorted = [...byToken.values()].sort((one, other) => one.start_ms - other.start_ms);
     this.tenures = sorted.slice(-MOST.tenures);
   }
-}
-
-/** Until when this tenure served, as far as known; `seen` is when it was last seen to serve. */
-function movedIn({ start_ms: start, end_ms: end, orders }, seen) {
-  if (end === null) return seen;
-  return orders > 0 ? Math.min(end, Math.max(seen, start + SERVING_MS)) : start;
 }
 
 function appended(list, news, most) {

@@ -2,6 +2,7 @@
 
 import { byId, setData, setText } from "../page/dom.js";
 import { duration } from "../page/format.js";
+import { LOCKS } from "../page/guards.js";
 
 export function showLink(state) {
   const { link, now } = state;
@@ -11,7 +12,7 @@ export function showLink(state) {
   const isOld = link.state === "lost" && now !== null;
   setText(byId("link-age"), isOld ? `, figures ${duration(Date.now() - link.since)} old` : "");
   setData(document.body, "link", link.state);
-  setData(document.body, "known", now !== null);
+  setText(byId("home"), LOCKS[now?.demo?.locks[0]]?.home ?? "etcd");
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
 }
 

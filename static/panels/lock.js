@@ -19,7 +19,9 @@ export function showLock(state) {
   const names = roster(now);
   const { isUnwatched } = guardOf(now);
   const lock = isUnwatched ? null : now.lock;
-  const wrong = now.troubles.find(({ kind }) => kind === "holder-silent");
+  // without the store no holder can serve
+  const isStoreAway = now.troubles.some(({ kind }) => kind === "redis-away");
+  const wrong = isStoreAway ? undefined : now.troubles.find(({ kind }) => kind === "holder-silent");
   setData(byId("lock-words"), "tone", wrong && "bad");
   setText(byId("lock-words"), wrong?.text ?? (lock ? RULE : isUnwatched ? NOT_WATCHED : NO_QUEUE));
   const lease = lock?.ttl_ms ? `, lease ${duration(lock.ttl_ms)}` : "";
@@ -30,10 +32,8 @@ export function showLock(state) {
 }
 
 function showHolder(lock, now, names, clock) {
-  const card = byId("holder");
   const holder = lock?.holder ?? null;
   const title = byId("holder-name");
-  setData(card, "state", holder ? "held" : !lock ? "without" : lock.known ? "none" : "unknown");
   if (holder) {
     if (!title.firstElementChild) title.replaceChildren(makeTag());
     setTag(title.firstElementChild, names, holder.instance ?? STRANGER);
@@ -41,7 +41,6 @@ function showHolder(lock, now, names, clock) {
     setText(title, !lock ? (guardOf(now).noHolder ?? "There is no lock.") : lock.known ? "none" : unknown(now));
   }
   setText(byId("holder-token"), count(holder?.token));
-  setText(byId("holder-lease"), holder?.lease ?? "–");
   setText(byId("holder-age"), holder ? duration(Math.max(0, clock - holder.since_ms)) : "–");
 }
 
@@ -75,7 +74,6 @@ function makeRow() {
 function showFence(now) {
   const { stock, fence_on: isOn, here, instance } = now;
   const isUsed = guardOf(now).hasTokens;
-  setData(byId("fence-card"), "state", !isUsed ? "none" : isOn ? "on" : "off");
   setText(byId("fence-token"), isUsed ? (isOn ? count(stock?.fence?.token) : "off") : "–");
   const refused = here.stale_batches > 0 ? ` It has refused ${counted(here.stale_batches, "batch", "batches")} of ${instance}.` : "";
   const words = !isUsed

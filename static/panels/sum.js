@@ -1,4 +1,4 @@
-// stock + lucky = initial: the proof that nothing was sold twice and nothing was lost, and the counters below.
+// stock + lucky = initial: the proof that nothing was sold twice and nothing was lost; and the counters.
 
 import { byId, setData, setText } from "../page/dom.js";
 import { count, counted } from "../page/format.js";
@@ -15,17 +15,13 @@ export function showSum({ now, link }) {
   const { stock } = now;
   const isOverdrawn = now.oversold > 0;
   const isOdd = stock !== null && (isOverdrawn || !stock.balanced);
-  setData(byId("equation"), "state", stock === null ? "empty" : isOdd ? "wrong" : "right");
+  const isOld = now.troubles.some(({ kind }) => kind === "redis-away");
+  setData(byId("proof"), "state", stock === null || isOld ? "empty" : isOdd ? "wrong" : "right");
   setText(byId("stock"), count(stock?.stock));
   setText(byId("lucky"), count(stock?.lucky));
   setText(byId("initial"), count(stock?.initial));
-  // as wide as the largest number to be expected, so that nothing moves while they change
-  const digits = Math.max(3, count(Math.max(stock?.initial ?? 0, stock?.lucky ?? 0, stock?.stock ?? 0)).length);
-  byId("stock").closest(".terms-row").style.setProperty("--digits", digits);
-  setText(byId("equals").firstElementChild, isOdd && !stock.balanced ? "≠" : "=");
-  setText(byId("proof-sign"), stock === null ? "" : isOdd ? "✕" : "✓");
-  setText(byId("proof-text"), proof(now));
-  showBar(now);
+  setText(byId("proof-sign"), stock === null || isOld ? "" : isOdd ? "✕" : "✓");
+  setText(byId("proof-text"), isOld && stock ? "not known now" : proof(now));
   showWords(now);
   const fence = fenceOf(now, now.fence_on, now.demo ? now.demo.fence_kind : "lock");
   setData(byId("guarded"), "tone", now.troubles.some(({ kind }) => kind === "no-lock" || kind === "fence-off") && "warn");
@@ -67,12 +63,4 @@ function proof({ stock, sold, oversold, troubles }) {
   }
   if (stock.initial > 0 && stock.stock === 0) return "adds up, and sold out";
   return sold === 0 ? "adds up, nothing sold yet" : "it adds up";
-}
-
-function showBar({ stock, sold }) {
-  const initial = stock?.initial ?? 0;
-  const whole = Math.max(initial, sold, 1);
-  setData(byId("bar"), "over", sold > initial && stock !== null);
-  byId("bar-sold").style.width = `${(Math.min(sold, initial) / whole) * 100}%`;
-  byId("bar-over").style.width = `${(Math.max(0, sold - initial) / whole) * 100}%`;
 }

@@ -1,4 +1,4 @@
-// The tenures of the timeline as a table. Filled only while it is open.
+// The last tenures as a table. Filled only while it is open.
 
 import { byId, children, make, setText } from "../page/dom.js";
 import { count, duration } from "../page/format.js";

@@ -1,10 +1,9 @@
 // The controls of a demo, where the server offers them.
 
 import { NO_ANSWER, call } from "../page/api.js";
-import { byId, children, make, makeSegment, setData, setShown, setText } from "../page/dom.js";
-import { count, duration } from "../page/format.js";
+import { byId, makeSegment, setData, setShown, setText } from "../page/dom.js";
+import { count } from "../page/format.js";
 import { FENCES, labelOf } from "../page/guards.js";
-import { LOCK, PRESETS } from "./presets.js";
 
 const FAULTS = [["", "none"], ["pause", "pause"], ["kill", "kill"]];
 const RUNNING = new Set(["preparing", "firing", "checking"]);
@@ -16,7 +15,6 @@ export class TryIt {
   #hasChosen = false;
 
   constructor() {
-    PRESETS.forEach((preset) => byId("presets").append(this.#makePreset(preset)));
     FAULTS.forEach(([value, text]) => byId("faults").append(makeSegment("fault", value, text, value === "")));
     Object.entries(FENCES).forEach(([value, text]) => byId("fences").append(makeSegment("fence", value, text, value === "lock")));
     byId("run-form").addEventListener("submit", (event) => {
@@ -49,22 +47,8 @@ export class TryIt {
     setShown(byId("try"), this.#demo !== null);
     setData(document.body, "demo", this.#demo !== null);
     if (!this.#demo) return;
-    this.#showPresets();
     this.#showGuards();
-    this.#showInstances();
     this.#showBusy();
-  }
-
-  /** A demo that was started with another guard does not offer the lock. */
-  #showPresets() {
-    for (const { id, run } of PRESETS) {
-      setData(byId(`preset-${id}`), "off", !this.#demo.guards.includes(this.#here(run).guard));
-    }
-  }
-
-  /** The run under the lock of this demo. */
-  #here(run) {
-    return run.guard === LOCK ? { ...run, guard: this.#demo?.locks[0] ?? LOCK } : run;
   }
 
   #showGuards() {
@@ -88,36 +72,14 @@ export class TryIt {
     this.#limit();
   }
 
-  #showInstances() {
-    const { instances, restarts, pause_ms: pause } = this.#demo;
-    setText(byId("pause-note"), `Pause: the instance stops at its next write under the lock, for ${duration(pause)}. `
-      + (restarts ? "A killed instance is started again after some seconds." : "A killed instance stays down."));
-    for (const [list, path, verb] of [["pauses", "demo/pause", "Pause"], ["kills", "demo/kill", "Kill"]]) {
-      const buttons = children(byId(list), instances.length, (index) => {
-        const button = make("button");
-        button.type = "button";
-        button.addEventListener("click", () => {
-          const { instance } = this.#demo.instances[index];
-          this.#do(() => call("POST", path, { instance }), { whileRunning: true });
-        });
-        return button;
-      });
-      instances.forEach((one, index) => {
-        const note = one.up ? (one.here ? " (serves this page)" : "") : " (is down)";
-        setText(buttons[index], `${verb} ${one.instance}${note}`);
-        setData(buttons[index], "off", !one.up);
-      });
-    }
-  }
-
   #showBusy() {
     const isRunning = this.#isRunning();
     setData(byId("try"), "busy", isRunning || this.#isCalling);
     setShown(byId("stop"), isRunning);
     // not `disabled`: a button that has just been pressed would lose the focus
     for (const button of byId("try").querySelectorAll("button")) {
-      const isOff = !this.#isLive || this.#isCalling || button.dataset.off !== undefined
-        || (isRunning && (button.type === "submit" || button.classList.contains("preset") || button.id === "start" || button.id === "apply"));
+      const isOff = !this.#isLive || this.#isCalling
+        || (isRunning && (button.type === "submit" || button.id === "start" || button.id === "apply"));
       if (button.getAttribute("aria-disabled") !== String(isOff)) button.setAttribute("aria-disabled", String(isOff));
     }
     setText(byId("run"), isRunning ? "Running" : "Run the sale");
@@ -179,35 +141,6 @@ export class TryIt {
     const requests = this.#whole(byId("buyers"), 1, this.#demo.max_requests, "buyers");
     if (requests === null) return null;
     return { stock, requests, ...this.#choice() };
-  }
-
-  #makePreset(preset) {
-    const row = make("li");
-    const button = make("button", "preset");
-    button.type = "button";
-    button.id = `preset-${preset.id}`;
-    button.append(make("b", "preset-title", preset.title), make("span", "preset-text", preset.text));
-    button.addEventListener("click", () => {
-      if (button.dataset.off !== undefined) {
-        this.#complain("This demo was started with another guard.");
-        return;
-      }
-      if (this.#isLive && !this.#isCalling && !this.#isRunning()) this.#fill(this.#here(preset.run));
-      this.#do(() => call("POST", "demo/run", this.#here(preset.run)));
-    });
-    row.append(button);
-    return row;
-  }
-
-  /** Shows the values of a preset in the form, as a start for changes. */
-  #fill({ stock, requests, guard, fence, fault }) {
-    this.#hasChosen = true;
-    byId("units").value = stock;
-    byId("buyers").value = requests;
-    this.#check("guard", guard);
-    this.#check("fault", fault ?? "");
-    this.#check("fence", this.#fence(fence));
-    this.#limit();
   }
 
   async #do(action, { whileRunning = false } = {}) {

@@ -27,12 +27,12 @@ export function showVerdict({ now }) {
   const { run } = now.demo;
   const { tone, title, text } = reading(run);
   setData(panel, "tone", tone);
+  setData(panel, "run", run?.id);
   setText(byId("verdict-sign"), SIGNS[tone]);
-  setText(byId("verdict-title"), title);
+  const isEarlier = run?.verdict && now.stock && (run.stock !== now.stock.initial || run.sold > now.sold);
+  setText(byId("verdict-title"), isEarlier ? `An earlier sale: ${title}` : title);
   setText(byId("verdict-text"), text);
   setText(byId("verdict-run"), run ? about(run) : "");
-  const share = run ? Math.min(1, run.answered / Math.max(1, run.requests)) : 0;
-  byId("progress-done").style.transform = `scaleX(${share})`;
 }
 
 function reading(run) {
@@ -40,7 +40,7 @@ function reading(run) {
     return {
       tone: "quiet",
       title: "No run yet",
-      text: "Choose a run. All buyers order at the same moment. Then the answers are compared with the stock and the ledger.",
+      text: "Run a sale. All buyers order at the same moment. Then the answers are compared with the stock and the ledger.",
     };
   }
   if (run.state === "failed") return failure(run);
@@ -53,7 +53,8 @@ function reading(run) {
     return { tone: "busy", title: "Checking", text: "The answers are compared with the stock and the ledger." };
   }
   const text = MEANWHILE[run.fault]?.(run.victim ?? "the holder") ?? "All of them at the same moment, at all instances.";
-  return { tone: "busy", title: "The buyers are coming", text };
+  const title = run.hit_ms === null ? "The buyers are coming" : run.fault === "kill" ? "The holder is dead" : "The holder is asleep";
+  return { tone: "busy", title, text };
 }
 
 /** A run without a verdict: it was stopped, or it failed. */

@@ -148,6 +148,7 @@ impl LockMode {
                 ),
             ),
             Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
+            Self::AtomicScript | Self::BatchedScript => ("the store's script alone", None),
             _ => ("the lock", None),
         };
         let warnings = warning.map(|warning| ("no-lock", warning)).into_iter().collect();

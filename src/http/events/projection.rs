@@ -214,10 +214,12 @@ impl Projection {
     fn set_guard(&mut self) {
         let now = self.sale.guard_status();
         if now != self.guard {
-            let fence = if now.is_fenced() { "on" } else { "off" };
-            let text =
-                format!("The sale is guarded by {} now; the fence is {fence}.", now.description);
-            self.note("guard", text);
+            let fence = match now.is_fenced() {
+                is_fenced if is_fenced == self.guard.is_fenced() => "",
+                true => "; the fence is on",
+                false => "; the fence is off",
+            };
+            self.note("guard", format!("The sale is guarded by {} now{fence}.", now.description));
             self.guard = now;
         }
     }

@@ -17,7 +17,10 @@ impl Tab {
     }
 
     pub(super) async fn assert_is_accessible(&self) {
-        self.run("for (const part of document.querySelectorAll('details')) part.open = true").await;
+        self.run(
+            "for (const part of document.querySelectorAll('details:not(.shop)')) part.open = true",
+        )
+        .await;
         for device in [PHONE, Device { dark: true, ..DESKTOP }, DESKTOP] {
             self.become_device(device).await;
             assert_eq!(self.faults().await, json!([]), "{device:?}");
@@ -39,12 +42,14 @@ async fn an_empty_page_is_accessible() {
 async fn a_full_page_is_accessible() {
     let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
-    page.click("#preset-lock").await;
+    page.run_sale("etcd", "", "lock").await;
     page.until_reads("#verdict-title", "Correct").await;
+    page.until_reads("#sentence", "No unit was sold twice").await;
     page.assert_is_accessible().await;
 
-    page.click("#preset-no-lock").await;
+    page.run_sale("no-lock", "", "none").await;
     page.until_reads("#verdict-title", "Wrong").await;
+    page.until_reads("#sentence", "again and again").await;
     page.until_reads("#proof-text", "too many").await;
     page.fill("#units", "-1").await;
     page.click("#run").await;
@@ -81,7 +86,7 @@ async fn the_audit_finds_defects() {
              first.style.cssText = first.dataset.style ?? '';
              document.querySelector('{}').append(window.defect)",
             json!(defect),
-            if defect.contains("footer") { "body" } else { ".words" }
+            if defect.contains("footer") { "body" } else { ".sum" }
         );
         page.run(&insert).await;
         let faults = page.faults().await.to_string();

@@ -44,15 +44,22 @@ impl Tab {
         let browser = BROWSER.get_or_init(Chromium::start).await;
         let tab = Self(browser.session.lock().await);
         // drops the page and the log of the previous test
-        tab.go("about:blank").await;
+        tab.load("about:blank").await;
         tab.complaints().await;
         tab.become_device(device).await;
         tab.go(url).await;
         tab
     }
 
-    pub(super) async fn go(&self, url: &str) {
+    /// Loads the page as a visitor finds it.
+    pub(super) async fn load(&self, url: &str) {
         self.0.goto(url).await.unwrap();
+    }
+
+    /// Loads it and opens the details.
+    pub(super) async fn go(&self, url: &str) {
+        self.load(url).await;
+        self.run("document.querySelector('#details')?.setAttribute('open', '')").await;
     }
 
     pub(super) async fn become_device(&self, device: Device) {
@@ -153,8 +160,8 @@ impl Tab {
     }
 
     /// Saves a rectangle at the top left of the page as `target/screenshots/NAME.png`.
-    pub(super) async fn picture(&self, name: &str, width: u32, height: u32) {
-        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
+    pub(super) async fn picture(&self, name: &str, [width, height]: [u32; 2], scale: f64) {
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": scale });
         let params = json!({ "captureBeyondViewport": true, "clip": clip });
         let image = self.devtools("Page.captureScreenshot", params).await;
         let image = base64::prelude::BASE64_STANDARD.decode(image["data"].as_str().unwrap());

@@ -40,10 +40,10 @@ async fn a_phone_needs_no_sideways_scrolling() {
 }
 
 pub(super) async fn assert_fits(page: &Tab) {
-    // an element may be wider than a parent that cuts it off
+    // an element may be wider than a parent that cuts it off or scrolls
     let script = "
         const wide = [...document.querySelectorAll('main *, header *, footer *')].filter((one) =>
-            one.checkVisibility() && !one.closest('.hidden, .cut')
+            one.checkVisibility() && !one.closest('.hidden, .cut, .chapters')
             && one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5);
         return [document.documentElement.scrollWidth - document.documentElement.clientWidth,
             wide.map((one) => `${one.tagName}#${one.id}.${one.className}`)];";
@@ -51,12 +51,12 @@ pub(super) async fn assert_fits(page: &Tab) {
     assert_eq!(found, json!([0, []]), "{}", page.run("return innerWidth").await);
 }
 
-/// Goal: the page follows the visitor's colour scheme, in its charts as well.
+/// Goal: the page follows the visitor's colour scheme, in its drawing as well.
 #[tokio::test]
 async fn both_colour_schemes() {
     let demo = Demo::with(&[]).await;
     let page = Tab::open(&demo.url(), DESKTOP).await;
-    page.until_reads("#orders", "300").await;
+    page.until_reads("#sentence", "500 people").await;
     let looks = async |dark| {
         page.become_device(Device { dark, ..DESKTOP }).await;
         // the change of scheme is noticed in one frame and drawn in the next
@@ -64,25 +64,26 @@ async fn both_colour_schemes() {
                 requestAnimationFrame(done))));
             const luminance = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0);
             const style = getComputedStyle(document.documentElement);
-            const canvas = document.querySelector('#stock-chart');
+            const canvas = document.querySelector('#scene');
             const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-            let darkest = Infinity;
+            let [sum, opaque] = [0, 0];
             for (let at = 0; at < data.length; at += 4) {
-                if (data[at + 3] > 200) darkest = Math.min(darkest, data[at] + data[at + 1] + data[at + 2]);
+                if (data[at + 3] < 200) continue;
+                sum += data[at] + data[at + 1] + data[at + 2];
+                opaque += 1;
             }
-            return [luminance(style.backgroundColor), luminance(style.color), darkest];";
+            return [luminance(style.backgroundColor), luminance(style.color), opaque && sum / opaque];";
         let values: [f64; 3] = serde_json::from_value(page.run_async(script).await).unwrap();
         values
     };
-    // the charts' lines are there once the page has watched for a moment
     let is_dark_on_light = async || {
-        let [ground, ink, darkest] = looks(false).await;
-        ground > ink && darkest < 100.0
+        let [ground, ink, drawn] = looks(false).await;
+        ground > ink && drawn > 400.0
     };
     eventually("dark on light", is_dark_on_light).await;
     let is_light_on_dark = async || {
-        let [ground, ink, darkest] = looks(true).await;
-        ground < ink && darkest > 100.0
+        let [ground, ink, drawn] = looks(true).await;
+        ground < ink && drawn > 0.0 && drawn < 400.0
     };
     eventually("light on dark", is_light_on_dark).await;
 }
@@ -95,7 +96,7 @@ async fn nothing_jumps_during_a_sale() {
     let page = Tab::open(&demo.url(), DESKTOP).await;
     page.until_reads("#orders", "300").await;
     // the page is at rest: no run yet, an empty queue, no order in the last seconds
-    page.until_reads("#latency-note", "None at").await;
+    page.until_reads("#latency-note", "none at").await;
     page.run(FOLLOW_PLACES).await;
     // the numbers at its end must differ from those before
     run_a_sale(&page, 30, 501).await;
@@ -105,13 +106,13 @@ async fn nothing_jumps_during_a_sale() {
 
     // digits of different widths would move their neighbours
     let proportional = "
-        return [...document.querySelectorAll('.giant, .counters dd, .latency-value, .orders td.n')].filter((one) =>
+        return [...document.querySelectorAll('.counters dd, .orders td.n')].filter((one) =>
             !getComputedStyle(one).fontVariantNumeric.includes('tabular-nums')).map((one) => one.id || one.className)";
     assert_eq!(page.run(proportional).await, json!([]));
 
     let without_room = "
         const sheet = new CSSStyleSheet();
-        sheet.replaceSync('.giant { min-width: 0 }');
+        sheet.replaceSync('.counters { display: block } .counters div { display: inline-block } .counters dt { display: none }');
         document.adoptedStyleSheets = [sheet];";
     page.run(without_room).await;
     page.run(FOLLOW_PLACES).await;
@@ -137,7 +138,7 @@ async fn run_a_sale(page: &Tab, units: u32, buyers: u32) {
         document.querySelector('#run-form').requestSubmit();";
     let script = script.replace("UNITS", &units.to_string());
     // a form that cannot be sent yet would not be sent later
-    page.until_shown("#presets button[aria-disabled=false]").await;
+    page.until_shown("#run[aria-disabled=false]").await;
     page.run(&script.replace("BUYERS", &buyers.to_string())).await;
     page.until_reads("#verdict-run", &format!("{units} units, {buyers} buyers")).await;
     page.until_reads("#verdict-title", "Correct").await;
@@ -148,9 +149,8 @@ async fn run_a_sale(page: &Tab, units: u32, buyers: u32) {
 /// Follows the upper left corners of everything fixed: headings, names, numbers, charts. The notes are left out: their
 /// list grows.
 const FOLLOW_PLACES: &str = "
-    const all = [...document.querySelectorAll('main h2, main h3, main dt, main dd, main .term-name, main .giant, '
-        + 'main .operator, main .proof, main canvas, main button, main .bar, main .key')]
-        .filter((one) => one.checkVisibility() && !one.closest('.words, .hidden, details, #notes'));
+    const all = [...document.querySelectorAll('main h2, main h3, main dt, main dd, main .proof, main canvas, main button')]
+        .filter((one) => one.checkVisibility() && !one.closest('.hidden, details details, #notes, #stage-error'));
     const name = (one) => `${one.tagName}#${one.id}.${one.className} in #${one.parentElement.closest('[id]').id}`;
     const place = (one) => {
         const { left, top } = one.getBoundingClientRect();
@@ -201,80 +201,75 @@ async fn the_keyboard_is_enough() {
         }
         reached.push(name);
     }
-    for name in
-        ["Skip to the sale", "preset-lock", "units", "etcd", "lock", "run", "freeze", "/stock"]
-    {
+    for name in [
+        "Skip to the sale",
+        "chapter-no-lock",
+        "scrub",
+        "play",
+        "save",
+        "units",
+        "etcd",
+        "lock",
+        "run",
+        "/stock",
+    ] {
         assert!(reached.iter().any(|one| one == name), "{name} in {reached:?}");
     }
     // the order of the focus is that of the page
-    let places: Vec<_> = ["preset-lock", "units", "run", "freeze", "/stock"]
+    let places: Vec<_> = ["chapter-no-lock", "scrub", "play", "units", "run", "/stock"]
         .map(|name| reached.iter().position(|one| one == name))
         .into();
     assert!(places.is_sorted(), "{reached:?}");
 
-    page.run("document.querySelector('#preset-lock').focus()").await;
+    // the sale that is replayed can be stopped, and gone through event by event
+    let (left, right) = (Key::Left.into(), Key::Right.into());
+    page.run("document.activeElement.blur()").await;
+    page.press(space).await;
+    page.until_reads("#play", "▶").await;
+    let step = async || {
+        page.run("return document.querySelector('#scrub').ariaValueText").await.to_string()
+    };
+    for (key, steps) in [
+        (Key::Home.into(), "step 1 of"),
+        (right, "step 2 of"),
+        (right, "step 3 of"),
+        (left, "step 2 of"),
+    ] {
+        page.run("document.querySelector('#scrub').focus()").await;
+        page.press(key).await;
+        eventually(steps, async || step().await.contains(steps)).await;
+    }
+    assert!(step().await.contains("buyer"), "{}", step().await);
+
+    page.run("document.querySelector('#chapter-shared').focus()").await;
     page.press(enter).await;
-    page.until_reads("#verdict-title", "Correct").await;
+    page.until_shown("#chapter-shared[aria-pressed=true]").await;
     assert_eq!(
         page.run("return document.activeElement.id").await,
-        "preset-lock",
+        "chapter-shared",
         "the focus stays"
     );
-    page.run("document.querySelector('#freeze').focus()").await;
-    page.press(space).await;
-    page.until_reads("#timeline-note", "frozen").await;
 }
 
-/// Goal: with reduced motion, the charts move on by whole seconds, and nothing slides.
+/// Goal: with reduced motion, the replay moves on by whole seconds, and nothing slides.
 #[tokio::test]
 async fn reduced_motion_is_respected() {
-    let shop = Shop::selling(1000).await;
-    let page = Tab::open(&shop.url(), Device { reduced_motion: true, ..DESKTOP }).await;
-    page.until_reads("#stock", "1,000").await;
-    page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
-    page.until_reads("#stock", "999").await;
+    let demo = Demo::with(&[]).await;
+    let page = Tab::open(&demo.url(), Device { reduced_motion: true, ..DESKTOP }).await;
+    page.until_reads("#sentence", "500 people want").await;
     let frames = "
-        let drawn = 0;
-        const canvas = document.querySelector('#timeline');
-        const clear = CanvasRenderingContext2D.prototype.clearRect;
-        CanvasRenderingContext2D.prototype.clearRect = function (...area) {
-            if (this.canvas === canvas) drawn += 1;
-            return clear.apply(this, area);
-        };
+        const places = new Set();
         const end = performance.now() + 1500;
-        while (performance.now() < end) await new Promise(requestAnimationFrame);
-        CanvasRenderingContext2D.prototype.clearRect = clear;
-        return drawn;";
-    let drawn = page.run_async(frames).await.as_u64().unwrap();
-    assert!(drawn <= 3, "{drawn} times in 1.5 s");
+        while (performance.now() < end) {
+            await new Promise(requestAnimationFrame);
+            places.add(document.querySelector('#scrub').value);
+        }
+        return places.size;";
+    let places = page.run_async(frames).await.as_u64().unwrap();
+    assert!(places <= 3, "{places} places in 1.5 s");
     let slides = "return [...document.querySelectorAll('*')].filter((one) => {
         const style = getComputedStyle(one);
         return style.transitionDuration !== '0s' || style.animationName !== 'none';
     }).length";
     assert_eq!(page.run(slides).await, 0);
-}
-
-/// Goal: after a sale, while its holder keeps the idle lock, the timeline stays with the sale. A holder with waiters is drawn
-/// in each frame, but not for hours. Method: call the page's own modules with the messages of an instance.
-#[tokio::test]
-async fn a_lock_without_orders_is_drawn_at_its_pace() {
-    let shop = Shop::empty(&[]).await;
-    let page = Tab::open(&shop.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
-    let script = "
-        const { State } = await import('/static/page/state.js');
-        const { Timeline } = await import('/static/panels/timeline.js');
-        const [news, state, timeline] = [{ points: [], orders: [], notes: [] }, new State(), new Timeline()];
-        const tenure = { token: 7, instance: '8080', start_ms: 1000, exact: true };
-        const movedAt = (now_ms, orders, end_ms) => {
-            state.merge({ ...news, now_ms, tenures: [{ ...tenure, orders, end_ms }] }, false);
-            return state.movedAt;
-        };
-        const [first, served, ended] = [movedAt(1100, 2, null), movedAt(1300, 5, null), movedAt(6300, 5, 6300)];
-        const after = (ms, waiting) => timeline.draw({
-            now: { guard: 'etcd', lock: { queue: Array(waiting + 1).fill({}) } },
-            link: { state: 'live' }, movedAt: 1000, tenures: [{ ...tenure, orders: 0, end_ms: null }], clock: () => 1000 + ms,
-        });
-        return [first < served, ended - served < 1000, after(5000, 1), after(15000, 1), after(5000, 0) === Infinity];";
-    assert_eq!(page.run_async(script).await, json!([true, true, 0, 100, true]));
 }

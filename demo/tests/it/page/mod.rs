@@ -7,3 +7,4 @@ mod outages;
 mod pictures;
 mod scene;
 mod selling;
+mod stage;

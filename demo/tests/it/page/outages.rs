@@ -13,15 +13,17 @@ async fn the_instance_goes_away_and_comes_back() {
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "40").await;
     // the instance may learn of the control only after its first events
-    page.until_shown("#presets button[aria-disabled=false]").await;
+    page.until_shown("#run[aria-disabled=false]").await;
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
     page.until_reads("#troubles", "has lost its instance").await;
     // the last known figures stay
     assert_eq!(page.number("#stock").await, Some(40));
-    page.click("#preset-lock").await;
+    page.click("#run").await;
     page.until_reads("#form-error", "does not answer").await;
+    page.click("#chapter-shared").await;
+    page.until_reads("#stage-error", "does not answer").await;
     // alerts do not cover the focused element, not even at the end of the page
     for width in [390, 1440] {
         page.become_device(Device { width, ..DESKTOP }).await;
@@ -87,14 +89,14 @@ async fn a_page_without_any_news_is_not_blank() {
     let page = Tab::open(&shop.url(), PHONE).await;
     page.until_reads("#troubles", "has too many watchers").await;
     page.until_reads("#link-text", "no answer yet").await;
-    page.until_reads("#words-title", "Why a lock").await;
+    page.until_reads("#sum-title", "The sale").await;
     assert_eq!(page.text("#proof-text").await, "not known yet");
 
     // the state before any script has run
-    page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link").await;
-    let animation = "return getComputedStyle(document.querySelector('.stage')).animationName";
+    page.run("window.requestAnimationFrame = () => 0; delete document.body.dataset.link; delete document.body.dataset.known").await;
+    let animation = "return getComputedStyle(document.querySelector('main')).animationName";
     assert_eq!(page.run(animation).await, "await-news");
-    page.until_reads("#words-title", "Why a lock").await;
+    page.until_reads("#sum-title", "The sale").await;
 }
 
 /// Goal: the page says that etcd is down, until it is back.
@@ -135,8 +137,8 @@ async fn redis_goes_away_and_comes_back() {
     shop.redis.kill().await.unwrap();
     page.until_reads("#troubles [data-kind=redis-away]", "the last known ones").await;
     assert_eq!(page.number("#stock").await, Some(40));
-    page.until_shown("#preset-lock").await;
-    page.click("#preset-lock").await;
+    assert_eq!(page.text("#proof-text").await, "not known now");
+    page.run("document.querySelector('#run-form').requestSubmit()").await;
     page.until_reads("#verdict-title", "could not begin").await;
 
     shop.redis.restart().await.unwrap();

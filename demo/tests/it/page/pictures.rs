@@ -1,31 +1,49 @@
-//! The pictures of the README. Not a test: `make screenshots` runs it.
+//! The pictures of the README, and a recording to open from the disk. Not a test: `make screenshots` runs it.
 
-use testkit::wait::eventually;
+use std::fmt::Write as _;
+use std::path::Path;
 
-use super::browser::{DESKTOP, Device, Tab};
+use super::browser::{DESKTOP, Device};
 use crate::launch::Demo;
 
-const WIDTH: u32 = 1440;
+const SIZE: [u32; 2] = [1440, 850];
 
-/// A sale under way, and the end of one without a lock.
+/// The first sale as it is replayed, each chapter's recording in one file, and the ends of two chapters.
 #[tokio::test]
 #[ignore = "makes the pictures of the README, with the demo's usual ports: make screenshots"]
 async fn pictures_of_the_readme() {
     let demo = Demo::on_port(8080, &[]).await;
-    let page = Tab::open(&demo.url(), Device { width: WIDTH, ..DESKTOP }).await;
-    page.until_reads("#link-text", "live").await;
-    page.fill("#units", "90000").await;
-    page.fill("#buyers", "100000").await;
-    page.click("#run").await;
-    let is_under_way = async || page.number("#sold").await.is_some_and(|sold| sold > 30_000);
-    eventually("a third is sold", is_under_way).await;
-    page.picture("readme-sale", WIDTH, 1240).await;
-    page.click("#stop").await;
-    page.until_reads("#verdict-title", "Stopped").await;
+    let page = demo.live_page().await;
+    page.load(&demo.url()).await;
+    page.until_reads("#sentence", "500 people").await;
+    // each frame with its moment, and how long it is shown
+    let (mut frames, mut before) = (String::new(), None);
+    while before.as_ref().is_none_or(|(_, moment)| *moment < 10_000) {
+        let moment = page.run("return Number(document.querySelector('#scrub').value)").await;
+        let moment = moment.as_u64().unwrap();
+        if let Some((name, at)) = &before {
+            writeln!(frames, "-d {} {name}.png", moment.saturating_sub(*at).max(20)).unwrap();
+        }
+        let name = format!("frame-{moment:05}");
+        page.picture(&name, SIZE, 0.5).await;
+        before = Some((name, moment));
+    }
+    let (last, _) = before.unwrap();
+    writeln!(frames, "-d 3000 {last}.png").unwrap();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/screenshots");
+    std::fs::write(dir.join("frames.txt"), format!("-o sale.webp -mixed -q 60\n{frames}")).unwrap();
 
-    page.become_device(Device { width: WIDTH, dark: true, ..DESKTOP }).await;
-    page.click("#preset-no-lock").await;
-    page.until_reads("#verdict-title", "Wrong").await;
-    page.until_reads("#proof-text", "too many").await;
-    page.picture("readme-oversold", WIDTH, 600).await;
+    for chapter in ["no-lock", "local", "shared", "asleep", "checked", "atomic"] {
+        page.until_shown("#next").await;
+        page.click("#next").await;
+        page.until_shown(&format!("#chapter-{chapter}[aria-pressed=true]")).await;
+        page.to_the_end().await;
+        let dark = chapter == "no-lock";
+        page.become_device(Device { dark, ..DESKTOP }).await;
+        page.until_shown("#again").await;
+        page.picture(&format!("readme-{chapter}"), SIZE, 1.0).await;
+    }
+    // the file opens with what is shown
+    page.click("#chapter-no-lock").await;
+    std::fs::write(dir.join("replay.html"), page.saved().await).unwrap();
 }

@@ -32,7 +32,7 @@ impl Demo {
         let page = Tab::open(&self.url(), DESKTOP).await;
         page.until_reads("#link-text", "live").await;
         // the instance may learn of the control only after its first events
-        page.until_shown("#presets button[aria-disabled=false]").await;
+        page.until_shown("#run[aria-disabled=false]").await;
         page
     }
 }

@@ -3,12 +3,28 @@
 use hyper::Method;
 use serde_json::Value;
 use testkit::probe;
+use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Tab};
 use super::scene::Shop;
 use crate::launch::Demo;
 
 impl Tab {
+    /// Chooses a guard, a fault and a fence, and runs the sale.
+    pub(super) async fn run_sale(&self, guard: &str, fault: &str, fence: &str) {
+        self.until_shown("#run[aria-disabled=false]").await;
+        for (group, value) in [("guards", guard), ("faults", fault), ("fences", fence)] {
+            let label = format!("#{group} label:has([value='{value}']:enabled)");
+            if self.is_shown(&label).await {
+                self.click(&label).await;
+            }
+        }
+        let run = "return document.querySelector('#verdict').dataset.run";
+        let before = self.run(run).await;
+        self.click("#run").await;
+        eventually("the run is shown", async || self.run(run).await != before).await;
+    }
+
     /// The server's stock, requested by the page itself.
     async fn stock(&self) -> Value {
         self.run_async("return (await fetch('stock')).json()").await
@@ -22,7 +38,7 @@ impl Tab {
             assert!(expected.is_some(), "{stock}");
             let selector = format!("#{name}");
             // the last order may reach the page after the verdict
-            testkit::wait::eventually(&format!("{selector} is {expected:?}"), async || {
+            eventually(&format!("{selector} is {expected:?}"), async || {
                 self.number(&selector).await == expected
             })
             .await;
@@ -39,9 +55,9 @@ impl Tab {
 async fn with_the_lock_the_sale_is_right() {
     let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
-    page.click("#preset-lock").await;
-    page.until_reads("#verdict-title", "Correct").await;
+    page.run_sale("etcd", "", "lock").await;
     page.until_reads("#verdict-run", "300 units, 500 buyers, the etcd lock").await;
+    page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#verdict-run", "300 reserved, 200 told sold out").await;
 
     page.until_reads("#proof-text", "adds up").await;
@@ -68,7 +84,7 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
     let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
     for guard in ["no-lock", "local"] {
-        page.click(&format!("#preset-{guard}")).await;
+        page.run_sale(guard, "", "none").await;
         page.until_reads(
             "#verdict-run",
             if guard == "no-lock" { "no lock" } else { "lock in each process" },
@@ -83,18 +99,14 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
         assert!(sold > 300, "{sold}");
         let excess = format!("{} units sold too many", sold - 300);
         assert_eq!(page.text("#proof-text").await, excess);
-        // panels that need a ledger say why they are empty
+        // the panel that needs a ledger says why it is empty
         page.until_reads("#orders-none", "no ledger").await;
-        page.until_reads("#rate-all", "all instances").await;
-        assert!(!page.is_shown("#rate-key").await);
     }
 
     // and back to the lock on the same page
-    page.click("#preset-lock").await;
+    page.run_sale("etcd", "", "lock").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#proof-text", "adds up").await;
-    page.until_reads("#rate-key", &demo.port.to_string()).await;
-    assert!(!page.is_shown("#rate-all").await);
     page.assert_no_complaints().await;
 }
 
@@ -103,14 +115,7 @@ async fn without_a_lock_the_page_says_how_many_were_sold_too_many() {
 #[tokio::test]
 async fn what_a_sale_keeps_no_record_of_is_said() {
     for (lock, said) in [
-        (
-            "etcd-rpc",
-            &[
-                ("#holder-name", "etcd's own lock"),
-                ("#orders-none", "no ledger"),
-                ("#rate-all", "all instances"),
-            ][..],
-        ),
+        ("etcd-rpc", &[("#holder-name", "etcd's own lock"), ("#orders-none", "no ledger")][..]),
         (
             "etcd-recipe",
             &[("#holder-name", "queues in etcd for itself"), ("#lock-words", "not watched here")],
@@ -122,7 +127,6 @@ async fn what_a_sale_keeps_no_record_of_is_said() {
         page.until_reads("#stock", "5").await;
         page.run_async("await fetch('stock/reduce', { method: 'POST' })").await;
         page.until_reads("#lucky", "1").await;
-        page.until_reads("#timeline-note", "no tenures").await;
         for (selector, words) in said {
             page.until_reads(selector, words).await;
         }
@@ -131,9 +135,9 @@ async fn what_a_sale_keeps_no_record_of_is_said() {
             assert!(!shown.contains(untrue), "{lock}: {untrue}: {shown}");
         }
         // a run that needs the lock is refused
-        page.until_shown("#preset-pause").await;
-        page.click("#preset-pause").await;
-        page.until_reads("#form-error", "another guard").await;
+        page.until_shown("#chapter-asleep[data-off]").await;
+        page.click("#chapter-asleep").await;
+        page.until_reads("#stage-error", "another guard").await;
         page.assert_no_complaints().await;
     }
 }
@@ -177,28 +181,11 @@ async fn a_sale_of_ones_own() {
 async fn a_paused_holder_meets_the_fence_or_does_not() {
     let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
-    page.run(
-        "window.seen = [];
-         const look = () => {
-             const waits = document.querySelector('#queue').children.length > 0;
-             const note = document.querySelector('#timeline-note').textContent;
-             if (waits && window.seen.at(-1) !== note) window.seen.push(note);
-             requestAnimationFrame(look);
-         };
-         look();",
-    )
-    .await;
-    page.click("#preset-pause").await;
+    page.run_sale("etcd", "pause", "lock").await;
     page.until_reads("#verdict-run", "was paused").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#verdict-run", "Batches that the fence refused: ").await;
-    // while another instance waited for the paused one, its block grew
-    let seen = page.run("return window.seen").await;
-    let seen: Vec<_> = seen.as_array().unwrap().iter().filter_map(|note| note.as_str()).collect();
-    assert!(!seen.is_empty(), "no instance waited");
-    assert!(!seen.iter().any(|note| note.contains("Nothing changes")), "{seen:?}");
-
-    page.click("#preset-pause-no-fence").await;
+    page.run_sale("etcd", "pause", "none").await;
     page.until_reads("#verdict-run", "without the fence").await;
     page.until_reads("#verdict-title", "Wrong").await;
     page.until_reads("#fence-token", "off").await;
@@ -213,19 +200,22 @@ async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     let page = demo.live_page().await;
     page.run("document.querySelector('.by-hand').open = true").await;
     let other = demo.port + 10;
-    let button = "#kills button:nth-child(2)";
-    page.click("#preset-kill").await;
+    let [first, second] = [".shop:first-child", ".shop:last-child"];
+    let state = format!("{second} .shop-port");
+    let kill = async |shop: &str| {
+        page.run(&format!("document.querySelector('{shop}').open = true")).await;
+        page.click(&format!("{shop} button:last-child")).await;
+    };
+    page.run_sale("etcd", "kill", "lock").await;
     page.until_reads("#verdict-run", "was killed").await;
-    page.until_reads(button, "(is down)").await;
+    page.until_reads(&state, "is down").await;
     page.until_reads("#verdict-title", "Correct").await;
     page.until_reads("#notes", &format!("{other} answers again.")).await;
 
-    page.until_shown(&format!("{button}[aria-disabled=false]")).await;
-    assert_eq!(page.text(button).await, format!("Kill {other}"));
-    page.click(button).await;
-    page.until_reads(button, "(is down)").await;
-    assert!(page.is_shown(&format!("{button}[aria-disabled=true]")).await);
-    page.until_shown(&format!("{button}[aria-disabled=false]")).await;
+    page.until_shown(&format!("{second}:not([data-down])")).await;
+    kill(second).await;
+    page.until_reads(&state, "is down").await;
+    page.until_shown(&format!("{second}:not([data-down])")).await;
     page.click("#start").await;
     page.until_reads("#proof-text", "nothing sold yet").await;
     let answer = probe::http(Method::POST, other, "/stock/reduce", "").await.unwrap();
@@ -234,28 +224,31 @@ async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     page.assert_shows_the_stock().await;
     page.assert_no_complaints().await;
 
-    page.until_reads("#kills button:first-child", "(serves this page)").await;
-    page.click("#kills button:first-child").await;
+    page.until_reads(first, "(this page)").await;
+    kill(first).await;
     page.until_reads("#link-text", "does not answer").await;
     let other = format!("http://127.0.0.1:{other}");
     page.until_reads("#troubles a", &other).await;
     page.until_reads("#link-text", "live").await;
-    page.until_reads("#kills button:first-child", "(serves this page)").await;
     page.assert_shows_the_stock().await;
     assert_eq!(page.number("#sold").await, Some(1), "the sale is unchanged");
     page.go(&other).await;
     page.until_reads("#link-text", &format!("live from instance {}", demo.port + 10)).await;
 }
 
-/// Goal: the page of the service alone has no controls. Method: `flash_sale::serve`, without `lab`.
+/// Goal: the page of the service alone has no controls and no stage; its details are open. Method: `flash_sale::serve`, without `lab`.
 #[tokio::test]
 async fn without_the_laboratory_there_are_no_controls() {
     let shop = Shop::empty(&[]).await;
-    let page = Tab::open(&shop.serve_alone().await, DESKTOP).await;
+    let url = shop.serve_alone().await;
+    let page = Tab::open(&url, DESKTOP).await;
+    page.load(&url).await;
     page.until_reads("#link-text", "live").await;
     page.until_reads("#sum-words", "No sale was started").await;
-    assert!(!page.is_shown("#try").await);
+    for part in ["#try", "#stage"] {
+        assert!(!page.is_shown(part).await, "{part}");
+    }
     assert!(!page.is_shown("#verdict").await);
-    assert!(page.is_shown("#equation").await);
+    assert!(page.is_shown("#proof").await);
     page.assert_no_complaints().await;
 }

@@ -1,0 +1,182 @@
+// A recorded sale at one moment: pure functions of its events, which docs/http-api.md describes.
+
+/** The recording with a moment of its own for each event, so that each is a step, and with what is known at its end. */
+export function prepare(recording) {
+  let last = -1;
+  const events = underTheKey(recording.events).map(([at, ...rest]) => {
+    last = Math.max(at, last + 0.01);
+    return [last, ...rest];
+  });
+  const end = Math.max(last, recording.took_us);
+  return { ...recording, events, end, final: state(events, end) };
+}
+
+/**
+ * A shop sells while it has the key, and the buyer hears of it later; only that was measured. So a sale that was heard of
+ * after the end of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
+ */
+function underTheKey(events) {
+  const { tenures, sleeps } = state(events, Infinity);
+  const late = new Map();
+  const moved = events.map((event) => {
+    const [at, kind, , shop, , number] = event;
+    if (kind !== "sold") return event;
+    const sale = [...event, at];
+    const tenure = tenures.find((one) => one.shop === shop && one.number === number && one.to !== null && one.to < at);
+    if (tenure) late.set(tenure, [...(late.get(tenure) ?? []), sale]);
+    return sale;
+  });
+  for (const [{ shop, from, to }, sales] of late) {
+    const awake = sleeps.filter((one) => one.shop === shop && one.to !== null && one.to < to).map((one) => one.to);
+    const start = Math.max(from, ...awake);
+    sales.forEach((sale, index) => {
+      sale[0] = start + ((to - start) * (index + 1)) / (sales.length + 1);
+    });
+  }
+  return moved.sort(([one], [other]) => one - other);
+}
+
+/** Everything that can be said at the moment `t`, in microseconds from the first order. */
+export function state(events, t) {
+  const now = {
+    t,
+    /** The number of events so far. */
+    step: 0,
+    /** The last event, or null before the first one. */
+    event: null,
+    /** By buyer: `{ shop, place, asked, is, at, unit }`. `place` counts the buyers of a shop as they came. */
+    buyers: new Map(),
+    /** By unit: its owners as `{ buyer, shop, at, number, heard }`. More than one is what must not happen. */
+    units: new Map(),
+    /** By shop: `{ came, waiting, sold, asleep }`. */
+    shops: [],
+    /** Who believed to have the key and when: `{ shop, number, from, to, bounced }`; `to` is null while it goes on. */
+    tenures: [],
+    /** The same of sleep: `{ shop, from, to }`. */
+    sleeps: [],
+    /** The refusals: `{ shop, number, fence, at }`. */
+    bounces: [],
+    sold: 0,
+    none: 0,
+    failed: 0,
+    /** The units with more than one owner. */
+    doubled: 0,
+  };
+  for (const event of events) {
+    if (event[0] > t) break;
+    now.step += 1;
+    now.event = event;
+    APPLY[event[1]]?.(now, ...event.slice(2), event[0]);
+  }
+  return now;
+}
+
+const APPLY = {
+  asked(now, buyer, shop, at) {
+    const door = shopOf(now, shop);
+    now.buyers.set(buyer, { shop, place: door.came, asked: at, is: "asked", at, unit: null });
+    door.came += 1;
+    door.waiting += 1;
+  },
+  sold(now, buyer, shop, unit, number, ...times) {
+    const at = times.at(-1);
+    answer(now, buyer, shop, "sold", at, unit);
+    const owners = now.units.get(unit) ?? [];
+    owners.push({ buyer, shop, at, number, heard: times[0] });
+    now.units.set(unit, owners);
+    shopOf(now, shop).sold += 1;
+    if (owners.length === 2) now.doubled += 1;
+  },
+  none: (now, buyer, shop, at) => answer(now, buyer, shop, "none", at),
+  failed: (now, buyer, shop, at) => answer(now, buyer, shop, "failed", at),
+  key: (now, shop, number, at) => now.tenures.push({ shop, number, from: at, to: null, bounced: false }),
+  drop(now, shop, number, at) {
+    const tenure = openTenure(now, shop, number);
+    if (tenure) tenure.to = at;
+  },
+  bounced(now, shop, number, fence, at) {
+    now.bounces.push({ shop, number, fence, at });
+    const tenure = openTenure(now, shop, number);
+    if (tenure) tenure.bounced = true;
+  },
+  asleep(now, shop, at) {
+    shopOf(now, shop).asleep = true;
+    now.sleeps.push({ shop, from: at, to: null });
+  },
+  awake(now, shop, at) {
+    shopOf(now, shop).asleep = false;
+    const sleep = now.sleeps.find((one) => one.shop === shop && one.to === null);
+    if (sleep) sleep.to = at;
+  },
+};
+
+function shopOf(now, shop) {
+  now.shops[shop] ??= { came: 0, waiting: 0, sold: 0, asleep: false };
+  return now.shops[shop];
+}
+
+const openTenure = (now, shop, number) =>
+  now.tenures.findLast((one) => one.shop === shop && one.number === number && one.to === null);
+
+/** A buyer gets an answer. Another shop than the first one asked may give it: a buyer without an answer asks again. */
+function answer(now, buyer, shop, is, at, unit = null) {
+  const known = now.buyers.get(buyer) ?? { shop, place: 0, asked: at, is: null };
+  if (known.is === "asked") shopOf(now, known.shop).waiting -= 1;
+  now.buyers.set(buyer, { ...known, by: shop, is, at, unit });
+  now[is] += 1;
+}
+
+/** Who has the key, or had it last: the newest tenure, or null. An older one that goes on is only believed. */
+export function holder({ tenures }) {
+  return tenures.reduce((one, other) => (one && one.number > other.number ? one : other), null);
+}
+
+/** The unit with the most owners, the first of several, if any has more than one: `{ unit, owners }`. */
+export function mostSold(now) {
+  let most = null;
+  for (const [unit, owners] of now.units) {
+    const lead = owners.length - Math.max(1, most?.owners.length ?? 0);
+    if (lead > 0 || (lead === 0 && unit < most?.unit)) most = { unit, owners };
+  }
+  return most;
+}
+
+/** The moment of the step `by` steps away from `t`; the start and the end are steps as well. */
+export function stepFrom({ events, end }, t, by) {
+  const { step } = state(events, t);
+  const next = step + by;
+  if (next <= 0) return 0;
+  return next > events.length ? end : events[next - 1][0];
+}
+
+/**
+ * The film of a recording: its scenes `{ at, seconds }` take so many seconds each, whatever time they took. Returns its
+ * length, the scene and the moment of a position in it, the position of a moment, and how many times slower than in reality it runs.
+ */
+export function film(scenes, end) {
+  let length = 0;
+  const parts = scenes.map(({ at, seconds }, index) => {
+    const part = { from: length, seconds, at, took: (scenes[index + 1]?.at ?? end) - at };
+    length += seconds;
+    return part;
+  });
+  const within = (share) => Math.min(1, Math.max(0, share));
+  const sceneAt = (position) => Math.max(0, parts.findLastIndex(({ from }) => from <= position));
+  const partOf = (position) => parts[sceneAt(position)];
+  return {
+    length,
+    sceneAt,
+    timeAt(position) {
+      const part = partOf(position);
+      return part.at + part.took * within((position - part.from) / part.seconds);
+    },
+    slowness(position) {
+      const { seconds, took } = partOf(position);
+      return (seconds * 1e6) / took;
+    },
+    positionOf(t) {
+      const part = parts.findLast(({ at }) => at <= t) ?? parts[0];
+      return part.from + (part.took > 0 ? part.seconds * within((t - part.at) / part.took) : 0);
+    },
+  };
+}
