@@ -53,8 +53,6 @@ pub(super) struct StandingWatch {
     /// Names that have no watcher, and names whose queues are to be read: each at most once or twice.
     to_watch: VecDeque<Arc<str>>,
     to_read: VecDeque<Arc<str>>,
-    /// Whether another stream is needed comes of each.
-    reads: JoinSet<bool>,
     /// The number of the latest watcher.
     latest_id: i64,
 }
@@ -71,7 +69,6 @@ impl StandingWatch {
             new_names,
             to_watch: VecDeque::new(),
             to_read: VecDeque::new(),
-            reads: JoinSet::new(),
             latest_id: 0,
         }
     }
@@ -118,12 +115,14 @@ impl StandingWatch {
     async fn follow(&mut self, mut stream: WatchedStream) -> Result<(), BackendError> {
         let mut tidy = interval_at(Instant::now() + TIDY_EVERY, TIDY_EVERY);
         tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Whether another stream is needed comes of each. They end with this one: what they say of it is no word on the next.
+        let mut reads = JoinSet::new();
         loop {
-            while self.reads.len() < MAX_READS
+            while reads.len() < MAX_READS
                 && let Some(name) = self.to_read.pop_front()
             {
                 let read = read(Arc::clone(&self.endpoints), Arc::clone(&self.queues), name);
-                self.reads.spawn(read);
+                reads.spawn(read);
             }
             while stream.has_room()
                 && let Some(name) = self.to_watch.pop_front()
@@ -139,7 +138,7 @@ impl StandingWatch {
                     Some(name) => self.to_watch.push_back(name),
                     None => return Ok(()),
                 },
-                Some(read) = self.reads.join_next() => {
+                Some(read) = reads.join_next() => {
                     if matches!(read, Ok(true)) && Safeguard::Reauthentication.is_on() {
                         return Err(malformed("a watcher was refused for the stream's token"));
                     }

@@ -243,10 +243,21 @@ impl Files {
         }
     }
 
-    /// Ends what this process has of a session: without it, its claims do not count, even if they stay.
+    /// Ends what this process has of a session: without it, its claims do not count, even if they stay. Their locks are
+    /// given up also where their queues cannot be looked at now.
     fn end(&mut self, lease: i64) {
         self.sessions.remove(&lease);
-        self.changed.extend(self.stems_where(|own| own.claim.lease == lease));
+        for stem in self.stems_where(|own| own.claim.lease == lease) {
+            let mut claims = self.queues.remove(&stem).unwrap_or_default();
+            for mut own in claims.extract_if(.., |own| own.claim.lease == lease) {
+                drop(remove(&self.queue_path(&stem).join(&own.entry)));
+                self.forget(&stem, &mut own);
+            }
+            if !claims.is_empty() {
+                self.queues.insert(stem.clone(), claims);
+            }
+            self.changed.insert(stem);
+        }
         self.look_where_changed();
     }
 

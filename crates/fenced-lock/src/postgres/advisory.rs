@@ -279,6 +279,8 @@ impl Advisory {
             failed => {
                 tracing::debug!(%claim, ?failed, "lost the connection of a claim");
                 wire.give_up();
+                // it may have ended before it was known as this claim's
+                self.waiters.note(&claim, ClaimStatus::Gone);
             }
         }
     }

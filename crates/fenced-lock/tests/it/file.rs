@@ -479,3 +479,22 @@ async fn no_session_stays_behind() {
     drop(backend);
     eventually("no session", async || count() == 0).await;
 }
+
+/// Goal: a session that is closed while a queue of its claims cannot be looked at leaves no lock behind.
+#[tokio::test]
+async fn a_session_closed_while_its_queue_cannot_be_looked_at() {
+    let lab = FileLab::new();
+    let backend = lab.backend();
+    let session = Session::open(Arc::clone(&backend), SessionOptions::new(TTL)).await.unwrap();
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    let (queue, aside) = (lab.directory().join("queues/a"), lab.directory().join("aside"));
+    fs::rename(&queue, &aside).unwrap();
+    fs::write(&queue, "no directory").unwrap();
+    session.close().await.unwrap();
+    assert!(guard.is_lost());
+    assert!(File::open(lab.directory().join("a.lock")).unwrap().try_lock().is_ok());
+    fs::remove_file(&queue).unwrap();
+    fs::rename(&aside, &queue).unwrap();
+    drop(within("the next is granted", lab.mutex("a").await.lock()).await.unwrap());
+    drop(backend);
+}

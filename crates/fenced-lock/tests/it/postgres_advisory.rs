@@ -1,5 +1,7 @@
 //! What is particular to advisory locks of PostgreSQL.
 
+use std::time::Duration;
+
 use fenced_lock::{BackendErrorKind, Mutex, PostgresOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
@@ -248,4 +250,41 @@ async fn a_server_that_is_too_old_is_an_error() {
         let refused = kind.open(&options, HOUR).await;
         assert_refused(refused, "PostgreSQL 14 or later is needed");
     }
+}
+
+/// Goal: a claim whose connection ends before it can ask for the lock is told. Method: the server process of the session
+/// is stopped, so that the claim's connection waits for its answer, and ended meanwhile.
+#[tokio::test]
+async fn a_connection_that_ends_at_once_is_told() {
+    let Some(lab) = lab().await else { return };
+    let mutex = lab.a().await;
+    let holder = lab.a().await.lock().await.unwrap();
+    let operator = lab.client().await;
+    let database: String =
+        operator.query_one("SELECT current_database()::text", &[]).await.unwrap().get(0);
+    let pids = async |pattern: &str| -> Vec<i32> {
+        let sql = format!(
+            "SELECT pid FROM pg_stat_activity WHERE datname = '{database}'
+            AND application_name ~ '{pattern}' ORDER BY backend_start"
+        );
+        operator.query(&sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    };
+    let session = Pid::from_raw(pids("^fenced-lock [0-9a-f]+$").await[0]).unwrap();
+    let earlier = pids("^fenced-lock [0-9a-f]+-").await;
+    kill_process(session, Signal::STOP).unwrap();
+    let waiter = unseen_waiter(&mutex);
+    let mut ended = Vec::new();
+    eventually("the claim's connection ends", async || {
+        ended = pids("^fenced-lock [0-9a-f]+-").await;
+        ended.retain(|pid| !earlier.contains(pid));
+        !ended.is_empty()
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    operator.execute("SELECT pg_terminate_backend($1)", &[&ended[0]]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    kill_process(session, Signal::CONT).unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    holder.unlock().await.unwrap();
+    drop(within("the waiter is told or served", waiter).await.unwrap());
 }

@@ -95,3 +95,26 @@ async fn a_token_that_ended_stalls_no_new_name() {
     drop(within("the first waiter is granted", first).await.unwrap().unwrap());
     assert_eq!(metric(&etcd, "started", "Watch").await, 4, "one for each token");
 }
+
+/// Goal: a watch whose token is not valid any more is made anew once, however many names it watched. Method: etcd has
+/// forgotten its tokens in a restart, and refuses all watchers.
+#[tokio::test]
+async fn many_names_are_watched_again_at_once() {
+    let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+    let mut root = with_users(&etcd).await;
+    let session = session_of("root", &etcd).await;
+    let mut waiters = Vec::new();
+    for number in 0..50 {
+        waiters.push(waiter(&mut root, &session, &format!("name-{number}")).await.1);
+    }
+    etcd.kill().await.unwrap();
+    etcd.restart().await.unwrap();
+    for number in 0..50 {
+        root_of(&etcd).await.delete(format!("name-{number}/first"), None).await.unwrap();
+    }
+    for waiter in waiters {
+        drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    }
+    let streams = metric(&etcd, "started", "Watch").await;
+    assert!(streams <= 3, "{streams} streams");
+}
