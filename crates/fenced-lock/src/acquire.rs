@@ -119,8 +119,9 @@ impl<T: GrantToken> Attempt<T> {
         let inner = Arc::clone(self.inner());
         if matches!(self.turn, Turn::Wait) {
             let name = Arc::clone(&self.claim.name);
-            self.unless_over(inner.until_few_are_under_way(&name)).await?;
-            self.under_way = Some(UnderWay::new(&inner, &name));
+            let mut under_way = UnderWay::new(&inner, &name);
+            self.unless_over(under_way.until_it_counts()).await?;
+            self.under_way = Some(under_way);
         }
         let mut backoff = Backoff::default();
         loop {

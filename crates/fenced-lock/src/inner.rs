@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -38,10 +38,8 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// The acquires and releases under way, for `close` to wait for. There is at most one for each
     /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_UNDER_WAY`].
     pub(super) tasks: TaskTracker,
-    /// How many claims on each name are under way.
-    under_way: StdMutex<HashMap<Arc<str>, usize>>,
-    /// Told when there is room for more of them.
-    room: Notify,
+    /// For each name with claims under way: the room for more of them.
+    under_way: StdMutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     label: Arc<str>,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
@@ -76,7 +74,6 @@ impl<T: GrantToken> SessionInner<T> {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             under_way: StdMutex::default(),
-            room: Notify::new(),
             closed: OnceCell::new(),
         }
     }
@@ -153,20 +150,8 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    fn under_way(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Semaphore>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until not too many claims on the name are under way.
-    pub(super) async fn until_few_are_under_way(&self, name: &str) {
-        loop {
-            // before the look: what is told in between counts
-            let room = self.room.notified();
-            if self.under_way().get(name).is_none_or(|count| *count < MOST_UNDER_WAY) {
-                return;
-            }
-            room.await;
-        }
     }
 
     /// Withdraws the claim in the background.
@@ -287,24 +272,34 @@ impl<T: GrantToken> SessionInner<T> {
 pub(super) struct UnderWay<T: GrantToken> {
     inner: Arc<SessionInner<T>>,
     name: Arc<str>,
+    /// `None` once it is dropped.
+    room: Option<Arc<Semaphore>>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<T: GrantToken> UnderWay<T> {
+    /// Counts only if there is room.
     pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Self {
-        *inner.under_way().entry(Arc::clone(name)).or_default() += 1;
-        Self { inner: Arc::clone(inner), name: Arc::clone(name) }
+        let new = || Arc::new(Semaphore::new(MOST_UNDER_WAY));
+        let room = Arc::clone(inner.under_way().entry(Arc::clone(name)).or_insert_with(new));
+        let permit = Arc::clone(&room).try_acquire_owned().ok();
+        Self { inner: Arc::clone(inner), name: Arc::clone(name), room: Some(room), permit }
+    }
+
+    /// Waits for room, behind those that waited before.
+    pub(super) async fn until_it_counts(&mut self) {
+        if let (None, Some(room)) = (&self.permit, &self.room) {
+            // no room is closed
+            self.permit = Arc::clone(room).acquire_owned().await.ok();
+        }
     }
 }
 
 impl<T: GrantToken> Drop for UnderWay<T> {
     fn drop(&mut self) {
         let mut under_way = self.inner.under_way();
-        let Some(count) = under_way.get_mut(&self.name) else { return };
-        *count -= 1;
-        if *count + 1 == MOST_UNDER_WAY {
-            self.inner.room.notify_waiters();
-        }
-        if *count == 0 {
+        (self.permit, self.room) = (None, None);
+        if under_way.get(&self.name).is_some_and(|room| Arc::strong_count(room) == 1) {
             under_way.remove(&self.name);
         }
     }
