@@ -43,7 +43,7 @@ mod options;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{join4, try_join};
+use futures_util::future::{join, join4, try_join};
 use tokio::runtime::Handle;
 use tokio_postgres::{Error, Row};
 
@@ -350,8 +350,9 @@ impl Asked for Postgres {
     }
 
     async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
-        let (_, wire) = try_join(self.events.wire(), self.wire(&claim.name)).await?;
-        let number = claim.number.cast_signed();
+        // without messages a waiter hears by asking alone
+        let (_, wire) = join(self.events.wire(), self.wire(&claim.name)).await;
+        let (wire, number) = (wire?, claim.number.cast_signed());
         let standing = async { wire.query(STANDING, &[&claim.lease, &number]).await };
         let ((), rows) = try_join(self.reap(&wire), wire.ask(standing)).await?;
         Ok(self.answer(&wire, claim, &rows))
