@@ -39,7 +39,8 @@ export class Stage {
   #demo = null;
   #isLive = false;
   #isBusy = false;
-  #lastRun;
+  /** The runs that were replayed here, or need not be. */
+  #seen = new Set();
 
   /** Without `recordings` it shows those of a demo. */
   constructor(recordings = null) {
@@ -68,7 +69,7 @@ export class Stage {
     }
     fromLink().then((recording) => {
       if (!recording) return;
-      this.#lastRun ??= "";
+      this.#seen.add("");
       this.#open(this.#keep(recording), chapterOf(recording));
     });
   }
@@ -79,18 +80,18 @@ export class Stage {
     this.#isLive = link.state === "live";
     setShown(byId("stage"), this.#demo !== null || this.#shown !== NOTHING);
     // the last run can be had without a stream of events
-    if (!now && link.state === "lost" && this.#lastRun === undefined) {
-      this.#lastRun = "";
+    if (!now && link.state === "lost" && this.#seen.size === 0) {
+      this.#seen.add("");
       this.#take(true);
     }
     if (!this.#demo) return;
     for (const { id, run } of CHAPTERS) setData(byId(`chapter-${id}`), "off", !this.#demo.guards.includes(this.#guard(run)));
     this.#showUp();
     const { run } = this.#demo;
-    const over = run && !RUNNING.has(run.state) ? run.id : "";
-    if (this.#isBusy || this.#lastRun === over) return;
-    const isFirst = this.#lastRun === undefined;
-    this.#lastRun = over;
+    const id = run?.id ?? "";
+    if (this.#isBusy || RUNNING.has(run?.state) || this.#seen.has(id)) return;
+    const isFirst = this.#seen.size === 0;
+    this.#seen.add(id);
     this.#take(isFirst);
   }
 
@@ -186,7 +187,7 @@ export class Stage {
       if (run.state === "failed") throw new Error(sentence(run.error));
       const recording = await call("GET", "demo/run/replay");
       if (recording?.run !== id) throw new Error("This run was not recorded.");
-      this.#lastRun = id;
+      this.#seen.add(id);
       this.#kept.set(chapter.id, recording);
       this.#open(recording, chapter);
     } catch (error) {

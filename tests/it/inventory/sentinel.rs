@@ -133,7 +133,7 @@ async fn the_primary_is_the_one_that_most_sentinels_name() {
 }
 
 /// Goal: the sentinels get one question a second from an inventory, however many connections it has. Method: five
-/// questions take at least four seconds; on a busy machine, longer.
+/// questions take seconds; 64 connections would ask as many within one. The sentinels connect to each other as well.
 #[tokio::test]
 async fn one_task_asks_for_all_connections() {
     let (_primary, watch) = watched(1).await;
@@ -144,7 +144,7 @@ async fn one_task_asks_for_all_connections() {
     }
     let began_at = Instant::now();
     until_asked(&watch.sentinels[0], 5).await;
-    assert!(began_at.elapsed() >= Duration::from_secs(4), "{:?}", began_at.elapsed());
+    assert!(began_at.elapsed() >= Duration::from_secs(2), "{:?}", began_at.elapsed());
     inventory.ping().await.unwrap();
 }
 
