@@ -71,9 +71,10 @@ impl Reading {
         let until = Instant::now() + wait;
         loop {
             let page = app.sale.ledger(item, from.clone(), *limit).await?;
+            // a sale that starts during the wait has another ledger
+            from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
             if !page.entries.is_empty() || is_over {
-                from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
                 from.after += page.entries.len() as u64;
                 return Ok(page);
             }

@@ -183,6 +183,8 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             };
             problem(ProblemType::SOLD_OUT, detail).with("remaining", remaining)
         }
+        // only of a guard without a queue, which would put the order into the next batch
+        Outcome::HoldsDue => problem(ProblemType::WAIT_TOO_LONG, "holds are being ended".into()),
         Outcome::LimitReached { is_per_user, limit, has } => {
             let whose = if is_per_user { "each user" } else { "one order" };
             let had = if has > 0 { format!(", and you have {has}") } else { String::new() };

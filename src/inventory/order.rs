@@ -287,6 +287,9 @@ pub enum Outcome {
         /// The units left.
         remaining: u64,
     },
+    /// Too few units are left for it or for its user, but more holds are due than one batch ends. The next batch may
+    /// have another outcome.
+    HoldsDue,
     /// It asks for more than an order may have, or than its user may have.
     LimitReached {
         /// Whether the limit is that of each user.
@@ -324,7 +327,7 @@ impl Outcome {
     pub(crate) fn may_change(&self, has_holds: bool) -> bool {
         match self {
             Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
-            Self::NotStarted { .. } | Self::Unknown => true,
+            Self::NotStarted { .. } | Self::Unknown | Self::HoldsDue => true,
             _ => false,
         }
     }

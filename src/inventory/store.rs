@@ -210,21 +210,15 @@ impl Inventory {
         let (mut outcomes, entries) = answers.ok_or_else(script::not_understood)?;
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         self.watermarks.raise(item, &sent, fence, &sale, latest);
-        if holds > 1 {
-            // the units of the holds that are left would do
-            let is_short = |outcome: &Outcome| matches!(outcome, Outcome::SoldOut { .. });
-            let short = orders.iter().zip(&outcomes).filter(|(_, outcome)| is_short(outcome));
-            let orders: Vec<&Order> = short.map(|(order, _)| *order).collect();
-            if !orders.is_empty() {
-                let again = Box::pin(self.reduce_by_script(Batch { orders: &orders, ..batch }));
-                let places = outcomes.iter_mut().filter(|outcome| is_short(outcome));
-                match again.await {
-                    Ok(again) => places.zip(again).for_each(|(place, outcome)| *place = outcome),
-                    // the orders that were accepted stand
-                    Err(error) if error.nothing_written() => {}
-                    Err(error) => return Err(error),
-                }
-            }
+        // what the holds that are left give back may do
+        let is_short = |outcome: &Outcome| {
+            matches!(
+                outcome,
+                Outcome::SoldOut { .. } | Outcome::LimitReached { is_per_user: true, .. }
+            )
+        };
+        for outcome in outcomes.iter_mut().filter(|outcome| holds > 1 && is_short(outcome)) {
+            *outcome = Outcome::HoldsDue;
         }
         Ok(outcomes)
     }

@@ -221,7 +221,7 @@ impl OrderCount<'_> {
     pub(super) fn end(mut self, answer: &Result<Outcome, SaleError>) {
         self.outcome = match answer {
             Ok(Outcome::Reserved(_) | Outcome::Repeated(_)) => "reserved",
-            Ok(Outcome::SoldOut { .. }) => "sold-out",
+            Ok(Outcome::SoldOut { .. } | Outcome::HoldsDue) => "sold-out",
             Ok(
                 Outcome::Changed { change: Accepted { event, .. }, .. }
                 | Outcome::Over { event, .. },

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::config::Config;
-use flash_sale::inventory::{Item, Outcome};
+use flash_sale::inventory::{Item, NewSale, Outcome, Terms};
 use flash_sale::sale::{Sale, SaleError};
 use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
@@ -37,6 +37,22 @@ async fn two_instances_sell_exactly_the_stock() {
     assert!(ledger.is_sorted_by_key(|order| order.token.unwrap().revision()));
     let tokens: HashSet<_> = ledger.iter().map(|order| order.token.unwrap()).collect();
     assert!(tokens.len() < 100, "{} tenures for 300 orders", tokens.len());
+}
+
+/// Goal: an order that needs the units of more holds than many batches end gets them. Method: thousands of holds.
+#[tokio::test]
+async fn an_order_gets_the_units_of_many_holds() {
+    let shop = Shop::empty(patient()).await;
+    let inventory = connect(&shop.redis).await;
+    let terms = Terms { hold_seconds: Some(1), ..Terms::default() };
+    inventory.start(&Item::DEFAULT, None, NewSale { terms, ..NewSale::from(4000) }).await.unwrap();
+    for chunk in 0..4 {
+        let batch: Vec<_> = (0..1000).map(|n| order(&format!("{chunk}-{n}"), 1)).collect();
+        inventory.reduce(&Item::DEFAULT, None, "8080", &batch).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await; // the holds, by a clock that is not ours
+    let outcome = within("all are ended", shop.sale.reduce(order("all", 4000))).await.unwrap();
+    assert_eq!(accepted(outcome).remaining, 0);
 }
 
 /// Goal: an instance that is alone keeps the lock: a batch costs etcd nothing. Method: the token stays
