@@ -16,7 +16,7 @@
 --       covers all that it read; 8 instance, then for each order its key, its quantity or a word (confirm, cancel,
 --       expire: ends what is due, for no order), and its user
 --
--- Answer: the sale, the fence, whether it has holds (2: more of them are due), and a list: for reduce the answer to each
+-- Answer: the sale, the fence, whether it has holds, and a list: for reduce the answer to each
 --         order, which is its record, or a word and what belongs to it; for probe stock, lucky and the open holds; for a
 --         start that was done before, a word.
 
@@ -62,9 +62,8 @@ if fence and token ~= '' then
 end
 local raised = token ~= '' and token ~= fence
 
-local function done(values, is_more_due)
-  local holds = terms and terms.hold_seconds and (is_more_due and 2 or 1) or 0
-  return {sale, token ~= '' and token or fence, holds, values}
+local function done(values)
+  return {sale, token ~= '' and token or fence, terms and terms.hold_seconds and 1 or 0, values}
 end
 
 -- The name of a sale that begins now. Its time is later than that of the sale before, also if the clock was
@@ -272,6 +271,11 @@ local function answer_known(key, word, user, record, final)
   return over or word == 'confirm' and 'repeated\t' .. record or 'final'
 end
 
+-- What the holds that are left give back may do: the next batch ends them.
+local function unless_more_are_due(answer)
+  return #due_keys == MOST_DUE and 'holds-due' or answer
+end
+
 -- Why a new order is refused whatever is left, or nil.
 local function refusal(quantity, user)
   if terms.opens and now() < terms.opens then
@@ -281,7 +285,9 @@ local function refusal(quantity, user)
   if per_user and user == '' then return 'user-required' end
   local has = units[user] or 0
   if per_order and quantity > per_order then return 'order-limit\t' .. per_order .. '\t' .. has end
-  if per_user and has + quantity > per_user then return 'user-limit\t' .. per_user .. '\t' .. has end
+  if per_user and has + quantity > per_user then
+    return unless_more_are_due('user-limit\t' .. per_user .. '\t' .. has)
+  end
 end
 local has_rules = terms.opens or terms.closes or per_order or per_user
 
@@ -299,7 +305,7 @@ for i = 1, #keys do
       answers[i] = refused_for
     elseif number > stock then
       -- no trace: a retry with the same id is a new attempt
-      answers[i] = 'sold-out\t' .. decimal(stock)
+      answers[i] = unless_more_are_due('sold-out\t' .. decimal(stock))
     else
       take(user, number)
       position = position + 1
@@ -342,4 +348,4 @@ if next(new_units) then
   redis.call('HSET', BUYERS, unpack(of_users))
 end
 if #added > 0 then redis.call('RPUSH', LEDGER, unpack(added)) end
-return done(answers, #due_keys == MOST_DUE)
+return done(answers)

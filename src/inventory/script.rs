@@ -187,18 +187,18 @@ impl Replicas {
 pub(super) struct Done {
     pub(super) sale: String,
     pub(super) fence: Option<Token>,
-    /// Whether the sale has holds. 2: more of them were due than one batch ends.
-    pub(super) holds: u8,
+    /// Whether the sale has holds.
+    pub(super) has_holds: bool,
     pub(super) values: Vec<Value>,
 }
 
 impl Done {
     pub(super) fn parse(answer: Value) -> Result<Self, InventoryError> {
-        type Content = (Option<String>, Option<String>, u8, Vec<Value>);
+        type Content = (Option<String>, Option<String>, bool, Vec<Value>);
         let content = redis::from_redis_value::<Content>(answer);
-        let (sale, fence, holds, values) = content.map_err(|_| not_understood())?;
+        let (sale, fence, has_holds, values) = content.map_err(|_| not_understood())?;
         let fence = fence.as_deref().and_then(parse_token);
-        Ok(Self { sale: sale.unwrap_or_default(), fence, holds, values })
+        Ok(Self { sale: sale.unwrap_or_default(), fence, has_holds, values })
     }
 }
 

@@ -200,26 +200,16 @@ impl Inventory {
         let Batch { item, orders, .. } = batch;
         let sent = self.watermarks.of(item);
         let call = Call::reduce(batch, &sent, self.replicated_connections.is_some())?;
-        let Done { sale, fence, holds, values } = self.write(&call).await?;
+        let Done { sale, fence, values, .. } = self.write(&call).await?;
         if values.len() != orders.len() {
             return Err(script::not_understood());
         }
         let answers = orders.iter().zip(values);
         let answers: Option<(Vec<_>, Vec<_>)> =
             answers.map(|(order, answer)| outcome(order, answer)).collect();
-        let (mut outcomes, entries) = answers.ok_or_else(script::not_understood)?;
+        let (outcomes, entries) = answers.ok_or_else(script::not_understood)?;
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         self.watermarks.raise(item, &sent, fence, &sale, latest);
-        // what the holds that are left give back may do
-        let is_short = |outcome: &Outcome| {
-            matches!(
-                outcome,
-                Outcome::SoldOut { .. } | Outcome::LimitReached { is_per_user: true, .. }
-            )
-        };
-        for outcome in outcomes.iter_mut().filter(|outcome| holds > 1 && is_short(outcome)) {
-            *outcome = Outcome::HoldsDue;
-        }
         Ok(outcomes)
     }
 
@@ -323,7 +313,7 @@ impl Inventory {
         }
         let (answer, waited) = answer?;
         let done = Done::parse(answer)?;
-        self.watermarks.note_holds(call.item, done.holds > 0);
+        self.watermarks.note_holds(call.item, done.has_holds);
         if let (Some(replicas), Some(waited)) = (replicas, waited) {
             replicas.check(waited)?;
         }
@@ -374,6 +364,7 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged
     let numbers: Vec<u64> = rest.split('\t').filter_map(|number| number.parse().ok()).collect();
     let outcome = match (word, &numbers[..]) {
         ("sold-out", [remaining]) => Outcome::SoldOut { remaining: *remaining },
+        ("holds-due", _) => Outcome::HoldsDue,
         ("order-limit" | "user-limit", [limit, has]) => {
             Outcome::LimitReached { is_per_user: word == "user-limit", limit: *limit, has: *has }
         }

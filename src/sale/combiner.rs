@@ -267,15 +267,12 @@ impl Combiner {
         queue.store_error.lock().take();
         let with_holds = || lock.context.inventory.items_with_holds();
         let has_holds = unanswered.is_some() && with_holds().contains(&queue.item);
-        let (mut undecided, mut again, mut firsts) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut undecided, mut firsts) = (Vec::new(), HashSet::new());
         for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
-            if unanswered.is_some() && outcome.may_change(has_holds) {
+            if unanswered.is_some() && outcome.may_change(has_holds) || outcome == Outcome::HoldsDue
+            {
                 waiting.unknown = waiting.unknown.or_else(|| unanswered.cloned());
                 undecided.push(waiting);
-                continue;
-            }
-            if outcome == Outcome::HoldsDue {
-                again.push(waiting);
                 continue;
             }
             // what this instance repeats itself is no repetition to the buyer who asked first
@@ -283,8 +280,8 @@ impl Combiner {
             let is_first = is_own && firsts.insert((waiting.order.key(), waiting.order.action));
             waiting.answer(Ok(if is_first { outcome.into_first() } else { outcome }));
         }
-        let is_decided = undecided.is_empty();
-        queue.put_back(again);
+        // an answer that can come late is the only reason for another tenure
+        let is_decided = unanswered.is_none() || undecided.is_empty();
         queue.put_back(undecided);
         is_decided
     }
