@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{reply, requests};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{InventoryError, Item, Refusal};
+use crate::inventory::{InventoryError, Item};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
@@ -216,7 +216,7 @@ impl From<SaleError> for Problem {
             E::StartUnknown { item, .. } => (P::START_UNKNOWN, Some(&STORE), Some(item)),
             E::Store { item, source } => match &**source {
                 I::UnknownItem => (P::UNKNOWN_ITEM, None, Some(item)),
-                I::SaleRefused { refusal, .. } => (of_refusal(*refusal), None, Some(item)),
+                I::SaleRefused { why, .. } => (of_refusal(why), None, Some(item)),
                 I::ItemRequired => (P::ITEM_REQUIRED, None, None),
                 I::Damaged { .. } => (P::DAMAGED, Some(&FAULT), Some(item)),
                 // the inventory logs a roll-back, once
@@ -246,10 +246,10 @@ impl From<SaleError> for Problem {
     }
 }
 
-/// The type for a refusal: that of the same word.
-fn of_refusal(refusal: Refusal) -> &'static ProblemType {
-    let fits = |kind: &&ProblemType| Refusal::ALL.contains(&(refusal, kind.word));
-    ProblemType::ALL.iter().copied().find(fits).unwrap_or(ProblemType::INTERNAL)
+/// The type for why a sale is refused: that of the same word.
+fn of_refusal(why: &str) -> &'static ProblemType {
+    let found = ProblemType::ALL.iter().copied().find(|kind| kind.word == why);
+    found.unwrap_or(ProblemType::INTERNAL)
 }
 
 static OVERLOAD: Log = Log::new(false);
@@ -337,10 +337,10 @@ mod tests {
             assert_eq!(problem.kind().word, word);
             assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
         }
-        for (refusal, word) in Refusal::ALL {
+        for why in I::REFUSALS {
             let running = Some("tea-1".to_owned());
-            let problem = Problem::from(store(I::SaleRefused { refusal, running }));
-            assert_eq!((problem.kind().word, &problem.more["sale"]), (word, &"tea-1".into()));
+            let problem = Problem::from(store(I::SaleRefused { why, running }));
+            assert_eq!((problem.kind().word, &problem.more["sale"]), (why, &"tea-1".into()));
         }
     }
 }
