@@ -255,7 +255,7 @@ mod tests {
     use fenced_lock::{ClusterId, Token};
 
     use super::*;
-    use crate::inventory::{OrderId, Refusal};
+    use crate::inventory::OrderId;
     use crate::sale::BoxError;
     use crate::sale::metrics::OUTCOMES;
 
@@ -315,11 +315,11 @@ mod tests {
             assert_eq!(problem.kind().word, word);
             assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
         }
-        for (refusal, word) in Refusal::ALL {
+        for why in I::REFUSALS {
             let running = Some("tea-1".to_owned());
-            let error = E::of_read(I::SaleRefused { refusal, running }, &item());
+            let error = E::of_read(I::SaleRefused { why, running }, &item());
             let problem = Problem::from(error);
-            assert_eq!((problem.kind().word, &problem.more["sale"]), (word, &"tea-1".into()));
+            assert_eq!((problem.kind().word, &problem.more["sale"]), (why, &"tea-1".into()));
         }
     }
 }

@@ -155,7 +155,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
                 instance: &entry.instance,
                 token: entry.token.map(Token::revision),
                 hold_until: entry.hold_until,
-                time: entry.time.filter(|_| entry.event != Event::Reserved),
+                time: (entry.event != Event::Reserved).then_some(entry.time),
             });
             return Ok(marked(answer, is_repeated));
         }

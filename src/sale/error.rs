@@ -111,7 +111,7 @@ impl SaleError {
             Self::Stopping => "stopping",
             Self::Store { source, .. } => match &**source {
                 InventoryError::UnknownItem => "unknown-item",
-                InventoryError::SaleRefused { refusal, .. } => refusal.word(),
+                InventoryError::SaleRefused { why, .. } => why,
                 InventoryError::ItemRequired => "item-required",
                 InventoryError::Damaged { .. } => "damaged",
                 InventoryError::RolledBack { .. } => "store-rolled-back",
