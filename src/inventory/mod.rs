@@ -27,7 +27,7 @@ pub use connection::InventoryOptions;
 pub use error::InventoryError;
 pub use item::Item;
 pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
-pub use read::{Available, Inspection, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales};
+pub use read::{Available, Inspection, LedgerPage, LedgerPosition, Lookup, SaleState, Sales};
 pub use script::Replicas;
 pub use stock::{Stock, parse_token, token_record};
 pub use store::{Batch, BatchWriter, Inventory, Started};

@@ -8,15 +8,13 @@
 --         ledger that the index is of, if known
 --       lookup: the stock and what became of some orders. From 6 on their keys
 --       sales: the sale that runs and those that it replaced
---       poll: the state, and the orders behind a position, evenly thinned out to a given number with the newest among them.
---         6 the position (below 0: the last ones), 7 how many, 8 the ledger that it is of, if known. `LINDEX` is fast near
---         the end
+--       latest: the state, and the latest entries of the ledger. 6 how many
 --       inspect: the same of all that there is, also after a roll-back
 
 local operation = ARGV[5]
 local wrong = damage() or operation ~= 'inspect' and lost()
 if wrong then return wrong end
-if not stock and (operation == 'lookup' or operation == 'poll') then return unknown() end
+if not stock and (operation == 'lookup' or operation == 'latest') then return unknown() end
 local running = stock and id_of() or ''
 local name = running ~= '' and ledger_of(running) or ''
 
@@ -63,16 +61,6 @@ end
 
 if operation == 'sales' then return answer({state(), redis.call('HVALS', SALES)}) end
 
-local length = redis.call('LLEN', LEDGER)
-local after, most, of = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local known = after <= length and (of == '' or of == name)
-if not known then after = 0 end
-if after < 0 then after = math.max(length - most, 0) end
-local step, entries = 1, {}
-if most > 0 and length > after then step = math.ceil((length - after) / most) end
-if step == 1 and most > 0 then
-  entries = redis.call('LRANGE', LEDGER, after, -1)
-elseif most > 0 then
-  for i = length - 1, after, -step do table.insert(entries, 1, redis.call('LINDEX', LEDGER, i)) end
-end
-return answer({state(), name, known and 1 or 0, step, with_records(entries, ORDERS), rollback_detected})
+local most = tonumber(ARGV[6])
+local entries = most > 0 and redis.call('LRANGE', LEDGER, -most, -1) or {}
+return answer({state(), name, with_records(entries, ORDERS), rollback_detected})

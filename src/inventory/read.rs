@@ -39,19 +39,14 @@ pub struct Inspection {
     pub rollback_detected: Option<String>,
 }
 
-/// The state of a sale at one moment, and what is new in its ledger.
+/// The state of a sale at one moment, and the end of its ledger.
 #[derive(Clone, Debug)]
-pub struct SaleUpdate {
+pub struct SaleState {
     /// The state.
     pub stock: Stock,
-    /// The name of the ledger.
-    pub name: String,
-    /// Whether the ledger is still that of the position. If not, a new sale was started or the store was
-    /// rolled back, and `entries` begin with the first one.
-    pub is_same_ledger: bool,
-    /// How many orders of the ledger each of `orders` stands for: 1 if none is left out.
-    pub step: u64,
-    /// The new entries, as they came: every `step`th up to the newest.
+    /// The [name](LedgerPage::name) of the ledger.
+    pub ledger: String,
+    /// The latest entries, as they came.
     pub entries: Vec<Accepted>,
 }
 
@@ -124,7 +119,7 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
-        self.poll_since(item, None, 0).await.map(|update| update.stock)
+        self.latest(item, 0).await.map(|found| found.stock)
     }
 
     /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not
@@ -133,9 +128,9 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
-        let call = Call::read("inspect", item, &self.watermarks.of(item)).arg(-1).arg(1).arg("");
-        let found: Polled = self.read(call).await?;
-        let (found, .., entries, rollback_detected) = found;
+        let call = Call::read("inspect", item, &self.watermarks.of(item)).arg(1);
+        let found: Latest = self.read(call).await?;
+        let (found, _, entries, rollback_detected) = found;
         let latest = all(item, &entries)?.pop();
         Ok(Inspection { stock: state(item, found)?, latest, rollback_detected })
     }
@@ -262,27 +257,19 @@ impl Inventory {
         self.watermarks.with_holds()
     }
 
-    /// The state of `item`, and at most `most` entries behind `from`, or the last ones without it. One
-    /// command of bounded cost, for those who watch. `most` is at most [`MAX_PAGE`](Self::MAX_PAGE).
+    /// The state of `item`, and at most `most` entries of its ledger, the latest: one command of bounded cost, for those who
+    /// watch. `most` is at most [`MAX_PAGE`](Self::MAX_PAGE).
     ///
     /// # Errors
     /// See [`InventoryError`].
-    pub async fn poll_since(
-        &self,
-        item: &Item,
-        from: Option<&LedgerPosition>,
-        most: u32,
-    ) -> Result<SaleUpdate, InventoryError> {
-        let after = from.map_or(-1, |from| i64::try_from(from.after).unwrap_or(i64::MAX));
-        let of = from.and_then(|from| from.of.as_deref()).unwrap_or_default();
-        let call = Call::read("poll", item, &self.watermarks.of(item));
-        let call = call.arg(after).arg(most.min(Self::MAX_PAGE)).arg(of);
-        let found: Polled = self.read(call).await?;
-        let (found, name, is_same_ledger, step, entries, _) = found;
+    pub async fn latest(&self, item: &Item, most: u32) -> Result<SaleState, InventoryError> {
+        let call = Call::read("latest", item, &self.watermarks.of(item));
+        let found: Latest = self.read(call.arg(most.min(Self::MAX_PAGE))).await?;
+        let (found, ledger, entries, _) = found;
         let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
         let held = i64::try_from(stock.held).unwrap_or(i64::MAX);
         self.watermarks.note_level(item, [stock.stock, stock.lucky, held]);
-        Ok(SaleUpdate { stock, name, is_same_ledger, step, entries: all(item, &entries)? })
+        Ok(SaleState { stock, ledger, entries: all(item, &entries)? })
     }
 
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
@@ -374,9 +361,8 @@ type Entries = (Vec<Text>, Records);
 
 type Records = Vec<Option<Text>>;
 
-/// The state; the name of the ledger, and whether it is the same; how many entries one stands for; the entries; what an
-/// instance missed.
-type Polled = (State, String, bool, u64, Entries, Option<String>);
+/// The state; the name of the ledger; its latest entries; what an instance missed.
+type Latest = (State, String, Entries, Option<String>);
 
 /// What a command that only reads answered.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {

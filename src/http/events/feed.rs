@@ -71,10 +71,9 @@ impl Feed {
                     break;
                 }
             }
-            let poll = app.events.inventory.poll_since(&item, None, ENTRIES);
-            let update = timeout(POLL_TIMEOUT, poll).await;
-            let update = update.unwrap_or_else(|_| Err(InventoryError::too_late()));
-            projection.add(update, app.sale.queue_snapshot(&item));
+            let read = timeout(POLL_TIMEOUT, app.events.inventory.latest(&item, ENTRIES)).await;
+            let read = read.unwrap_or_else(|_| Err(InventoryError::too_late()));
+            projection.add(read, app.sale.queue_snapshot(&item));
             let mut state = projection.state();
             if state != sent || sent_at.elapsed() >= REPEAT {
                 (sent, sent_at) = (state.clone(), Instant::now());

@@ -13,7 +13,7 @@ use super::clock::{Clock, round};
 use super::event_log::EventLog;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
-use crate::inventory::{Accepted, InventoryError, Item, SaleUpdate, Stock};
+use crate::inventory::{Accepted, InventoryError, Item, SaleState, Stock};
 use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
 
@@ -72,12 +72,12 @@ impl Projection {
     /// Adds what a poll has read, and the queue.
     pub(super) fn add(
         &mut self,
-        update: Result<SaleUpdate, InventoryError>,
+        read: Result<SaleState, InventoryError>,
         queue_snapshot: Option<QueueSnapshot>,
     ) {
-        let alert = match update {
-            Ok(update) => {
-                self.add_update(update);
+        let alert = match read {
+            Ok(state) => {
+                self.add_state(state);
                 None
             }
             Err(error) => Some(alerts::of_store(error, &self.item, self.stock.is_some())),
@@ -97,9 +97,9 @@ impl Projection {
         self.set_guard();
     }
 
-    fn add_update(&mut self, update: SaleUpdate) {
-        let SaleUpdate { stock: now, name, entries, .. } = update;
-        let is_new = !self.ledger.is_empty() && self.ledger != name;
+    fn add_state(&mut self, state: SaleState) {
+        let SaleState { stock: now, ledger, entries } = state;
+        let is_new = !self.ledger.is_empty() && self.ledger != ledger;
         let before = match self.stock.take() {
             None => now.clone(),
             Some(before) if is_new => Stock { fence: before.fence, ..Stock::default() },
@@ -123,7 +123,7 @@ impl Projection {
             self.note("sale-started", format!("A sale of {units} units was started."));
         }
         self.instances.extend(entries.iter().map(|entry| entry.instance.as_str().into()));
-        (self.stock, self.ledger, self.orders) = (Some(now), name, entries);
+        (self.stock, self.ledger, self.orders) = (Some(now), ledger, entries);
     }
 
     fn set_store_alert(&mut self, now: Option<Alert>) {

@@ -1,6 +1,6 @@
 //! The ledger, page by page.
 
-use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, Order, SaleUpdate, User};
+use flash_sale::inventory::{Inventory, InventoryError, Order, User};
 
 use super::{ITEM, accepted, fresh, order, reduce, token};
 
@@ -41,32 +41,17 @@ async fn the_ledger_is_read_page_by_page() {
     );
 }
 
-/// Goal: a poll returns all new orders, or an even part of them with the newest, and says whether the
-/// ledger is still that of the cursor.
+/// Goal: with the state come as many of the latest entries as are asked for, and the name of their ledger.
 #[tokio::test]
-async fn a_sale_is_followed_at_a_bounded_cost() {
+async fn the_latest_entries_come_with_the_state() {
     let (inventory, _) = fresh().await;
     inventory.start(&ITEM, None, 100).await.unwrap();
     let batch: Vec<Order> = (1..=10).map(|i| order(&format!("o{i}"), 1)).collect();
     reduce(&inventory, Some(token(1)), &batch).await.unwrap();
-    let positions =
-        |update: &SaleUpdate| update.entries.iter().map(|o| o.position).collect::<Vec<_>>();
-    let first = inventory.poll_since(&ITEM, None, 4).await.unwrap();
-    let at = |after: u64| LedgerPosition { of: Some(first.name.clone()), ..after.into() };
-    assert_eq!((positions(&first), first.step), (vec![7, 8, 9, 10], 1));
-    assert_eq!(first.stock, inventory.stock(&ITEM).await.unwrap());
-    let rest = inventory.poll_since(&ITEM, Some(&at(6)), 4).await.unwrap();
-    assert_eq!((positions(&rest), rest.step, rest.is_same_ledger), (vec![7, 8, 9, 10], 1, true));
-    let thinned = inventory.poll_since(&ITEM, Some(&at(0)), 3).await.unwrap();
-    assert_eq!((positions(&thinned), thinned.step), (vec![2, 6, 10], 4));
-    let nothing = inventory.poll_since(&ITEM, Some(&at(10)), 3).await.unwrap();
-    assert_eq!((positions(&nothing), nothing.is_same_ledger), (vec![], true));
-
-    inventory.start(&ITEM, Some(token(2)), 100).await.unwrap();
-    let batch: Vec<Order> = (1..=12).map(|i| order(&format!("p{i}"), 1)).collect();
-    reduce(&inventory, Some(token(2)), &batch).await.unwrap();
-    let other = inventory.poll_since(&ITEM, Some(&at(10)), 100).await.unwrap();
-    assert_eq!((other.entries.len(), other.is_same_ledger), (12, false));
-    let shorter = inventory.poll_since(&ITEM, Some(&at(50)), 100).await.unwrap();
-    assert_eq!((shorter.entries.len(), shorter.is_same_ledger), (12, false));
+    let all = inventory.ledger(&ITEM, 0, 10).await.unwrap();
+    for (most, first) in [(0, 10), (4, 6), (100, 0)] {
+        let latest = inventory.latest(&ITEM, most).await.unwrap();
+        assert_eq!((latest.ledger, &latest.entries[..]), (all.name.clone(), &all.entries[first..]));
+        assert_eq!((latest.stock.orders, latest.stock.stock), (10, 90));
+    }
 }
