@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use demo::locks::in_words;
-use fenced_lock::{Clock, Ends, Promises, TokenLife, Wake};
+use fenced_lock::TokenLife;
 
 use super::faults::Takeover;
 use super::options::Fault;
@@ -52,25 +52,9 @@ fn or_dash(value: Option<f64>) -> String {
 fn promises(all: &[Figures]) -> String {
     let row = |one: &Figures| {
         let promises = one.promises?;
-        let words = in_words(promises).join(" | ");
-        Some(format!("{} | {words} | {}", one.lock, needs(one.lock, promises)))
+        Some(format!("{} | {}", one.lock, in_words(promises).join(" | ")))
     };
-    rows("lock | order | wake-up | token | end | loss | needs", all.iter().filter_map(row))
-}
-
-/// What a lock depends on.
-fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
-    let all = [
-        // the tokens are as durable as this
-        (lock.starts_with("postgres"), "fsync, and a synchronous standby"),
-        (ends == Ends::Lease(Clock::Wall), "the server's wall clock"),
-        (token == TokenLife::Volatile, "writes that survive a failover"),
-        (token == TokenLife::None, "another fence"),
-        (wake == Wake::ServerWait, "a connection for each waiter"),
-        (ends == Ends::Process, "one machine"),
-    ];
-    let needed: Vec<_> = all.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
-    if needed.is_empty() { "-".to_owned() } else { needed.join(", ") }
+    rows("lock | order | wake-up | token | end | loss", all.iter().filter_map(row))
 }
 
 fn handovers(all: &[Figures]) -> String {
