@@ -94,7 +94,7 @@ impl Scene {
         let mut flag = |name: &str, value: String| flags.extend([name.to_owned(), value]);
         let file = |fault| self.fault_file(index, fault).display().to_string();
         if !fault_points.is_empty() {
-            let points = fault_points.iter().map(|point| format!("{point}:file={}", file(point)));
+            let points = fault_points.iter().map(|point| format!("{point}:{}", file(point)));
             flag("--fault-at", points.collect::<Vec<_>>().join(","));
         }
         if let Some(safeguards) = self.case.without {
