@@ -49,7 +49,7 @@ pub(super) async fn oversold(
     let wanted = NewRun {
         stock: 60,
         requests: 100,
-        guard: Some(lock.name().to_owned()),
+        guard: Some(lock),
         fence: Some(fence != Fence::None),
         fault: Some(match fault {
             Fault::Kill => control::Fault::Kill,

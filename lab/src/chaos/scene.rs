@@ -91,7 +91,7 @@ impl Scene {
     async fn add(&mut self, index: usize) -> Result<()> {
         let Case { fault_points, one_name, .. } = self.case;
         let point = |point: &&str| {
-            format!("--fault-at={point}:file={}", self.fault_file(index, point).display())
+            format!("--fault-at={point}:{}", self.fault_file(index, point).display())
         };
         let mut flags = vec![format!("--lock-ttl={TTL_FLAG}")];
         flags.extend(fault_points.iter().map(point));
