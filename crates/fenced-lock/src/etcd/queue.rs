@@ -194,9 +194,7 @@ impl NameQueue {
 mod tests {
     use super::*;
     use crate::watched::Made;
-    use crate::{ClaimStatus, ClusterId, Ticket, Token};
-
-    const LINGER: Duration = Duration::from_secs(30);
+    use crate::{ClusterId, Ticket, Token};
 
     fn put(key: &str, revision: i64) -> Event<ObservedClaim> {
         let (key, since) = (Key::from(key.as_bytes()), Instant::now());
@@ -226,18 +224,6 @@ mod tests {
         (queue, ticket)
     }
 
-    /// Goal: keys of a lock `a/b` neither block nor count in `a`.
-    #[tokio::test]
-    async fn keys_of_longer_names_are_ignored() {
-        let (mut queue, ticket) = waiting();
-        queue.apply(vec![put("a/b/9-1", 8), delete("a/9-1", 9)]);
-        assert_ne!(*ticket.status.borrow(), ClaimStatus::Waiting);
-        assert!(!*ticket.contended.borrow());
-        let keys = [("a/b/9-1", 8), ("a/1-1", 7), ("a/b/9-2", 10)];
-        assert!(queue.load(keys.map(|(key, at)| put(key, at)).into(), 10, 9));
-        assert!(!*ticket.contended.borrow());
-    }
-
     /// Goal: a key from a request that was given up is found, once; others' keys are left alone. The queue is in use until
     /// it has gone.
     #[tokio::test]
@@ -254,18 +240,6 @@ mod tests {
         assert!(queue.is_used());
         queue.forget(b"a/1-2");
         assert!(!queue.is_used());
-    }
-
-    /// Goal: a queue is watched for a while after its last claim, and not for ever.
-    #[tokio::test(start_paused = true)]
-    async fn a_queue_becomes_idle() {
-        let (mut queue, _ticket) = waiting();
-        tokio::time::advance(2 * LINGER).await;
-        assert!(!queue.is_idle(LINGER), "it has a claim");
-        queue.forget(b"a/1-1");
-        assert!(!queue.is_idle(LINGER), "a key may appear late");
-        tokio::time::advance(LINGER).await;
-        assert!(queue.is_idle(LINGER));
     }
 
     /// Goal: each tenure is reported once, from when its claim was the first to when it was gone.

@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{LostReason, Session, SessionOptions};
+use rustix::process::Signal;
+use testkit::Run;
+use testkit::shared::etcdctl;
 use testkit::wait::{eventually, within};
+use tokio::process::Command;
 
+use super::contract::queueing;
 use super::lab::{EtcdLab, FoundLab, LONG, Lab, ServerLab, TTL, queue_length, waiter};
 
 /// Goal: compaction of everything that was, again and again while waiters wait and the watch is cut,
@@ -30,6 +35,23 @@ async fn compaction_hides_no_grant() {
     }
 }
 
+/// Goal: `etcdctl lock` and the library exclude each other.
+#[tokio::test]
+async fn etcdctl_takes_its_turns() {
+    let lab = EtcdLab::shared().await;
+    let start = |name: &str| {
+        let mut command = Command::new(etcdctl());
+        command.args(["--endpoints", lab.endpoint(), "lock", "--ttl=4", name]);
+        Run::start(command.env("ETCDCTL_API", "3"))
+    };
+    // it says the key of its claim
+    queueing::a_peer_takes_its_turns(&lab, start, "lock-", async |_: &str, mut peer| {
+        peer.signal(Signal::TERM);
+        peer.ended().await;
+    })
+    .await;
+}
+
 /// Goal: while etcd is away, nobody knows whether somebody waits.
 #[tokio::test]
 async fn contention_is_not_known_while_etcd_is_away() {
@@ -38,27 +60,6 @@ async fn contention_is_not_known_while_etcd_is_away() {
     eventually("nobody waits", async || !guard.is_contended()).await;
     etcd.kill().await.unwrap();
     eventually("that is not known any more", async || guard.is_contended()).await;
-}
-
-/// Goal: a foreign key that is no text is a claim like any other: it is waited for, and shown.
-#[tokio::test]
-async fn a_key_need_not_be_text() {
-    let lab = EtcdLab::shared().await;
-    let session = lab.session().await;
-    let mutex = session.mutex(&lab.name()).unwrap();
-    let mut client = lab.client().await;
-    let foreign = [mutex.name().as_bytes(), b"/\xff\xfe"].concat();
-    for is_watched in [false, true] {
-        client.put(foreign.clone(), "", None).await.unwrap();
-        assert!(mutex.try_lock().await.unwrap().is_none());
-        let waiter = waiter(&mutex, 2).await;
-        let queue = mutex.queue().await.unwrap();
-        assert_eq!(queue[0].key, format!("{}/\u{fffd}\u{fffd}", mutex.name()), "{is_watched}");
-        assert!(!waiter.is_finished());
-        client.delete(foreign.clone(), None).await.unwrap();
-        let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
-        granted.unlock().await.unwrap();
-    }
 }
 
 /// Goal: a service that keeps all its threads busy does not lose its lease. Method: every worker

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use fenced_lock::{Backend, RedisBackend, RedisOptions, RedlockBackend, Token, Unfenced};
 use testkit::shared::{Raw, fresh_database};
 use testkit::{PrivateRedis, RedisOptions as ServerOptions};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 
 use super::lab::{FoundLab, Lab, ServerLab};
@@ -91,25 +89,6 @@ impl ServerLab for RedisLab {
         }
         (claims, sessions)
     }
-}
-
-/// The address of a server that says one thing, to everything.
-pub(crate) async fn server_that_says(answer: &'static str) -> String {
-    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("redis://{}", server.local_addr().unwrap());
-    tokio::spawn(async move {
-        loop {
-            let (mut client, _) = server.accept().await.unwrap();
-            let mut request = [0; 4096];
-            while client.read(&mut request).await.is_ok_and(|length| length > 0) {
-                // the client sends some commands at once
-                if client.write_all(answer.repeat(4).as_bytes()).await.is_err() {
-                    break;
-                }
-            }
-        }
-    });
-    address
 }
 
 /// Three Redis servers that know nothing of each other.

@@ -4,24 +4,23 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fenced_lock::{
-    Backend, Session, SessionOptions, Token, ZooKeeperBackend, ZooKeeperOptions, ZooKeeperTls,
-};
+use fenced_lock::{Backend, Session, SessionOptions, Token, ZooKeeperBackend, ZooKeeperOptions};
 use testkit::wait::eventually;
-use testkit::{PrivateZooKeeper, Proxy, ZooKeeperOptions as ServerOptions, probe};
+use testkit::{PrivateZooKeeper, ZooKeeperOptions as ServerOptions, probe};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
-use super::lab::{FoundLab, LONG, Lab, ServerLab, TTL, with};
+use super::lab::{FoundLab, LONG, Lab, ServerLab, TTL};
 
 /// Statics are not dropped: its guardian ends it with the process.
 static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
 
 pub(crate) struct ZooKeeperLab {
+    /// That without encryption.
     port: u16,
-    pub(crate) tls: Option<(u16, ZooKeeperTls)>,
+    pub(crate) options: ZooKeeperOptions,
 }
 
 impl ZooKeeperLab {
@@ -44,9 +43,10 @@ impl ZooKeeperLab {
         let (port, certificates) = server.secured().unwrap();
         let (certificate, key) = certificates.client();
         let read = |path| std::fs::read(path).unwrap();
-        let identity = Some((read(certificate), read(key)));
-        let tls = ZooKeeperTls { ca: read(certificates.ca()), identity };
-        let lab = Self { tls: Some((port, tls)), ..Self::on(server.port()) };
+        let mut lab = Self::on(server.port());
+        lab.options.servers = format!("127.0.0.1:{port}");
+        lab.options.ca = Some(read(certificates.ca()));
+        lab.options.identity = Some((read(certificate), read(key)));
         // a Java that has just started takes its time for the first handshakes
         let backend = lab.backend();
         eventually("a handshake", async || backend.open(LONG).await.is_ok()).await;
@@ -62,15 +62,7 @@ impl ZooKeeperLab {
     }
 
     pub(crate) fn on(port: u16) -> Self {
-        Self { port, tls: None }
-    }
-
-    pub(crate) fn options(&self) -> ZooKeeperOptions {
-        if let Some((port, tls)) = self.tls.clone() {
-            let servers = format!("127.0.0.1:{port}");
-            return with(ZooKeeperOptions::new(servers), |options| options.tls = Some(tls));
-        }
-        ZooKeeperOptions::new(format!("127.0.0.1:{}", self.port))
+        Self { port, options: ZooKeeperOptions::new(format!("127.0.0.1:{port}")) }
     }
 
     /// A client of the server itself, past the library.
@@ -124,12 +116,12 @@ impl Lab for ZooKeeperLab {
     type Token = Token;
 
     fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
-        Arc::new(ZooKeeperBackend::new(self.options()).unwrap())
+        Arc::new(ZooKeeperBackend::new(self.options.clone()).unwrap())
     }
 
     /// Over TLS with a longer TTL: in a short session there is little time for a handshake.
     async fn session_called(&self, label: &str) -> Session {
-        let ttl = if self.tls.is_some() { LONG } else { TTL };
+        let ttl = if self.options.ca.is_some() { LONG } else { TTL };
         let options = SessionOptions::new(ttl).label(label);
         Session::open(self.backend(), options).await.unwrap()
     }
@@ -160,17 +152,6 @@ impl FoundLab for ZooKeeperLab {
 
     fn at(address: &str) -> Self {
         Self::on(address.rsplit_once(':').unwrap().1.parse().unwrap())
-    }
-
-    async fn behind_proxy(&self) -> (Proxy, Self) {
-        if let Some((port, tls)) = self.tls.clone() {
-            let proxy = Proxy::to(port).await.unwrap();
-            let tls = Some((proxy.port(), tls));
-            return (proxy, Self { tls, ..Self::on(self.port) });
-        }
-        let proxy = Proxy::to(self.port).await.unwrap();
-        let port = proxy.port();
-        (proxy, Self::on(port))
     }
 }
 

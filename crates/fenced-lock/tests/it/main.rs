@@ -6,7 +6,6 @@
 mod claims;
 mod contract;
 mod etcd;
-mod etcdctl;
 mod examples;
 mod faulty;
 mod file;

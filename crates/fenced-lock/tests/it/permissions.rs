@@ -1,9 +1,8 @@
 //! An etcd that asks who is there.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PutOptions};
+use etcd_client::{Client, ConnectOptions, Permission, PutOptions};
 use fenced_lock::{
     BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, LockError, Session, SessionOptions,
 };
@@ -245,26 +244,6 @@ async fn a_waiter_that_may_not_look_is_told() {
     etcd.kill().await.unwrap();
     etcd.restart().await.unwrap();
     assert!(within("the waiter is told", waiter).await.unwrap().is_err());
-}
-
-/// Goal: what a session holds is there, also when its user may do nothing any more: where etcd renews no
-/// lease then, the holder is told.
-#[tokio::test]
-async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
-    let (etcd, mut root) = etcd_with_users().await;
-    allow(&mut root, "held").await;
-    let ttl = Duration::from_secs(4);
-    let backend = backend_of("app", "secret", &etcd);
-    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(ttl)).await.unwrap();
-    let held = app.mutex("held").unwrap().lock().await.unwrap();
-    assert_eq!(kind_of(app.mutex("other").unwrap().lock().await), BackendErrorKind::Permanent);
-    assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");
-
-    root.user_revoke_role("app", "app").await.unwrap();
-    tokio::time::sleep(2 * ttl).await;
-    let prefix = GetOptions::new().with_prefix();
-    let is_there = root.get("held/", Some(prefix)).await.unwrap().count() == 1;
-    assert_eq!(held.is_lost(), !is_there);
 }
 
 /// Goal: a key that a given-up request left behind, and that could not be deleted when it was found, is deleted later

@@ -5,14 +5,12 @@ use std::time::Duration;
 use fenced_lock::{BackendErrorKind, Mutex, PostgresBackend, PostgresOptions};
 use testkit::wait::{eventually, within};
 use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    waiter, with,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of,
+    server_that_says, unseen_waiter, waiter, with,
 };
 use super::lab_postgres::{LockKind, PostgresLab};
 
@@ -161,14 +159,9 @@ async fn a_wrong_server_is_an_error() {
     let missing = PostgresOptions::new(format!("{}_missing", lab.url()));
     assert_refused(LockKind::Queue.open(&missing, HOUR).await, "does not exist");
 
-    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("postgres://app@{}/x", other.local_addr().unwrap());
-    let answer = async {
-        let (mut stream, _) = other.accept().await.unwrap();
-        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-    };
-    let options = PostgresOptions::new(url);
-    let (refused, ()) = tokio::join!(LockKind::Queue.open(&options, HOUR), answer);
+    let other = server_that_says("HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    let options = PostgresOptions::new(format!("postgres://app@{other}/x"));
+    let refused = LockKind::Queue.open(&options, HOUR).await;
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
 }
 

@@ -9,11 +9,13 @@ use fenced_lock::{
 use testkit::wait::{eventually, within};
 use testkit::{
     Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
-    RedisOptions as ServerOptions, ReplicatedRedis, Sentinels,
+    RedisOptions as ServerOptions, Sentinels,
 };
 
-use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, with};
-use super::lab_redis::{RedisLab, server_that_says};
+use super::lab::{
+    FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, server_that_says, with,
+};
+use super::lab_redis::RedisLab;
 
 /// The rights that the documentation asks for.
 const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \
@@ -93,25 +95,6 @@ async fn a_number_that_comes_twice_is_another_token() {
     }
 }
 
-/// Goal: what is not promised is missing. A failover to a replica that had not got a grant lets two hold the lock with
-/// the same number, until the first one's renewal; the cluster tells the two tokens apart.
-#[tokio::test]
-async fn a_failover_lets_two_hold() {
-    let options = ServerOptions { volatile: true, ..ServerOptions::default() };
-    let redis = ReplicatedRedis::start_in(&OwnedDir::create().unwrap(), options).await.unwrap();
-    let lab = RedisLab::at(&redis.url());
-    let (one, other) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
-    redis.hold_writes_back().await.unwrap();
-    let guard = one.mutex("a").unwrap().lock().await.unwrap();
-    redis.fail_over().await.unwrap();
-    let theirs = within("a grant", other.mutex("a").unwrap().lock()).await.unwrap();
-    assert!(!guard.is_lost(), "two hold");
-    assert_eq!(guard.token().revision(), theirs.token().revision());
-    assert_eq!(guard.token().partial_cmp(&theirs.token()), None);
-    within("the first is told by its renewal", guard.lost()).await;
-    assert!(!one.is_lost() && !theirs.is_lost());
-}
-
 /// Goal: sentinels lead an open session to the new primary after a failover. It grants the lock under a token of another
 /// cluster, and a holder that it does not know is told of its loss. So is one at a primary that lives on when the
 /// sentinels name another one. A wrong name is told.
@@ -189,7 +172,7 @@ async fn rights_and_certificates() {
         let claim =
             Claim { name: "a".into(), lease: one.lease().id, number: 1 << 40, label: "".into() };
         let backend = backend();
-        backend.put(&claim, PutMode::AtEnd).await?;
+        backend.put(&claim, &PutMode::AtEnd).await?;
         backend.release(&claim).await?;
         backend.renew(one.lease()).await?;
         other.queue().await?;
@@ -242,28 +225,24 @@ async fn rights_and_certificates() {
 /// Goal: a server on which a lock would not hold is refused, with a sentence that says why.
 #[tokio::test]
 async fn a_wrong_server_is_refused() {
-    let open = async |address: String| {
-        let error = RedisLab::at(&address).backend().open(TTL).await.unwrap_err();
-        (error.kind, format!("{error:#}"))
-    };
     let (redis, replica) = (volatile().await, volatile().await);
     replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", redis.port())).await.unwrap();
-    let (kind, text) = open(replica.url()).await;
-    assert!(kind == BackendErrorKind::Transient && text.contains("a replica"), "{text}");
     redis.run::<()>("CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru").await.unwrap();
-    let (kind, text) = open(redis.url()).await;
-    assert!(kind == BackendErrorKind::Permanent && text.contains("evicts keys"), "{text}");
     let options = RedisClusterOptions { replicas: 0, ..RedisClusterOptions::default() };
     let cluster = PrivateRedisCluster::start(options).await.unwrap();
-    let (kind, text) = open(cluster.nodes[0].url()).await;
-    let said = "a node of a Redis Cluster";
-    assert!(kind == BackendErrorKind::Permanent && text.contains(said), "{text}");
-
-    let says = async |answer| open(server_that_says(answer).await).await;
-    let (kind, text) = says("-ERR unknown command 'HELLO'\r\n").await;
-    assert!(kind == BackendErrorKind::Permanent && text.contains("HELLO"), "{text}");
-    let (kind, text) = says("HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    assert!(kind == BackendErrorKind::Permanent && text.contains("no Redis"), "{text}");
+    let old = server_that_says("-ERR unknown command 'HELLO'\r\n").await;
+    let other = server_that_says("HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    for (address, kind, said) in [
+        (replica.url(), BackendErrorKind::Transient, "a replica"),
+        (redis.url(), BackendErrorKind::Permanent, "evicts keys"),
+        (cluster.nodes[0].url(), BackendErrorKind::Permanent, "a node of a Redis Cluster"),
+        (format!("redis://{old}"), BackendErrorKind::Permanent, "HELLO"),
+        (format!("redis://{other}"), BackendErrorKind::Permanent, "no Redis"),
+    ] {
+        let error = RedisLab::at(&address).backend().open(TTL).await.unwrap_err();
+        let text = format!("{error:#}");
+        assert!(error.kind == kind && text.contains(said), "{text}");
+    }
     let error = RedisBackend::new(RedisOptions::new("http://127.0.0.1:1")).unwrap_err();
     assert_eq!(error.kind, BackendErrorKind::Permanent, "no address: {error}");
 }

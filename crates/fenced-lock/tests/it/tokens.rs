@@ -1,7 +1,7 @@
 //! An etcd whose tokens end.
 
 use etcd_client::{Client, ConnectOptions};
-use fenced_lock::{Guard, LockError, Mutex, Session};
+use fenced_lock::{Guard, LockError, Session};
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd};
 use tokio::task::JoinHandle;
@@ -33,26 +33,23 @@ async fn waiter(
     root: &mut Client,
     session: &Session,
     name: &str,
-) -> (Mutex, JoinHandle<Result<Guard, LockError>>) {
+) -> JoinHandle<Result<Guard, LockError>> {
     root.put(format!("{name}/first"), "", None).await.unwrap();
-    let mutex = session.mutex(name).unwrap();
-    let waiter = lab::waiter(&mutex, 2).await;
-    (mutex, waiter)
+    lab::waiter(&session.mutex(name).unwrap(), 2).await
 }
 
-/// Goal: when etcd has forgotten its tokens in a restart, a holder may hand over, a waiter is granted and a holder is told of
-/// its loss all the same.
+/// Goal: when etcd has forgotten its tokens in a restart, a holder may hand over, waiters are granted and a holder is told of
+/// its loss all the same; and the watch is made anew once, however many names it watched.
 #[tokio::test]
 async fn tokens_forgotten_in_a_restart_are_no_matter() {
     let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
     let mut root = with_users(&etcd).await;
-    for name in ["held", "allowed"] {
-        permissions::allow(&mut root, name).await;
+    let session = session_of("root", &etcd).await;
+    let mut guard = session.mutex("held").unwrap().lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for number in 0..50 {
+        waiters.push(waiter(&mut root, &session, &format!("name-{number}")).await);
     }
-    let app = session_of("app", &etcd).await;
-    let held = app.mutex("held").unwrap();
-    let mut guard = held.lock().await.unwrap();
-    let (mutex, waiter) = waiter(&mut root, &app, "allowed").await;
     for asks_at_once in [false, true] {
         etcd.kill().await.unwrap();
         etcd.restart().await.unwrap();
@@ -62,12 +59,16 @@ async fn tokens_forgotten_in_a_restart_are_no_matter() {
         eventually("the watch runs", async || !guard.is_contended()).await;
     }
     let mut root = root_of(&etcd).await;
-    root.delete("allowed/first", None).await.unwrap();
-    let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
-    granted.unlock().await.unwrap();
-    assert!(mutex.try_lock().await.unwrap().is_some());
+    for number in 0..50 {
+        root.delete(format!("name-{number}/first"), None).await.unwrap();
+    }
+    for waiter in waiters {
+        drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    }
     root.delete(guard.key(), None).await.unwrap();
     within("the holder is told", guard.lost()).await;
+    let streams = metric(&etcd, "started", "Watch").await;
+    assert!(streams <= 3, "{streams} streams");
 }
 
 /// Goal: a name that is new when the watch's token has ended is watched at once, and those that were watched before are
@@ -82,39 +83,16 @@ async fn a_token_that_ended_stalls_no_new_name() {
     }
     let app = session_of("app", &etcd).await;
     let mut root = root_of(&etcd).await;
-    let (_, first) = waiter(&mut root, &app, "allowed").await;
+    let first = waiter(&mut root, &app, "allowed").await;
     for number in 0..3 {
         until_tokens_have_ended(&etcd).await;
         let name = format!("new-{number}");
         let mut root = root_of(&etcd).await;
-        let (_, waiter) = waiter(&mut root, &app, &name).await;
+        let waiter = waiter(&mut root, &app, &name).await;
         root.delete(format!("{name}/first"), None).await.unwrap();
         drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
     }
     root_of(&etcd).await.delete("allowed/first", None).await.unwrap();
     drop(within("the first waiter is granted", first).await.unwrap().unwrap());
     assert_eq!(metric(&etcd, "started", "Watch").await, 4, "one for each token");
-}
-
-/// Goal: a watch whose token is not valid any more is made anew once, however many names it watched. Method: etcd has
-/// forgotten its tokens in a restart, and refuses all watchers.
-#[tokio::test]
-async fn many_names_are_watched_again_at_once() {
-    let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
-    let mut root = with_users(&etcd).await;
-    let session = session_of("root", &etcd).await;
-    let mut waiters = Vec::new();
-    for number in 0..50 {
-        waiters.push(waiter(&mut root, &session, &format!("name-{number}")).await.1);
-    }
-    etcd.kill().await.unwrap();
-    etcd.restart().await.unwrap();
-    for number in 0..50 {
-        root_of(&etcd).await.delete(format!("name-{number}/first"), None).await.unwrap();
-    }
-    for waiter in waiters {
-        drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
-    }
-    let streams = metric(&etcd, "started", "Watch").await;
-    assert!(streams <= 3, "{streams} streams");
 }
