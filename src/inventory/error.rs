@@ -138,6 +138,11 @@ impl Refusal {
         (Self::NotReplaced, "not-replaced"),
     ];
 
+    /// Its code.
+    pub fn word(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
     fn of_code(code: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(_, own)| *own == code).map(|(refusal, _)| refusal)
     }

@@ -18,7 +18,7 @@ export class Connection {
   #lostAt = null;
   #isUnsold = false;
 
-  /** Calls `on.message(message, isSnapshot)` for each message, and `on.status(status)` when the connection changes. */
+  /** Calls `on.message(message)` for each message, and `on.status(status)` when the connection changes. */
   constructor(url, on) {
     this.#url = url;
     this.#on = on;
@@ -53,7 +53,7 @@ export class Connection {
       this.#retry = RETRY_MS;
       this.#on.status({ state: "live" });
     }
-    this.#on.message(message, isSnapshot);
+    this.#on.message(message);
   }
 
   #listen() {

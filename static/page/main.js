@@ -9,7 +9,6 @@ import { showTroubles } from "../panels/troubles.js";
 import { showSum } from "../panels/sum.js";
 import { showVerdict } from "../panels/verdict.js";
 import { showLock } from "../panels/lock.js";
-import { showTenures } from "../panels/tenures.js";
 import { showLatency } from "../panels/latency.js";
 import { showOrders } from "../panels/orders.js";
 import { showNotes } from "../panels/notes.js";
@@ -29,7 +28,7 @@ function showDetails({ now, link }) {
 }
 
 const parts = [
-  showLink, showTroubles, showDetails, showSum, showVerdict, showLock, showTenures, showLatency, showOrders, showNotes,
+  showLink, showTroubles, showDetails, showSum, showVerdict, showLock, showLatency, showOrders, showNotes,
   (state) => tryIt.show(state), (state) => stage.show(state),
 ];
 
@@ -48,8 +47,8 @@ function show() {
   });
 }
 const connection = new Connection(`events${location.search}`, {
-  message: (message, isSnapshot) => {
-    state.merge(message, isSnapshot);
+  message: (message) => {
+    state.merge(message);
     show();
   },
   status: (status) => {

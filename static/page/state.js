@@ -1,16 +1,12 @@
-// What is known of the sale: the newest message, and the lists that grow, each with a bound.
+// What is known of the sale: the newest message, and what this page has noticed of its connection.
 
-const MOST = { tenures: 20, orders: 50, notes: 20 };
+const MOST_NOTES = 20;
 
 export class State {
   /** The newest message, or null before the first one. */
   now = null;
   /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since }`. */
   link = { state: "connecting" };
-  /** Tenures by token, oldest first. */
-  tenures = [];
-  orders = [];
-  notes = [];
   /** Notes that only this page can make: of its connection. */
   #ownNotes = [];
   #offset = 0;
@@ -24,7 +20,7 @@ export class State {
   /** All notes, oldest first: those of the instance, of its demo about other instances, and of this page. */
   get allNotes() {
     const ofDemo = (this.now?.demo?.notes ?? []).filter((note) => note.about !== this.now.instance);
-    return [...this.notes, ...ofDemo, ...this.#ownNotes].sort((one, other) => one.at_ms - other.at_ms);
+    return [...(this.now?.notes ?? []), ...ofDemo, ...this.#ownNotes].sort((one, other) => one.at_ms - other.at_ms);
   }
 
   /** Takes in the state of the connection. */
@@ -41,25 +37,13 @@ export class State {
   }
 
   #note(note) {
-    this.#ownNotes = appended(this.#ownNotes, [note], MOST.notes);
+    this.#ownNotes = [...this.#ownNotes, note].slice(-MOST_NOTES);
   }
 
-  /** Takes in a message. A snapshot replaces everything, a change adds to it. */
-  merge(message, isSnapshot) {
-    if (isSnapshot) {
-      const isSameFeed = this.now?.instance === message.instance && this.now?.sale === message.sale;
-      // a snapshot has fewer tenures than the page may still be showing
-      if (!isSameFeed) this.tenures = [];
-      this.orders = [];
-      this.notes = [];
-    } else if (this.now && this.now.sale !== message.sale) {
-      this.orders = [];
-    }
+  /** Takes in a message, which has the whole state. */
+  merge(message) {
     this.now = message;
     this.#setClock(message.now_ms);
-    this.#mergeTenures(message.tenures);
-    this.orders = appended(this.orders, message.orders, MOST.orders);
-    this.notes = appended(this.notes, message.notes, MOST.notes);
   }
 
   /** Ignores small differences: they are the network's, and would make the charts tremble. */
@@ -67,14 +51,4 @@ export class State {
     const offset = serverNow - Date.now();
     if (Math.abs(offset - this.#offset) > 250) this.#offset = offset;
   }
-
-  #mergeTenures(news) {
-    const byToken = new Map([...this.tenures, ...news].map((tenure) => [tenure.token, tenure]));
-    const sorted = [...byToken.values()].sort((one, other) => one.start_ms - other.start_ms);
-    this.tenures = sorted.slice(-MOST.tenures);
-  }
-}
-
-function appended(list, news, most) {
-  return news.length === 0 ? list : [...list, ...news].slice(-most);
 }

@@ -10,10 +10,10 @@ const SHOWN = 10;
 const LONGEST = 20;
 const NO_LEDGER = "Under this guard the sale keeps no ledger: it counts units, but does not record orders.";
 
-export function showOrders({ now, orders }) {
+export function showOrders({ now }) {
   if (!now) return;
   const names = roster(now);
-  const newest = orders.slice(-SHOWN).reverse();
+  const newest = now.orders.slice(-SHOWN).reverse();
   const rows = children(byId("orders"), newest.length, makeRow);
   newest.forEach((order, index) => {
     const [position, id, instance, token, left] = rows[index].children;

@@ -29,7 +29,7 @@ export function showSum({ now, link }) {
 
   setText(byId("sold"), count(now.sold));
   // the current rate is not known while the connection is lost
-  setText(byId("rate"), link.state === "lost" ? "–" : count(now.rates.total));
+  setText(byId("rate"), link.state === "lost" ? "–" : count(now.orders_per_second));
   setText(byId("waiting"), count(now.here.waiting));
   setText(byId("sold-out"), count(now.here.sold_out));
   setText(byId("refused"), count(now.here.refused));
