@@ -154,7 +154,7 @@ pub use backend::{Backend, PutMode, Released};
 pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, ObservedTenure, QueueSnapshot};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, QueueSnapshot};
 #[cfg(feature = "file")]
 pub use file::{FileBackend, FileOptions};
 pub use guard::Guard;

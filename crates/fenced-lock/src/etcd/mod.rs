@@ -43,7 +43,7 @@ use etcd_client::Client;
 use tokio::sync::mpsc;
 
 pub use options::{EtcdOptions, EtcdUser};
-pub use snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
+pub use snapshot::{ObservedClaim, QueueSnapshot};
 
 use self::endpoints::Endpoints;
 use self::queue::NameQueue;
@@ -110,7 +110,7 @@ impl EtcdBackend {
         Ok(Self { options, endpoints, queues, runtime })
     }
 
-    /// The queue of `name` as this process sees it, without a request: the claims, and the last tenures. The first call
+    /// The queue of `name` as this process sees it, without a request. The first call
     /// begins to watch the queue, which ends some time after the last call.
     pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
         self.queues.with_or_new(&Arc::from(name), NameQueue::snapshot)
