@@ -1,4 +1,5 @@
-//! The backend on files: what is particular to it, with processes that die and stop, and with `flock(1)`.
+//! The backend on files: how the contract has it, and what is particular to it, with processes that die and stop, and with
+//! `flock(1)`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -7,9 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions};
+use fenced_lock::{
+    Backend, BackendErrorKind, FileBackend, FileOptions, LockError, LostReason, Session,
+    SessionOptions, Token,
+};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use tempfile::TempDir;
 use testkit::Run;
 use testkit::wait::{eventually, within};
 use tokio::process::Command;
@@ -20,7 +25,61 @@ use super::lab::{
     FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
     waiter,
 };
-use super::lab_file::FileLab;
+
+/// A directory.
+pub(crate) struct FileLab {
+    directory: PathBuf,
+    /// What removes it.
+    _owned: Option<TempDir>,
+}
+
+impl FileLab {
+    /// One of its own, which goes with it.
+    pub(crate) fn new() -> Self {
+        let owned = tempfile::tempdir().unwrap();
+        Self { directory: owned.path().to_owned(), _owned: Some(owned) }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The claims of all queues.
+    pub(crate) fn claims(&self) -> Vec<PathBuf> {
+        let Ok(queues) = self.directory().join("queues").read_dir() else { return Vec::new() };
+        let claims = queues.flat_map(|queue| queue.unwrap().path().read_dir().unwrap());
+        claims.map(|claim| claim.unwrap().path()).collect()
+    }
+}
+
+impl Lab for FileLab {
+    type Token = Token;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
+        Arc::new(FileBackend::new(FileOptions::new(self.directory())).unwrap())
+    }
+
+    async fn revoke(&self, lease: i64) {
+        std::fs::remove_file(self.directory().join(format!("sessions/{lease:x}"))).unwrap();
+    }
+
+    async fn delete(&self, key: &str) {
+        let (_, claim) = key.rsplit_once('/').unwrap();
+        let mut claims = self.claims().into_iter();
+        let file = claims.find(|path| path.to_str().unwrap().ends_with(&format!("-{claim}")));
+        std::fs::remove_file(file.unwrap()).unwrap();
+    }
+}
+
+impl FoundLab for FileLab {
+    fn address(&self) -> String {
+        self.directory.to_str().unwrap().to_owned()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { directory: address.into(), _owned: None }
+    }
+}
 
 /// This test binary again, as a worker of this module behind a command that runs it. `notes` are a directory for it.
 fn start_by(behind: &[&str], worker: &str, lab: &FileLab, notes: &Path) -> Run {

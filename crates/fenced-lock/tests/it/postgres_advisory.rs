@@ -12,7 +12,7 @@ use super::lab::{
     FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
     waiter,
 };
-use super::lab_postgres::{LockKind, PostgresLab};
+use super::postgres::{LockKind, PostgresLab};
 
 /// How many claims of a worker wait behind the one that holds.
 const WAITERS_OF_A_WORKER: usize = 5;

@@ -1,11 +1,12 @@
-//! What is particular to Redis: its messages, its restarts, its failovers, its rights.
+//! Redis: how the contract has it, and what is particular to it: its messages, its restarts, its failovers, its rights.
 
 use std::sync::Arc;
 
 use fenced_lock::{
-    Backend as _, BackendErrorKind, Claim, Clock, Ends, LockError, PutMode, RedisBackend,
-    RedisOptions, Session, SessionOptions, TokenLife,
+    Backend, BackendErrorKind, Claim, Clock, Ends, LockError, PutMode, RedisBackend, RedisOptions,
+    Session, SessionOptions, Token, TokenLife,
 };
+use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
 use testkit::{
     Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
@@ -13,9 +14,89 @@ use testkit::{
 };
 
 use super::lab::{
-    FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, server_that_says, with,
+    FoundLab, LONG, Lab, ServerLab, TTL, kind_of, queue_length, server_that_says, with,
 };
-use super::lab_redis::RedisLab;
+
+pub(crate) struct RedisLab {
+    url: String,
+}
+
+impl RedisLab {
+    /// A database of its own in a Redis that the tests of this process share.
+    pub(crate) async fn shared() -> Self {
+        Self { url: fresh_database().await }
+    }
+
+    pub(crate) fn of(redis: &PrivateRedis) -> Self {
+        Self { url: redis.url() }
+    }
+
+    /// A connection of the server itself, past the library.
+    pub(crate) async fn raw(&self) -> Raw {
+        Raw::connect(&self.url).await
+    }
+}
+
+impl Lab for RedisLab {
+    type Token = Token;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
+        Arc::new(RedisBackend::new(RedisOptions::new(&self.url)).unwrap())
+    }
+
+    async fn revoke(&self, lease: i64) {
+        let key = format!("{{fenced-lock}}:session:{lease:x}");
+        assert!(self.raw().await.run_with::<bool>("DEL", &key).await);
+    }
+
+    async fn delete(&self, key: &str) {
+        let (name, claim) = key.rsplit_once('/').unwrap();
+        let zrem = format!("ZREM {{fenced-lock}}:queue:{name}");
+        assert!(self.raw().await.run_with::<bool>(&zrem, claim).await);
+    }
+}
+
+impl FoundLab for RedisLab {
+    fn address(&self) -> String {
+        self.url.clone()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { url: address.to_owned() }
+    }
+}
+
+impl ServerLab for RedisLab {
+    type Kind = testkit::redis::Redis;
+
+    const REQUESTS_OF_A_WAITER: u64 = 2;
+
+    async fn start() -> (PrivateRedis, Self) {
+        let redis = PrivateRedis::start(ServerOptions::default()).await.unwrap();
+        let lab = Self::of(&redis);
+        (redis, lab)
+    }
+
+    async fn requests(&self, redis: &PrivateRedis) -> u64 {
+        let stats: String = redis.run("INFO commandstats").await.unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.map_or(0, |line| line.split_once(',').unwrap().0.parse().unwrap())
+    }
+
+    /// All keys but the number of the latest grant.
+    async fn claims_and_sessions(&self, redis: &PrivateRedis) -> (u64, u64) {
+        let keys: Vec<String> = redis.run("KEYS *").await.unwrap();
+        let (mut claims, mut sessions) = (0, 0);
+        for key in keys {
+            if key.contains(":queue:") {
+                claims += redis.run::<u64>(&format!("ZCARD {key}")).await.unwrap();
+            } else if key != "{fenced-lock}:last" {
+                sessions += 1;
+            }
+        }
+        (claims, sessions)
+    }
+}
 
 /// The rights that the documentation asks for.
 const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \

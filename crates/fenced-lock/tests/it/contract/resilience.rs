@@ -72,11 +72,11 @@ async fn work_on_lab() {
         };
     }
     work_on!(EtcdLab);
-    work_on!(crate::lab_file::FileLab);
-    work_on!(crate::lab_postgres::PostgresLab);
-    work_on!(crate::lab_redis::RedisLab);
-    work_on!(crate::lab_redis::RedlockLab);
-    work_on!(crate::lab_zookeeper::ZooKeeperLab);
+    work_on!(crate::file::FileLab);
+    work_on!(crate::postgres::PostgresLab);
+    work_on!(crate::redis::RedisLab);
+    work_on!(crate::redlock::RedlockLab);
+    work_on!(crate::zookeeper::ZooKeeperLab);
     panic!("an unknown lab: {lab}");
 }
 
