@@ -81,12 +81,12 @@ export class Brush {
     }, dash);
   }
 
-  /** Writes, and returns how wide it is. With a `ground` the words have one of their own. */
-  text(words, x, y, { size = 12, weight = 400, ink = "--ink-soft", align = "left", ground = false } = {}) {
+  /** Writes, and returns how wide it is. With an `edge` the words have a ground of their own, so much wider. */
+  text(words, x, y, { size = 12, weight = 400, ink = "--ink-soft", align = "left", edge = 0 } = {}) {
     const { pen } = this;
     pen.font = `${weight} ${size}px ${this.family}`;
     const { width } = pen.measureText(words);
-    if (ground) this.fill("--surface", x - width / 2 - 4, y - size, width + 8, size + 4);
+    if (edge) this.fill("--surface", x - width / 2 - edge, y - size, width + 2 * edge, size + 4);
     pen.textAlign = align;
     pen.fillStyle = this.ink(ink);
     pen.fillText(words, x, y);
@@ -95,7 +95,7 @@ export class Brush {
 
   /** Writes around `x`, on a ground. */
   say(words, x, y, options) {
-    return this.text(words, x, y, { weight: 600, ink: "--ink", align: "center", ground: true, ...options });
+    return this.text(words, x, y, { weight: 600, ink: "--ink", align: "center", edge: 4, ...options });
   }
 }
 
@@ -197,7 +197,7 @@ function drawShelf(brush, { squares, perSquare, square: { size, at, centre }, sh
     if (owners.length > 1) {
       brush.frame("--bad", Math.min(3, size / 6), x, y, wide, wide);
       // how many own what should have one owner
-      if (size >= 15 && owners.length > 2) brush.say(String(owners.length), middle - 1, base + 2, { size: Math.min(12, size * 0.4), weight: 700, ink: "--bad" });
+      if (size >= 15 && owners.length > 2) brush.say(String(owners.length), middle - 1, base + 3, { size: size < 30 ? 9 : 12, ink: "--bad", edge: 1 });
     } else if (size >= 13) {
       brush.text(looks(shops[0]).sign, middle - 1, base + size * 0.12, { size: size * 0.4, ink: "--on-instance", align: "center" });
     }
@@ -267,7 +267,7 @@ function drawGate(brush, { gate, isWide, shops }, { now, flown, recording }) {
   brush.text(seen > 0 ? `≥ ${seen}` : "", ...place, { size: 14, weight: 700, ink: "--ink", align: isWide ? "center" : "right" });
   for (const { shop, number, at } of now.bounces) {
     const { x, y, w, h } = shops[shop];
-    const from = [x + w / 2, y + h / 2];
+    const from = [x + (isWide ? w / 2 : 32), y + h / 2];
     // towards the gate, and a little way back
     const near = (distance) => (isWide ? [gate.x - distance, from[1]] : [from[0], gate.y - distance / 3]);
     const far = flown(at);

@@ -69,6 +69,8 @@ export class Stage {
       for (const recording of recordings) this.#keep(recording);
       for (const { id } of CHAPTERS) byId(`chapter-${id}`).parentElement.hidden = !this.#kept.has(id);
       for (const id of ["save", "copy", "again"]) byId(id).hidden = true;
+      // the shops of a recording can be neither paused nor killed
+      byId("shops").inert = true;
       this.#open(recordings[0], chapterOf(recordings[0]));
     }
     fromLink().then((recording) => {
@@ -343,9 +345,7 @@ export class Stage {
         const done = call("POST", path, { instance }).then(() => `${instance} ${effect}.`);
         setText(answer, await done.catch((error) => error.message));
       });
-      button.hidden = location.protocol === "file:";
     }
-    if (location.protocol === "file:") setText(answer, "Recorded. In a running demo, this shop can be paused and killed here.");
     return shop;
   }
 
