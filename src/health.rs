@@ -79,7 +79,6 @@ mod tests {
     async fn only_a_success_is_healthy() {
         let listen = async || TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = |of: &TcpListener| format!("http://{}/", of.local_addr().expect("it is bound"));
-        let closed = url(&listen().await);
         // the system accepts the connection, and no answer ever comes
         let silent = listen().await;
         let unavailable = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
@@ -88,14 +87,8 @@ mod tests {
             (serve("HTTP/1.1 204 No Content\r\n\r\n").await, generous, None),
             (serve(unavailable).await, generous, Some("answered 503 Service Unavailable")),
             (serve("+PONG\r\n").await, generous, Some("no HTTP answer from http://127.0.0.1:")),
-            (closed, generous, Some("Connection refused")),
             (url(&silent), Duration::from_millis(50), Some("/ did not answer within 50ms")),
-            (
-                "https://127.0.0.1/readyz".to_owned(),
-                generous,
-                Some("invalid URL, scheme is not http"),
-            ),
-            ("/readyz".to_owned(), generous, Some("no HTTP answer from /readyz: ")),
+            ("https://127.0.0.1".to_owned(), generous, Some("invalid URL, scheme is not http")),
         ] {
             let options = HealthOptions { url: url.parse().expect("a URI"), timeout };
             match (check(&options).await, told) {

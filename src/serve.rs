@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::http::server::{self, MAX_BEYOND, ServerOptions};
-use crate::http::{AppState, Extension, buyers_router, router};
+use crate::http::{AppState, Extension, HttpOptions, buyers_router, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, inventory, lock_sessions};
 
@@ -69,12 +69,16 @@ pub async fn serve_with(
 
     let (sale, extension) = sale(&config, address.port()).await?;
     let is_service = extension.is_none();
-    let state = AppState::new(sale.clone(), config.admin_token(), config.max_watchers, extension)
-        .with_user_header(config.user_header)
-        .with_rate_limit(config.rate_limit);
-    let state = Arc::new(state);
+    let http = HttpOptions {
+        admin_token: config.admin_token(),
+        rate_limit: config.rate_limit,
+        user_header: config.user_header,
+        watchers: config.max_watchers,
+        extension,
+    };
+    let state = Arc::new(AppState::new(sale.clone(), http));
     let instance = sale.instance();
-    tracing::info!(instance, lock = sale.guard_status().name, "listening on http://{address}");
+    tracing::info!(instance, lock = sale.guard().status().name, "listening on http://{address}");
     tell_systemd("READY=1");
 
     let stop = CancellationToken::new();

@@ -17,7 +17,7 @@ use crate::sale::SaleError;
 /// The queue for an item's lock: from its watch, else by a request to etcd, one at a time.
 pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
-    let (sale, name) = (app.sale.clone(), app.sale.lock_name(&item));
+    let (sale, name) = (app.sale.clone(), app.sale.guard().lock_name(&item));
     let queue = match sale.watched_queue(&item) {
         _ if !SEE_THROUGH.is_on() => sale.queue(&item).await?,
         Some(queue) => queue,

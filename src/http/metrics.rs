@@ -22,13 +22,12 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
-    let outcome = |(name, value)| (format!("outcome=\"{name}\""), value);
-    let orders = metrics.orders().map(outcome);
-    page.labelled("orders_total", "Orders by outcome.", orders);
-    page.head("order_seconds", "histogram", "From the arrival of an order to its end, by outcome.");
-    for (outcome, times) in metrics.order_times().filter(|(_, times)| times.count() > 0) {
-        page.series("order_seconds", &format!("outcome=\"{outcome}\""), times);
-    }
+    let orders =
+        || metrics.order_times().map(|(name, times)| (format!("outcome=\"{name}\""), times));
+    let counts = orders().map(|(labels, times)| (labels, times.count()));
+    page.labelled("orders_total", "Orders by outcome.", counts);
+    let help = "From the arrival of an order to its end, by outcome.";
+    page.histograms("order_seconds", help, orders().filter(|(_, times)| times.count() > 0));
     let levels = sale.inventory().levels();
     for (index, name, help) in [
         (0, "stock", "Units left by item, as last read."),
@@ -38,16 +37,16 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
         let label = |item| format!("item=\"{item}\"");
         page.labelled(name, help, levels.iter().map(|(item, level)| (label(item), level[index])));
     }
-    let routes = app.answers.0.lock().clone();
+    let routes = app.traffic.answers.lock().clone();
     let answers = routes.iter().flat_map(|(route, statuses)| {
         let labels = move |status| format!("route=\"{route}\",status=\"{status}\"");
         statuses.iter().map(move |(status, count)| (labels(status), count))
     });
     let help = "Answers by route and status; route none: no such path.";
     page.labelled("http_answers_total", help, answers);
-    page.one("orders_waiting", "Orders that wait for the lock.", sale.waiting());
+    page.one("orders_waiting", "Orders that wait for the lock.", sale.guard().waiting());
     let help = "How long the oldest order in the queues has waited.";
-    page.one("oldest_order_seconds", help, sale.oldest().as_secs_f64());
+    page.one("oldest_order_seconds", help, sale.guard().oldest().as_secs_f64());
     page.one("open_connections", "Open connections of clients.", open_connections());
     let help = "Items that are stopped because the store lost acknowledged data.";
     page.one("rolled_back_items", help, sale.inventory().rolled_back_items());
@@ -58,10 +57,14 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     page.one("handovers_total", "Tenures that ended with a handover.", metrics.handovers.get());
     page.one("lost_tenures_total", "Tenures that lost the lock.", metrics.lost_tenures.get());
     page.one("lost_sessions_total", "Lock sessions that were lost.", sale.lost_sessions());
-    page.histogram("lock_wait_seconds", "Wait for a grant.", &metrics.lock_wait);
-    page.histogram("tenure_seconds", "Time the lock was held.", &metrics.tenure_time);
-    page.histogram("batch_seconds", "Duration of a batch.", &metrics.batch_time);
-    let without = sale.guard_status().without;
+    for (name, help, times) in [
+        ("lock_wait_seconds", "Wait for a grant.", &metrics.lock_wait),
+        ("tenure_seconds", "Time the lock was held.", &metrics.tenure_time),
+        ("batch_seconds", "Duration of a batch.", &metrics.batch_time),
+    ] {
+        page.histograms(name, help, [(String::new(), times)]);
+    }
+    let without = sale.guard().status().without;
     let is_on = |name: &'static str| {
         (format!("defence=\"{name}\""), u64::from(without.iter().all(|off| off != name)))
     };
@@ -71,10 +74,6 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let mut response = reply::text(StatusCode::OK, page.0);
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response
-}
-
-fn kind_of(name: &str) -> &'static str {
-    if name.ends_with("_total") { "counter" } else { "gauge" }
 }
 
 /// The page as it grows. Writing to a text cannot fail.
@@ -87,10 +86,14 @@ impl Page {
         let _ = writeln!(self.0, "# TYPE flash_sale_{name} {kind}");
     }
 
+    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let _ = writeln!(self.0, "flash_sale_{name}{labels} {value}");
+    }
+
     /// A gauge, or a counter by its name.
     fn one(&mut self, name: &str, help: &str, value: impl Display) {
-        self.head(name, kind_of(name), help);
-        let _ = writeln!(self.0, "flash_sale_{name} {value}");
+        self.labelled(name, help, [(String::new(), value)]);
     }
 
     /// The same with a value for each of these labels.
@@ -100,28 +103,30 @@ impl Page {
         help: &str,
         values: impl IntoIterator<Item = (String, T)>,
     ) {
-        self.head(name, kind_of(name), help);
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        self.head(name, kind, help);
         for (labels, value) in values {
-            let _ = writeln!(self.0, "flash_sale_{name}{{{labels}}} {value}");
+            self.line(name, &labels, value);
         }
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+    fn histograms<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (String, &'a Histogram)>,
+    ) {
         self.head(name, "histogram", help);
-        self.series(name, "", histogram);
-    }
-
-    /// One series of a histogram.
-    fn series(&mut self, name: &str, labels: &str, histogram: &Histogram) {
-        let comma = if labels.is_empty() { "" } else { "," };
-        let bounds = Histogram::BOUNDS.map(|bound| bound.to_string());
-        let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
-        for (bound, count) in bounds.zip(histogram.cumulative()) {
-            let labels = format!("{labels}{comma}le=\"{bound}\"");
-            let _ = writeln!(self.0, "flash_sale_{name}_bucket{{{labels}}} {count}");
+        for (labels, times) in series {
+            let comma = if labels.is_empty() { "" } else { "," };
+            let bounds = Histogram::BOUNDS.map(|bound| bound.to_string());
+            let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
+            for (bound, count) in bounds.zip(times.cumulative()) {
+                let labels = format!("{labels}{comma}le=\"{bound}\"");
+                self.line(&format!("{name}_bucket"), &labels, count);
+            }
+            self.line(&format!("{name}_sum"), &labels, times.sum().as_secs_f64());
+            self.line(&format!("{name}_count"), &labels, times.count());
         }
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-        let _ = writeln!(self.0, "flash_sale_{name}_sum{labels} {}", histogram.sum().as_secs_f64());
-        let _ = writeln!(self.0, "flash_sale_{name}_count{labels} {}", histogram.count());
     }
 }

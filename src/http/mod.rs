@@ -48,15 +48,15 @@ pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
 pub use events::stale_batch;
 pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use requests::{X_REQUEST_ID, current_id};
-pub use state::{AppState, Extension};
+pub use state::{AppState, Extension, HttpOptions};
 
 use crate::inventory::Action;
 use problem::{Problem, ProblemType};
-use requests::{Answers, observe};
+use requests::{Traffic, observe};
 
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
-    let (extension, answers) = (state.extension.clone(), Arc::clone(&state.answers));
+    let (extension, traffic) = (state.options.extension.clone(), Arc::clone(&state.traffic));
     let routes = for_buyers(&state)
         .route("/stock", put(stock::start))
         .route("/orders", get(orders::list))
@@ -64,8 +64,8 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
-        .route("/", get(async |headers| page::file("index.html", &headers)))
-        .route("/openapi.json", get(async |headers| page::file("openapi.json", &headers)))
+        .route("/", get(async || page::file("index.html")))
+        .route("/openapi.json", get(async || page::file("openapi.json")))
         .route("/static/{*name}", get(page::named))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
@@ -75,13 +75,13 @@ pub fn router(state: Arc<AppState>) -> Router {
         Some(extension) => routes.merge(extension.routes()),
         None => routes,
     };
-    counted(routes, answers)
+    observed(routes, traffic)
 }
 
 /// The routes that buyers need, where operators have a port of their own.
 pub fn buyers_router(state: Arc<AppState>) -> Router {
-    let answers = Arc::clone(&state.answers);
-    counted(for_buyers(&state).with_state(state), answers)
+    let traffic = Arc::clone(&state.traffic);
+    observed(for_buyers(&state).with_state(state), traffic)
 }
 
 fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
@@ -99,15 +99,15 @@ fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
 /// Adds what every route needs: problems for unknown paths and methods, for a head that [`server::serve`] refuses and
 /// after a panic, an id and a span for each request.
 pub fn with_defaults(routes: Router) -> Router {
-    counted(routes, Arc::default())
+    observed(routes, Arc::default())
 }
 
 /// The same, and counts the answers.
-fn counted(routes: Router, answers: Arc<Answers>) -> Router {
+fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
     routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(async || no_such_method())
-        .layer(from_fn(move |request, next| observe(Arc::clone(&answers), request, next)))
+        .layer(from_fn(move |request, next| observe(Arc::clone(&traffic), request, next)))
 }
 
 async fn no_such_path() -> Problem {

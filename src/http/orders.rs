@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 struct PageParams {
     item: Option<String>,
     after: Option<String>,
-    limit: Option<u32>,
+    limit: Option<String>,
     sale: Option<String>,
     wait: Option<String>,
 }
@@ -131,11 +131,13 @@ pub(super) async fn list(
     let from = position(sale.as_deref(), after.as_deref())?;
     let wait = wait.as_deref().map_or(Ok(Duration::ZERO), wait_time)?;
     let is_stream = prefers(&headers, "application/x-ndjson");
-    let limit = limit.unwrap_or(if is_stream { Inventory::MAX_PAGE } else { DEFAULT_LIMIT });
-    if !(1..=Inventory::MAX_PAGE).contains(&limit) {
-        let detail = format!("`limit` is a whole number from 1 to {}", Inventory::MAX_PAGE);
-        return Err(Problem::new(ProblemType::BAD_PARAMETER, detail));
-    }
+    let default = if is_stream { Inventory::MAX_PAGE } else { DEFAULT_LIMIT };
+    let limit = limit.map_or(Some(default), |limit| params::number(&limit));
+    let limit =
+        limit.filter(|limit| (1..=Inventory::MAX_PAGE).contains(limit)).ok_or_else(|| {
+            let detail = format!("`limit` is a whole number from 1 to {}", Inventory::MAX_PAGE);
+            Problem::new(ProblemType::BAD_PARAMETER, detail)
+        })?;
     let _place = if wait.is_zero() { None } else { Some(app.events.take_place()?) };
     let mut reading = Reading { app, item, from, limit };
     let page = reading.next(wait).await?;
@@ -160,7 +162,7 @@ fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, P
         params::sale_id(of.split('~').next().unwrap_or_default())?;
     }
     let of = of.map(str::to_owned);
-    let after = after.parse().map_err(|_| {
+    let after = params::number(after).ok_or_else(|| {
         let detail = "`after` is a position, or a sale and a position, as in `next`";
         Problem::new(ProblemType::BAD_PARAMETER, detail)
     })?;

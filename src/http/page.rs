@@ -1,10 +1,7 @@
 //! `GET /` and `/static/..`: the page, embedded in the program.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
-use axum::body::Body;
 use axum::extract::Path;
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 
 use super::params::Named;
@@ -30,39 +27,26 @@ const FILES: &[(&str, &[u8])] = files! {
 };
 
 /// A file that the path names.
-pub(super) async fn named(name: Named, headers: HeaderMap) -> Result<Response, Problem> {
-    let name = name.map(|Path(name)| name).unwrap_or_default();
-    file(&name, &headers)
+pub(super) async fn named(name: Named) -> Result<Response, Problem> {
+    file(&name.map(|Path(name)| name).unwrap_or_default())
 }
 
 /// One of [`FILES`].
-pub(super) fn file(name: &str, request: &HeaderMap) -> Result<Response, Problem> {
+pub(super) fn file(name: &str) -> Result<Response, Problem> {
     let (_, content) = FILES
         .iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| Problem::new(ProblemType::NOT_FOUND, "the page has no file of this name"))?;
-    let mut hasher = DefaultHasher::new();
-    content.hash(&mut hasher);
-    let tag = format!("\"{:016x}\"", hasher.finish());
-    let is_known = request.get_all(header::IF_NONE_MATCH).iter().any(|tags| {
-        tags.to_str().is_ok_and(|tags| tags.split(',').any(|known| known.trim() == tag))
-    });
-    let (status, body) = if is_known {
-        (StatusCode::NOT_MODIFIED, Body::empty())
-    } else {
-        (StatusCode::OK, Body::from(*content))
-    };
     let headers = [
         (header::CONTENT_TYPE, media_type(name)),
-        // the browser asks each time, so the page is never older than the program
-        (header::CACHE_CONTROL, "no-cache"),
-        (header::ETAG, &tag),
+        // the page is never older than the program
+        (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
-    Ok((status, headers, body).into_response())
+    Ok((headers, *content).into_response())
 }
 
 fn media_type(name: &str) -> &'static str {
@@ -73,34 +57,5 @@ fn media_type(name: &str) -> &'static str {
         "json" => "application/json",
         "svg" => "image/svg+xml",
         _ => "application/octet-stream",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    /// Goal: each file of the folder is served, with its type.
-    #[test]
-    fn the_list_is_that_of_the_folder() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("static");
-        let mut folders = vec![root.clone()];
-        let mut count = 0;
-        while let Some(folder) = folders.pop() {
-            for entry in folder.read_dir().expect("a folder") {
-                let path = entry.expect("an entry").path();
-                if path.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let name = path.strip_prefix(&root).ok().and_then(Path::to_str).expect("a name");
-                assert!(FILES.iter().any(|(known, _)| *known == name), "{name} is not served");
-                assert_ne!(media_type(name), "application/octet-stream", "{name}");
-                count += 1;
-            }
-        }
-        assert_eq!(count, FILES.len());
     }
 }

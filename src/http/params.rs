@@ -2,6 +2,8 @@
 //!
 //! An unknown or repeated parameter is refused: `?qty=2` must not silently buy one unit.
 
+use std::str::FromStr;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query};
 use axum::http::{HeaderMap, HeaderName, Uri};
@@ -51,15 +53,19 @@ pub(super) fn item(name: Option<&str>) -> Result<Item, Problem> {
     item.map_err(|error| Problem::new(ProblemType::BAD_ITEM, error.to_string()))
 }
 
+/// A whole number in digits alone: `str::parse` would accept a sign.
+pub(super) fn number<N: FromStr>(text: &str) -> Option<N> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
 /// The quantity of parameter `quantity`: one unit by default.
 ///
 /// # Errors
 /// `bad-quantity`.
 pub(super) fn quantity(text: Option<&str>) -> Result<Quantity, Problem> {
-    let Some(text) = text else { return Ok(Quantity::ONE) };
-    // the parser would accept a sign; what is no number becomes 0, which is refused too
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let units = text.parse().ok().filter(|_| is_number).unwrap_or(0);
+    // what is no number becomes 0, which is refused too
+    let units = text.map_or(Some(1), number).unwrap_or(0);
     Quantity::new(units).map_err(|error| Problem::new(ProblemType::BAD_QUANTITY, error.to_string()))
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn healthz() -> Response {
 
 /// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
-    if app.is_draining.load(Ordering::Relaxed) {
+    if app.traffic.is_draining.load(Ordering::Relaxed) {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     app.readiness.next(&app.sale).await?;
@@ -82,6 +82,6 @@ pub(super) async fn version(State(app): State<Arc<AppState>>) -> Response {
         // the variable at build time
         "commit": option_env!("GIT_COMMIT"),
         // the safeguards that are off: none in the service
-        "without": app.sale.guard_status().without,
+        "without": app.sale.guard().status().without,
     }))
 }

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::{reply, requests};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{InventoryError, Item, Refusal};
+use crate::inventory::{InventoryError, Item};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
@@ -124,9 +125,15 @@ problem_types! {
 }
 
 impl ProblemType {
-    /// Whether the connection must not be used again: the rest of the body was not read, or the instance is stopping.
+    /// The type of this word.
+    fn of(word: &str) -> &'static Self {
+        let has_word = |kind: &&Self| kind.word == word;
+        Self::ALL.iter().copied().find(has_word).unwrap_or(Self::INTERNAL)
+    }
+
+    /// Whether the connection must not be used again: the rest of the body was not read.
     fn closes_connection(&self) -> bool {
-        matches!(self.word, "body-too-large" | "request-timeout" | "stopping")
+        matches!(self.word, "body-too-large" | "request-timeout")
     }
 }
 
@@ -203,80 +210,41 @@ impl IntoResponse for Problem {
 /// The client gets the type and the error's own text; the log gets its sources as well.
 impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {
-        use InventoryError as I;
-        use ProblemType as P;
-        use SaleError as E;
-        let (kind, log, item) = match &error {
-            E::QueueFull { item, .. } => (P::QUEUE_FULL, Some(&OVERLOAD), Some(item)),
-            E::WaitTooLong { .. } => (P::WAIT_TOO_LONG, Some(&OVERLOAD), None),
-            E::LockUnavailable { .. } => (P::LOCK_UNAVAILABLE, Some(&LOCK), None),
-            E::LockRefused { .. } => (P::LOCK_REFUSED, Some(&FAULT), None),
-            E::LockBlocked { item, .. } => (P::NOT_READY, Some(&FAULT), Some(item)),
-            E::OutcomeUnknown { .. } => (P::OUTCOME_UNKNOWN, Some(&STORE), None),
-            E::StartUnknown { item, .. } => (P::START_UNKNOWN, Some(&STORE), Some(item)),
-            E::Store { item, source } => match &**source {
-                I::UnknownItem => (P::UNKNOWN_ITEM, None, Some(item)),
-                I::SaleRefused { refusal, .. } => (of_refusal(*refusal), None, Some(item)),
-                I::ItemRequired => (P::ITEM_REQUIRED, None, None),
-                I::Damaged { .. } => (P::DAMAGED, Some(&FAULT), Some(item)),
-                // the inventory logs a roll-back, once
-                I::RolledBack { .. } => (P::STORE_ROLLED_BACK, None, Some(item)),
-                I::StaleToken { .. } => (P::STALE_TOKEN, Some(&LOCK), None),
-                I::ForeignFence { .. } => (P::FOREIGN_FENCE, Some(&FAULT), Some(item)),
-                error if error.is_wrong_server() => (P::STORE_MISCONFIGURED, Some(&FAULT), None),
-                _ => (P::STORE_UNAVAILABLE, Some(&STORE), None),
+        let kind = ProblemType::of(error.word());
+        log(kind, &error);
+        let problem =
+            Self::new(kind, error.to_string()).with("item", error.item().map(Item::to_string));
+        match &error {
+            SaleError::OutcomeUnknown { order, .. } => problem.with("order", order.as_str()),
+            SaleError::Store { source, .. } => match &**source {
+                InventoryError::SaleRefused { running, .. } => {
+                    problem.with("sale", running.as_deref())
+                }
+                _ => problem,
             },
-            E::TooManyReads => (P::TOO_MANY_WATCHERS, Some(&OVERLOAD), None),
-            E::Stopping => (P::STOPPING, None, None),
-        };
-        if let Some(log) = log {
-            log.write(&error);
+            _ => problem,
         }
-        let mut problem =
-            Self::new(kind, error.to_string()).with("item", item.map(Item::to_string));
-        if let E::OutcomeUnknown { order, .. } = &error {
-            problem = problem.with("order", order.as_str());
-        }
-        if let E::Store { source, .. } = &error
-            && let I::SaleRefused { running, .. } = &**source
-        {
-            problem = problem.with("sale", running.as_deref());
-        }
-        problem
     }
 }
 
-/// The type for a refusal: that of the same word.
-fn of_refusal(refusal: Refusal) -> &'static ProblemType {
-    let fits = |kind: &&ProblemType| Refusal::ALL.contains(&(refusal, kind.word));
-    ProblemType::ALL.iter().copied().find(fits).unwrap_or(ProblemType::INTERNAL)
-}
-
-static OVERLOAD: Log = Log::new(false);
-static LOCK: Log = Log::new(false);
-static STORE: Log = Log::new(false);
-/// An operator must act.
-static FAULT: Log = Log::new(true);
-
-/// One line a second for each group of errors: an outage answers every request with the same error.
-struct Log {
-    throttle: Throttle,
-    is_fault: bool,
-}
-
-impl Log {
-    const fn new(is_fault: bool) -> Self {
-        Self { throttle: Throttle::new(Duration::from_secs(1)), is_fault }
-    }
-
-    fn write(&self, error: &SaleError) {
-        let Some(suppressed) = self.throttle.pass() else { return };
-        let (error, request_id) = (ErrorChain(error), requests::current_id());
-        if self.is_fault {
-            tracing::error!(suppressed, request_id, "{error}");
-        } else {
-            tracing::warn!(suppressed, request_id, "{error}");
-        }
+/// One line a second for each type: an outage answers every request with the same error.
+fn log(kind: &'static ProblemType, error: &SaleError) {
+    static LATEST: Mutex<BTreeMap<&str, Throttle>> = Mutex::new(BTreeMap::new());
+    let must_operator_act = match kind.word {
+        "lock-refused" | "not-ready" | "damaged" | "foreign-fence" | "store-misconfigured" => true,
+        // the inventory logs a roll-back, once
+        "stopping" | "store-rolled-back" => return,
+        _ if kind.status.is_client_error() && kind != ProblemType::QUEUE_FULL => return,
+        _ => false,
+    };
+    let mut latest = LATEST.lock();
+    let throttle = latest.entry(kind.word).or_insert(Throttle::new(Duration::from_secs(1)));
+    let Some(suppressed) = throttle.pass() else { return };
+    let (error, request_id) = (ErrorChain(error), requests::current_id());
+    if must_operator_act {
+        tracing::error!(suppressed, request_id, "{error}");
+    } else {
+        tracing::warn!(suppressed, request_id, "{error}");
     }
 }
 
@@ -299,7 +267,7 @@ mod tests {
         assert_eq!(seconds, BTreeSet::from([1, 2, 3]));
     }
 
-    /// Goal: every error of the sale has a type and a metric, and the client reads no word of its source.
+    /// Goal: every error of the sale has a type, those of an order have a metric, and the client reads no word of a source.
     #[test]
     fn every_sale_error_has_its_problem() {
         use InventoryError as I;
@@ -310,37 +278,48 @@ mod tests {
             let source = redis::make_extension_error(code.into(), Some("pw".into()));
             I::Refused { source }
         };
-        let store = |error: I| E::of_read(error, &Item::DEFAULT);
         let [token, fence] = [1, 2].map(|cluster| Token::new(ClusterId(cluster), 1));
-        for (word, error) in [
-            ("queue-full", E::QueueFull { item: item(), limit: 3 }),
-            ("wait-too-long", E::WaitTooLong { waited: Duration::from_secs(10) }),
-            ("lock-unavailable", E::LockUnavailable { source: cause() }),
-            ("lock-refused", E::LockRefused { source: cause() }),
-            ("not-ready", E::LockBlocked { item: item(), key: "a/b".into() }),
-            ("outcome-unknown", E::OutcomeUnknown { order, source: cause() }),
-            ("start-unknown", E::StartUnknown { item: item(), source: cause() }),
-            ("stopping", E::Stopping),
-            ("too-many-watchers", E::TooManyReads),
-            ("store-unavailable", store(I::too_late())),
-            ("store-unavailable", store(refused("OOM"))),
-            ("store-misconfigured", store(refused("NOPERM"))),
-            ("unknown-item", store(I::UnknownItem)),
-            ("item-required", store(I::ItemRequired)),
-            ("store-rolled-back", store(I::RolledBack { what: "pw".into() })),
-            ("damaged", store(I::Damaged { what: "pw".into() })),
-            ("stale-token", store(I::StaleToken { token, fence })),
-            ("foreign-fence", store(I::ForeignFence { fence, token })),
-        ] {
+        let of_store = [
+            I::too_late(),
+            refused("OOM"),
+            refused("NOPERM"),
+            I::UnknownItem,
+            I::ItemRequired,
+            I::RolledBack { what: "pw".into() },
+            I::Damaged { what: "pw".into() },
+            I::StaleToken { token, fence },
+            I::ForeignFence { fence, token },
+        ];
+        let of_orders = [
+            E::QueueFull { item: item(), limit: 3 },
+            E::WaitTooLong { waited: Duration::from_secs(10) },
+            E::LockUnavailable { source: cause() },
+            E::LockRefused { source: cause() },
+            E::OutcomeUnknown { order, source: cause() },
+            E::Stopping,
+        ];
+        let of_orders = of_orders.into_iter();
+        let of_orders: Vec<_> =
+            of_orders.chain(of_store.map(|error| E::of_read(error, &item()))).collect();
+        for error in &of_orders {
             assert!(OUTCOMES.contains(&error.outcome()), "{error}");
+        }
+        let others = [
+            E::LockBlocked { item: item(), key: "a/b".into() },
+            E::StartUnknown { item: item(), source: cause() },
+            E::TooManyReads,
+        ];
+        for error in of_orders.into_iter().chain(others) {
+            let word = error.word();
             let problem = Problem::from(error);
             assert_eq!(problem.kind().word, word);
             assert!(!format!("{problem:?}").contains("pw"), "{problem:?}");
         }
-        for (refusal, word) in Refusal::ALL {
+        for why in I::REFUSALS {
             let running = Some("tea-1".to_owned());
-            let problem = Problem::from(store(I::SaleRefused { refusal, running }));
-            assert_eq!((problem.kind().word, &problem.more["sale"]), (word, &"tea-1".into()));
+            let error = E::of_read(I::SaleRefused { why, running }, &item());
+            let problem = Problem::from(error);
+            assert_eq!((problem.kind().word, &problem.more["sale"]), (why, &"tea-1".into()));
         }
     }
 }

@@ -56,7 +56,7 @@ impl RateLimit {
 
 /// Who orders: the user whom the gateway names, else the address of the connection.
 fn client_of(app: &AppState, request: &Request) -> String {
-    let user = app.user_header.as_ref().and_then(|name| request.headers().get(name));
+    let user = app.options.user_header.as_ref().and_then(|name| request.headers().get(name));
     if let Some(user) = user.filter(|user| user.len() <= MAX_USER) {
         return format!("user {}", String::from_utf8_lossy(user.as_bytes()));
     }

@@ -65,7 +65,7 @@ pub(super) async fn reduce(
         id: id.map_or_else(|| Ok(OrderId::random()), |id| params::order_id(&id))?,
         item: params::item(item.as_deref())?,
         quantity: params::quantity(quantity.as_deref())?,
-        user: params::user(app.user_header.as_ref(), &head.headers, user.as_deref())?,
+        user: params::user(app.options.user_header.as_ref(), &head.headers, user.as_deref())?,
         action: Action::Reserve,
     };
     body::refuse(content).await?;
@@ -107,7 +107,7 @@ pub(super) fn named_order(
         id: params::order_id(&id.map(|Path(id)| id).unwrap_or_default())?,
         item: params::item(item.as_deref())?,
         quantity: Quantity::ONE,
-        user: params::user(app.user_header.as_ref(), &head.headers, user.as_deref())?,
+        user: params::user(app.options.user_header.as_ref(), &head.headers, user.as_deref())?,
         action,
     })
 }
@@ -155,7 +155,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
                 instance: &entry.instance,
                 token: entry.token.map(Token::revision),
                 hold_until: entry.hold_until,
-                time: entry.time.filter(|_| entry.event != Event::Reserved),
+                time: (entry.event != Event::Reserved).then_some(entry.time),
             });
             return Ok(marked(answer, is_repeated));
         }

@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
@@ -33,13 +33,19 @@ pub fn current_id() -> Option<String> {
     REQUEST_ID.try_with(|id| id.to_str().ok().map(str::to_owned)).ok().flatten()
 }
 
-/// How many answers each route gave by their status. All unknown paths are one route, so the number of entries is bounded.
+/// What the requests of one instance have in common.
 #[derive(Debug, Default)]
-pub(super) struct Answers(pub(super) Mutex<BTreeMap<String, BTreeMap<u16, u64>>>);
+pub(super) struct Traffic {
+    /// How many answers each route gave by their status. All unknown paths are one route, so the number of entries is
+    /// bounded.
+    pub(super) answers: Mutex<BTreeMap<String, BTreeMap<u16, u64>>>,
+    /// Whether the instance will stop soon: clients are told to go elsewhere.
+    pub(super) is_draining: AtomicBool,
+}
 
-impl Answers {
+impl Traffic {
     fn count(&self, route: &str, status: StatusCode) {
-        let mut routes = self.0.lock();
+        let mut routes = self.answers.lock();
         let statuses = match routes.get_mut(route) {
             Some(statuses) => statuses,
             None => routes.entry(route.to_owned()).or_default(),
@@ -50,7 +56,7 @@ impl Answers {
 
 /// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as extension, and no
 /// handler sees it.
-pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: Next) -> Response {
+pub(super) async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Response {
     let id = id_in(request.headers()).unwrap_or_else(new_id);
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::debug_span!("request", id = id.to_str().ok(), %method, path);
@@ -69,8 +75,11 @@ pub(super) async fn observe(answers: Arc<Answers>, mut request: Request, next: N
         answer
     };
     let mut answer = REQUEST_ID.scope(id.clone(), answer.instrument(span)).await;
-    answers.count(route.as_ref().map_or("none", MatchedPath::as_str), answer.status());
+    traffic.count(route.as_ref().map_or("none", MatchedPath::as_str), answer.status());
     answer.headers_mut().insert(X_REQUEST_ID, id);
+    if traffic.is_draining.load(Ordering::Relaxed) {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     answer
 }
 
@@ -119,8 +128,6 @@ mod tests {
             assert_eq!(id_in(&headers(&[bad])), None, "{bad:?}");
         }
         assert_eq!(id_in(&headers(&["a", "a"])), None);
-        let [made, other] = [new_id(), new_id()];
-        assert_ne!(made, other);
-        assert_eq!(id_in(&headers(&[made.to_str().expect("ASCII")])), Some(made));
+        assert_ne!(new_id(), new_id());
     }
 }

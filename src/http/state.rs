@@ -1,7 +1,7 @@
 //! The state that the handlers share, and the interface for further routes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::http::HeaderName;
@@ -12,71 +12,60 @@ use super::events::Events;
 use super::probes::Readiness;
 use super::problem::Problem;
 use super::rate_limit::RateLimit;
-use super::requests::Answers;
+use super::requests::Traffic;
 use crate::config::Rate;
 use crate::sale::Sale;
 use crate::secret::SecretSource;
 use crate::throttle::Pace;
 
+/// What an instance offers besides its sale.
+#[derive(Clone, Default)]
+pub struct HttpOptions {
+    /// What permits to start a sale, or to delete one. Without it, nobody may.
+    pub admin_token: Option<SecretSource>,
+    /// The limit on the orders of one client.
+    pub rate_limit: Option<Rate>,
+    /// The header in which the gateway names the buyer.
+    pub user_header: Option<HeaderName>,
+    /// The most clients that wait for news.
+    pub watchers: usize,
+    /// Further routes.
+    pub extension: Option<Arc<dyn Extension>>,
+}
+
 /// The state that the handlers of one instance share.
 pub struct AppState {
     pub(super) sale: Sale,
-    pub(super) admin_token: Option<SecretSource>,
+    pub(super) options: HttpOptions,
     pub(super) rate_limit: Option<RateLimit>,
     pub(super) events: Events,
-    pub(super) answers: Arc<Answers>,
-    pub(super) extension: Option<Arc<dyn Extension>>,
+    pub(super) traffic: Arc<Traffic>,
     /// For reads of queues in etcd, which the lock needs as well.
     pub(super) queue_reads: Pace,
     pub(super) readiness: Readiness,
-    /// Whether the instance will stop soon.
-    pub(super) is_draining: AtomicBool,
-    /// The header in which the gateway names the buyer.
-    pub(super) user_header: Option<HeaderName>,
     /// Cancelled when the instance stops.
     pub(super) stop: CancellationToken,
 }
 
 impl AppState {
-    /// The state of an instance that sells with `sale` and has at most so many watchers. `admin_token` permits to
-    /// start a sale.
-    pub fn new(
-        sale: Sale,
-        admin_token: Option<SecretSource>,
-        watchers: usize,
-        extension: Option<Arc<dyn Extension>>,
-    ) -> Self {
+    /// The state of an instance that sells with `sale`.
+    pub fn new(sale: Sale, options: HttpOptions) -> Self {
         Self {
-            events: Events::new(sale.inventory(), watchers),
-            answers: Arc::default(),
-            admin_token,
-            rate_limit: None,
-            extension,
+            events: Events::new(sale.inventory(), options.watchers),
+            traffic: Arc::default(),
+            rate_limit: options.rate_limit.map(RateLimit::new),
             queue_reads: Pace::default(),
             readiness: Readiness::default(),
-            user_header: None,
-            sale,
-            is_draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
+            sale,
+            options,
         }
     }
 
-    /// The same, with a limit on the orders of one client, if any.
-    #[must_use]
-    pub fn with_rate_limit(self, rate: Option<Rate>) -> Self {
-        Self { rate_limit: rate.map(RateLimit::new), ..self }
-    }
-
-    /// The same, with the buyer named by a header that the gateway sets.
-    #[must_use]
-    pub fn with_user_header(mut self, name: Option<HeaderName>) -> Self {
-        self.user_header = name;
-        self
-    }
-
-    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere.
+    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. Each answer is the last
+    /// one of its connection.
     pub fn set_draining(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+        self.traffic.is_draining.store(true, Ordering::Relaxed);
     }
 
     /// The event streams end, which they would not do by themselves.

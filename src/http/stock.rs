@@ -68,7 +68,7 @@ pub(super) async fn start(
         return Err(bad("the Idempotency-Key and `sale` name two sales".to_owned()));
     }
     let id = in_header.or(sale).map(|id| params::sale_id(&id)).transpose()?;
-    let is_demo = app.extension.is_some();
+    let is_demo = app.options.extension.is_some();
     let replaces = match replaced(&head.headers)? {
         None if id.is_none() && is_demo => Replaces::Unconditionally,
         None => Replaces::WithoutOrders,
@@ -105,11 +105,11 @@ fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
 /// # Errors
 /// `token-required`, `not-allowed` or `cross-site`; `internal` if the token cannot be read.
 pub(super) fn check_admin(app: &AppState, head: &Parts) -> Result<(), Problem> {
-    if let Some(extension) = &app.extension {
+    if let Some(extension) = &app.options.extension {
         extension.check_start(head)?;
         return params::check_site(&head.headers);
     }
-    let Some(token) = &app.admin_token else {
+    let Some(token) = &app.options.admin_token else {
         let detail = "this instance has no admin token: restart it with --admin-token-file or FLASH_SALE_ADMIN_TOKEN";
         return Err(Problem::new(ProblemType::NOT_ALLOWED, detail));
     };

@@ -60,11 +60,9 @@ pub(super) enum TargetKind {
 impl Target {
     fn parse(address: &str) -> RedisResult<Self> {
         let (scheme, rest) = address.split_once("://").unwrap_or_default();
-        let (scheme, is_cluster) = match scheme {
-            "redis-cluster" => ("redis", true),
-            "rediss-cluster" => ("rediss", true),
-            "redis-sentinel" => ("redis", false),
-            "rediss-sentinel" => ("rediss", false),
+        let (scheme, is_cluster) = match scheme.split_once('-') {
+            Some((scheme @ ("redis" | "rediss"), "cluster")) => (scheme, true),
+            Some((scheme @ ("redis" | "rediss"), "sentinel")) => (scheme, false),
             _ => {
                 let nodes = vec![address.into_connection_info()?];
                 return Ok(Self { kind: TargetKind::Server, nodes });
@@ -96,19 +94,22 @@ impl Target {
         self.nodes.iter().map(|node| node.addr().to_string()).collect()
     }
 
-    /// The node of the cluster at this address.
-    pub(super) fn cluster_node(&self, node: &str) -> RedisResult<ConnectionInfo> {
-        // the file with the address has another one by now
-        if self.kind != TargetKind::Cluster {
-            let what =
-                "the address leads to another kind of store than before: restart the instance";
-            return Err((ErrorKind::InvalidClientConfig, what).into());
+    /// The server at this address, with the user, the password and the TLS of the others; if there is only one, that.
+    pub(super) fn node(&self, node: &str) -> RedisResult<ConnectionInfo> {
+        let first = self.nodes[0].clone();
+        if self.kind == TargetKind::Server {
+            return Ok(first);
         }
-        let host_and_port = node.rsplit_once(':');
-        let parts = host_and_port.and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        let what = "the address of a node of the Redis Cluster is not understood";
-        let (host, port) = parts.ok_or((ErrorKind::UnexpectedReturnType, what))?;
-        Ok(at(&self.nodes[0], host, port))
+        let parts = node.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let what = "the address of a server of the store is not understood";
+        let parts = parts.ok_or((ErrorKind::UnexpectedReturnType, what))?;
+        let mut address = first.addr().clone();
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
+            &mut address
+        {
+            (*host, *port) = (parts.0.to_owned(), parts.1);
+        }
+        Ok(first.set_addr(address))
     }
 }
 
@@ -120,17 +121,6 @@ impl fmt::Display for Target {
         }
         f.write_str(&self.addresses().join(","))
     }
-}
-
-/// Another server, with the user, the password and the TLS of this one.
-pub(super) fn at(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
-    let mut address = server.addr().clone();
-    if let ConnectionAddr::Tcp(name, number)
-    | ConnectionAddr::TcpTls { host: name, port: number, .. } = &mut address
-    {
-        (*name, *number) = (host.to_owned(), port);
-    }
-    server.clone().set_addr(address)
 }
 
 impl RedisAccess {
@@ -219,10 +209,13 @@ mod tests {
         ] {
             assert_eq!(read(address).expect(address).to_string(), shown, "{address}");
         }
-        let moved = read("redis://a").expect("a server").cluster_node("b:1");
-        assert!(moved.is_err(), "a node of a cluster, though the address is no longer one's");
         let target = read("rediss-cluster://u:p%40w@a,b").expect("a cluster");
-        assert!(matches!(target.nodes[0].addr(), ConnectionAddr::TcpTls { .. }));
+        let node = target.node("::1:7").expect("a node");
+        assert!(matches!(node.addr(), ConnectionAddr::TcpTls { port: 7, .. }));
+        assert_eq!(
+            (node.redis_settings().password(), target.node("b").is_err()),
+            (Some("p@w"), true)
+        );
         let target = read("redis-sentinel://u:p%40w@a,b/3#shop").expect("sentinels");
         assert_eq!(target.kind, TargetKind::Sentinels("shop".to_owned()));
         for node in target.nodes {

@@ -20,10 +20,10 @@ use redis::{
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use super::InventoryError;
 use super::access::TargetKind;
+use super::directory::{Directory, Node};
 use super::error::Effect;
-use super::sentinel::Watched;
-use super::{InventoryError, RedisAccess, sentinel};
 use crate::backoff::Backoff;
 
 /// After a connection that lived this long, the next attempt counts as a first one.
@@ -42,13 +42,6 @@ pub struct InventoryOptions {
     pub response_timeout: Duration,
 }
 
-impl InventoryOptions {
-    /// The same options with more time for answers.
-    pub(super) fn with_longer_timeout(self, longer: Duration) -> Self {
-        Self { response_timeout: self.response_timeout + longer, ..self }
-    }
-}
-
 impl Default for InventoryOptions {
     /// One second to connect, two to answer.
     fn default() -> Self {
@@ -56,67 +49,18 @@ impl Default for InventoryOptions {
     }
 }
 
-/// One multiplexed connection, opened when needed. Clones share it.
+/// One multiplexed connection to a server, opened when needed. Clones share it.
 ///
 /// A call makes at most one attempt to connect and sends each command at most once. Attempts in a row
 /// have a pause between them; calls wait for it, since it is short.
 #[derive(Clone)]
 pub(super) struct Connection {
-    server: Arc<Server>,
+    directory: Arc<Directory>,
+    node: Node,
     options: InventoryOptions,
     /// The attempt under way, or its connection. Callers share one attempt, so none waits longer than one
     /// attempt takes.
     slot: Arc<Mutex<Slot>>,
-}
-
-/// Where a connection leads.
-struct Server {
-    access: RedisAccess,
-    /// The address as first read, without the password.
-    address: String,
-    /// Whether it is that of a node of a cluster.
-    is_node: bool,
-    /// The run id of the process that answered last, by its own account; each start has another one.
-    run_id: Mutex<Option<String>>,
-    /// The open connections, if sentinels named their server.
-    watched: Arc<Watched>,
-}
-
-impl Server {
-    /// Asks the server of a new connection for its process and role. Another process is logged; whether it has all
-    /// acknowledged data is checked by each call.
-    ///
-    /// # Errors
-    /// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a
-    /// Redis Cluster, where other nodes have other items, and the address is not that of the cluster. A server that
-    /// hides its role is accepted.
-    async fn identify(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
-        let info: InfoDict = match redis::cmd("INFO").query_async(connection).await {
-            Ok(info) => info,
-            Err(error) if error.is_io_error() => return Err(error),
-            Err(_) => return Ok(()),
-        };
-        let field = |name| info.get::<String>(name);
-        let (Some(run_id), Some(role)) = (field("run_id"), field("role")) else { return Ok(()) };
-        // the second name is Valkey's
-        let mode = field("redis_mode").or_else(|| field("server_mode"));
-        if mode.is_some_and(|mode| mode == "cluster") && !self.is_node {
-            let kind = ErrorKind::InvalidClientConfig;
-            let what =
-                "this Redis is a node of a Redis Cluster: write redis-cluster:// for all of it";
-            return Err((kind, what).into());
-        }
-        let before = self.run_id.lock().replace(run_id.clone());
-        if let Some(before) = before.filter(|before| *before != run_id) {
-            let what = "another Redis process answers: after a restart or a failover";
-            tracing::warn!(before, now = run_id, "{what}");
-        }
-        if role == "slave" {
-            let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
-            return Err((kind, "this Redis is a replica, which takes no orders").into());
-        }
-        Ok(())
-    }
 }
 
 #[derive(Default)]
@@ -178,25 +122,10 @@ pub(super) fn shared_task<T: Clone + Send + 'static>(
 }
 
 impl Connection {
-    /// To the server of the address, or to the node of its cluster at this one. Connects nothing yet.
-    pub(super) fn new(
-        access: RedisAccess,
-        address: String,
-        is_node: bool,
-        options: InventoryOptions,
-    ) -> Self {
-        let (run_id, watched) = (Mutex::default(), Arc::default());
-        let server = Server { access, address, is_node, run_id, watched };
-        Self { server: Arc::new(server), options, slot: Arc::default() }
-    }
-
-    /// Another connection to the same server, which waits longer for answers.
-    pub(super) fn with_longer_timeout(&self, longer: Duration) -> Self {
-        Self {
-            options: self.options.with_longer_timeout(longer),
-            slot: Arc::default(),
-            ..self.clone()
-        }
+    /// To this server of the store. Connects nothing yet.
+    pub(super) fn new(directory: &Arc<Directory>, node: &Node, options: InventoryOptions) -> Self {
+        let (directory, node) = (Arc::clone(directory), node.clone());
+        Self { directory, node, options, slot: Arc::default() }
     }
 
     /// Sends one command and waits for its answer.
@@ -208,70 +137,47 @@ impl Connection {
         command: &Cmd,
         effect: Effect,
     ) -> Result<T, InventoryError> {
-        let answer = self.send(command, None, false).await?;
-        let (answer, _) = answer.map_err(|error| effect.failed(error))?;
+        let (answer, _) = self.send(command, None).await?.map_err(|error| effect.failed(error))?;
         redis::from_redis_value(answer).map_err(|error| effect.failed(error.into()))
     }
 
-    /// Sends a command, and `then` another one in the same round trip. `asks`: with the command `ASKING` before
-    /// them, by which a node of a cluster serves a slot that is on its way to it.
+    /// Sends a command, and `then` another one in the same round trip.
     ///
     /// The outer error means that nothing was sent. The inner result is that of the command.
     pub(super) async fn send(
         &self,
         command: &Cmd,
         then: Option<&Cmd>,
-        asks: bool,
     ) -> Result<RedisResult<Answers>, InventoryError> {
-        let (attempt, mut connection) = self.ready().await?;
-        if then.is_none() && !asks {
-            let answer = command.query_async(&mut connection).await.map(|answer| (answer, None));
-            self.note(&attempt, &answer);
-            return Ok(answer);
-        }
-        let mut all = redis::pipe();
-        if asks {
-            all.add_command(redis::cmd("ASKING"));
-        }
-        all.add_command(command.clone());
-        if let Some(then) = then {
-            all.add_command(then.clone());
-        }
-        // the answer to ASKING is left out: its error is also that of the command behind it
-        let before = usize::from(asks);
-        let answers = connection.send_packed_commands(&all, before, all.len() - before).await;
-        let answer = answers.and_then(|answers| {
-            let mut answers = answers.into_iter().map(Value::extract_error);
-            let missing = || (ErrorKind::UnexpectedReturnType, "an answer is missing").into();
-            let first = answers.next().unwrap_or_else(|| Err(missing()))?;
-            Ok((first, then.map(|_| answers.next().unwrap_or_else(|| Err(missing())))))
-        });
-        self.note(&attempt, &answer);
-        Ok(answer)
-    }
-
-    /// Drops the connection after an error that makes it useless.
-    fn note(&self, attempt: &Attempt, answer: &RedisResult<Answers>) {
-        let Err(error) = answer else { return };
-        // also after a timeout, since the server may be gone without closing the connection; and when it
-        // became a replica, since the address may lead to the new primary by now
-        let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
-        // a store that was rolled back may be the wrong server, too: reconnect once in a while, but not for
-        // each order, since other items may be whole
-        let may_be_other = error.code() == Some("ROLLEDBACK") && self.is_old();
-        if error.is_io_error() || error.is_unrecoverable_error() || is_replica || may_be_other {
-            attempt.broken.store(true, Ordering::Release);
-        }
-    }
-
-    async fn ready(&self) -> Result<(Attempt, MultiplexedConnection), InventoryError> {
         let attempt = self.attempt();
         let connected = attempt.connection.clone().await;
-        let connection = connected.map_err(|error| {
+        let mut connection = connected.map_err(|error| {
             attempt.broken.store(true, Ordering::Release);
             InventoryError::not_sent(error)
         })?;
-        Ok((attempt, connection))
+        let answer = match then {
+            None => command.query_async(&mut connection).await.map(|answer| (answer, None)),
+            Some(then) => {
+                let mut both = redis::pipe();
+                both.add_command(command.clone()).add_command(then.clone());
+                let answers = connection.send_packed_commands(&both, 0, 2).await;
+                answers.and_then(|answers| {
+                    let missing = (ErrorKind::UnexpectedReturnType, "an answer is missing");
+                    let [first, second] = answers.try_into().map_err(|_| missing)?;
+                    Ok((first.extract_error()?, Some(second.extract_error())))
+                })
+            }
+        };
+        // also after a timeout, since the server may be gone without closing the connection; and when it
+        // became a replica, since the address may lead to the new primary by now
+        if let Err(error) = &answer
+            && (error.is_io_error()
+                || error.is_unrecoverable_error()
+                || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly))
+        {
+            attempt.broken.store(true, Ordering::Release);
+        }
+        Ok(answer)
     }
 
     fn attempt(&self) -> Attempt {
@@ -289,7 +195,7 @@ impl Connection {
         // the client times all of it as one: the name, the connection, TLS and the handshake
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
         let broken = Arc::new(AtomicBool::new(false));
-        let (is_broken, connected) = (broken.clone(), Arc::downgrade(&broken));
+        let is_broken = broken.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(connect_timeout + response_timeout))
             .set_response_timeout(Some(response_timeout))
@@ -299,49 +205,47 @@ impl Connection {
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
-        let server = Arc::clone(&self.server);
+        let Self { directory, node, .. } = self.clone();
         let (_, connection) = shared_task(begins_at, async move {
-            let Server { access, address, is_node, watched, .. } = &*server;
-            let target = access.target().map_err(std::io::Error::other)?;
-            let found = match &target.kind {
-                _ if *is_node => target.cluster_node(address)?,
-                TargetKind::Sentinels(name) => {
-                    // on a tie, the one that the first sentinel of the address names
-                    sentinel::primaries(access, &target.nodes, name, connect_timeout)
-                        .await?
-                        .remove(0)
-                }
-                // a node of a cluster is refused below
-                TargetKind::Server | TargetKind::Cluster => target.nodes[0].clone(),
-            };
-            let address = found.addr().clone();
-            let mut connection = access.connect(found, &config).await?;
+            let server = directory.target()?.node(&node)?;
+            let mut connection = directory.access.connect(server, &config).await?;
             // within the time for one answer, as any other command
-            server.identify(&mut connection).await?;
-            if let TargetKind::Sentinels(_) = target.kind {
-                let (access, watched) = (access.clone(), Arc::clone(watched));
-                sentinel::break_when_replaced(
-                    access,
-                    connect_timeout,
-                    watched,
-                    (address, connected),
-                );
-            }
+            check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;
             Ok(connection)
         });
         Attempt { connection, broken }
     }
 
-    /// Whether the latest attempt is so old that another one would not wait.
-    fn is_old(&self) -> bool {
-        let slot = self.slot.lock();
-        slot.pauses.begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
-    }
-
     /// Where the server is, without the password.
-    pub(super) fn address(&self) -> String {
-        self.server.address.clone()
+    pub(super) fn address(&self) -> &str {
+        &self.node
     }
+}
+
+/// Asks the server of a new connection for its role.
+///
+/// # Errors
+/// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a
+/// Redis Cluster, where other nodes have other items, and the address is not that of the cluster. A server that
+/// hides its role is accepted.
+async fn check_role(connection: &mut MultiplexedConnection, in_cluster: bool) -> RedisResult<()> {
+    let info: InfoDict = match redis::cmd("INFO").query_async(connection).await {
+        Ok(info) => info,
+        Err(error) if error.is_io_error() => return Err(error),
+        Err(_) => return Ok(()),
+    };
+    let is = |field, value: &str| info.get::<String>(field).is_some_and(|found| found == value);
+    // the second name is Valkey's
+    if !in_cluster && (is("redis_mode", "cluster") || is("server_mode", "cluster")) {
+        let kind = ErrorKind::InvalidClientConfig;
+        let what = "this Redis is a node of a Redis Cluster: write redis-cluster:// for all of it";
+        return Err((kind, what).into());
+    }
+    if is("role", "slave") {
+        let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
+        return Err((kind, "this Redis is a replica, which takes no orders").into());
+    }
+    Ok(())
 }
 
 #[cfg(test)]

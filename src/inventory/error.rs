@@ -57,10 +57,10 @@ pub enum InventoryError {
     #[error("there is no stock of this item")]
     UnknownItem,
     /// A sale is not started or deleted, or its ledger is not read, because of the sale that runs or those that were kept.
-    #[error("refused: {refusal:?}")]
+    #[error("refused: {why}")]
     SaleRefused {
-        /// Why.
-        refusal: Refusal,
+        /// One of the [`REFUSALS`](Self::REFUSALS): the code in the error of a script, and the type of the problem.
+        why: &'static str,
         /// The id of the running sale, if there is one.
         running: Option<String>,
     },
@@ -107,43 +107,25 @@ pub enum InventoryError {
     },
 }
 
-/// Why a sale is not started or deleted, or its ledger is not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The sale of this id runs, and has other terms.
-    Conflict,
-    /// The sale of this id was replaced; or a position in a ledger is of another sale, or behind its end.
-    Replaced,
-    /// Another sale with orders runs.
-    Running,
-    /// Another sale runs than the one that may be replaced.
-    Mismatch,
-    /// There is no room for another sale that was replaced.
-    TooMany,
-    /// No sale of this id was kept.
-    Unknown,
-    /// The sale to be deleted runs.
-    NotReplaced,
-}
-
-impl Refusal {
-    /// All, with the code for each in the error of a script, which is the type of the problem as well.
-    pub const ALL: [(Self, &'static str); 7] = [
-        (Self::Conflict, "sale-conflict"),
-        (Self::Replaced, "sale-replaced"),
-        (Self::Running, "sale-running"),
-        (Self::Mismatch, "sale-mismatch"),
-        (Self::TooMany, "too-many-sales"),
-        (Self::Unknown, "unknown-sale"),
-        (Self::NotReplaced, "not-replaced"),
+impl InventoryError {
+    /// Why a [sale is refused](Self::SaleRefused).
+    pub const REFUSALS: [&'static str; 7] = [
+        // the sale of this id runs, and has other terms
+        "sale-conflict",
+        // the sale of this id was replaced; or a position in a ledger is of another sale, or behind its end
+        "sale-replaced",
+        // another sale with orders runs
+        "sale-running",
+        // another sale runs than the one that may be replaced
+        "sale-mismatch",
+        // there is no room for another sale that was replaced
+        "too-many-sales",
+        // no sale of this id was kept
+        "unknown-sale",
+        // the sale to be deleted runs
+        "not-replaced",
     ];
 
-    fn of_code(code: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, own)| *own == code).map(|(refusal, _)| refusal)
-    }
-}
-
-impl InventoryError {
     /// Whether the call changed nothing in the store for certain.
     pub fn nothing_written(&self) -> bool {
         !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
@@ -207,10 +189,10 @@ impl Effect {
             "DAMAGED" => InventoryError::damaged(detail),
             "ROLLEDBACK" => InventoryError::RolledBack { what: detail },
             "UNKNOWNITEM" => InventoryError::UnknownItem,
-            _ => match Refusal::of_code(code) {
-                Some(refusal) => {
+            _ => match InventoryError::REFUSALS.into_iter().find(|why| *why == code) {
+                Some(why) => {
                     let running = Some(detail).filter(|running| !running.is_empty());
-                    InventoryError::SaleRefused { refusal, running }
+                    InventoryError::SaleRefused { why, running }
                 }
                 None => InventoryError::Refused { source },
             },

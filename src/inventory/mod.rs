@@ -8,6 +8,7 @@
 
 mod access;
 mod connection;
+mod directory;
 mod durability;
 mod error;
 mod item;
@@ -23,7 +24,7 @@ mod watermark;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
-pub use error::{InventoryError, Refusal};
+pub use error::InventoryError;
 pub use item::Item;
 pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
 pub use read::{Available, Inspection, LedgerPage, LedgerPosition, Lookup, SaleUpdate, Sales};

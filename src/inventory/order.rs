@@ -1,6 +1,5 @@
 //! One buyer's attempt, and its outcome.
 
-use std::num::ParseIntError;
 use std::time::Duration;
 
 use fenced_lock::Token;
@@ -77,12 +76,6 @@ impl User {
         valid
             .then(|| Self(user.into()))
             .ok_or("a user is at most 128 bytes without control or format characters")
-    }
-
-    /// As an earlier version may have recorded it, with format characters.
-    fn recorded(user: &str) -> Option<Self> {
-        let valid = user.len() <= 128 && !user.chars().any(char::is_control);
-        valid.then(|| Self(user.into()))
     }
 
     /// The text.
@@ -187,8 +180,8 @@ pub struct Accepted {
     /// The token under which it was written; `None` without a lock.
     #[serde(serialize_with = "revision")]
     pub token: Option<Token>,
-    /// When, by Redis' clock; `None` in a record of an earlier version.
-    pub time: Option<Timestamp>,
+    /// When, by Redis' clock.
+    pub time: Timestamp,
     /// When the hold of a reserved order ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_until: Option<Timestamp>,
@@ -212,26 +205,19 @@ impl Accepted {
     /// with the key.
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
         let fields: Vec<&str> = entry.split('\t').collect();
-        let (kind, [position, quantity, remaining, token, instance], time, hold_until, user) =
-            match fields[..] {
-                ["2", position, quantity, remaining, token, instance, time, hold_until, user] => {
-                    ("", [position, quantity, remaining, token, instance], time, hold_until, user)
-                }
-                // written by an earlier version
-                [position, quantity, remaining, token, instance, user] => {
-                    ("", [position, quantity, remaining, token, instance], "", "", user)
-                }
-                [kind, position, time, quantity, remaining, token, instance, ref key @ ..] => {
-                    let user = if let [user, _] = key { user } else { "" };
-                    (kind, [position, quantity, remaining, token, instance], time, "", user)
-                }
-                _ => return None,
-            };
-        let event = match kind {
-            "" => Event::Reserved,
-            "\nconfirmed" => Event::Confirmed,
-            "\ncancelled" => Event::Cancelled,
-            "\nexpired" => Event::Expired,
+        let [kind, position, quantity, remaining, token, instance, time, ref rest @ ..] =
+            fields[..]
+        else {
+            return None;
+        };
+        let (event, hold_until, user) = match (kind, rest) {
+            ("2", [hold_until, user]) => (Event::Reserved, *hold_until, *user),
+            (change, [key @ .., _]) => {
+                let ends = [Event::Confirmed, Event::Cancelled, Event::Expired];
+                let event =
+                    ends.into_iter().find(|end| change.strip_prefix('\n') == Some(end.word()));
+                (event?, "", key.first().copied().unwrap_or_default())
+            }
             _ => return None,
         };
         Some(Self {
@@ -239,21 +225,18 @@ impl Accepted {
             event,
             order: OrderId::new(key.rsplit('\t').next()?).ok()?,
             quantity: Quantity::new(quantity.parse().ok()?).ok()?,
-            user: User::recorded(user)?,
+            user: User::new(user).ok()?,
             remaining: remaining.parse().ok()?,
             instance: instance.to_owned(),
             token: if token.is_empty() { None } else { Some(parse_token(token)?) },
-            time: time_in(time).ok()?,
-            hold_until: time_in(hold_until).ok()?,
+            time: Timestamp(time.parse().ok()?),
+            hold_until: match hold_until {
+                "" => None,
+                until => Some(Timestamp(until.parse().ok()?)),
+            },
             changed: None,
         })
     }
-}
-
-/// The time of a field, which may be empty.
-fn time_in(field: &str) -> Result<Option<Timestamp>, ParseIntError> {
-    let field = Some(field).filter(|field| !field.is_empty());
-    field.map(|micros| micros.parse().map(Timestamp)).transpose()
 }
 
 /// The outcome of an order.

@@ -18,9 +18,7 @@ local wrong = damage() or operation ~= 'inspect' and lost()
 if wrong then return wrong end
 if not stock and (operation == 'lookup' or operation == 'poll') then return unknown() end
 local running = stock and id_of() or ''
--- The name of its ledger: positions of before a loss that was accepted are none of it.
-local name = running
-if running ~= '' and beginning(sale or '') == 'accepted' then name = name .. '~' .. string.match(sale, '%d+') end
+local name = running ~= '' and ledger_of(running) or ''
 
 -- The first part of every answer is whether the sale has holds.
 local function answer(content)
@@ -44,9 +42,9 @@ if operation == 'ledger' then
   local first, last, wanted, of = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
   local id, suffix = running, ''
   if wanted ~= '' and wanted ~= id then
-    if not redis.call('HGET', SALES, wanted) then return refused('unknown-sale', running) end
-    id, suffix, name = wanted, '@' .. wanted, wanted
-    of = string.match(of, '^[^~]*')
+    local kept = redis.call('HGET', SALES, wanted)
+    if not kept then return refused('unknown-sale', running) end
+    id, suffix, name = wanted, '@' .. wanted, (parsed(kept) or {}).ledger or wanted
   elseif not stock then
     return unknown()
   end
@@ -60,7 +58,7 @@ if operation == 'lookup' then
   local is_due = terms.hold_seconds and #due(1) > 0
   return answer({
     {stock, is_due and 1 or 0, terms.per_order or false}, sale, fence, running,
-    records_of(keys), redis.call('HMGET', CHANGES, unpack(keys))})
+    redis.call('HMGET', ORDERS, unpack(keys)), redis.call('HMGET', CHANGES, unpack(keys))})
 end
 
 if operation == 'sales' then return answer({state(), redis.call('HVALS', SALES)}) end

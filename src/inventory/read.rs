@@ -244,6 +244,7 @@ impl Inventory {
         let (found, kept): (State, Vec<String>) = self.read(call).await?;
         let parse = |text: String| {
             let mut sale: serde_json::Value = serde_json::from_str(&text).ok()?;
+            sale.as_object_mut()?.remove("ledger");
             for time in ["began", "ended"] {
                 sale[time] = Timestamp(sale[time].as_u64()?).to_string().into();
             }
@@ -298,8 +299,6 @@ impl Inventory {
         if is_cluster && items == [Item::DEFAULT] {
             return self.ping().await.map_err(|error| (Item::DEFAULT, error));
         }
-        // nodes come and go also while nothing is sold
-        self.shards.refresh();
         let probe = async |item| {
             let probe = self.probe(item, token);
             // a shard that hangs must not hide the others
@@ -358,7 +357,7 @@ impl Inventory {
 }
 
 /// A text in the store. One that is not UTF-8 reads as the empty one, which nothing in the store is.
-struct Text(String);
+pub(super) struct Text(pub(super) String);
 
 impl FromRedisValue for Text {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
@@ -430,7 +429,7 @@ fn looked_up(
     if let Some(text) = change
         && let Some(change) = Accepted::parse(key, &text.0)
     {
-        (order.event, order.changed) = (change.event, change.time);
+        (order.event, order.changed) = (change.event, Some(change.time));
         (position, entry) = (change.position, text.0);
     }
     (Ok(Some(order)), Some(Acknowledged { position, key: key.to_owned(), entry }))

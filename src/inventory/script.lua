@@ -136,9 +136,9 @@ if operation == 'start' then
       if redis.call('EXISTS', key) == 1 then redis.call('RENAME', key, key .. '@' .. running) end
     end
     redis.call('HSET', SALES, running, string.format(
-      '{"id":%s,"began":%s,"ended":%s,"stock":%s,"lucky":%s,"initial":%s,"orders":%s,"entries":%s,"terms":%s}',
-      cjson.encode(running), decimal(began or 0), decimal(now()), number(stock), number(lucky), number(initial),
-      number(orders), number(entries), terms and terms_text or 'null'))
+      '{"id":%s,"ledger":%s,"began":%s,"ended":%s,"stock":%s,"lucky":%s,"initial":%s,"orders":%s,"entries":%s,"terms":%s}',
+      cjson.encode(running), cjson.encode(ledger_of(running)), decimal(began or 0), decimal(now()), number(stock),
+      number(lucky), number(initial), number(orders), number(entries), terms and terms_text or 'null'))
   end
   -- The fence stays: a holder from before the fresh start must not sell from it.
   if not raised then token = fence or '' end
@@ -182,7 +182,7 @@ local per_order, per_user, hold = terms.per_order, terms.per_user, terms.hold_se
 local instance = ARGV[8]
 local keys = {}
 for i = 1, (#ARGV - 8) / 3 do keys[i] = ARGV[3 * i + 6] end
-local known = records_of(keys)
+local known = redis.call('HMGET', ORDERS, unpack(keys))
 
 local changes, due_keys, due_records, units = {}, {}, {}, {}  -- units: of each user
 if ended > 0 then changes = redis.call('HMGET', CHANGES, unpack(keys)) end
@@ -201,13 +201,16 @@ end
 
 if operation == 'probe' then return done({stock, lucky, open_holds}) end
 
+local function push(list, ...)
+  for _, value in ipairs({...}) do list[#list + 1] = value end
+end
+
 -- The first batch of a stock that was set by hand.
 local writes = {}
 if not initial then writes = {INITIAL, decimal(stock + lucky)} end
 if not sale then
   sale = begins('found')
-  writes[#writes + 1] = SALE
-  writes[#writes + 1] = sale
+  push(writes, SALE, sale)
 end
 
 local answers = {}
@@ -218,7 +221,8 @@ local sold, count = 0, 0          -- count: accepted orders
 -- `%d` is a long: with 32 bits in some builds, and much faster than `%.0f`. No ledger is longer than that.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
 local held_until = hold and decimal(now() + hold * 1000000) or ''
-local signature = '\t' .. token .. '\t' .. instance .. '\t' .. decimal(now()) .. '\t' .. held_until .. '\t'
+local signature = '\t' .. token .. '\t' .. instance .. '\t' .. decimal(now()) .. '\t'
+local record_signature = signature .. held_until .. '\t'
 
 local function take(user, quantity)
   stock = stock - quantity
@@ -234,13 +238,11 @@ end
 local function change(kind, key, quantity, user)
   if kind ~= 'confirmed' then take(user, -quantity) end
   position = position + 1
-  local entry = string.format('\n%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s',
-    kind, position, decimal(now()), decimal(quantity), decimal(stock), token, instance, key)
+  local entry = string.format('\n%s\t%d\t%s\t%s', kind, position, decimal(quantity), decimal(stock)) .. signature .. key
   changed[key] = entry
   added[#added + 1] = entry
   freed[#freed + 1] = key
-  new_changes[#new_changes + 1] = key
-  new_changes[#new_changes + 1] = entry
+  push(new_changes, key, entry)
   return entry
 end
 
@@ -309,7 +311,7 @@ for i = 1, #keys do
     else
       take(user, number)
       position = position + 1
-      record = string.format(numbers, position, quantity, stock) .. signature .. user
+      record = string.format(numbers, position, quantity, stock) .. record_signature .. user
       accepted[key] = record
       added[#added + 1] = key
       count = count + 1
@@ -323,16 +325,8 @@ if lucky + sold < 0 then return damaged(LUCKY, 'is less than the units that come
 
 -- From here on nothing can fail. Few, variadic commands: a batch is bounded by the caller, so that
 -- unpack() stays far below what Lua's stack holds.
-if #added > 0 then
-  writes[#writes + 1] = STOCK
-  writes[#writes + 1] = decimal(stock)
-  writes[#writes + 1] = LUCKY
-  writes[#writes + 1] = decimal(lucky + sold)
-end
-if raised then
-  writes[#writes + 1] = FENCE
-  writes[#writes + 1] = token
-end
+if #added > 0 then push(writes, STOCK, decimal(stock), LUCKY, decimal(lucky + sold)) end
+if raised then push(writes, FENCE, token) end
 if ARGV[7] ~= '' and #writes == 0 then writes = {SALE, sale} end
 if #writes > 0 then redis.call('MSET', unpack(writes)) end
 if #fields > 0 then redis.call('HSET', ORDERS, unpack(fields)) end
@@ -341,10 +335,7 @@ if #held > 0 then redis.call('ZADD', HOLDS, unpack(held)) end
 if #freed > 0 then redis.call('ZREM', HOLDS, unpack(freed)) end
 if next(new_units) then
   local of_users = {}
-  for user, number in pairs(new_units) do
-    of_users[#of_users + 1] = user
-    of_users[#of_users + 1] = string.format('%d', number)
-  end
+  for user, number in pairs(new_units) do push(of_users, user, string.format('%d', number)) end
   redis.call('HSET', BUYERS, unpack(of_users))
 end
 if #added > 0 then redis.call('RPUSH', LEDGER, unpack(added)) end

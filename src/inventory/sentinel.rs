@@ -10,28 +10,18 @@
 //! role, and believes one sentinel.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use parking_lot::Mutex;
-use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisResult};
-use tokio::time::{sleep, timeout};
+use redis::{ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisResult};
+use tokio::time::timeout;
 
 use super::RedisAccess;
-use super::access::{TargetKind, at};
+use super::directory::Node;
 
-/// How often to ask whether the primary of the open connections is still the primary.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The open connections to primaries that sentinels named. A task checks them while there are any.
-pub(super) type Watched = Mutex<Vec<(ConnectionAddr, Weak<AtomicBool>)>>;
-
-/// Where the primary of this name is, with the user, password and database of the `sentinels`' address: the address that
-/// most sentinels name, or each of several that as many name, in the order of the sentinels. At least one. Asks all at once,
-/// until more than half name the same, and for no longer than `within`.
+/// The primary of this name: the one that most sentinels name, or each of several that as many name, in the order of the
+/// sentinels. At least one. Asks all at once, until more than half name the same, and for no longer than `within`.
 ///
 /// # Errors
 /// What a sentinel said, if all refused; an error of I/O with all reasons, if some did not answer and no other names one.
@@ -40,18 +30,18 @@ pub(super) async fn primaries(
     sentinels: &[ConnectionInfo],
     name: &str,
     within: Duration,
-) -> RedisResult<Vec<ConnectionInfo>> {
+) -> RedisResult<Vec<Node>> {
     let question = async |(number, sentinel): (usize, &ConnectionInfo)| {
         let answer = timeout(within, ask(access, sentinel, name)).await;
         match answer.unwrap_or_else(|late| Err(io::Error::from(late).into())) {
-            Ok((host, port)) => Ok((number, at(sentinel, &host, port))),
+            Ok((host, port)) => Ok((number, Node::from(format!("{host}:{port}")))),
             Err(error) => Err((sentinel.addr().to_string(), error)),
         }
     };
     let mut answers: FuturesUnordered<_> = sentinels.iter().enumerate().map(question).collect();
-    let (mut named, mut errors) = (vec![None; sentinels.len()], Vec::new());
-    let votes = |named: &[Option<ConnectionInfo>], primary: &ConnectionInfo| {
-        named.iter().flatten().filter(|named| named.addr() == primary.addr()).count()
+    let (mut named, mut errors) = (Vec::new(), Vec::new());
+    let votes = |named: &[(usize, Node)], primary: &Node| {
+        named.iter().filter(|(_, node)| node == primary).count()
     };
     let mut most = 0;
     while most <= sentinels.len() / 2
@@ -60,14 +50,15 @@ pub(super) async fn primaries(
         match answer {
             Ok((number, primary)) => {
                 most = most.max(votes(&named, &primary) + 1);
-                named[number] = Some(primary);
+                named.push((number, primary));
             }
             Err(error) => errors.push(error),
         }
     }
     if most > 0 {
-        let wins = |primary: &&ConnectionInfo| votes(&named, primary) == most;
-        return Ok(named.iter().flatten().filter(wins).cloned().collect());
+        named.sort();
+        let wins = named.iter().filter(|(_, node)| votes(&named, node) == most);
+        return Ok(wins.map(|(_, node)| node.clone()).collect());
     }
     // a sentinel that does not answer may know the primary
     if errors.iter().any(|(_, error)| error.is_io_error()) {
@@ -96,50 +87,4 @@ async fn ask(
     }
     let what = "the sentinels know no primary of this name";
     answer?.ok_or_else(|| (ErrorKind::InvalidClientConfig, what, name.to_owned()).into())
-}
-
-/// Marks a connection to `address` as broken once the sentinels name another primary. The former one may go on to take
-/// orders, for about ten seconds or for as long as the sentinels do not reach it, and then loses them.
-///
-/// One task asks for all connections to the same store, and ends with the last of them.
-pub(super) fn break_when_replaced(
-    access: RedisAccess,
-    within: Duration,
-    watched: Arc<Watched>,
-    connection: (ConnectionAddr, Weak<AtomicBool>),
-) {
-    let mut connections = watched.lock();
-    connections.push(connection);
-    if connections.len() > 1 {
-        return;
-    }
-    drop(connections);
-    tokio::spawn(async move {
-        loop {
-            sleep(CHECK_INTERVAL).await;
-            // read before the question: the answer may be older than a connection that is opened later
-            let Some(connections) = still_open(&watched) else { return };
-            let Ok(target) = access.target() else { continue };
-            let TargetKind::Sentinels(name) = &target.kind else { continue };
-            // if no sentinel answers, connections stay open
-            let named = primaries(&access, &target.nodes, name, within).await;
-            let Ok(named) = named else { continue };
-            for (address, is_broken) in connections {
-                if named.iter().all(|named| *named.addr() != address)
-                    && let Some(is_broken) = is_broken.upgrade()
-                {
-                    is_broken.store(true, Ordering::Release);
-                }
-            }
-        }
-    });
-}
-
-/// Forgets closed and broken connections. Returns the others, or `None` if there are none.
-fn still_open(watched: &Watched) -> Option<Vec<(ConnectionAddr, Weak<AtomicBool>)>> {
-    let mut watched = watched.lock();
-    watched.retain(|(_, is_broken)| {
-        is_broken.upgrade().is_some_and(|is_broken| !is_broken.load(Ordering::Acquire))
-    });
-    (!watched.is_empty()).then(|| watched.clone())
 }

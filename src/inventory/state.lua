@@ -18,7 +18,7 @@
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
 --         later than another one, since an older copy of a stock set by hand looks just the same.
 -- Record: 2, position, quantity, remaining, token, instance, time, end of the hold, user; tabs between them. Never changes.
--- Change: "\n" and confirmed, cancelled or expired; position, time, quantity, remaining, token, instance, key. Its
+-- Change: "\n" and confirmed, cancelled or expired; position, quantity, remaining, token, instance, time, key. Its
 --         order's last one: there is no other.
 -- Errors: what is refused is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
 --         for a sale the type of the problem with the id of the running sale.
@@ -64,7 +64,7 @@ local function whole(text)
   return number and number <= LARGEST and number
 end
 
--- Terms as a table: nil if they are damaged. A sale of an earlier version has none.
+-- Terms as a table: nil if they are damaged. A stock set by hand has none.
 local function parsed(text)
   if not text then return {} end
   local is_json, terms = pcall(cjson.decode, text)
@@ -134,34 +134,15 @@ local function damage()
 end
 
 local RECORD = '^2\t%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t%d+\t(%d*)\t([^\t]*)$'
-local OLD_RECORD = '^%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t([^\t]*)$'
 
 -- Of an order's record: the quantity, the end of the hold (empty without one), the user; or nil.
 local function fields_of(record)
-  local quantity, held_until, user = string.match(record, RECORD)
-  if quantity then return quantity, held_until, user end
-  -- written by an earlier version
-  quantity, user = string.match(record, OLD_RECORD)
-  return quantity, '', user
+  return string.match(record, RECORD)
 end
 
 -- The kind of a change, or nil for what is none.
 local function kind_of(entry)
   return string.match(entry, '^\n(%l+)\t')
-end
-
--- The records of these orders. A sale of an earlier version (without terms) has them under their ids alone.
-local function records_of(keys)
-  local found = redis.call('HMGET', ORDERS, unpack(keys))
-  for i, key in ipairs(terms_text and {} or keys) do
-    local user, id = string.match(key, '^([^\t]*)\t(.*)$')
-    if user and not found[i] then
-      local record = redis.call('HGET', ORDERS, id)
-      local _, _, theirs = fields_of(record or '')
-      found[i] = theirs == user and record
-    end
-  end
-  return found
 end
 
 -- What the plain keys lack of the watermark, or nil; and whether a later sale excuses all that is missing.
@@ -190,7 +171,7 @@ local function lacks_order()
   local key, entry = ARGV[3], ARGV[4]
   if key == '' then return end
   local is_change = kind_of(entry)
-  local found = is_change and redis.call('HGET', CHANGES, key) or not is_change and records_of({key})[1]
+  local found = redis.call('HGET', is_change and CHANGES or ORDERS, key)
   local what = (is_change and 'a change of order ' or 'order ') .. string.match(key, '[^\t]*$')
   if not found then return what .. ' is not in its ledger any more' end
   if found ~= entry and (fields_of(found) or kind_of(found)) then
@@ -207,6 +188,12 @@ local function lost()
     redis.call('SET', ROLLBACK_DETECTED, what)
     return refused('ROLLEDBACK', what)
   end
+end
+
+-- The name of the ledger of this running sale: positions of before a loss that was accepted are none of it.
+local function ledger_of(id)
+  local how, at = beginning(sale or '')
+  return how == 'accepted' and id .. '~' .. decimal(at) or id
 end
 
 -- Up to `most` orders whose holds have ended.

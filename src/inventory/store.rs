@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::error::Effect;
+use super::read::Text;
 use super::script::{self, Call, Done};
 use super::shards::{Shards, slot_of};
 use super::stock::began;
@@ -27,13 +28,13 @@ const REPLICATED_CONNECTIONS: usize = 8;
 /// of its items.
 ///
 /// Each command takes at most one `response_timeout`; when it must connect first, also one
-/// `connect_timeout`, two `response_timeout` for handshake and role, half a second when the connection broke
-/// more than once lately, and one `connect_timeout` for the sentinels, all asked at once; a write also the time to wait
+/// `connect_timeout`, two `response_timeout` for handshake and role, and half a second when the connection broke
+/// more than once lately; a write also the time to wait
 /// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
 /// [`durability`](Self::durability) is two, and [`check`](Self::check) one for each item, all at once. In a
 /// Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
-/// its slot moves or the nodes do not agree about it. The first call there also asks up to eight nodes for the map,
-/// almost at once: one `connect_timeout`, one `response_timeout` and half a second.
+/// its slot moves or the nodes do not agree about it. The first call also asks all sentinels, or up to eight nodes for the
+/// map, almost at once: one `connect_timeout`, one `response_timeout` and half a second.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) shards: Shards,
@@ -101,19 +102,6 @@ impl Inventory {
             watermarks: Arc::default(),
             batch_writer: None,
         })
-    }
-
-    /// The same, with a store that answers now.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new) and [`ping`](Self::ping).
-    pub async fn connect(
-        access: impl Into<RedisAccess>,
-        options: InventoryOptions,
-    ) -> Result<Self, InventoryError> {
-        let inventory = Self::new(access, options)?;
-        inventory.ping().await?;
-        Ok(inventory)
     }
 
     /// The same, with every write acknowledged only when so many replicas have it.
@@ -219,10 +207,9 @@ impl Inventory {
     /// [`InventoryError::ItemRequired`] in a Redis Cluster; [`InventoryError::Unanswered`] if it was sent and may
     /// have been done. See [`InventoryError`] for the rest.
     pub async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, InventoryError> {
-        match &self.shards {
-            Shards::One(connection) => connection.query(command, Effect::Write).await,
-            Shards::Cluster(_) => Err(InventoryError::ItemRequired),
-        }
+        let answer = self.shards.send(&Item::DEFAULT, command, None).await?;
+        let (answer, _) = answer.map_err(|error| Effect::Write.failed(error))?;
+        redis::from_redis_value(answer).map_err(|error| Effect::Write.failed(error.into()))
     }
 
     /// Starts a sale of `item`: lucky 0, no orders, an empty ledger. The fence stays, or rises to `token`. The sale that runs
@@ -341,22 +328,27 @@ impl Inventory {
 
 /// The outcome of `order`, and the entry of the ledger that the answer acknowledges.
 fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged>)> {
-    let answer: String = redis::from_redis_value(answer).ok()?;
+    let Text(answer) = redis::from_redis_value(answer).ok()?;
     let (word, rest) = answer.split_once('\t').unwrap_or((&answer, ""));
     let entry = match word {
         // the version of the record of an order that was accepted now
         "2" => Some(&*answer),
-        "repeated" | "changed" | "unchanged" | "over" => Some(rest),
+        // no word: it is not UTF-8, as a damaged record may be
+        "repeated" | "changed" | "unchanged" | "over" | "" => Some(rest),
         _ => None,
     };
     if let Some(entry) = entry {
         let key = order.key();
-        let found = Accepted::parse(&key, entry)?;
+        let Some(found) = Accepted::parse(&key, entry) else {
+            // a damaged record concerns its order alone
+            let what = format!("{} has no order under {key}", order.item.key("orders"));
+            return (word != "2").then_some((Outcome::Damaged { what }, None));
+        };
         let entry = Acknowledged { position: found.position, key, entry: entry.to_owned() };
         let outcome = match word {
             "2" => Outcome::Reserved(found),
             "repeated" => Outcome::Repeated(found),
-            "over" => Outcome::Over { event: found.event, time: found.time? },
+            "over" => Outcome::Over { event: found.event, time: found.time },
             _ => Outcome::Changed { change: found, is_repeated: word == "unchanged" },
         };
         return Some((outcome, Some(entry)));

@@ -60,19 +60,18 @@ const YEAR_10000: u64 = 253_402_300_800_000_000;
 
 fn micros_of(text: &str) -> Option<u64> {
     // the parser knows UTC only
+    let since_epoch = |text: &str| {
+        let time = humantime::parse_rfc3339(text).ok()?;
+        time.duration_since(SystemTime::UNIX_EPOCH).ok()
+    };
     let at = text.len().checked_sub(6);
     let (local, offset) = match at.and_then(|at| text.split_at_checked(at)) {
         Some((local, offset)) if offset.starts_with(['+', '-']) => (local, offset),
         _ => (text.strip_suffix(['Z', 'z'])?, "+00:00"),
     };
-    let utc = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
-    let utc = utc.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    let (hours, minutes) = offset[1..].split_once(':')?;
-    let [hours, minutes] = [(hours, 23), (minutes, 59)].map(|(text, most)| {
-        text.parse::<u64>().ok().filter(|number| *number <= most && text.len() == 2)
-    });
-    let ahead = Duration::from_secs((hours? * 60 + minutes?) * 60);
-    let time = if offset.starts_with('-') { utc + ahead } else { utc.checked_sub(ahead)? };
+    let (local, ahead) = (format!("{local}Z"), format!("1970-01-01T{}:00Z", &offset[1..]));
+    let (local, ahead) = (since_epoch(&local)?, since_epoch(&ahead)?);
+    let time = if offset.starts_with('-') { local + ahead } else { local.checked_sub(ahead)? };
     time.as_micros().try_into().ok().filter(|micros| *micros < YEAR_10000)
 }
 

@@ -15,6 +15,7 @@
 //! failover may undo what was read, and no buyer was promised it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem;
 use std::sync::Arc;
 
 use fenced_lock::Token;
@@ -123,51 +124,47 @@ impl Watermarks {
         item: &Item,
         answer: Result<T, InventoryError>,
     ) -> Result<T, InventoryError> {
+        let mut entries = self.0.lock();
         match &answer {
-            Err(InventoryError::RolledBack { what }) if self.set_rolled_back(item, true) => {
-                tracing::error!(
-                    %item,
-                    "the store was rolled back: {what}. This instance sells nothing of the item until the data is \
-                     restored, a new sale starts, or an operator accepts the loss with `flash-sale recover \
-                     store`"
-                );
+            Err(InventoryError::RolledBack { what }) => {
+                let entry = entries.entry(item.clone()).or_default();
+                if !mem::replace(&mut entry.is_rolled_back, true) {
+                    tracing::error!(
+                        %item,
+                        "the store was rolled back: {what}. This instance sells nothing of the item until the data is \
+                         restored, a new sale starts, or an operator accepts the loss with `flash-sale recover store`"
+                    );
+                }
             }
-            Ok(_) | Err(InventoryError::UnknownItem) if self.set_rolled_back(item, false) => {
-                tracing::warn!(%item, "the store has again all that it acknowledged, or a later sale");
+            Ok(_) | Err(InventoryError::UnknownItem) => {
+                let Some(entry) = entries.get_mut(item) else { return answer };
+                if mem::take(&mut entry.is_rolled_back) {
+                    tracing::warn!(%item, "the store has again all that it acknowledged, or a later sale");
+                }
+                if answer.is_err() {
+                    entry.level = None;
+                }
             }
             // a damaged item is a known one
-            Err(InventoryError::Damaged { .. }) => self.update(item, true, |_| ()),
-            _ => {}
-        }
-        if let Err(InventoryError::UnknownItem) = answer {
-            self.update(item, false, |entry| entry.level = None);
+            Err(InventoryError::Damaged { .. }) => {
+                entries.entry(item.clone()).or_default();
+            }
+            Err(_) => {}
         }
         answer
     }
 
-    /// Changes what is known of `item`. `adds` it if nothing is.
-    fn update<T: Default>(
-        &self,
-        item: &Item,
-        adds: bool,
-        change: impl FnOnce(&mut Entry) -> T,
-    ) -> T {
-        let mut entries = self.0.lock();
-        match entries.get_mut(item) {
-            Some(entry) => change(entry),
-            None if adds => change(entries.entry(item.clone()).or_default()),
-            None => T::default(),
-        }
-    }
-
     /// Notes whether the sale of `item` has holds.
     pub(super) fn note_holds(&self, item: &Item, has_holds: bool) {
-        self.update(item, has_holds, |entry| entry.has_holds = has_holds);
+        let mut entries = self.0.lock();
+        if has_holds || entries.contains_key(item) {
+            entries.entry(item.clone()).or_default().has_holds = has_holds;
+        }
     }
 
     /// Notes stock, lucky and the open holds of `item`.
     pub(super) fn note_level(&self, item: &Item, level: [i64; 3]) {
-        self.update(item, true, |entry| entry.level = Some(level));
+        self.0.lock().entry(item.clone()).or_default().level = Some(level);
     }
 
     /// Stock and lucky of the items where they are known.
@@ -199,13 +196,6 @@ impl Watermarks {
     /// How many items the store was rolled back for.
     pub(super) fn rolled_back(&self) -> usize {
         self.0.lock().values().filter(|entry| entry.is_rolled_back).count()
-    }
-
-    /// Returns whether that changed. Another instance may have noticed a roll-back of an item that is not known here.
-    fn set_rolled_back(&self, item: &Item, is_rolled_back: bool) -> bool {
-        self.update(item, is_rolled_back, |entry| {
-            std::mem::replace(&mut entry.is_rolled_back, is_rolled_back) != is_rolled_back
-        })
     }
 }
 

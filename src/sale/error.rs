@@ -1,5 +1,6 @@
 //! Why an order, or a question about the sale, got no answer.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,27 +97,49 @@ pub enum SaleError {
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl SaleError {
-    /// The outcome of the order in the metrics: one of [`OUTCOMES`](super::metrics::OUTCOMES).
-    pub fn outcome(&self) -> &'static str {
+    /// The error in a word: the `type` of its problem.
+    pub fn word(&self) -> &'static str {
         match self {
             Self::QueueFull { .. } => "queue-full",
-            Self::WaitTooLong { .. } | Self::LockBlocked { .. } => "wait-too-long",
+            Self::WaitTooLong { .. } => "wait-too-long",
             Self::LockUnavailable { .. } => "lock-unavailable",
             Self::LockRefused { .. } => "lock-refused",
-            Self::OutcomeUnknown { .. } | Self::StartUnknown { .. } => "unknown",
-            // no order ends so
-            Self::TooManyReads => "store-unavailable",
+            Self::LockBlocked { .. } => "not-ready",
+            Self::OutcomeUnknown { .. } => "outcome-unknown",
+            Self::StartUnknown { .. } => "start-unknown",
+            Self::TooManyReads => "too-many-watchers",
             Self::Stopping => "stopping",
             Self::Store { source, .. } => match &**source {
-                InventoryError::UnknownItem | InventoryError::ItemRequired => "unknown-item",
+                InventoryError::UnknownItem => "unknown-item",
+                InventoryError::SaleRefused { why, .. } => why,
+                InventoryError::ItemRequired => "item-required",
                 InventoryError::Damaged { .. } => "damaged",
                 InventoryError::RolledBack { .. } => "store-rolled-back",
                 InventoryError::StaleToken { .. } => "stale-token",
                 InventoryError::ForeignFence { .. } => "foreign-fence",
                 error if error.is_wrong_server() => "store-misconfigured",
-                InventoryError::Refused { .. } => "store-refused",
                 _ => "store-unavailable",
             },
+        }
+    }
+
+    /// The outcome of the order in the metrics: one of [`OUTCOMES`](super::metrics::OUTCOMES).
+    pub fn outcome(&self) -> &'static str {
+        match self.word() {
+            "outcome-unknown" => "unknown",
+            "item-required" => "unknown-item",
+            word => word,
+        }
+    }
+
+    /// The item that it is about.
+    pub fn item(&self) -> Option<&Item> {
+        match self {
+            Self::QueueFull { item, .. }
+            | Self::LockBlocked { item, .. }
+            | Self::StartUnknown { item, .. }
+            | Self::Store { item, .. } => Some(item),
+            _ => None,
         }
     }
 
@@ -145,51 +168,48 @@ impl SaleError {
 }
 
 /// What the client reads of an error of the store.
-fn of_the_store(error: &InventoryError, item: &Item) -> String {
-    let text = match error {
+fn of_the_store(error: &InventoryError, item: &Item) -> Cow<'static, str> {
+    match error {
         InventoryError::UnknownItem => {
-            return format!("there is no sale of {item}: PUT /stock starts one");
+            format!("there is no sale of {item}: PUT /stock starts one").into()
         }
         InventoryError::Damaged { .. } => {
-            return format!(
-                "the data of {item} in the store is damaged: the log of this instance has the cause"
-            );
+            format!("the data of {item} in the store is damaged: the log of this instance has the cause").into()
         }
         // the type and the title of the problem have the reason
         InventoryError::SaleRefused { running, .. } => {
             let running = running.as_deref().unwrap_or("none");
-            return format!(
-                "the running sale of {item} is {running}; GET /sales lists those that were kept"
-            );
+            format!("the running sale of {item} is {running}; GET /sales lists those that were kept").into()
         }
-        InventoryError::ForeignFence { fence, token } => {
-            let (theirs, ours) = (fence.cluster(), token.cluster());
-            return format!(
-                "etcd cluster {theirs} guarded the stock of {item}, and this instance uses cluster {ours}: \
-                 nothing is sold until an operator makes sure that no instance uses the other cluster, and runs \
-                 `flash-sale recover cluster`"
-            );
-        }
+        InventoryError::ForeignFence { fence, token } => format!(
+            "etcd cluster {} guarded the stock of {item}, and this instance uses cluster {}: nothing is sold until an \
+             operator makes sure that no instance uses the other cluster, and runs `flash-sale recover cluster`",
+            fence.cluster(),
+            token.cluster()
+        )
+        .into(),
         InventoryError::ItemRequired => {
-            "this sale has named items only: give the name of one with ?item="
+            "this sale has named items only: give the name of one with ?item=".into()
         }
         InventoryError::RolledBack { .. } => {
             "the store lost data that it acknowledged to this instance, or runs on an older copy: nothing is sold \
              until an operator restores the data, starts a new sale with If-Match, or accepts the loss with `flash-sale recover \
              store`"
+                .into()
         }
         InventoryError::StaleToken { .. } => {
-            "this instance lost the lock to a later holder: nothing was taken, retry"
+            "this instance lost the lock to a later holder: nothing was taken, retry".into()
         }
         error if error.is_wrong_server() => {
             "the store refuses this instance: nothing was taken. An operator must act; the log of this instance \
              has the cause"
+                .into()
         }
         InventoryError::Refused { .. } => {
             "the store refuses for now (a failover, a slot that moves, no memory or disk): nothing was taken, \
              retry later"
+                .into()
         }
-        _ => "the store does not answer: nothing was taken, retry later",
-    };
-    text.to_owned()
+        _ => "the store does not answer: nothing was taken, retry later".into(),
+    }
 }

@@ -142,13 +142,4 @@ mod tests {
         policy.longest = Duration::from_millis(5);
         assert_eq!(policy.ends_at(), now + Duration::from_millis(1));
     }
-
-    /// Goal: one slow handover among many counts for an eighth.
-    #[tokio::test]
-    async fn costs_are_smoothed() {
-        let (mut policy, now) = tenure(240);
-        policy.granted(now, 9 * HANDOVER);
-        assert_eq!(policy.handover.get(), 2 * HANDOVER);
-        assert!(!policy.has_sold());
-    }
 }

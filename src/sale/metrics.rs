@@ -109,7 +109,7 @@ fn no_latencies() -> hdrhistogram::Histogram<u64> {
 }
 
 /// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 27] = [
+pub const OUTCOMES: [&str; 26] = [
     "reserved",
     "sold-out",
     "conflict",
@@ -128,7 +128,6 @@ pub const OUTCOMES: [&str; 27] = [
     "lock-unavailable",
     "lock-refused",
     "store-unavailable",
-    "store-refused",
     "store-misconfigured",
     "unknown",
     "store-rolled-back",

@@ -207,11 +207,6 @@ impl Sale {
         Some(watched.queue.into_iter().map(entry).collect())
     }
 
-    /// The name of the lock of `item`; nothing without a distributed lock.
-    pub fn lock_name(&self, item: &Item) -> Option<String> {
-        self.guard.lock_name(item)
-    }
-
     /// Whether this instance could take an order of some known item, or else of the default one: it is not
     /// stopping, the store would carry out a batch, and the lock can be had. An item that is sold out
     /// or has no sale is no obstacle. Writes nothing.
@@ -231,16 +226,6 @@ impl Sale {
     /// The metrics since the start.
     pub fn metrics(&self) -> &Metrics {
         &self.context.metrics
-    }
-
-    /// The number of orders that wait for the lock.
-    pub fn waiting(&self) -> usize {
-        self.guard.waiting()
-    }
-
-    /// How long the oldest order that waits for the lock has waited; zero without one.
-    pub fn oldest(&self) -> Duration {
-        self.guard.oldest()
     }
 
     /// The number of lock sessions that were lost since the start.
@@ -263,15 +248,15 @@ impl Sale {
         self.guard.close().await;
     }
 
-    /// What guards the orders that come now.
-    pub fn guard_status(&self) -> GuardStatus {
-        self.guard.status()
+    /// What guards the orders.
+    pub fn guard(&self) -> &dyn SaleGuard {
+        &*self.guard
     }
 
     /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a lock of etcd's or
     /// without a session.
     pub fn queue_snapshot(&self, item: &Item) -> Option<QueueSnapshot> {
-        let (name, _) = self.lock_name(item).zip(self.session())?;
+        let (name, _) = self.guard.lock_name(item).zip(self.session())?;
         Some(self.context.options.etcd.as_ref()?.queue_snapshot(&name))
     }
 
@@ -287,9 +272,9 @@ impl Sale {
         })
     }
 
-    /// The lease of this instance, and its TTL, while there is a session.
-    pub fn lease(&self) -> Option<(i64, Duration)> {
-        self.session().map(|session| (session.lease().id, session.lease().ttl))
+    /// The TTL of this instance's lease, while there is a session.
+    pub fn lease_ttl(&self) -> Option<Duration> {
+        self.session().map(|session| session.lease().ttl)
     }
 
     fn session(&self) -> Option<Session> {

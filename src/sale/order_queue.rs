@@ -216,16 +216,4 @@ mod tests {
         assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
         assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
     }
-
-    /// Goal: disconnected buyers keep no place of a full queue for long. Method: paused time.
-    #[tokio::test(start_paused = true)]
-    async fn a_full_queue_forgets_who_disconnected() {
-        let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_mins(1));
-        let _waits = queue.push(order("a")).expect("room");
-        drop(queue.push(order("b")).expect("room"));
-        assert!(queue.push(order("c")).is_err());
-        queue.while_expiring(sleep(SWEEP_EVERY * 2), || SaleError::Stopping).await;
-        drop(queue.push(order("c")).expect("room"));
-        assert_eq!(queue.take(9).len(), 1, "a batch has the orders of connected buyers");
-    }
 }

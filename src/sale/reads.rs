@@ -38,8 +38,6 @@ struct Items {
     known: HashSet<Item>,
     /// Items that had no sale at this time.
     absent: HashMap<Item, Instant>,
-    /// How many sales were started here: what was looked up before a start may be wrong after it.
-    starts: u64,
 }
 
 impl Reads {
@@ -65,13 +63,10 @@ impl Reads {
         }
         let failed = |error| SaleError::of_read(error, item);
         let asked_at = Instant::now();
-        let starts = {
-            let items = self.items.lock();
-            if items.absent.get(item).is_some_and(|at| asked_at - *at < ABSENT_FOR) {
-                return Err(failed(InventoryError::UnknownItem));
-            }
-            items.starts
-        };
+        let absent_at = self.items.lock().absent.get(item).copied();
+        if absent_at.is_some_and(|at| asked_at - at < ABSENT_FOR) {
+            return Err(failed(InventoryError::UnknownItem));
+        }
         let place = timeout(LONGEST_WAIT, self.lookups.acquire()).await;
         let _place = place.map_err(|_| failed(InventoryError::too_late()))?;
         let exists = self.inventory.exists(item).await.map_err(failed)?;
@@ -80,19 +75,16 @@ impl Reads {
             items.known.insert(item.clone());
             return Ok(());
         }
-        if items.starts == starts {
-            if items.absent.len() >= MAX_ABSENT {
-                items.absent.clear();
-            }
-            items.absent.insert(item.clone(), asked_at);
+        if items.absent.len() >= MAX_ABSENT {
+            items.absent.clear();
         }
+        items.absent.insert(item.clone(), asked_at);
         Err(failed(InventoryError::UnknownItem))
     }
 
     /// Notes that a sale of `item` was started here, or that it may have been.
     pub(super) fn started(&self, item: &Item, is_known: bool) {
         let mut items = self.items.lock();
-        items.starts += 1;
         items.absent.remove(item);
         if is_known {
             items.known.insert(item.clone());

@@ -15,7 +15,7 @@ export class Connection {
   #isLive = false;
   #isUnsold = false;
 
-  /** Calls `on.message(message, isSnapshot)`, and `on.status(status)` when the connection changes and while it is lost. */
+  /** Calls `on.message(message)`, and `on.status(status)` when the connection changes and while it is lost. */
   constructor(url, on) {
     this.#url = url;
     this.#on = on;
@@ -26,15 +26,14 @@ export class Connection {
   #open() {
     this.#openedAt = Date.now();
     this.#source = new EventSource(this.#url);
-    const receive = (isSnapshot) => ({ data }) => {
+    const receive = ({ data }) => {
       this.#heardAt = Date.now();
       this.#isUnsold = false;
       if (!this.#isLive) this.#on.status({ state: "live" });
       this.#isLive = true;
-      this.#on.message(JSON.parse(data), isSnapshot);
+      this.#on.message(JSON.parse(data));
     };
-    this.#source.addEventListener("snapshot", receive(true));
-    this.#source.addEventListener("change", receive(false));
+    for (const kind of ["snapshot", "change"]) this.#source.addEventListener(kind, receive);
     // EventSource reconnects by itself only after some errors, this page after all of them
     this.#source.onerror = () => this.#close();
   }

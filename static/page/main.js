@@ -1,4 +1,4 @@
-// Takes in the messages of the instance, and has the parts of the page show what is known of the sale.
+// Has the parts of the page show what is known of the sale.
 
 import { Connection } from "./connection.js";
 import { byId, setData } from "./dom.js";
@@ -8,31 +8,17 @@ import { OwnSale } from "../panels/own.js";
 import { showLists, showSale } from "../panels/sale.js";
 import { Stage } from "../stage/stage.js";
 
-/** The most entries that are kept of a list that grows. */
-const MOST = 20;
-
 const known = {
   /** The newest message, or null before the first one. */
   now: null,
   /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since, isUnsold }`. */
   link: { state: "connecting" },
-  orders: [],
-  notes: [],
   heardAt: 0,
   /** The server's clock. It stands still while the connection is lost: nothing is known of that time. */
   clock() {
     return this.now.now_ms + (this.link.state === "lost" ? 0 : Date.now() - this.heardAt);
   },
 };
-
-/** A snapshot replaces everything, a change adds to it. */
-function merge(message, isSnapshot) {
-  const isNew = isSnapshot || known.now?.sale !== message.sale;
-  known.orders = [...(isNew ? [] : known.orders), ...message.orders].slice(-MOST);
-  known.notes = [...(isSnapshot ? [] : known.notes), ...message.notes].slice(-MOST);
-  known.now = message;
-  known.heardAt = Date.now();
-}
 
 /** Without a demo there is nothing to replay: the details are the page. The first messages may not know of the demo yet. */
 let messages = 0;
@@ -64,8 +50,8 @@ function show() {
 
 show();
 new Connection(`events${location.search}`, {
-  message(...message) {
-    merge(...message);
+  message(now) {
+    Object.assign(known, { now, heardAt: Date.now() });
     show();
   },
   status(link) {

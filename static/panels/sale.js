@@ -26,7 +26,7 @@ export function showSale({ now, link }) {
   const { words, hasTokens } = guardOf(now.guard);
   const shown = { stock: stock?.stock, lucky: stock?.lucky, initial: stock?.initial, sold: now.sold, waiting: here.waiting,
     // the current rate is not known while the connection is lost
-    rate: link.state === "lost" ? undefined : now.rates.total, "sold-out": here.sold_out, refused: here.refused };
+    rate: link.state === "lost" ? undefined : now.orders_per_second, "sold-out": here.sold_out, refused: here.refused };
   for (const [id, number] of Object.entries(shown)) say({ [id]: count(number) });
   for (const id of ["p50", "p90", "p99", "max"]) say({ [id]: duration(latency?.[id]) });
   say({
@@ -52,16 +52,16 @@ function proof({ stock, sold, oversold }) {
 }
 
 /** The last orders of the ledger and what happened, newest first. */
-export function showLists({ now, orders, notes }) {
+export function showLists({ now }) {
   if (!now) return;
   const { hasLedger } = guardOf(now.guard);
-  const newest = hasLedger ? orders.slice(-ORDERS).reverse() : [];
+  const newest = hasLedger ? now.orders.slice(-ORDERS).reverse() : [];
   list(byId("orders"), newest.map(({ position, order, instance, token, remaining }) =>
     [count(position), order, ...named(now, instance), count(token), count(remaining)]));
   byId("orders").parentElement.hidden = newest.length === 0;
   // what the instance says of itself and what its demo says of the others
   const others = (now.demo?.notes ?? []).filter(({ about }) => about !== now.instance);
-  const all = [...notes, ...others].sort((one, other) => one.at_ms - other.at_ms).slice(-NOTES).reverse();
+  const all = [...now.notes, ...others].sort((one, other) => one.at_ms - other.at_ms).slice(-NOTES).reverse();
   list(byId("notes"), all.map(({ at_ms, text }) => [time.format(at_ms), text]));
   say({
     "orders-none": !hasLedger ? NO_LEDGER : newest.length > 0 ? "" : "No order yet.",

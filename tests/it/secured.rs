@@ -23,7 +23,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::program::{program, run};
-use crate::support::store::{PATIENT, order};
+use crate::support::store::{PATIENT, open, order};
 
 /// The lock that the user of a secured etcd may use.
 const LOCK: &str = "stock-lock";
@@ -292,7 +292,7 @@ async fn a_password_of_redis_can_be_changed() {
     inventory.reduce(&Item::DEFAULT, None, "8080", &[order("b", 1)]).await.unwrap();
 
     let access = RedisAccess { address: old, ..access };
-    let error = Inventory::connect(access, InventoryOptions::default()).await.unwrap_err();
+    let error = open(access, InventoryOptions::default()).await.unwrap_err();
     assert!(error.is_wrong_server(), "{error:?}");
 }
 
@@ -306,7 +306,7 @@ async fn a_sentinel_over_mutual_tls() {
     let [at_redis, at_sentinel] = [&redis, &sentinel].map(|it| format!("@127.0.0.1:{}", it.port()));
     let address = access.address.read().unwrap().expose().replace(&at_redis, &at_sentinel);
     let access = at(&(address.replace("rediss:", "rediss-sentinel:") + "#sale"), access);
-    let connect = || Inventory::connect(access.clone(), PATIENT);
+    let connect = || open(access.clone(), PATIENT);
     let error = connect().await.unwrap_err();
     assert!(error.is_wrong_server(), "{error:?}");
     let right = format!("ACL SETUSER {USER} +sentinel|get-master-addr-by-name");
@@ -322,11 +322,11 @@ async fn a_redis_cluster_over_mutual_tls() {
     let redis = PrivateRedis::start(options).await.unwrap();
     redis.run::<()>("CONFIG SET cluster-announce-ip 127.0.0.1").await.unwrap();
     redis.run::<()>("CLUSTER ADDSLOTSRANGE 0 16383").await.unwrap();
-    let rights = format!("ACL SETUSER {USER} +cluster|slots +asking");
+    let rights = format!("ACL SETUSER {USER} +cluster|slots");
     redis.run::<()>(&rights).await.unwrap();
     let access = access_of(&redis);
     let address = access.address.read().unwrap().expose().replace("rediss:", "rediss-cluster:");
-    let inventory = Inventory::connect(at(&address, access), PATIENT).await.unwrap();
+    let inventory = open(at(&address, access), PATIENT).await.unwrap();
     let tea: Item = "tea".parse().unwrap();
     let (order, first) = (Order { item: tea.clone(), ..order("a", 1) }, NewSale::from(5));
     let start = async |sale: &NewSale| inventory.start(&tea, None, sale.clone()).await;

@@ -7,8 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
-use flash_sale::config::Rate;
-use flash_sale::http::{AppState, router};
+use flash_sale::http::{AppState, HttpOptions, router};
 use flash_sale::inventory::{Inventory, Item, Replicas};
 use flash_sale::sale::{Sale, SaleOptions};
 use flash_sale::secret::{Secret, SecretSource};
@@ -39,9 +38,7 @@ pub(crate) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 /// What a shop is like, if not like most.
 #[derive(Clone)]
 pub(crate) struct ShopOptions {
-    pub(crate) admin_token: Option<SecretSource>,
-    pub(crate) rate_limit: Option<Rate>,
-    pub(crate) watchers: usize,
+    pub(crate) http: HttpOptions,
     pub(crate) queue_length: usize,
     pub(crate) wait_timeout: Duration,
     pub(crate) store_timeout: Duration,
@@ -51,16 +48,24 @@ pub(crate) struct ShopOptions {
 
 impl Default for ShopOptions {
     fn default() -> Self {
+        let admin_token = Some(SecretSource::Text(Secret::from("s3cret")));
         Self {
-            admin_token: Some(SecretSource::Text(Secret::from("s3cret"))),
-            rate_limit: None,
-            watchers: 64,
+            http: HttpOptions { admin_token, watchers: 64, ..HttpOptions::default() },
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
             // short, so that the store's absence is soon noticed
             store_timeout: Duration::from_millis(300),
             replicas: 0,
         }
+    }
+}
+
+impl ShopOptions {
+    /// Most are right but for these.
+    pub(crate) fn http(change: impl FnOnce(&mut HttpOptions)) -> Self {
+        let mut options = Self::default();
+        change(&mut options.http);
+        options
     }
 }
 
@@ -122,10 +127,7 @@ impl Shop {
             etcd: Some(Arc::clone(&locks)),
         };
         let sale = Sale::guarded(inventory, sessions(locks, instance), sale_options);
-        let token = options.admin_token.clone();
-        let state = AppState::new(sale.clone(), token, options.watchers, None)
-            .with_rate_limit(options.rate_limit);
-        let state = Arc::new(state);
+        let state = Arc::new(AppState::new(sale.clone(), options.http.clone()));
         let router = router(Arc::clone(&state));
         Self { sale, state, redis, etcd, lock_name, router, options }
     }

@@ -42,9 +42,7 @@
 //! # How to read a counterexample
 //!
 //! The controls print theirs, one action a line: `cargo test --test model -- --nocapture`.
-//! `Run(B, [0, 1])` is B sending the orders 0 and 1; 3 more confirms the order, 6 more cancels it. The number in `Expire(1)` is a token. To
-//! walk through the states in a browser:
-//! `EXPLORE=127.0.0.1:3000 cargo test --test model explore -- --ignored`.
+//! `Run(B, [0, 1])` is B sending the orders 0 and 1; 3 more confirms the order, 6 more cancels it. The number in `Expire(1)` is a token.
 
 mod state;
 
@@ -257,12 +255,4 @@ fn a_hold_ends_once() {
 fn a_cancellation_without_a_record_is_done_twice() {
     let holds = Some(Holds { per_user: true, once: false });
     assert_broken(Sale { holds, ..AS_BUILT }, ONE_END);
-}
-
-/// Shows the states in a browser, until it is interrupted.
-#[test]
-#[ignore = "serves pages; EXPLORE says at which address"]
-fn explore() {
-    let address = std::env::var("EXPLORE").expect("EXPLORE=127.0.0.1:3000 says where to serve");
-    drop(AS_BUILT.checker().serve(address));
 }

@@ -7,10 +7,12 @@
 //! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
 //! again. Do not build on it.
 
-use flash_sale::inventory::{Accepted, Action, Event, Inventory, InventoryError, Order, Outcome};
+use flash_sale::inventory::{
+    Accepted, Action, Event, Inventory, InventoryError, Order, Outcome, Timestamp,
+};
 
-/// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no token, and
-/// `remaining` as this caller computed it. After [`InventoryError::Unanswered`] anything may be half done.
+/// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no time, no token,
+/// and `remaining` as this caller computed it. After [`InventoryError::Unanswered`] anything may be half done.
 pub(super) async fn reduce(
     inventory: &Inventory,
     order: &Order,
@@ -45,7 +47,7 @@ pub(super) async fn reduce(
         remaining,
         instance: instance.to_owned(),
         token: None,
-        time: None,
+        time: Timestamp(0),
         hold_until: None,
         changed: None,
     }))

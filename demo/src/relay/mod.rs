@@ -118,7 +118,7 @@ async fn status(State(relay): App) -> Response {
     let modes = switch.modes();
     let names = |modes: &[LockMode]| modes.iter().map(|mode| mode.name().to_owned()).collect();
     let shared: Vec<_> = modes.iter().copied().filter(|mode| mode.is_shared()).collect();
-    let ttl = sale.lease().map_or(Duration::ZERO, |(_, ttl)| ttl);
+    let ttl = sale.lease_ttl().unwrap_or_default();
     let status = Status {
         instance: sale.instance().to_owned(),
         guard: switch.mode().name().to_owned(),

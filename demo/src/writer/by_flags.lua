@@ -22,6 +22,8 @@ end
 local stock = tonumber(seen ~= '' and seen or redis.call('GET', STOCK) or '')
 if not stock then return {'unknown', '', {}, {}} end
 local position = redis.call('LLEN', LEDGER)
+local time = redis.call('TIME')
+local signature = string.format('%s\t%s\t%s%06d\t\t', token, instance, time[1], time[2])
 
 local answers, fields, accepted, sold = {}, {}, {}, 0
 for i = 6, #ARGV, 4 do
@@ -35,7 +37,7 @@ for i = 6, #ARGV, 4 do
     stock = stock - tonumber(quantity)
     sold = sold + tonumber(quantity)
     position = position + 1
-    record = string.format('%.0f\t%s\t%.0f\t%s\t%s\t%s', position, quantity, stock, token, instance, user)
+    record = string.format('2\t%.0f\t%s\t%.0f\t%s%s', position, quantity, stock, signature, user)
     accepted[id] = record
     fields[#fields + 1] = id
     fields[#fields + 1] = record

@@ -312,7 +312,7 @@ impl Story<'_> {
     /// A client of `fenced-lock`. What has no tokens gets those of the stock.
     async fn ours(&self, at: &[String]) -> Result<Box<dyn Client>> {
         let url = self.servers.stock.url();
-        let stock = Inventory::connect(&*url, InventoryOptions::default()).await?;
+        let stock = Inventory::new(&*url, InventoryOptions::default())?;
         let backend = AnyLock::at(self.servers.ours, at)?.fenced_by(None, &stock, LOCK_NAME)?;
         let is_long =
             matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::event_log::STUCK;
 use crate::http::reply::grouped;
-use crate::inventory::{InventoryError, Stock};
-use crate::sale::{GuardStatus, LockHealth};
+use crate::inventory::{InventoryError, Item, Stock};
+use crate::sale::{GuardStatus, LockHealth, SaleError};
 
 /// The kind of the alert before the first sale, which is no outage.
 pub(super) const NO_SALE: &str = "no-sale";
@@ -26,26 +26,19 @@ fn alert(kind: &'static str, text: impl Into<String>) -> Alert {
 }
 
 /// The alert for a failed read of the stock. `has_numbers`: whether an earlier read succeeded.
-pub(super) fn of_store(error: &InventoryError, has_numbers: bool) -> Alert {
+pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) -> Alert {
     match error {
         InventoryError::UnknownItem => alert(NO_SALE, "No sale was started."),
-        InventoryError::Refused { .. } => {
-            alert("redis-refuses", "Redis refuses to serve this instance.")
-        }
-        InventoryError::RolledBack { .. } => alert(
-            "rolled-back",
-            "Redis lost data that it acknowledged to an instance, or runs on an older copy: nothing is sold until \
-             an operator restores the data, starts a new sale, or accepts the loss with `flash-sale recover store`.",
-        ),
-        InventoryError::Damaged { .. } => {
-            alert("damaged", "The data of the item in Redis is damaged: see the log.")
-        }
-        _ => {
+        error if error.is_retryable() => {
             let numbers =
                 if has_numbers { ", and the numbers are the last known ones" } else { "" };
             let text =
                 format!("Redis does not answer: nothing can be sold until it does{numbers}.");
             alert("redis-away", text)
+        }
+        error => {
+            let error = SaleError::of_read(error, item);
+            alert(error.word(), format!("Nothing can be sold: {error}."))
         }
     }
 }

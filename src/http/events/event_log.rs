@@ -1,11 +1,12 @@
 //! The notes on recent events.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use fenced_lock::ObservedTenure;
-use serde_json::json;
+use serde::Serialize;
 
-use super::message::{Clock, Recent};
+use super::clock::Clock;
 use crate::sale::Sale;
 
 /// The most notes that are kept.
@@ -17,19 +18,27 @@ pub(super) const STUCK: Duration = Duration::from_millis(1500);
 /// The notes on recent events.
 #[derive(Default)]
 pub(super) struct EventLog {
-    pub(super) notes: Recent<KEPT>,
-    last_id: u64,
+    pub(super) notes: VecDeque<Note>,
     /// Counters of this instance at the last reading: stale batches, lost sessions, lost tenures.
     counters: Option<[u64; 3]>,
     /// The token of the last tenure that was examined.
     last_tenure: i64,
 }
 
+/// What happened.
+#[derive(Serialize)]
+pub(super) struct Note {
+    at_ms: f64,
+    kind: &'static str,
+    text: String,
+}
+
 impl EventLog {
     pub(super) fn note(&mut self, at_ms: f64, kind: &'static str, text: impl Into<String>) {
-        self.last_id += 1;
-        let text: String = text.into();
-        self.notes.push(json!({ "id": self.last_id, "at_ms": at_ms, "kind": kind, "text": text }));
+        if self.notes.len() == KEPT {
+            self.notes.pop_front();
+        }
+        self.notes.push_back(Note { at_ms, kind, text: text.into() });
     }
 
     /// Notes what the counters of this instance show since the last reading.

@@ -1,29 +1,24 @@
 //! `GET /events`: the state of a sale and its changes, as server-sent events.
 //!
 //! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
-//! store one bounded command, over a connection that the sale does not use and at a rate that the number of items
-//! does not raise ([`Pace`]). The queue comes from the watch that the lock has anyway. The readings add up to the
-//! `projection`. Each message is encoded once for all watchers. A watcher takes the latest message when
-//! it is ready, and a snapshot if it missed a change: so nothing is buffered for a watcher.
+//! store one bounded command, over a connection that the sale does not use. The queue comes from the watch that the
+//! lock has anyway. The readings add up to the `projection`, whose whole state is one message, encoded once for all
+//! watchers. A watcher takes the latest one when it is ready.
 
 mod alerts;
+mod clock;
 mod event_log;
 mod feed;
-mod message;
 mod projection;
-mod rates;
-mod timeline;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderName, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Interval, MissedTickBehavior, interval};
 
 pub use event_log::stale_batch;
 
@@ -34,9 +29,6 @@ use super::state::AppState;
 use crate::inventory::{Inventory, Item};
 use crate::safeguard::LIMITS;
 
-/// The time between two polls of the instance: 500 a second, enough for the feeds of sixty items.
-const GAP: Duration = Duration::from_millis(2);
-
 /// The feeds of the watched items.
 pub(super) struct Events {
     /// The stock over a connection of its own: no order waits behind the reads for watchers.
@@ -44,7 +36,6 @@ pub(super) struct Events {
     feeds: Mutex<HashMap<Item, Arc<Feed>>>,
     places: Arc<Semaphore>,
     most: usize,
-    pace: Pace,
 }
 
 impl Events {
@@ -55,7 +46,6 @@ impl Events {
             feeds: Mutex::default(),
             places: Arc::new(Semaphore::new(most)),
             most,
-            pace: Pace::new(),
         }
     }
 
@@ -68,25 +58,6 @@ impl Events {
             let detail = format!("{} clients watch this instance, which is the limit", self.most);
             Problem::new(ProblemType::TOO_MANY_WATCHERS, detail)
         })
-    }
-}
-
-/// The rate limit of all polls at one instance: many items, or requests for thousands of items, cost the store no
-/// more than so many polls a second.
-struct Pace(tokio::sync::Mutex<Interval>);
-
-impl Pace {
-    fn new() -> Self {
-        let mut turns = interval(GAP);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self(tokio::sync::Mutex::new(turns))
-    }
-
-    /// Waits for the next turn. At most as many wait as there are feeds and watchers.
-    async fn turn(&self) {
-        if LIMITS.is_on() {
-            self.0.lock().await.tick().await;
-        }
     }
 }
 
@@ -128,21 +99,4 @@ pub(super) async fn events(
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     Ok((headers, watcher(&app, &item, place).messages()).into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::future::join_all;
-    use tokio::time::Instant;
-
-    use super::*;
-
-    /// Goal: polls that come at once pass one by one, and the first one after a pause does not wait.
-    #[tokio::test(start_paused = true)]
-    async fn turns_have_a_gap_between_them() {
-        let (pace, began_at) = (Pace::new(), Instant::now());
-        tokio::time::advance(Duration::from_secs(1)).await;
-        join_all((0..100).map(|_| pace.turn())).await;
-        assert_eq!(began_at.elapsed(), Duration::from_secs(1) + GAP * 99);
-    }
 }

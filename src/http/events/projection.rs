@@ -1,33 +1,31 @@
 //! The state of a watched sale, as the readings add up to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use fenced_lock::{ObservedClaim, QueueSnapshot, Token};
+use fenced_lock::{ObservedClaim, QueueSnapshot};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::alerts::{self, Alert, LOCK_LOST, NO_SALE};
+use super::clock::{Clock, round};
 use super::event_log::EventLog;
-use super::message::{Clock, Recent, round};
-use super::rates::Throughput;
-use super::timeline::Timeline;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
-use crate::inventory::{Event, InventoryError, Item, LedgerPosition, SaleUpdate, Stock};
+use crate::inventory::{Accepted, InventoryError, Item, SaleUpdate, Stock};
 use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
-
-/// How many of the last orders are shown.
-const LAST_ORDERS: usize = 50;
-
-/// How many orders of one reading are shown if the ledger is thinned out.
-const FAST_ORDERS: usize = 10;
 
 /// How many claims of the queue are shown.
 const QUEUE: usize = 32;
 
-/// The lists that grow, by their names in the messages.
-pub(super) type Lists = [(&'static str, Vec<Value>); 4];
+/// The period of the rate.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How orders end that were not refused.
+const NOT_REFUSED: [&str; 6] =
+    ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled"];
 
 /// The state of a watched sale, as the readings add up to it.
 pub(super) struct Projection {
@@ -35,27 +33,20 @@ pub(super) struct Projection {
     sale: Sale,
     extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
-    /// The number of the sale since the first watcher came.
-    number: u64,
-    history: History,
     stock: Option<Stock>,
+    /// The name of its ledger.
+    ledger: String,
+    /// The last entries of the ledger.
+    orders: Vec<Accepted>,
+    /// How many orders were accepted, by the polls of the last second.
+    accepted: VecDeque<(Instant, u64)>,
     store_alert: Option<Alert>,
     lock_alert: Option<Alert>,
     guard: GuardStatus,
     queue_snapshot: Option<QueueSnapshot>,
-    timeline: Timeline,
+    /// The instances that queued or sold.
+    instances: BTreeSet<Arc<str>>,
     event_log: EventLog,
-}
-
-/// The orders of one sale.
-#[derive(Default)]
-struct History {
-    throughput: Throughput,
-    orders: Recent<LAST_ORDERS>,
-    /// The name of the ledger that was read.
-    ledger: Option<String>,
-    /// How many orders of the ledger were not read one by one.
-    skipped: u64,
 }
 
 impl Projection {
@@ -63,127 +54,76 @@ impl Projection {
         Self {
             item: item.clone(),
             sale: app.sale.clone(),
-            extension: app.extension.clone(),
+            extension: app.options.extension.clone(),
             clock: Clock::start(),
-            number: 1,
-            history: History::default(),
             stock: None,
+            ledger: String::new(),
+            orders: Vec::new(),
+            accepted: VecDeque::new(),
             store_alert: None,
             lock_alert: None,
-            guard: app.sale.guard_status(),
+            guard: app.sale.guard().status(),
             queue_snapshot: None,
-            timeline: Timeline::default(),
+            instances: BTreeSet::from([app.sale.instance().into()]),
             event_log: EventLog::default(),
         }
     }
 
-    /// Adds what a poll has read: the `update` of the ledger after `cursor`, and the queue. Returns whether another sale
-    /// has begun, so that all earlier messages are void.
+    /// Adds what a poll has read, and the queue.
     pub(super) fn add(
         &mut self,
-        cursor: Option<&LedgerPosition>,
         update: Result<SaleUpdate, InventoryError>,
         queue_snapshot: Option<QueueSnapshot>,
-    ) -> bool {
-        let mut is_new_sale = false;
+    ) {
         let alert = match update {
             Ok(update) => {
-                let position = cursor.map(|cursor| cursor.after);
-                is_new_sale = self.compare(&update.stock, position, update.is_same_ledger);
-                let known = position.filter(|_| update.is_same_ledger);
-                self.add_orders(&update, known);
-                self.stock = Some(update.stock);
+                self.add_update(update);
                 None
             }
-            Err(error) => {
-                let alert = alerts::of_store(&error, self.stock.is_some());
-                if alert.kind == NO_SALE && self.stock.take().is_some() {
-                    self.forget_sale();
-                    is_new_sale = true;
-                }
-                Some(alert)
-            }
+            Err(error) => Some(alerts::of_store(error, &self.item, self.stock.is_some())),
         };
+        if alert.as_ref().is_some_and(|alert| alert.kind == NO_SALE) {
+            (self.stock, self.ledger, self.orders) = (None, String::new(), Vec::new());
+        }
         self.set_store_alert(alert);
         self.set_lock_alert();
         if let Some(queue_snapshot) = &queue_snapshot {
-            self.timeline.add_queue(queue_snapshot);
+            let claims = queue_snapshot.queue.iter();
+            self.instances.extend(claims.filter_map(|claim| claim.label.clone()));
             self.event_log.examine(&self.clock, &queue_snapshot.tenures);
         }
-        self.timeline.drop_old();
         self.queue_snapshot = queue_snapshot;
-        self.history.throughput.tick(self.stock.as_ref(), &self.clock);
         self.event_log.count(self.clock.now_ms(), &self.sale);
         self.set_guard();
-        is_new_sale
     }
 
-    /// Whether this is another sale than before. Notes its start, or a roll-back. `position`: how far the ledger was
-    /// read before.
-    fn compare(&mut self, now: &Stock, position: Option<u64>, is_same_ledger: bool) -> bool {
-        let Some(before) = &self.stock else { return position.is_some() };
+    fn add_update(&mut self, update: SaleUpdate) {
+        let SaleUpdate { stock: now, name, entries, .. } = update;
+        let is_new = !self.ledger.is_empty() && self.ledger != name;
+        let before = match self.stock.take() {
+            None => now.clone(),
+            Some(before) if is_new => Stock { fence: before.fence, ..Stock::default() },
+            Some(before) => before,
+        };
+        let accepted = if now.entries > before.entries {
+            now.orders.saturating_sub(before.orders)
+        } else {
+            // another guard sells without a ledger, and the guard can be switched during the sale
+            u64::try_from(now.lucky.saturating_sub(before.lucky)).unwrap_or(0)
+        };
+        self.accepted.retain(|(at, _)| at.elapsed() < SECOND);
+        self.accepted.push_back((Instant::now(), accepted));
+
         // only an instance that sold has a watermark that refuses such data
-        let is_rolled_back =
-            before.fence.is_some_and(|then| now.fence.is_none_or(|now| now < then));
-        // with holds, units come back
-        let is_less = now.lucky < before.lucky && now.terms.hold_seconds.is_none();
-        let is_other = !is_same_ledger || now.initial != before.initial || is_less;
-        if is_rolled_back {
+        if now.fence < before.fence {
             let text = "The store was rolled back: its fence went down. Orders accepted since then are lost.";
             self.note("rolled-back", text);
+        } else if is_new {
+            let units = reply::grouped(now.initial);
+            self.note("sale-started", format!("A sale of {units} units was started."));
         }
-        if is_other {
-            self.forget_sale();
-            if !is_rolled_back {
-                let units = reply::grouped(now.initial);
-                self.note("sale-started", format!("A sale of {units} units was started."));
-            }
-        }
-        is_other
-    }
-
-    fn forget_sale(&mut self) {
-        self.number += 1;
-        self.history = History::default();
-    }
-
-    /// Adds the new entries. `known` is the position up to which the ledger was read.
-    fn add_orders(&mut self, update: &SaleUpdate, known: Option<u64>) {
-        let SaleUpdate { stock: now, name, entries, step, .. } = update;
-        self.history.ledger = Some(name.clone());
-        let read = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-        let new = now.entries.saturating_sub(known.unwrap_or(0));
-        self.history.skipped += new.saturating_sub(read);
-        if let Some(first) = entries.first().filter(|first| known.is_none() && first.position > 1) {
-            self.timeline.unread_before(first);
-        }
-        // what becomes of a hold is no order
-        let orders: Vec<_> =
-            entries.iter().filter(|entry| entry.event == Event::Reserved).cloned().collect();
-        self.timeline.add_orders(&orders, *step);
-        if new == 0 {
-            // another guard sells without a ledger, and the guard can be switched during the sale
-            let before = self.stock.as_ref().map_or(now.lucky, |before| before.lucky);
-            let sold = now.lucky.saturating_sub(before);
-            self.history.throughput.add(u64::try_from(sold).unwrap_or(0), &[], *step);
-        } else if known.is_some() || self.stock.is_some() {
-            let changes = read.saturating_sub(u64::try_from(orders.len()).unwrap_or(u64::MAX));
-            let count = new.saturating_sub(changes.saturating_mul(*step));
-            self.history.throughput.add(count, &orders, *step);
-        }
-        // a thinned-out ledger is too fast to be read by eye
-        let shown = if *step > 1 { FAST_ORDERS } else { LAST_ORDERS };
-        for entry in &entries[entries.len().saturating_sub(shown)..] {
-            self.history.orders.push(json!({
-                "position": entry.position,
-                "event": entry.event,
-                "order": entry.order,
-                "instance": entry.instance,
-                "token": entry.token.map(Token::revision),
-                "quantity": entry.quantity,
-                "remaining": entry.remaining,
-            }));
-        }
+        self.instances.extend(entries.iter().map(|entry| entry.instance.as_str().into()));
+        (self.stock, self.ledger, self.orders) = (Some(now), name, entries);
     }
 
     fn set_store_alert(&mut self, now: Option<Alert>) {
@@ -212,7 +152,7 @@ impl Projection {
     }
 
     fn set_guard(&mut self) {
-        let now = self.sale.guard_status();
+        let now = self.sale.guard().status();
         if now != self.guard {
             let fence = match now.is_fenced() {
                 is_fenced if is_fenced == self.guard.is_fenced() => "",
@@ -228,27 +168,12 @@ impl Projection {
         self.event_log.note(self.clock.now_ms(), kind, text);
     }
 
-    /// How far the ledger was read.
-    pub(super) fn cursor(&self) -> Option<LedgerPosition> {
-        let after = self.stock.as_ref()?.entries;
-        Some(LedgerPosition { of: self.history.ledger.clone(), ..after.into() })
-    }
-
-    /// The entries of the lists since the last call, or all.
-    pub(super) fn take_entries(&mut self, all: bool) -> Lists {
-        [
-            ("tenures", self.timeline.take(all, &self.clock)),
-            ("points", self.history.throughput.points.take(all)),
-            ("orders", self.history.orders.take(all)),
-            ("notes", self.event_log.notes.take(all)),
-        ]
-    }
-
-    /// All but the lists. Each message has the whole state.
+    /// The whole state.
     pub(super) fn state(&self) -> Value {
         let stock = self.stock.as_ref();
         let sold = stock.map_or(0, |stock| stock.lucky);
         let initial = stock.map_or(0, |stock| stock.initial);
+        let last_second = self.accepted.iter().filter(|(at, _)| at.elapsed() < SECOND);
         let queue = self.queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
         let alerts = [&self.store_alert, &self.lock_alert].into_iter().flatten().cloned();
         let alerts = alerts
@@ -256,7 +181,6 @@ impl Projection {
             .chain(stock.into_iter().flat_map(alerts::of_stock))
             .chain(alerts::of_guard(&self.guard));
         json!({
-            "sale": self.number,
             "instance": self.sale.instance(),
             "item": self.item,
             "guard": self.guard.name,
@@ -264,40 +188,28 @@ impl Projection {
             "stock": stock.map(|stock| StockView::of(&self.item, stock)),
             "sold": sold,
             "oversold": sold.saturating_sub(initial).max(0),
-            "instances": self.instances(),
-            "here": self.here(),
+            "orders_per_second": last_second.map(|(_, count)| count).sum::<u64>(),
+            "orders": self.orders,
+            "instances": self.instances,
             "lock": self.lock(),
-            "rates": self.history.throughput.rates(),
+            "here": self.here(),
             "latency_ms": self.latency(),
-            "skipped": self.history.skipped,
+            "notes": self.event_log.notes,
             "troubles": alerts.collect::<Vec<_>>(),
             "demo": self.extension.clone().map(Extension::view),
         })
-    }
-
-    fn instances(&self) -> BTreeSet<Arc<str>> {
-        let mut names: BTreeSet<_> = self.history.throughput.instances().collect();
-        names.extend(self.timeline.instances.iter().cloned());
-        names.insert(self.sale.instance().into());
-        names
     }
 
     /// Counters of this instance since its start.
     fn here(&self) -> Value {
         let metrics = self.sale.metrics();
         let orders: BTreeMap<_, _> = metrics.orders().collect();
-        let all: u64 = orders.values().sum();
-        let not_refused =
-            ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled"];
-        let not_refused = not_refused.map(|key| orders[key]);
+        let refused = orders.iter().filter(|(outcome, _)| !NOT_REFUSED.contains(outcome));
         json!({
-            "waiting": self.sale.waiting(),
+            "waiting": self.sale.guard().waiting(),
             "sold_out": orders["sold-out"],
-            "refused": all - not_refused.iter().sum::<u64>(),
-            "orders": orders,
+            "refused": refused.map(|(_, count)| count).sum::<u64>(),
             "stale_batches": metrics.stale_batches.get(),
-            "lost_tenures": metrics.lost_tenures.get(),
-            "lost_sessions": self.sale.lost_sessions(),
         })
     }
 
@@ -325,14 +237,13 @@ impl Projection {
         let view = |claim: &ObservedClaim| {
             json!({
                 "token": claim.revision,
-                "lease": format!("{:x}", claim.lease),
                 "instance": claim.label,
                 "since_ms": self.clock.ms(claim.since),
             })
         };
-        let ttl = self.sale.lease().map(|(_, ttl)| ttl.as_millis());
+        let ttl = self.sale.lease_ttl().map(|ttl| ttl.as_millis());
         Some(json!({
-            "name": self.sale.lock_name(&self.item)?,
+            "name": self.sale.guard().lock_name(&self.item)?,
             "ttl_ms": ttl,
             "known": current.is_some(),
             "holder": claims.first().map(view),

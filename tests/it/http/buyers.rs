@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::HeaderName;
-use flash_sale::http::{AppState, router};
+use flash_sale::http::{AppState, HttpOptions, router};
 use serde_json::{Value, json};
 use testkit::wait::eventually;
 use testkit::{Direction, PrivateRedis, RedisOptions};
@@ -221,10 +221,10 @@ async fn a_sale_says_who_may_buy() {
     let same_site = [("sec-fetch-site", "same-origin")];
     shop.call_with("GET /stock/reduce?user=b", &same_site, "").await.json(200);
 
-    let state = AppState::new(shop.sale.clone(), None, 9, None);
-    let name = HeaderName::from_static("x-user-id");
+    let user_header = Some(HeaderName::from_static("x-user-id"));
+    let options = HttpOptions { user_header, ..HttpOptions::default() };
     let mut gateway = shop;
-    gateway.router = router(state.with_user_header(Some(name)).into());
+    gateway.router = router(AppState::new(gateway.sale.clone(), options).into());
     let header = |name| [("x-user-id", name), ("idempotency-key", "a-1")];
     let line = "POST /stock/reduce";
     gateway.call_with(line, &header("d"), "").await.json(200);

@@ -17,4 +17,3 @@ mod rolling;
 mod selling;
 mod server;
 mod shipped;
-mod watching;

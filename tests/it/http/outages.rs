@@ -4,24 +4,43 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use serde_json::json;
-use testkit::shared::{fresh_database, shared_endpoint};
+use serde_json::{Value, json};
+use testkit::shared::shared_endpoint;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
+use super::events::{Watcher, has};
 use crate::shop::{Shop, ShopOptions};
 
-fn impatient() -> ShopOptions {
-    ShopOptions { wait_timeout: Duration::from_millis(500), ..ShopOptions::default() }
-}
-
+/// Goal: while a server is away nothing is sold, watchers are told, and what does not need it is answered.
 #[tokio::test]
-async fn without_etcd_nothing_is_sold() {
+async fn without_redis_or_etcd_nothing_is_sold() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let shop = Shop::at(etcd.endpoint(), fresh_database().await, impatient());
+    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let options =
+        ShopOptions { wait_timeout: Duration::from_millis(500), ..ShopOptions::default() };
+    let shop = Shop::at(etcd.endpoint(), redis.url(), options);
     shop.until_ready().await;
     shop.start(5).await;
-    etcd.kill().await.unwrap();
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.until("all is well", |view| view["troubles"] == json!([])).await;
 
+    redis.kill().await.unwrap();
+    let reply = shop.order("a-1").await;
+    reply.problem(503, "store-unavailable");
+    reply.assert_retry_after();
+    for path in ["/readyz", "/stock", "/orders", "/orders/a-1"] {
+        shop.call(&format!("GET {path}")).await.problem(503, "store-unavailable");
+    }
+    watcher.until("Redis is away", |view| has(view, "troubles", "redis-away")).await;
+    assert_eq!(watcher.view["stock"]["stock"], 5, "the last that is known");
+    redis.restart().await.unwrap();
+    // a failed attempt to connect is not kept for the next caller
+    assert_eq!(shop.stock().await["stock"], 5);
+    shop.until_ready().await;
+    watcher.until("Redis is back", |view| has(view, "notes", "store-back")).await;
+    assert!(!has(&watcher.view, "troubles", "redis-away"), "{}", watcher.view);
+
+    etcd.kill().await.unwrap();
     let reply = shop.order("a-1").await;
     reply.problem(503, "lock-unavailable");
     reply.assert_retry_after();
@@ -29,30 +48,12 @@ async fn without_etcd_nothing_is_sold() {
     assert_eq!(shop.call("GET /healthz").await.status, 200);
     // what needs no lock is still answered
     assert_eq!(shop.stock().await["stock"], 5);
-
+    let is_away =
+        |view: &Value| has(view, "troubles", "etcd-away") || has(view, "troubles", "lock-lost");
+    watcher.until("etcd is away", is_away).await;
     etcd.restart().await.unwrap();
     shop.until_ready().await;
-    shop.order("a-1").await.json(200);
-    assert_eq!(shop.stock().await["stock"], 4);
-}
-
-#[tokio::test]
-async fn without_redis_nothing_is_sold() {
-    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let shop = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
-    shop.start(5).await;
-    redis.kill().await.unwrap();
-
-    let reply = shop.order("a-1").await;
-    reply.problem(503, "store-unavailable");
-    reply.assert_retry_after();
-    for path in ["/readyz", "/stock", "/orders", "/orders/a-1"] {
-        shop.call(&format!("GET {path}")).await.problem(503, "store-unavailable");
-    }
-    redis.restart().await.unwrap();
-    // a failed attempt to connect is not kept for the next caller
-    assert_eq!(shop.stock().await["stock"], 5);
-    shop.until_ready().await;
+    watcher.until("etcd is back", |view| !is_away(view) && has(view, "notes", "etcd-back")).await;
     shop.order("a-1").await.json(200);
     assert_eq!(shop.stock().await["stock"], 4);
 }

@@ -24,15 +24,17 @@ const BUYERS: usize = 20;
 struct Sale {
     servers: Servers,
     instances: [Instance; 2],
+    drain_delay: &'static str,
 }
 
 impl Sale {
-    async fn start() -> Self {
+    async fn start(drain_delay: &'static str) -> Self {
         let servers = Servers::shared().await;
-        let instances = [servers.start(&[]).await, servers.start(&[]).await];
+        let variables = [("FLASH_SALE_DRAIN_DELAY", drain_delay)];
+        let instances = [servers.start(&variables).await, servers.start(&variables).await];
         instances[0].until_ready().await;
         drop(instances[1].start_sale(1_000_000).await);
-        Self { servers, instances }
+        Self { servers, instances, drain_delay }
     }
 
     fn addresses(&self) -> [SocketAddr; 2] {
@@ -46,14 +48,15 @@ impl Sale {
         for _ in 0..BUYERS {
             buyers.spawn(buy(doors.to_vec(), Arc::clone(&sold), is_over.clone()));
         }
-        for turn in 0..4 {
+        for instance in &mut self.instances {
             let so_far = sold.load(Ordering::Relaxed);
             let goes_on = async || sold.load(Ordering::Relaxed) > so_far + 200;
             eventually("the sale goes on", goes_on).await;
-            let instance = &mut self.instances[turn % 2];
             instance.stop().await;
             let listen = instance.address.to_string();
-            *instance = self.servers.start(&[("FLASH_SALE_LISTEN", &listen)]).await;
+            let variables =
+                [("FLASH_SALE_LISTEN", &*listen), ("FLASH_SALE_DRAIN_DELAY", self.drain_delay)];
+            *instance = self.servers.start(&variables).await;
             instance.until_ready().await;
         }
         is_over.cancel();
@@ -117,6 +120,7 @@ async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketA
         ("server 10.0.0.1:8080 ", format!("server {} ", instances[0])),
         ("server 10.0.0.2:8080 ", format!("server {} ", instances[1])),
         ("listen 80;", format!("listen {address};")),
+        ("keepalive_timeout 5s", "keepalive_timeout 1s".to_owned()),
     ] {
         assert!(sale.contains(shipped), "{shipped}");
         sale = sale.replace(shipped, &used);
@@ -140,9 +144,10 @@ async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketA
     Some((child, address))
 }
 
+/// Method: nginx closes idle connections before the instance does, after the time of `--drain-delay`.
 #[tokio::test]
 async fn a_restart_behind_nginx_fails_no_request() {
-    let mut sale = Sale::start().await;
+    let mut sale = Sale::start("1s").await;
     let dir = tempfile::tempdir().unwrap();
     let Some((_nginx, address)) = nginx(dir.path(), sale.addresses()).await else { return };
     let mut outside = Connection::open(address).await;
@@ -154,7 +159,7 @@ async fn a_restart_behind_nginx_fails_no_request() {
 
 #[tokio::test]
 async fn a_restart_fails_no_request_of_a_client_that_honours_close() {
-    let mut sale = Sale::start().await;
+    let mut sale = Sale::start("0s").await;
     let doors = sale.addresses();
     sale.restart_under_load(&doors).await;
 }

@@ -124,8 +124,7 @@ async fn starting_a_sale_needs_the_token() {
         assert_eq!(shop.call_with("PUT /stock", &right, body).await.json(200)["stock"], 9);
     }
 
-    let admin_token = None;
-    let shop = Shop::selling(5, ShopOptions { admin_token, ..ShopOptions::default() }).await;
+    let shop = Shop::selling(5, ShopOptions::http(|http| http.admin_token = None)).await;
     let problem = shop.put("default", body).await.problem(403, "not-allowed");
     assert!(problem["detail"].as_str().expect("a text").contains("--admin-token-file"));
 }
@@ -152,13 +151,4 @@ async fn the_lock_shows_its_holder_and_who_waits() {
         guard.unlock().await.unwrap();
     });
     bought.json(200);
-}
-
-#[tokio::test]
-async fn the_probes_answer() {
-    let shop = Shop::selling(5, ShopOptions::default()).await;
-    assert_eq!(shop.call("GET /healthz").await.json(200), json!({"status": "ok"}));
-    assert_eq!(shop.call("GET /readyz").await.json(200), json!({"status": "ready"}));
-    let version = shop.call("GET /version").await.json(200);
-    assert_eq!((&version["name"], &version["version"]), (&json!("flash-sale"), &json!("0.1.0")));
 }

@@ -64,8 +64,9 @@ async fn a_damaged_record_does_not_spoil_its_batch() {
     let first = [order("bad", 1), order("good", 1)];
     reduce(&inventory, Some(token(1)), &first).await.unwrap();
     // of the latest order that was acknowledged as well: damage is no roll-back
-    for bad in ["bad", "good"] {
-        raw.run_with::<()>(&format!("HSET orders {bad}"), "nonsense").await;
+    let without_token = "2\t1\t1\t8\tnone\t8080\t1000000\t\t";
+    for (bad, record) in [("bad", "nonsense"), ("good", "nonsense"), ("bad", without_token)] {
+        raw.run_with::<()>(&format!("HSET orders {bad}"), record).await;
         let batch = [order("before", 1), order(bad, 1), order("behind", 1)];
         let outcomes = reduce(&inventory, Some(token(2)), &batch).await.unwrap();
         assert_eq!((accepted(&outcomes[0]).position, accepted(&outcomes[2]).position), (3, 4));

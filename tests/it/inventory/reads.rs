@@ -1,8 +1,6 @@
 //! The ledger, page by page.
 
-use flash_sale::inventory::{
-    Inventory, InventoryError, LedgerPosition, Order, Refusal, SaleUpdate, User,
-};
+use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, Order, SaleUpdate, User};
 
 use super::{ITEM, accepted, fresh, order, reduce, token};
 
@@ -32,8 +30,8 @@ async fn the_ledger_is_read_page_by_page() {
     assert_eq!(inventory.ledger(&ITEM, 1233, 10).await.unwrap().entries, []);
     for after in [1234, i64::MAX as u64, u64::MAX] {
         let error = inventory.ledger(&ITEM, after, 10).await.unwrap_err();
-        let InventoryError::SaleRefused { refusal, .. } = error else { panic!("{error}") };
-        assert_eq!(refusal, Refusal::Replaced);
+        let InventoryError::SaleRefused { why, .. } = error else { panic!("{error}") };
+        assert_eq!(why, "sale-replaced");
     }
     let found = inventory.order(&ITEM, &answers[700].order, &User::default()).await.unwrap();
     assert_eq!(found.1.as_ref(), Some(&answers[700]));

@@ -3,7 +3,7 @@
 //! the same address with an older copy of its data, or with none.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, User};
+use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, NewSale, Replaces, User};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::{PrivateRedis, RedisOptions};
 
@@ -145,27 +145,19 @@ async fn a_fresh_start_elsewhere_is_no_roll_back() {
     let (here, there) = (connect(&redis.url()).await, connect(&redis.url()).await);
     for guarded in [true, false] {
         let guard = |revision| guarded.then(|| token(revision));
-        for round in 0..3 {
-            let first = round * 10 + 1;
-            here.start(&ITEM, guard(first), 10).await.unwrap();
-            for id in ["a", "b", "c"] {
-                sell(&here, guard(first), id).await.unwrap();
-            }
-            there.start(&ITEM, guard(first + 1), 10).await.unwrap();
-            here.stock(&ITEM).await.unwrap();
-            here.check(None).await.unwrap();
-            assert_eq!(sell(&here, guard(first + 2), "a").await.unwrap().remaining, 9);
-            sell(&there, guard(first + 2), "b").await.unwrap();
+        here.start(&ITEM, guard(1), 10).await.unwrap();
+        sell(&here, guard(1), "a").await.unwrap();
+        there.start(&ITEM, guard(2), 10).await.unwrap();
+        here.stock(&ITEM).await.unwrap();
+        here.check(None).await.unwrap();
+        assert_eq!(sell(&here, guard(3), "a").await.unwrap().remaining, 9);
+        sell(&there, guard(3), "b").await.unwrap();
 
-            restart_with(&mut redis, None).await;
-            assert_rolled_back(sell(&here, guard(first + 2), "c").await, "its sale is gone");
-            there.start(&ITEM, guard(first + 3), 10).await.unwrap();
-            here.check(None).await.unwrap();
-            assert_eq!(sell(&here, guard(first + 4), "c").await.unwrap().remaining, 9);
-        }
         restart_with(&mut redis, None).await;
-        here.start(&ITEM, guard(50), 1).await.unwrap();
-        there.start(&ITEM, guard(51), 1).await.unwrap();
+        assert_rolled_back(sell(&here, guard(3), "c").await, "its sale is gone");
+        there.start(&ITEM, guard(4), 10).await.unwrap();
+        here.check(None).await.unwrap();
+        assert_eq!(sell(&here, guard(5), "c").await.unwrap().remaining, 9);
     }
 }
 
@@ -227,6 +219,17 @@ async fn an_accepted_roll_back_is_over() {
     assert_eq!(ids, ["a", "d", "e"]);
     restart_with(&mut redis, Some(&older)).await;
     assert_stopped(&one, &redis, 6, "its sale is not the latest").await;
+
+    // also once the sale was replaced
+    operator.recover_store(&ITEM, token(7)).await.unwrap();
+    let name = operator.ledger(&ITEM, 0, 9).await.unwrap().name;
+    let other = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
+    operator.start(&ITEM, Some(token(8)), other).await.unwrap();
+    for (of, is_refused) in [(&*before.sale, true), (&*name, false)] {
+        let sale = before.sale.parse().ok();
+        let from = LedgerPosition { sale, of: Some(of.to_owned()), after: 1 };
+        assert_eq!(operator.ledger(&ITEM, from, 9).await.is_err(), is_refused, "{of}");
+    }
 }
 
 /// Goal: an accepted fence of another etcd cluster is no roll-back, and hides none.

@@ -1,40 +1,8 @@
 //! Selling: each unit once, each order once.
 
-use flash_sale::inventory::{Accepted, Inventory, InventoryError, Order, OrderId, Outcome, User};
+use flash_sale::inventory::{Inventory, InventoryError, Order, OrderId, Outcome, User};
 
 use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
-
-/// Goal: of 500 orders for 300 units, in batches of odd sizes, exactly the first 300 are accepted, each has
-/// its own position, and the counters agree.
-#[tokio::test]
-async fn sells_every_unit_once() {
-    let (inventory, _) = fresh().await;
-    inventory.start(&ITEM, Some(token(1)), 300).await.unwrap();
-    let orders: Vec<Order> = (0..500).map(|i| order(&format!("order-{i}"), 1)).collect();
-    let mut rest = orders.as_slice();
-    let mut outcomes = Vec::new();
-    for size in [1, 7, 13, 101, 64, 3, 211, 100] {
-        let batch;
-        (batch, rest) = rest.split_at(size);
-        outcomes.extend(reduce(&inventory, Some(token(2)), batch).await.unwrap());
-    }
-    assert!(rest.is_empty());
-    for ((outcome, order), position) in outcomes.iter().zip(&orders).zip(1..=300) {
-        let Accepted { order: id, instance, token: under, .. } = accepted(outcome);
-        assert_eq!((id, instance.as_str(), *under), (&order.id, "8080", Some(token(2))));
-        assert_eq!(
-            (accepted(outcome).position, accepted(outcome).remaining),
-            (position, 300 - position)
-        );
-    }
-    for outcome in &outcomes[300..] {
-        assert_eq!(*outcome, Outcome::SoldOut { remaining: 0 });
-    }
-    let stock = inventory.stock(&ITEM).await.unwrap();
-    assert_eq!((stock.stock, stock.lucky, stock.initial, stock.orders), (0, 300, 300, 300));
-    assert_eq!(stock.fence, Some(token(2)));
-    assert!(stock.is_balanced());
-}
 
 /// Goal: the largest batch is accepted; one order more is refused, and so is a batch of two items.
 #[tokio::test]

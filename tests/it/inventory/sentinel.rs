@@ -2,13 +2,11 @@
 //! loses was not acknowledged, or is noticed. Method: a Redis, replicas and three sentinels of the test's own.
 
 use std::net::TcpListener;
-use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas};
+use flash_sale::inventory::{Inventory, InventoryError, Replicas};
 use testkit::redis::follow;
 use testkit::wait::{eventually, within};
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, Sentinels};
-use tokio::time::Instant;
 
 use super::replicas::{HASTY, PATIENT, assert_not_replicated, sell};
 use super::{ITEM, connect, token};
@@ -16,7 +14,7 @@ use crate::support::store;
 
 /// Servers that answer, however busy the machine is.
 async fn open(url: &str) -> Result<Inventory, InventoryError> {
-    Inventory::connect(url, store::PATIENT).await
+    store::open(url, store::PATIENT).await
 }
 
 async fn watched(replicas: usize) -> (PrivateRedis, Sentinels) {
@@ -24,22 +22,6 @@ async fn watched(replicas: usize) -> (PrivateRedis, Sentinels) {
     let primary = PrivateRedis::start_in(&dir, RedisOptions::default()).await.unwrap();
     let sentinels = Sentinels::start_in(&dir, &primary, replicas).await.unwrap();
     (primary, sentinels)
-}
-
-/// Ends the connections of all clients, except those of replicas.
-async fn cut(redis: &PrivateRedis) {
-    redis.run::<u64>("CLIENT KILL TYPE normal SKIPME yes").await.unwrap();
-}
-
-/// Waits until the inventory has noticed that, and returns how its order ends.
-async fn sell_after_cut(inventory: &Inventory, id: &str) -> Result<u64, InventoryError> {
-    eventually("the connection was cut", async || match inventory.ping().await {
-        // reported before the next use, or at it
-        Ok(()) => true,
-        Err(error) => matches!(error, InventoryError::Unreachable { .. }) && is_silent(&error),
-    })
-    .await;
-    sell(inventory, id).await
 }
 
 fn is_silent(error: &InventoryError) -> bool {
@@ -50,30 +32,26 @@ fn source(error: &InventoryError) -> String {
     std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
 }
 
-/// Goal: one sentinel that lives suffices. Without any, an open connection goes on, and a new one is refused with
-/// that reason until a sentinel is back. A server that is no primary is not used, also if a sentinel names it.
+/// Goal: one sentinel that lives suffices. Without any, the last primary is used, also over a new connection, and a new
+/// instance is refused with that reason. A server that is no primary is not used, also if a sentinel names it.
 #[tokio::test]
-async fn the_sentinels_are_asked_at_each_connect() {
+async fn one_sentinel_suffices() {
     let (primary, mut watch) = watched(1).await;
     let inventory = open(&watch.url()).await.unwrap();
     inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
     assert!(inventory.address().starts_with("sale at 127.0.0.1:"), "{}", inventory.address());
     for index in 0..2 {
         watch.sentinels[index].kill().await.unwrap();
-        cut(&primary).await;
-        assert_eq!(
-            sell_after_cut(&inventory, &format!("order-{index}")).await.unwrap(),
-            index as u64 + 1
-        );
     }
+    open(&watch.url()).await.unwrap();
     watch.sentinels[2].kill().await.unwrap();
-    assert_eq!(sell(&inventory, "a").await.unwrap(), 3, "it is connected");
-    cut(&primary).await;
-    let error = sell_after_cut(&inventory, "b").await.unwrap_err();
+    primary.run::<u64>("CLIENT KILL TYPE normal SKIPME yes").await.unwrap();
+    eventually("it sells on", async || sell(&inventory, "a").await.is_ok()).await;
+    let error = open(&watch.url()).await.unwrap_err();
     assert!(is_silent(&error), "{}", source(&error));
     assert!(error.nothing_written() && error.is_retryable() && !error.is_wrong_server());
     watch.sentinels[1].restart().await.unwrap();
-    assert_eq!(sell(&inventory, "b").await.unwrap(), 4);
+    open(&watch.url()).await.unwrap();
 
     // one sentinel alone promotes no replica
     primary.run::<()>("REPLICAOF 127.0.0.1 1").await.unwrap();
@@ -132,22 +110,6 @@ async fn the_primary_is_the_one_that_most_sentinels_name() {
     eventually("it is left", is_left).await;
 }
 
-/// Goal: the sentinels get one question a second from an inventory, however many connections it has. Method: five
-/// questions take seconds; 64 connections would ask as many within one. The sentinels connect to each other as well.
-#[tokio::test]
-async fn one_task_asks_for_all_connections() {
-    let (_primary, watch) = watched(1).await;
-    let inventory = open(&watch.url()).await.unwrap().with_replicas(PATIENT);
-    for number in 0..64 {
-        let item: Item = format!("item-{number}").parse().unwrap();
-        inventory.start(&item, None, 1).await.unwrap();
-    }
-    let began_at = Instant::now();
-    until_asked(&watch.sentinels[0], 5).await;
-    assert!(began_at.elapsed() >= Duration::from_secs(2), "{:?}", began_at.elapsed());
-    inventory.ping().await.unwrap();
-}
-
 /// Goal: a sentinel that does not know the name yet ends no start while others are silent: they may know it. One that
 /// hangs is silent, too.
 #[tokio::test]
@@ -170,7 +132,7 @@ async fn silence_is_no_refusal() {
     // it takes connections, and never reads
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis-sentinel://{}#sale", hung.local_addr().unwrap());
-    let error = within("it hangs", Inventory::connect(&url, store::HASTY)).await.unwrap_err();
+    let error = within("it hangs", store::open(&url, store::HASTY)).await.unwrap_err();
     assert!(is_silent(&error), "{}", source(&error));
 }
 
@@ -260,8 +222,4 @@ async fn a_primary_that_was_replaced_is_left() {
 
     let at_former = connect(&former.url()).await;
     assert_not_replicated(sell(&at_former.clone().with_replicas(HASTY), "c").await);
-    assert_eq!(sell(&at_former, "d").await.unwrap(), 3, "acknowledged");
-    former.run::<()>("CONFIG SET min-replicas-to-write 1").await.unwrap();
-    let error = sell(&at_former, "e").await.unwrap_err();
-    assert!(source(&error).contains("NOREPLICAS") && error.nothing_written(), "{error:?}");
 }

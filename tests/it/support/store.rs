@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{
-    Action, Inventory, InventoryOptions, Item, Order, OrderId, Quantity, User,
+    Action, Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, Quantity,
+    RedisAccess, User,
 };
 use testkit::PrivateRedis;
 
@@ -18,7 +19,16 @@ pub(crate) const fn both(time: Duration) -> InventoryOptions {
 }
 
 pub(crate) async fn connect(url: &str) -> Inventory {
-    Inventory::connect(url, InventoryOptions::default()).await.unwrap()
+    open(url, InventoryOptions::default()).await.unwrap()
+}
+
+/// The inventory of a store that answers now.
+pub(crate) async fn open(
+    access: impl Into<RedisAccess>,
+    options: InventoryOptions,
+) -> Result<Inventory, InventoryError> {
+    let inventory = Inventory::new(access, options)?;
+    inventory.ping().await.map(|()| inventory)
 }
 
 /// How many scripts have run in this Redis.
