@@ -6,7 +6,7 @@ import { count, counted, duration, sentence } from "../page/format.js";
 import { guardOf } from "../page/guards.js";
 
 const FAULTS = { pause: "was paused while it held the lock", kill: "was killed while it sold" };
-const STATES = { preparing: "Preparing", firing: "The buyers are coming", checking: "The answers are compared with the stock" };
+const STATES = { preparing: "The sale is started.", firing: "The buyers are coming.", checking: "The answers are compared with the stock." };
 
 export class OwnSale {
   #demo = null;
@@ -115,7 +115,7 @@ export class OwnSale {
 function reading({ state, verdict, error, fault, hit_ms: hit }) {
   if (verdict) return verdict.pass ? ["good", "Correct", verdict.text] : ["bad", "Wrong", verdict.text];
   if (state === "failed") return ["quiet", "No verdict", sentence(error ?? "The cause is not known.")];
-  if (state !== "firing" || hit === null) return ["quiet", STATES[state], ""];
+  if (state !== "firing" || hit === null) return ["quiet", "Running", STATES[state]];
   return fault === "kill"
     ? ["quiet", "The holder is dead", "No instance can sell until its claim ends."]
     : ["quiet", "The holder is asleep", "It sleeps for longer than its lease lasts. Then it wakes up and writes."];

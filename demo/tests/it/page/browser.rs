@@ -133,9 +133,11 @@ impl Tab {
         eventually(&format!("{selector} reads {words:?}"), contains).await;
     }
 
-    /// Clicks as a mouse does: fails on an element that is hidden, covered or disabled.
+    /// Scrolls to it and clicks as a mouse does: fails on an element that is hidden, covered or disabled.
     pub(super) async fn click(&self, selector: &str) {
-        self.element(selector).await.click().await.unwrap();
+        let element = self.element(selector).await;
+        element.scroll_into_view().await.unwrap();
+        element.click().await.unwrap();
     }
 
     /// Replaces the text of a field.

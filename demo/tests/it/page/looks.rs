@@ -91,9 +91,10 @@ async fn nothing_jumps_during_a_sale() {
         window.moved = [];
         new PerformanceObserver((entries) => {
             const nodes = entries.getEntries().flatMap(({ sources }) => sources.map(({ node }) => node));
-            // a long note moves those below it
-            const fixed = nodes.filter((node) => node && !node.closest?.('#notes'));
-            moved.push(...fixed.map((node) => node.outerHTML ?? node.textContent));
+            const elements = nodes.map((node) => node?.closest ? node : node?.parentElement);
+            // a long note moves those below it, and the end of the page
+            const fixed = elements.filter((one) => one?.closest('main') && !one.closest('#notes'));
+            moved.push(...fixed.map((one) => one.outerHTML));
         }).observe({ type: 'layout-shift' });
         document.querySelector('#units').value = 30;
         document.querySelector('#buyers').value = 501;

@@ -142,7 +142,7 @@ async fn a_sale_of_ones_own() {
     page.fill("#units", "100000").await;
     page.fill("#buyers", "200000").await;
     page.click("#run").await;
-    page.until_reads("#verdict-title", "buyers are coming").await;
+    page.until_reads("#verdict-text", "buyers are coming").await;
     page.click("#stop").await;
     page.until_reads("#verdict-text", "The run was stopped.").await;
     assert_eq!(page.run("return document.querySelector('#verdict').dataset.tone").await, "quiet");
