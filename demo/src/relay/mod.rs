@@ -146,7 +146,7 @@ async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> 
             let action = match fault {
                 // certainly longer than the lease lives, and than the next holder takes to notice that it has ended
                 Fault::Pause => {
-                    let ttl = relay.sale.lease().map_or(Duration::ZERO, |(_, ttl)| ttl);
+                    let ttl = relay.sale.lease_ttl().unwrap_or_default();
                     Action::Stop(Some(ttl * 2 + NOTICED_WITHIN))
                 }
                 Fault::Kill => Action::Kill,
