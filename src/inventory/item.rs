@@ -70,16 +70,3 @@ impl Item {
         NAMES.map(|name| self.key(name))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: the names of the keys, which operators use, stay.
-    #[test]
-    fn the_default_item_has_plain_keys_and_a_named_item_has_a_hash_tag() {
-        assert_eq!(Item::DEFAULT.keys(), NAMES);
-        let named: Item = "tea-pot".parse().expect("a valid item name");
-        assert_eq!(named.keys(), NAMES.map(|key| format!("{key}:{{tea-pot}}")));
-    }
-}

@@ -66,19 +66,3 @@ pub fn parse_token(record: &str) -> Option<Token> {
 pub(super) fn began(name: &str) -> Option<u64> {
     name.split(' ').nth(1)?.parse().ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_is_read_back_as_it_was_written() {
-        for (cluster, revision) in [(0, 1), (u64::MAX, i64::MAX), (0xcafe, 42)] {
-            let token = Token::new(ClusterId(cluster), revision);
-            assert_eq!(parse_token(&token_record(token)), Some(token));
-        }
-        for text in ["", "1", "1 ", "1 -2", "1 0", "xyz 1", "1 2 3"] {
-            assert_eq!(parse_token(text), None, "{text}");
-        }
-    }
-}

@@ -17,7 +17,7 @@ use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Accepted, Inventory, InventoryError, Item, Order, Outcome};
 use testkit::shared::{Raw, fresh_database};
 
-use crate::support::store::{connect, order};
+use crate::support::store::{accepted, connect, order};
 
 const ITEM: Item = Item::DEFAULT;
 
@@ -48,11 +48,4 @@ async fn sell(
 
 fn token(revision: i64) -> Token {
     Token::new(ClusterId(0xcafe), revision)
-}
-
-fn accepted(outcome: &Outcome) -> &Accepted {
-    match outcome {
-        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) => accepted,
-        other => panic!("reserved was expected, not {other:?}"),
-    }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, User};
+use futures_util::future::join_all;
 use testkit::wait::eventually;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, ReplicatedRedis};
 
@@ -99,23 +100,20 @@ async fn items_do_not_wait_for_each_other() {
     let (mut pair, inventory) = pair().await;
     let inventory = inventory.with_replicas(PATIENT);
     pair.replica.child().pause().unwrap();
-    let items = (0..12).map(|number| format!("item-{number}").parse::<Item>().unwrap());
-    let starts = items.map(|item| {
-        let inventory = inventory.clone();
-        tokio::spawn(async move { inventory.start(&item, Some(token(1)), 1).await })
-    });
-    let starts: Vec<_> = starts.collect();
+    let starts = join_all((0..12).map(async |number| {
+        let item: Item = format!("item-{number}").parse().unwrap();
+        inventory.start(&item, Some(token(1)), 1).await.unwrap();
+    }));
     let mut primary = Raw::connect(&pair.primary.url()).await;
-    eventually("several connections wait", async || {
-        let info: String = primary.run("INFO clients").await;
-        let blocked = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).unwrap();
-        blocked.parse::<u32>().unwrap() > 2
-    })
-    .await;
-    pair.replica.child().resume().unwrap();
-    for start in starts {
-        start.await.unwrap().unwrap();
-    }
+    tokio::join!(starts, async {
+        eventually("several connections wait", async || {
+            let info: String = primary.run("INFO clients").await;
+            let blocked = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
+            blocked.unwrap().parse::<u32>().unwrap() > 2
+        })
+        .await;
+        pair.replica.child().resume().unwrap();
+    });
     let clients = primary.run::<String>("CLIENT LIST").await;
     assert!(clients.lines().count() <= 8 + 3, "a fixed number of them: {clients}");
 }

@@ -52,7 +52,7 @@ async fn an_order_gets_the_units_of_many_holds() {
     }
     tokio::time::sleep(Duration::from_secs(1)).await; // the holds, by a clock that is not ours
     let outcome = within("all are ended", shop.sale.reduce(order("all", 4000))).await.unwrap();
-    assert_eq!(accepted(outcome).remaining, 0);
+    assert_eq!(accepted(&outcome).remaining, 0);
 }
 
 /// Goal: an instance that is alone keeps the lock: a batch costs etcd nothing. Method: the token stays
@@ -88,7 +88,7 @@ async fn another_client_gets_its_turn() {
         buyers.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                accepted(sale.reduce(order(&format!("busy-{number}"), 1)).await.unwrap());
+                accepted(&sale.reduce(order(&format!("busy-{number}"), 1)).await.unwrap());
             }
         });
     }

@@ -5,11 +5,11 @@ mod sold_out;
 
 use std::time::Duration;
 
-use flash_sale::inventory::{Accepted, Item, OrderId, Outcome};
+use flash_sale::inventory::{Accepted, Item, OrderId};
 use testkit::wait::eventually;
 
 use crate::shop::{Shop, ShopOptions};
-use crate::support::store::order;
+use crate::support::store::{accepted, order};
 
 /// For many orders at once, and a store that may take its time.
 fn patient() -> ShopOptions {
@@ -19,7 +19,7 @@ fn patient() -> ShopOptions {
 
 /// An order of one unit.
 async fn buy(shop: &Shop, id: &str) -> Accepted {
-    accepted(shop.sale.reduce(order(id, 1)).await.unwrap())
+    accepted(&shop.sale.reduce(order(id, 1)).await.unwrap()).clone()
 }
 
 /// Sells single units until the instance keeps the lock from one to the next, and returns the last one. At first it
@@ -37,11 +37,4 @@ async fn settle(shop: &Shop) -> Accepted {
 
 async fn ledger(shop: &Shop) -> Vec<Accepted> {
     shop.sale.inventory().ledger(&Item::DEFAULT, 0, 1000).await.unwrap().entries
-}
-
-fn accepted(outcome: Outcome) -> Accepted {
-    match outcome {
-        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) => accepted,
-        other => panic!("reserved was expected, not {other:?}"),
-    }
 }

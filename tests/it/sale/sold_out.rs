@@ -47,7 +47,7 @@ async fn no_order_gets_the_answer_of_an_earlier_read() {
     proxy.release();
 
     assert_eq!(within("the first answer", early).await.unwrap(), SOLD_OUT);
-    accepted(within("the second answer", late).await.unwrap());
+    accepted(&within("the second answer", late).await.unwrap());
 }
 
 /// Goal: without a lock service, an order of a sold-out item gets its answer, also after another order found units left.
@@ -91,7 +91,7 @@ async fn orders_share_a_read() {
     for other in within("the shared reads", join_all(others)).await {
         assert_eq!(other.unwrap(), SOLD_OUT);
     }
-    assert_eq!(accepted(again.await.unwrap()), first);
+    assert_eq!(*accepted(&again.await.unwrap()), first);
     assert_eq!(conflict.await.unwrap(), Outcome::Conflict);
     let error = spoilt.await.unwrap_err();
     assert_eq!(error.outcome(), "damaged", "{error:?}");

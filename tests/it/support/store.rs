@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{
-    Action, Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, Quantity,
-    RedisAccess, User,
+    Accepted, Action, Inventory, InventoryError, InventoryOptions, Item, Order, OrderId, Outcome,
+    Quantity, RedisAccess, User,
 };
 use testkit::PrivateRedis;
 
@@ -46,5 +46,13 @@ pub(crate) fn order(id: &str, units: u32) -> Order {
         quantity: Quantity::new(units).unwrap(),
         user: User::default(),
         action: Action::Reserve,
+    }
+}
+
+/// The order that was accepted, now or earlier.
+pub(crate) fn accepted(outcome: &Outcome) -> &Accepted {
+    match outcome {
+        Outcome::Reserved(accepted) | Outcome::Repeated(accepted) => accepted,
+        other => panic!("reserved was expected, not {other:?}"),
     }
 }
