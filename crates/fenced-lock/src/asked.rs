@@ -73,7 +73,7 @@ pub type Answered<T> = Result<T, BackendError>;
 /// A backend on an [`Asked`] service, with a thread of its own. It may serve several sessions.
 pub struct AskedBackend<A> {
     service: Arc<A>,
-    runtime: OwnThread,
+    thread: OwnThread,
 }
 
 impl<A: Asked> AskedBackend<A> {
@@ -85,9 +85,9 @@ impl<A: Asked> AskedBackend<A> {
         thread: &str,
         make: impl FnOnce(&Handle, &Weak<A>) -> A,
     ) -> Result<Self, BackendError> {
-        let runtime = OwnThread::start(thread)?;
-        let service = Arc::new_cyclic(|service| make(&runtime, service));
-        Ok(Self { service, runtime })
+        let thread = OwnThread::start(thread)?;
+        let service = Arc::new_cyclic(|service| make(&thread.runtime, service));
+        Ok(Self { service, thread })
     }
 }
 
@@ -100,7 +100,7 @@ impl<A: Asked> Backend for AskedBackend<A> {
     }
 
     fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
+        Some(self.thread.runtime.clone())
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -134,7 +134,7 @@ impl<A: Asked> Backend for AskedBackend<A> {
         } else {
             // repeated for a TTL at most, with the same claims
             let service = Arc::clone(&self.service);
-            self.runtime.spawn(async move {
+            self.thread.runtime.spawn(async move {
                 sleep(lease.ttl * 2).await;
                 service.waiters().forget(lease.id);
             });
@@ -152,7 +152,7 @@ impl<A: Asked> Backend for AskedBackend<A> {
         match answer {
             Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
                 let (service, claim) = (Arc::clone(&self.service), claim.clone());
-                self.runtime.spawn(async move {
+                self.thread.runtime.spawn(async move {
                     service.waiters().watch(&claim, answer, || service.ask(&claim)).await;
                 });
                 Ok(Some(ticket))
@@ -330,8 +330,8 @@ mod tests {
                 random: Mutex::new(seed),
                 this: Weak::clone(this),
             });
-            let runtime = OwnThread::on(Handle::current());
-            let backend = AskedBackend { service: Arc::clone(&service), runtime };
+            let thread = OwnThread::on(Handle::current());
+            let backend = AskedBackend { service: Arc::clone(&service), thread };
             let options = SessionOptions::new(MINUTE * 60);
             let session = Session::open(Arc::new(backend), options).await.unwrap();
             let latest = Arc::new(tokio::sync::Mutex::new(0));

@@ -1,6 +1,5 @@
 //! A runtime on a thread of its own.
 
-use std::ops::Deref;
 use std::thread;
 
 use tokio::runtime::{Builder, Handle};
@@ -13,7 +12,7 @@ use super::chaos::Safeguard;
 /// Dropping it ends the thread and does not block, so a backend may be dropped anywhere.
 #[derive(Debug)]
 pub(crate) struct OwnThread {
-    runtime: Handle,
+    pub(crate) runtime: Handle,
     /// The thread ends when this is dropped.
     _running: oneshot::Sender<()>,
 }
@@ -41,13 +40,5 @@ impl OwnThread {
     #[cfg(test)]
     pub(crate) fn on(runtime: Handle) -> Self {
         Self { runtime, _running: oneshot::channel().0 }
-    }
-}
-
-impl Deref for OwnThread {
-    type Target = Handle;
-
-    fn deref(&self) -> &Handle {
-        &self.runtime
     }
 }

@@ -32,7 +32,6 @@ mod options;
 mod queue;
 mod queues;
 mod requests;
-mod snapshot;
 mod standing_watch;
 mod watch_stream;
 
@@ -43,7 +42,7 @@ use etcd_client::Client;
 use tokio::sync::mpsc;
 
 pub use options::{EtcdOptions, EtcdUser};
-pub use snapshot::{ObservedClaim, QueueSnapshot};
+pub use queue::{ObservedClaim, QueueSnapshot};
 
 use self::endpoints::Endpoints;
 use self::queue::NameQueue;
@@ -86,7 +85,7 @@ pub struct EtcdBackend {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    runtime: OwnThread,
+    thread: OwnThread,
 }
 
 impl EtcdBackend {
@@ -101,13 +100,13 @@ impl EtcdBackend {
 
     fn with_linger(options: EtcdOptions, linger: Duration) -> Result<Self, BackendError> {
         options.check()?;
-        let runtime = OwnThread::start("etcd-lock")?;
-        let endpoints = Arc::new(Endpoints::new(options.clone(), runtime.clone()));
+        let thread = OwnThread::start("etcd-lock")?;
+        let endpoints = Arc::new(Endpoints::new(options.clone(), thread.runtime.clone()));
         let (new_names, names) = mpsc::unbounded_channel();
         let queues = Arc::new(Queues::new(linger, new_names));
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
-        runtime.spawn(watch.run());
-        Ok(Self { options, endpoints, queues, runtime })
+        thread.runtime.spawn(watch.run());
+        Ok(Self { options, endpoints, queues, thread })
     }
 
     /// The queue of `name` as this process sees it, without a request. The first call

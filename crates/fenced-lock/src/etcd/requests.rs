@@ -37,7 +37,7 @@ impl Backend for EtcdBackend {
     }
 
     fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
+        Some(self.thread.runtime.clone())
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {

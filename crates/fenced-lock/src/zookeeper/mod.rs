@@ -76,7 +76,7 @@ pub struct ZooKeeperBackend {
     #[cfg(feature = "zookeeper-tls")]
     tls: Option<TlsOptions>,
     sessions: Arc<Mutex<HashMap<i64, Arc<Connected>>>>,
-    runtime: Arc<OwnThread>,
+    thread: Arc<OwnThread>,
 }
 
 impl ZooKeeperBackend {
@@ -102,7 +102,7 @@ impl ZooKeeperBackend {
             tls: options.tls()?,
             options,
             sessions: Arc::default(),
-            runtime: Arc::new(OwnThread::start("zookeeper-lock")?),
+            thread: Arc::new(OwnThread::start("zookeeper-lock")?),
         })
     }
 
@@ -184,7 +184,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn runtime(&self) -> Option<Handle> {
-        Some(Handle::clone(&self.runtime))
+        Some(self.thread.runtime.clone())
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -200,8 +200,8 @@ impl Backend for ZooKeeperBackend {
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
         let Ok(session) = self.session(lease.id) else { return Ok(()) };
         session.give_up();
-        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.runtime));
-        let ending = self.runtime.spawn(async move {
+        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.thread));
+        let ending = self.thread.runtime.spawn(async move {
             session.ended().await;
             sessions.lock().remove(&lease.id);
             drop(running);
