@@ -103,10 +103,6 @@ impl Found {
         self.0.entry(kind).or_insert_with(|| (0, example.into())).0 += 1;
     }
 
-    pub(crate) fn has(&self, kind: Kind) -> bool {
-        self.0.contains_key(&kind)
-    }
-
     /// The failures in words, without the names of invariants; the most important first.
     pub(crate) fn sentences(self) -> impl Iterator<Item = (Kind, String)> {
         self.0.into_iter().map(|(kind, (times, example))| {

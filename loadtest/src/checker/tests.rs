@@ -309,23 +309,25 @@ fn mutations() {
     let good = Report::new(&history_of(1), LIMITS);
     let pass = "PASS: 300 of 300 units sold, each exactly once; 200 were told";
     assert!(good.verdict.starts_with(pass) && good.notes.is_empty(), "{good:?}");
-    let mut found = BTreeSet::new();
-    for (expected, text, mutate) in MUTATIONS {
-        let mut history = history_of(1);
-        mutate(&mut history);
-        found.extend(judged(&history, LIMITS, expected, text));
-    }
+    let found = judge_all(&history_of(1), LIMITS, MUTATIONS);
     assert_eq!(found.len(), 20, "each kind of failure without holds occurs: {found:?}");
 }
 
-/// Judges a history, which must fail for these reasons alone, and in these words. Returns the kinds of the reasons.
-fn judged(history: &History, limits: Limits, expected: &str, text: &str) -> Vec<String> {
-    let Report { reasons, notes, verdict, .. } = Report::new(history, limits);
-    let kinds: Vec<_> = reasons.into_iter().map(|reason| reason.kind).collect();
-    assert_eq!(kinds.join(" "), expected, "{text}: {verdict}");
-    let said = format!("{verdict}\n{}", notes.join("\n"));
-    assert!(said.contains(text), "{text}: {said}");
-    kinds
+/// Judges a good history with each damage. It must fail for the expected reasons alone, and in these words. Returns the
+/// kinds of all reasons.
+fn judge_all(good: &History, limits: Limits, mutations: &[Mutation]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (expected, text, mutate) in mutations {
+        let mut history = good.clone();
+        mutate(&mut history);
+        let Report { reasons, notes, verdict, .. } = Report::new(&history, limits);
+        let kinds: Vec<_> = reasons.into_iter().map(|reason| reason.kind).collect();
+        assert_eq!(kinds.join(" "), *expected, "{text}: {verdict}");
+        let said = format!("{verdict}\n{}", notes.join("\n"));
+        assert!(said.contains(text), "{text}: {said}");
+        found.extend(kinds);
+    }
+    found
 }
 
 /// An order that was sent and ended then, in milliseconds.

@@ -51,76 +51,57 @@ fn run(steps: &[Step]) -> History {
     history(sale, setup, orders)
 }
 
+/// Another run, with other steps.
+fn again(it: &mut History, change: impl FnOnce(&mut Vec<Step>)) {
+    let mut steps = steps();
+    change(&mut steps);
+    *it = run(&steps);
+}
+
+const DAMAGES: &[Mutation] = &[
+    ("", "6 of 10 units sold, each exactly once; 5 came back meanwhile; 1 was", |_| {}),
+    ("misreported", "such as run-2", |it| {
+        it.orders[2].changes[0].1.outcome = acknowledged(5, Some(7));
+    }),
+    ("untold", "such as run-9", |it| again(it, |steps| steps[20].1 = Event::Cancelled)),
+    ("", "7 of 10", |it| {
+        again(it, |steps| steps[20].1 = Event::Confirmed);
+        let unknown = Order { abandoned: true, ..asked(600, Unknown) };
+        *it.orders[9].change(Event::Confirmed) = unknown;
+    }),
+    ("lost untold", "such as run-4", |it| it.ledger[4].user.clear()),
+    ("token_went_down", "20, from 101 to 100", |it| it.ledger[19].token = Some(100)),
+    (
+        "over_limit",
+        "1 order was accepted beyond the limit of its user, such as run-12 of run-u0",
+        |it| {
+            let twice =
+                [Event::Reserved, Event::Confirmed].map(|event| Step(2500, event, 12, true));
+            again(it, |steps| steps.extend(twice));
+        },
+    ),
+    ("still_held", "1 order was held after the end, such as run-11", |it| {
+        again(it, |steps| steps.truncate(21));
+    }),
+    ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(2500, SoldOut)),
+    // between the answer to a cancellation and the next order; and during that order
+    ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(410, SoldOut)),
+    ("", "PASS", |it| it.orders[10] = asked(425, SoldOut)),
+    ("limited_too_early", "such as run-12", |it| it.setup.items[0].before.per_user = Some(2)),
+    ("hold_not_kept", "1 order was not held as long as it must", |it| {
+        again(it, |steps| steps[19].0 = 1900);
+    }),
+    ("hold_not_kept", "such as run-5", |it| {
+        again(it, |steps| steps[15..].rotate_left(1));
+        for (_, asked) in &mut it.orders[5].changes {
+            (asked.sent, asked.ended) = (2_500_000, 2_505_000);
+        }
+    }),
+];
+
 /// Goal: each damage to the steps of a sale, or to what is known of it, is found for its own reasons. What is in the ledger
 /// twice or lost is tested with random sales.
 #[test]
 fn damages() {
-    type Damage = (&'static str, &'static str, fn(&mut Vec<Step>), fn(&mut History));
-    let damages: &[Damage] = &[
-        ("", "6 of 10 units sold, each exactly once; 5 came back meanwhile; 1 was", |_| {}, |_| {}),
-        (
-            "misreported",
-            "such as run-2",
-            |_| {},
-            |it| {
-                it.orders[2].changes[0].1.outcome = acknowledged(5, Some(7));
-            },
-        ),
-        ("untold", "such as run-9", |it| it[20].1 = Event::Cancelled, |_| {}),
-        (
-            "",
-            "7 of 10",
-            |it| it[20].1 = Event::Confirmed,
-            |it| {
-                let unknown = Order { abandoned: true, ..asked(600, Unknown) };
-                *it.orders[9].change(Event::Confirmed) = unknown;
-            },
-        ),
-        ("lost untold", "such as run-4", |_| {}, |it| it.ledger[4].user.clear()),
-        ("token_went_down", "20, from 101 to 100", |_| {}, |it| it.ledger[19].token = Some(100)),
-        (
-            "over_limit",
-            "1 order was accepted beyond the limit of its user, such as run-12 of run-u0",
-            sell_twice,
-            |_| {},
-        ),
-        (
-            "still_held",
-            "1 order was held after the end, such as run-11",
-            |it| it.truncate(21),
-            |_| {},
-        ),
-        ("sold_out_too_early", "such as run-10", |_| {}, |it| it.orders[10] = asked(2500, SoldOut)),
-        // between the answer to a cancellation and the next order; and during that order
-        ("sold_out_too_early", "such as run-10", |_| {}, |it| it.orders[10] = asked(410, SoldOut)),
-        ("", "PASS", |_| {}, |it| it.orders[10] = asked(425, SoldOut)),
-        (
-            "limited_too_early",
-            "such as run-12",
-            |_| {},
-            |it| it.setup.items[0].before.per_user = Some(2),
-        ),
-        ("hold_not_kept", "1 order was not held as long as it must", |it| it[19].0 = 1900, |_| {}),
-        (
-            "hold_not_kept",
-            "such as run-5",
-            |it| it[15..].rotate_left(1),
-            |it| {
-                for (_, asked) in &mut it.orders[5].changes {
-                    (asked.sent, asked.ended) = (2_500_000, 2_505_000);
-                }
-            },
-        ),
-    ];
-    for (expected, text, change_steps, mutate) in damages {
-        let mut steps = steps();
-        change_steps(&mut steps);
-        let mut history = run(&steps);
-        mutate(&mut history);
-        judged(&history, Limits::default(), expected, text);
-    }
-}
-
-fn sell_twice(steps: &mut Vec<Step>) {
-    steps.extend([Event::Reserved, Event::Confirmed].map(|event| Step(2500, event, 12, true)));
+    judge_all(&run(&steps()), Limits::default(), DAMAGES);
 }
