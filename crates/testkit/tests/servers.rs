@@ -28,25 +28,6 @@ async fn etcd_client(etcd: &PrivateEtcd) -> etcd_client::Client {
     etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap()
 }
 
-/// Goal: a Redis is set up to lose nothing.
-#[tokio::test]
-async fn redis_loses_nothing() {
-    let options = RedisOptions { databases: Some(3), ..RedisOptions::default() };
-    let redis = PrivateRedis::start(options).await.unwrap();
-    let wanted = [
-        ("appendonly", "yes"),
-        ("appendfsync", "always"),
-        ("maxmemory-policy", "noeviction"),
-        ("save", ""),
-        ("databases", "3"),
-        ("bind", "127.0.0.1"),
-    ];
-    for (name, value) in wanted {
-        let answer: [String; 2] = redis.run(&format!("CONFIG GET {name}")).await.unwrap();
-        assert_eq!(answer, [name, value]);
-    }
-}
-
 /// Goal: what was written before a SIGKILL is there after the restart, on the same port. An etcd is a cluster of its own.
 /// Servers that are stopped leave nothing, also one that is paused, and dropping them is enough.
 #[tokio::test]

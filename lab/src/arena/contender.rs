@@ -205,22 +205,6 @@ pub(super) fn millis(nanos: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Goal: each grant lasts until the last write that is known.
-    #[test]
-    fn reads_what_was_written() {
-        let first = Tenure { granted: 10, ended: Some(20), token: (7, 3) };
-        let second = Tenure { granted: 30, ended: None, token: (7, 4) };
-        let said = r#"opened
-asks
-{"granted":10,"ended":null,"token":[7,3]}
-{"granted":10,"ended":20,"token":[7,3]}
-the session is lost
-asks
-{"granted":30,"ended":null,"token":[7,4]}
-{"granted":30,"en"#;
-        assert_eq!(tenures(said), (2, vec![first, second]));
-    }
-
     /// Goal: an overlap lasts from the next grant to the last write of the earlier holder, also over several turns of
     /// the next one; a token comes once.
     #[test]

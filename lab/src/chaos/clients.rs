@@ -107,9 +107,9 @@ pub(super) async fn silent(port: u16, count: usize) -> (u64, Option<String>) {
     (u64::try_from(count).unwrap_or(u64::MAX), failure)
 }
 
-/// Requests a large file again and again, reads nothing, and expects to be disconnected.
+/// Requests the largest file again and again, reads nothing, and expects to be disconnected.
 pub(super) async fn without_reading(port: u16, count: usize) -> Option<String> {
-    let requests = b"GET /static/style/panels.css HTTP/1.1\r\nhost: chaos\r\n\r\n".repeat(100);
+    let requests = b"GET /openapi.json HTTP/1.1\r\nhost: chaos\r\n\r\n".repeat(100);
     let reads_nothing = async |_| {
         let Ok(mut connection) = connect(port).await else { return };
         // blocks once the instance reads no more, and fails once it has closed

@@ -46,36 +46,6 @@ async fn what_was_held_arrives_late() {
     eventually("it arrives", async || got.load(Ordering::Relaxed) == 1).await;
 }
 
-/// Goal: what is to be lost ends its connection alone: a request does not arrive, and one whose answer is lost does.
-#[tokio::test]
-async fn loses_one_chunk() {
-    use Direction::{ToClient, ToServer};
-
-    for (direction, passes, arrived) in
-        [(Some(ToServer), &b"x"[..], 1), (Some(ToClient), b"x", 2), (None, b"", 1)]
-    {
-        let (port, got) = echo().await;
-        let proxy = Proxy::to(port).await.unwrap();
-        match direction {
-            Some(direction) => proxy.lose_after(direction, 1),
-            None => proxy.lose_answers(1),
-        }
-        let mut client = connect(&proxy).await;
-        for byte in passes {
-            client.write_u8(*byte).await.unwrap();
-            assert_eq!(client.read_u8().await.unwrap(), *byte);
-        }
-        assert!(!proxy.has_lost());
-        client.write_u8(b'y').await.unwrap();
-        assert!(client.read_u8().await.is_err());
-        assert!(proxy.has_lost() && proxy.lost_answers() == 1);
-        assert_eq!(got.load(Ordering::Relaxed), arrived);
-        let mut client = connect(&proxy).await;
-        client.write_u8(b'z').await.unwrap();
-        assert_eq!(client.read_u8().await.unwrap(), b'z');
-    }
-}
-
 /// Goal: a delay adds latency, there and back, and takes no throughput: chunks do not wait for one another. One after the
 /// other, they would take longer than this test may.
 #[tokio::test]
