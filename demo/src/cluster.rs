@@ -125,8 +125,7 @@ impl Cluster {
         }
         let (mut redis_proxy, mut client_proxy) = (None, None);
         if spec.proxied.has_redis() {
-            let proxy = Proxy::with_marker(self.redis.port(), b"stale\r\n").await;
-            redis_proxy = Some(proxy.context(NO_PROXY)?);
+            redis_proxy = Some(Proxy::to(self.redis.port()).await.context(NO_PROXY)?);
         } else if spec.proxied == Proxied::Clients {
             client_proxy = Some(Proxy::to(port).await.context(NO_PROXY)?);
         }

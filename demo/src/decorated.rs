@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fenced_lock::{
-    Backend, BackendFuture, Claim, GrantToken, Lease, Promises, PutMode, QueueEntry, Released,
+    Backend, BackendError, Claim, GrantToken, Lease, Promises, PutMode, QueueEntry, Released,
     Ticket, Token,
 };
 use futures_util::future::BoxFuture;
@@ -41,6 +42,7 @@ impl<T: GrantToken, D: Decoration<T>> Decorated<T, D> {
     }
 }
 
+#[async_trait]
 impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
     type Token = Token;
 
@@ -48,25 +50,21 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
         self.decoration.promises(self.lock.promises())
     }
 
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(async move { Ok(self.decoration.lease(self.lock.open(ttl).await?)) })
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        Ok(self.decoration.lease(self.lock.open(ttl).await?))
     }
 
-    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            if let PutMode::After(held) = mode {
-                self.decoration.before_release(held).await;
-            }
-            let ticket = self.lock.put(claim, mode).await?;
-            Ok(ticket.map(|ticket| self.decoration.ticket(claim, ticket)))
-        })
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Result<Option<Ticket>, BackendError> {
+        if let PutMode::After(held) = mode {
+            self.decoration.before_release(held).await;
+        }
+        let ticket = self.lock.put(claim, mode).await?;
+        Ok(ticket.map(|ticket| self.decoration.ticket(claim, ticket)))
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(async move {
-            self.decoration.before_release(claim).await;
-            self.lock.release(claim).await
-        })
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        self.decoration.before_release(claim).await;
+        self.lock.release(claim).await
     }
 
     // the lock's own
@@ -75,19 +73,19 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
         self.lock.runtime()
     }
 
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        self.lock.renew(lease)
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        self.lock.renew(lease).await
     }
 
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        self.lock.close(lease)
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        self.lock.close(lease).await
     }
 
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        self.lock.queue(name)
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        self.lock.queue(name).await
     }
 
-    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        self.lock.probe(name)
+    async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+        self.lock.probe(name).await
     }
 }

@@ -1,30 +1,109 @@
 //! Faults at points of a tenure.
 //!
 //! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill
-//! itself there: `demo serve --fault-at before-write:stop:7` stops it (SIGSTOP) when it is about to write
-//! to the store for the seventh time. The points are in the demo's own writer and lock backend; the
+//! itself there: `demo serve --fault-at before-write:stop:/tmp/now` stops it (SIGSTOP) when it is about to
+//! write to the store and this file exists. The points are in the demo's own writer and lock backend; the
 //! service has none.
 //!
 //! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning
 //! before it happens.
 
-mod rule;
-
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use parking_lot::Mutex;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-
-pub use rule::{Action, Point, Rule, When};
 
 /// Longer than the kernel takes to stop all threads of this process.
 const STOPPING: Duration = Duration::from_millis(50);
 
 /// How long a connection takes to send a request that it was given.
 const SENDING: Duration = Duration::from_millis(2);
+
+/// The error for anything that is not a rule.
+const FORM: &str = "a fault is written POINT:ACTION:FILE, such as before-write:stop:/tmp/now; POINT is \
+    after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
+    kill, pause=TIME or starve=TIME; it happens at the next pass once FILE exists, which is then removed";
+
+/// A point of a tenure, in the order in which it reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Point {
+    /// The lock was granted, and its first batch is about to run: nothing is written under it yet.
+    AfterGrant,
+    /// The batch is about to be written: with the fence, the script is about to be sent; without it, this
+    /// is between GET and SET.
+    BeforeWrite,
+    /// The batch was sent, and its answer was not read.
+    AfterSend,
+    /// Between the stock and the ledger. Reached only without `atomic-ledger`, where these are two commands.
+    BetweenWrites,
+    /// The store has answered, and no buyer has.
+    AfterAnswer,
+    /// The buyers were answered, and the claim is about to be released or handed over.
+    BeforeRelease,
+}
+
+/// What happens at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The whole process stops (SIGSTOP): for this time, rounded up to whole seconds, or until SIGCONT.
+    Stop(Option<Duration>),
+    /// The process is killed (SIGKILL).
+    Kill,
+    /// Only the task at the point waits; the rest of the process goes on.
+    Pause(Duration),
+    /// Every worker of the runtime is busy for this time.
+    Starve(Duration),
+}
+
+/// A fault, `POINT:ACTION:FILE`.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Where it happens.
+    pub point: Point,
+    /// What happens.
+    pub action: Action,
+    /// It happens at the next pass after this file was created. The file is removed first, which shows that the point was
+    /// reached, and can be created again. `None`: at the next pass, and at no later one.
+    pub file: Option<PathBuf>,
+}
+
+impl Rule {
+    /// Whether the fault is due at a pass.
+    fn is_due(&self) -> bool {
+        // of several tasks, one removes the file
+        self.file.as_ref().is_none_or(|file| std::fs::remove_file(file).is_ok())
+    }
+}
+
+impl FromStr for Rule {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let mut parts = text.splitn(3, ':');
+        let mut part = || parts.next().filter(|part| !part.is_empty()).ok_or(FORM);
+        let point = Point::from_str(part()?, false).map_err(|_| FORM)?;
+        let action = action(part()?).ok_or(FORM)?;
+        Ok(Self { point, action, file: Some(part()?.into()) })
+    }
+}
+
+fn action(text: &str) -> Option<Action> {
+    let (name, time) = text.split_once('=').map_or((text, None), |(name, time)| (name, Some(time)));
+    let time = time.map(humantime::parse_duration).transpose().ok()?;
+    match (name, time) {
+        ("stop", None) => Some(Action::Stop(None)),
+        ("kill", None) => Some(Action::Kill),
+        ("pause", Some(time)) => Some(Action::Pause(time)),
+        ("starve", Some(time)) => Some(Action::Starve(time)),
+        _ => None,
+    }
+}
 
 /// The faults that this process was asked for.
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
@@ -37,20 +116,20 @@ pub fn follow(rules: Vec<Rule>) {
 /// Sets the only action that is carried out the next time that this process reaches its point; `None`: there is none.
 pub fn ask_for(fault: Option<(Point, Action)>) {
     let mut rules = RULES.lock();
-    rules.retain(|rule| rule.when != When::Next);
-    rules.extend(fault.map(|(point, action)| Rule::new(point, action, When::Next)));
+    rules.retain(|rule| rule.file.is_some());
+    rules.extend(fault.map(|(point, action)| Rule { point, action, file: None }));
 }
 
-/// Counts a pass of `point`. Returns what is due there now.
+/// What is due at a pass of `point`.
 fn due(point: Point) -> Vec<Action> {
     let mut due = Vec::new();
-    RULES.lock().retain_mut(|rule| {
-        let is_due = rule.point == point && rule.pass();
+    RULES.lock().retain(|rule| {
+        let is_due = rule.point == point && rule.is_due();
         if is_due {
             tracing::warn!(?point, action = ?rule.action, "a fault that was asked for");
             due.push(rule.action);
         }
-        !is_due || rule.when != When::Next
+        !is_due || rule.file.is_some()
     });
     due
 }
@@ -115,11 +194,10 @@ fn starve(time: Duration) {
 /// Starts a process that sends SIGCONT to this one after `time`, in whole seconds.
 fn wake_after(time: Duration) -> std::io::Result<()> {
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    let script = r#"sleep "$1"; kill -CONT "$2""#;
+    let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
     let mut alarm = tokio::process::Command::new("/bin/sh");
     alarm
-        .args(["-c", script, "lab-alarm", &seconds.to_string()])
-        .arg(std::process::id().to_string())
+        .args(["-c", &script])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -137,4 +215,25 @@ pub fn kill_now() -> ! {
 
 fn signal_self(signal: Signal) {
     kill_process(getpid(), signal).expect("a process may signal itself");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a wrong rule is answered with all that is allowed.
+    #[test]
+    fn each_point_can_be_named_and_what_is_no_rule_gets_a_sentence() {
+        for point in Point::value_variants() {
+            let name = point.to_possible_value().expect("no variant is skipped");
+            let rule: Rule = format!("{}:stop:now", name.get_name()).parse().expect("a rule");
+            assert_eq!(rule.point, *point);
+            assert!(FORM.contains(name.get_name()), "{point:?}");
+        }
+        for rest in ["", "stop", "stop:", "halt:now", "stop=1s:now", "pause:now", "pause=x:now"] {
+            let text = format!("before-write:{rest}");
+            assert_eq!(text.parse::<Rule>().err(), Some(FORM), "{text}");
+        }
+        assert_eq!("nowhere:stop:now".parse::<Rule>().err(), Some(FORM));
+    }
 }

@@ -1,14 +1,13 @@
 //! The load test in its own process: it must not share its thread.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use loadtest::Report;
 use testkit::server::tail;
+use testkit::wait::in_time;
 use testkit::{Child, OwnedDir, Program};
-use tokio::time::timeout;
 
 use crate::cluster::is_setting;
 
@@ -43,12 +42,11 @@ impl Load {
     /// # Errors
     /// When it ends without one, or not within `limit`.
     pub async fn report(mut self, limit: Duration) -> Result<Report> {
-        let status = timeout(limit, self.0.wait()).await;
-        let status = status
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .context("the load test does not end")?;
+        let status = in_time("the load test ends", limit, self.0.wait()).await?;
         let log = self.0.log();
-        let report = read(log).context("the load test's report is not there")?;
+        let said = std::fs::read_to_string(log).context("the load test's log is not there")?;
+        // messages come before it
+        let report = said.find("{\n").and_then(|start| serde_json::from_str(&said[start..]).ok());
         // the other codes mean that there was nothing to judge; its log has the reason
         match (status.code(), report) {
             (Some(0 | 1), Some(report)) => Ok(report),
@@ -58,11 +56,4 @@ impl Load {
             ),
         }
     }
-}
-
-/// Reads the report from the log, in which messages come before it.
-fn read(log: &Path) -> io::Result<Option<Report>> {
-    let said = std::fs::read_to_string(log)?;
-    let start = said.find("{\n").unwrap_or(said.len());
-    Ok(serde_json::from_str(&said[start..]).ok())
 }

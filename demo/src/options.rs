@@ -10,9 +10,6 @@ use crate::baselines::{Fence, LockMode};
 /// Each further instance listens this many ports higher.
 const PORT_STEP: u16 = 10;
 
-/// Whether this program was built with the locks besides etcd's.
-const OTHER_LOCKS: bool = cfg!(feature = "other-locks");
-
 // no doc comment: it would replace that of the program in `--help`
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
@@ -59,15 +56,9 @@ impl DemoOptions {
     /// The ports of the instances.
     ///
     /// # Errors
-    /// When the last one would be beyond 65535, and when this program lacks the lock.
+    /// When the last one would be beyond 65535.
     pub(crate) fn ports(&self) -> Result<Vec<u16>> {
-        let Self { lock, instances, port, .. } = *self;
-        if !OTHER_LOCKS && lock != LockMode::Etcd && lock.is_shared() {
-            bail!(
-                "this program was built for a sale under etcd, without {0}: `make demo ARGS='--lock {0}'` builds it in",
-                lock.name()
-            );
-        }
+        let Self { instances, port, .. } = *self;
         let highest = u16::MAX - (instances - 1) * PORT_STEP;
         if port > highest {
             bail!("{instances} instances, 10 ports apart, need a --port of {highest} or lower");

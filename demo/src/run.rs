@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::options::DemoOptions;
-use super::screen::{Screen, Tone, say};
+use super::screen::{Tone, paragraph, say};
 use super::upkeep::look_after;
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
@@ -39,17 +39,15 @@ const NO_VERDICT: u8 = 2;
 /// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 without a verdict; 128 and the
 /// signal's number if a signal came before the verdict.
 pub async fn run(options: DemoOptions) -> ExitCode {
-    match run_until_signal(&options, Screen::new()).await {
-        Ok(code) => code.into(),
-        Err(error) => {
-            print_error(&ErrorChain(error.as_ref()).to_string());
-            NO_VERDICT.into()
-        }
-    }
+    let code = run_until_signal(&options).await.unwrap_or_else(|error| {
+        print_error(&ErrorChain(error.as_ref()).to_string());
+        NO_VERDICT
+    });
+    code.into()
 }
 
 /// Returns errors before the start; prints later ones, and then stops everything.
-async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
+async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
     let ports = options.ports()?;
     check_ports(&ports)?;
     // the sale takes a file for each connection; if this fails, opening too many says so
@@ -58,7 +56,7 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
     let dir = OwnedDir::create().context("no temporary directory could be made")?;
 
     let (mut cluster, mut verdict) = (None, None);
-    let show = Show { options, screen, ports };
+    let show = Show { options, ports };
     let ending = tokio::select! {
         ending = signals.next() => Some(ending),
         result = show.run(&dir, &mut cluster, &mut verdict) => {
@@ -72,48 +70,31 @@ async fn run_until_signal(options: &DemoOptions, screen: Screen) -> Result<u8> {
         say("");
         say("Stopping. Press Ctrl-C again to stop at once.");
     }
-    if stop(cluster, dir, &mut signals).await && ending.is_some() {
-        say("Everything is stopped and removed.");
+    match stop(cluster, dir, &mut signals).await {
+        Ok(()) if ending.is_some() => say("Everything is stopped and removed."),
+        Ok(()) => {}
+        Err(error) => print_error(&format!("not everything is stopped: {error}")),
     }
     let without_verdict = ending.map_or(NO_VERDICT, signals::exit_code);
     Ok(verdict.unwrap_or(without_verdict))
 }
 
-/// Stops and removes everything; at a signal, at once. Prints errors. Returns whether there were none.
-async fn stop(mut cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> bool {
-    let stopped = match &mut cluster {
-        None => Ok(()),
-        Some(cluster) => tokio::select! {
-            stopped = cluster.stop() => stopped,
-            _ = signals.next() => {
-                cluster.kill().await;
-                Ok(())
-            }
-        },
-    };
-    // also after an interrupted start
-    let remove = async {
-        let removed = match cluster {
-            None => Ok(()),
-            Some(cluster) => cluster.remove().await,
-        };
-        dir.remove().await.and(removed)
-    };
-    let done = tokio::select! {
-        removed = remove => stopped.and(removed),
-        // the guardians remove the rest a little later
-        _ = signals.next() => return false,
-    };
-    if let Err(error) = &done {
-        print_error(&format!("not everything is stopped: {error}"));
+/// Stops and removes everything; at a signal, at once.
+async fn stop(cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> io::Result<()> {
+    if let Some(mut cluster) = cluster {
+        tokio::select! {
+            stopped = cluster.stop() => stopped?,
+            _ = signals.next() => cluster.kill().await,
+        }
+        cluster.remove().await?;
     }
-    done.is_ok()
+    // also after an interrupted start
+    dir.remove().await
 }
 
 /// The state of all steps.
 struct Show<'a> {
     options: &'a DemoOptions,
-    screen: Screen,
     ports: Vec<u16>,
 }
 
@@ -134,7 +115,7 @@ impl Show<'_> {
         let serving = Arc::clone(&control).serve(listener);
         let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
         let hints = self.hints(cluster);
-        let report = |text: &str| self.screen.paragraph(Tone::Warning, "note  ", text);
+        let report = |text: &str| paragraph(Tone::Warning, "note  ", text);
         let mut upkeep = pin!(look_after(cluster, report));
 
         let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
@@ -165,7 +146,7 @@ impl Show<'_> {
         let instances = count(instances.into(), "instance");
         let text = &verdict.text;
         let text = format!("{units}, {buyers}, {instances}. {text} All in {elapsed_ms} ms.");
-        self.screen.paragraph(tone, label, &text);
+        paragraph(tone, label, &text);
     }
 
     async fn servers(&self, dir: &OwnedDir) -> Result<Cluster> {
@@ -221,9 +202,7 @@ impl Show<'_> {
         if lock.server() != Server::None {
             lines.push(format!("  curl http://127.0.0.1:{first}/lock"));
         }
-        if lock.server() == Server::Etcd
-            && let Some(etcd) = cluster.etcd.first()
-        {
+        if let Some(etcd) = cluster.etcd.first() {
             lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
             lines.push("    (holds the lock: all orders wait until you press Ctrl-C)".to_owned());
         }

@@ -10,12 +10,6 @@ pub(super) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Paragraphs on standard output, in colour on a terminal unless `NO_COLOR` is set.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Screen {
-    colour: bool,
-}
-
 /// The tone of a paragraph, as the number of its colour.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tone {
@@ -24,20 +18,16 @@ pub(super) enum Tone {
     Warning = 33,
 }
 
-impl Screen {
-    pub(super) fn new() -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { colour: io::stdout().is_terminal() && !plain }
-    }
-
-    /// A paragraph behind a label, wrapped; further lines are indented like the text.
-    pub(super) fn paragraph(self, tone: Tone, label: &str, text: &str) {
-        let wrapped = wrap(label, text);
-        if !self.colour {
-            return say(&wrapped);
+/// Writes a paragraph behind a label, wrapped; further lines are indented like the text. The label has a colour on a terminal,
+/// unless `NO_COLOR` is set.
+pub(super) fn paragraph(tone: Tone, label: &str, text: &str) {
+    let wrapped = wrap(label, text);
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    match wrapped.strip_prefix(label) {
+        Some(rest) if io::stdout().is_terminal() && !is_plain => {
+            say(&format!("\x1b[1;{}m{label}\x1b[0m{rest}", tone as u8));
         }
-        let rest = wrapped.strip_prefix(label).unwrap_or_default();
-        say(&format!("\x1b[1;{}m{label}\x1b[0m{rest}", tone as u8));
+        _ => say(&wrapped),
     }
 }
 

@@ -36,7 +36,8 @@ pub struct ServeOptions {
     #[arg(long, env = "FLASH_SALE_WITHOUT", value_name = "SAFEGUARD", value_delimiter = ',', value_parser = Safeguard::parser())]
     pub without: Vec<Safeguard>,
 
-    /// Stop, kill, pause or starve this instance at a point of a tenure: POINT:ACTION:WHEN, such as before-write:stop:7
+    /// Stop, kill, pause or starve this instance at a point of a tenure once a file exists: POINT:ACTION:FILE, such as
+    /// before-write:stop:/tmp/now
     #[arg(long, env = "FLASH_SALE_FAULT_AT", value_name = "FAULT", value_delimiter = ',')]
     pub fault_at: Vec<Rule>,
 }
@@ -55,8 +56,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
     let sale = async |config: &Config, port| {
         let (sale, switch) = baselines::sale(config, &guard, &writer, port).await?;
         let relay = Arc::new(Relay::new(sale.clone(), switch, control));
-        // the first page is to know what the control knows
-        drop(Arc::clone(&relay).view());
+        tokio::spawn(Arc::clone(&relay).follow());
         Ok((sale, Some(relay as Arc<dyn Extension>)))
     };
     serve_with(service, sale).await
@@ -78,8 +78,8 @@ fn remove_safeguards(options: &mut ServeOptions) -> Arc<Writer> {
             "RUNNING WITHOUT {safeguard}: this instance can lose orders or sell units twice"
         );
     }
-    for Rule { point, action, when, .. } in &options.fault_at {
-        tracing::error!(?point, ?action, ?when, "a FAULT is asked for");
+    for Rule { point, action, file } in &options.fault_at {
+        tracing::error!(?point, ?action, ?file, "a FAULT is asked for");
     }
     fault::follow(std::mem::take(&mut options.fault_at));
     writer
@@ -108,7 +108,7 @@ mod tests {
         for (flag, value, message) in [
             ("--control", "127.0.0.1:8080", "an address looks like"),
             ("--without", "fence,sense", "[possible values: fence, order-ids"),
-            ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:WHEN"),
+            ("--fault-at", "before-write:stop", "a fault is written POINT:ACTION:FILE"),
         ] {
             let error = parse(&[flag, value]).expect_err(value);
             assert!(error.contains(message), "{flag} {value}: {error}");

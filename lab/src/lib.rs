@@ -13,3 +13,4 @@ pub mod bench;
 pub mod chaos;
 mod clients;
 mod experiment;
+mod servers;

@@ -7,8 +7,9 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, StatusCode};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::checker::{LedgerEntry, StockState};
 use crate::connection::{Answer, Connection};
@@ -23,17 +24,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The page size of the ledger, and more orders than this program could send.
+/// The page size of the ledger.
 const PAGE_ORDERS: usize = 1000;
-const LONGEST_LEDGER: usize = 20_000_000;
-
-/// The answer is no success.
-#[derive(Debug, thiserror::Error)]
-#[error("the service answered {status}{detail}")]
-struct Refused {
-    status: StatusCode,
-    detail: String,
-}
 
 /// The used part of an RFC 9457 problem.
 #[derive(Debug, Default, Deserialize)]
@@ -57,35 +49,22 @@ impl Problem {
     }
 }
 
-/// The sale to start.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct NewSale {
-    pub(crate) stock: u64,
-    /// The service's own limit is one unit.
-    pub(crate) per_order: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) per_user: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) hold_seconds: Option<u128>,
-}
-
 #[derive(Deserialize)]
 struct Page {
     orders: Vec<LedgerEntry>,
     next: Option<String>,
 }
 
-/// Calls one instance about one item, over a connection of its own.
+/// Calls one instance about one item.
 pub(crate) struct Api<'a> {
     endpoint: &'a Endpoint,
     item: Option<&'a str>,
-    connection: Option<Connection>,
 }
 
 impl<'a> Api<'a> {
-    /// Connects with the first call. No item is the default item.
+    /// No item is the default item.
     pub(crate) fn new(endpoint: &'a Endpoint, item: Option<&'a str>) -> Self {
-        Self { endpoint, item, connection: None }
+        Self { endpoint, item }
     }
 
     /// Whether the instance can sell now. One without `/readyz` (behind a load balancer, say) is
@@ -93,7 +72,7 @@ impl<'a> Api<'a> {
     ///
     /// # Errors
     /// It cannot be reached, or says that it is not ready.
-    pub(crate) async fn ready(&mut self) -> Result<()> {
+    pub(crate) async fn ready(&self) -> Result<()> {
         let request = self.endpoint.request(Method::GET, "/readyz");
         match self.call(&request, 1).await {
             Err(error) if status(&error) != Some(StatusCode::NOT_FOUND) => Err(error),
@@ -101,17 +80,13 @@ impl<'a> Api<'a> {
         }
     }
 
-    /// Starts a new sale.
+    /// Starts a new sale with this body.
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn start_sale(
-        &mut self,
-        sale: &NewSale,
-        token: Option<&HeaderValue>,
-    ) -> Result<()> {
-        let mut request = self.endpoint.request(Method::PUT, &self.path("/stock", ""));
-        *request.body_mut() = serde_json::to_vec(sale)?.into();
+    pub(crate) async fn start_sale(&self, sale: &Value, token: Option<&HeaderValue>) -> Result<()> {
+        let mut request = self.endpoint.request(Method::PUT, &path_of("/stock", self.item, ""));
+        *request.body_mut() = sale.to_string().into();
         request.headers_mut().insert(header::CONTENT_TYPE, JSON);
         let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
         request.headers_mut().extend(token);
@@ -129,8 +104,8 @@ impl<'a> Api<'a> {
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn stock(&mut self) -> Result<Option<StockState>> {
-        match self.get(&self.path("/stock", "")).await {
+    pub(crate) async fn stock(&self) -> Result<Option<StockState>> {
+        match self.get(&path_of("/stock", self.item, "")).await {
             Err(error) if status(&error) == Some(StatusCode::NOT_FOUND) => Ok(None),
             stock => stock.map(Some),
         }
@@ -140,40 +115,35 @@ impl<'a> Api<'a> {
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
-    pub(crate) async fn ledger(&mut self, mut position: u64) -> Result<Vec<LedgerEntry>> {
+    pub(crate) async fn ledger(&self, mut position: u64) -> Result<Vec<LedgerEntry>> {
         let mut orders = Vec::new();
         let mut after = position.to_string();
         loop {
-            let path = self.path("/orders", &format!("after={after}&limit={PAGE_ORDERS}"));
-            let page: Page = self.get(&path).await?;
+            let query = format!("after={after}&limit={PAGE_ORDERS}");
+            let page: Page = self.get(&path_of("/orders", self.item, &query)).await?;
             orders.extend(page.orders);
             // the number behind the sale
             let number = |next: &str| next.rsplit(':').next().and_then(|text| text.parse().ok());
             match page.next.and_then(|next| Some((number(&next)?, next))) {
-                Some((number, next)) if number > position && orders.len() < LONGEST_LEDGER => {
+                Some((number, next)) if number > position => {
                     (position, after) = (number, next);
                 }
-                // where the pages go back or do not end, the ledger is not whole, and does not add up
+                // where the pages go back, the ledger is not whole, and does not add up
                 _ => return Ok(orders),
             }
         }
     }
 
-    fn path(&self, path: &str, query: &str) -> String {
-        let item = self.item.map(|item| format!("item={item}&")).unwrap_or_default();
-        format!("{path}?{item}{query}").trim_end_matches(['?', '&']).to_owned()
-    }
-
-    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let request = self.endpoint.request(Method::GET, path);
         let body = self.call(&request, ATTEMPTS).await?;
         let strange = "the service's answer is not what its interface promises";
         serde_json::from_slice(&body)
-            .with_context(|| format!("GET {}{path}: {strange}", self.endpoint.url))
+            .with_context(|| format!("GET {path} at {}: {strange}", self.endpoint.url))
     }
 
     /// Returns the body. Every call here is idempotent, and is repeated so often.
-    async fn call(&mut self, request: &Request<Full<Bytes>>, attempts: u32) -> Result<Bytes> {
+    async fn call(&self, request: &Request<Full<Bytes>>, attempts: u32) -> Result<Bytes> {
         let mut attempt = 1;
         let answer = loop {
             let answer = self.attempt(request).await;
@@ -185,28 +155,31 @@ impl<'a> Api<'a> {
             attempt += 1;
             tokio::time::sleep(PAUSE).await;
         };
-        let (method, at, path) = (request.method(), &self.endpoint.url.authority, request.uri());
-        answer.with_context(|| format!("{method} http://{at}{path}"))
+        let (method, path, url) = (request.method(), request.uri(), &self.endpoint.url);
+        answer.with_context(|| format!("{method} {path} at {url}"))
     }
 
-    async fn attempt(&mut self, request: &Request<Full<Bytes>>) -> Result<Bytes> {
-        let idle = self.connection.take();
-        let mut connection = Connection::reuse_or_open(idle, self.endpoint, CALL_LIMIT).await?;
+    async fn attempt(&self, request: &Request<Full<Bytes>>) -> Result<Bytes> {
+        let mut connection = Connection::open(self.endpoint, CALL_LIMIT).await?;
         let Answer { status, body, .. } = connection.send(request.clone(), CALL_LIMIT).await?;
-        self.connection = Some(connection);
         if status.is_success() {
             return Ok(body);
         }
         let Problem { r#type, title, detail } = Problem::read(&body);
         let said = [detail, title, r#type].into_iter().find(|text| !text.is_empty());
-        let detail = said.map(|said| format!(": {said}")).unwrap_or_default();
-        Err(Refused { status, detail }.into())
+        Err(Error::msg(said.unwrap_or("no reason given".to_owned())).context(status))
     }
+}
+
+/// A path with its query. No item is the default item.
+pub(crate) fn path_of(path: &str, item: Option<&str>, query: &str) -> String {
+    let item = item.map(|item| format!("item={item}&")).unwrap_or_default();
+    format!("{path}?{item}{query}").trim_end_matches(['?', '&']).to_owned()
 }
 
 /// The status of the answer, if there was one.
 fn status(error: &Error) -> Option<StatusCode> {
-    error.downcast_ref::<Refused>().map(|refused| refused.status)
+    error.downcast_ref().copied()
 }
 
 /// Whether a retry is worth it.

@@ -9,21 +9,19 @@ use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
 use rand::RngExt as _;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, Retry};
-use crate::checker::{Event, Order, Outcome, order_id};
+use crate::checker::{Event, Order, Outcome};
 use crate::conduct::{Step, choices};
 use crate::connection::{Connection, ConnectionError};
-use crate::load::{Plan, Shared};
+use crate::load::Run;
 use crate::record::Attempt;
 
 /// The first pause; each further one is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The time limit for the first connection; later ones count as part of an order.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a buyer stays away from an instance that did not serve it.
 const AWAY_FROM_HOME: Duration = Duration::from_secs(2);
@@ -38,9 +36,9 @@ const LONGEST_AWAY: Duration = Duration::from_millis(500);
 /// A buyer with a connection of its own.
 #[derive(Debug)]
 pub(crate) struct Buyer {
-    plan: Arc<Plan>,
+    run: Arc<Run>,
     /// The instance it belongs to.
-    pub(crate) home: usize,
+    home: usize,
     /// The instance it uses now, and until when if that is not its home.
     place: usize,
     away_until: Option<Instant>,
@@ -77,51 +75,60 @@ pub(crate) fn pause(others: u32) -> Duration {
 }
 
 impl Buyer {
-    /// Connects to the instance at `place`.
-    ///
-    /// # Errors
-    /// It does not accept the connection.
-    pub(crate) async fn connect(plan: Arc<Plan>, place: usize) -> Result<Self, ConnectionError> {
-        let connection = Connection::open(&plan.endpoints[place], CONNECT_LIMIT).await?;
-        Ok(Self { plan, home: place, place, away_until: None, connection: Some(connection) })
+    pub(crate) fn new(run: Arc<Run>, home: usize, connection: Option<Connection>) -> Self {
+        Self { run, home, place: home, away_until: None, connection }
     }
 
-    /// Another one at the same place, with a connection of its own.
-    pub(crate) fn another(&self) -> Self {
-        let plan = Arc::clone(&self.plan);
-        Self { plan, home: self.home, place: self.home, away_until: None, connection: None }
-    }
-
-    /// Sends order `number` and waits until it is settled, or the retries or the time are used up.
+    /// Takes orders until none is left, or the buyer gives up. Returns them with their numbers. Who pays late meanwhile
+    /// lets others order.
     ///
     /// # Errors
     /// The attempts cannot be recorded any more.
-    pub(crate) async fn buy(&mut self, number: usize, shared: &Shared) -> Result<Order> {
-        let mut order = Order::default();
-        let departure = Departure::of(self.plan.setup.seed, self.plan.args.abandon, number);
-        self.ask(number, None, departure, &mut order, shared).await?;
-        Ok(order)
+    pub(crate) async fn purchase(mut self) -> Result<Vec<(usize, Order)>> {
+        let mut orders = Vec::new();
+        let mut later: JoinSet<Result<(usize, Order)>> = JoinSet::new();
+        // orders in a row without an answer
+        let mut unanswered: u32 = 0;
+        let run = Arc::clone(&self.run);
+        while let Some(Some(number)) = run.live.stop.run_until_cancelled(run.next(unanswered)).await
+        {
+            let mut order = Order::default();
+            self.ask(number, None, 0, &mut order).await?;
+            run.live.count(&order.outcome);
+            let answered = order.is_settled() || order.abandoned;
+            unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
+            let hold = run.setup.item().before.hold_seconds;
+            let hold = hold.filter(|_| order.answer().is_some()).map(Duration::from_secs);
+            let steps = hold.map(|hold| run.args.conduct.steps(run.setup.seed, number, hold));
+            match steps.unwrap_or_default() {
+                steps if steps.first().is_some_and(|first| !first.wait.is_zero()) => {
+                    // over a connection of its own
+                    let mut buyer = Self::new(Arc::clone(&run), self.home, None);
+                    later.spawn(async move {
+                        buyer.settle(number, &mut order, &steps).await?;
+                        Ok((number, order))
+                    });
+                }
+                steps => {
+                    self.settle(number, &mut order, &steps).await?;
+                    orders.push((number, order));
+                }
+            }
+        }
+        while let Some(order) = later.join_next().await {
+            orders.push(order??);
+        }
+        Ok(orders)
     }
 
     /// Takes these steps with the accepted order `number`, as long as each is answered.
-    ///
-    /// # Errors
-    /// As [`Self::buy`].
-    pub(crate) async fn settle(
-        &mut self,
-        number: usize,
-        order: &mut Order,
-        steps: &[Step],
-        shared: &Shared,
-    ) -> Result<()> {
-        for (place, Step { wait, event }) in (2..).zip(steps) {
-            if shared.stop.run_until_cancelled(sleep(*wait)).await.is_none() {
+    async fn settle(&mut self, number: usize, order: &mut Order, steps: &[Step]) -> Result<()> {
+        for (salt, Step { wait, event }) in (2..).zip(steps) {
+            if self.run.live.stop.run_until_cancelled(sleep(*wait)).await.is_none() {
                 break;
             }
-            let seed = self.plan.setup.seed.wrapping_add(place);
-            let departure = Departure::of(seed, self.plan.args.abandon, number);
             let asked = order.change(*event);
-            self.ask(number, Some(*event), departure, asked, shared).await?;
+            self.ask(number, Some(*event), salt, asked).await?;
             if !asked.is_settled() {
                 break;
             }
@@ -129,39 +136,39 @@ impl Buyer {
         Ok(())
     }
 
-    /// Sends order `number`, or asks for a change of it, and adds each attempt to `asked`.
+    /// Sends order `number`, or asks for a change of it, until it is settled, or the retries or the time are used up, and
+    /// adds each attempt to `asked`. `salt` tells the choices of an order's questions apart.
     async fn ask(
         &mut self,
         number: usize,
         change: Option<Event>,
-        mut departure: Option<Departure>,
+        salt: u64,
         asked: &mut Order,
-        shared: &Shared,
     ) -> Result<()> {
-        let plan = Arc::clone(&self.plan);
+        let run = Arc::clone(&self.run);
         let mut sent = Instant::now();
-        let deadline = sent + plan.args.timeout;
+        let deadline = sent + run.args.timeout;
         self.return_home(sent);
-        let (item, number) = plan.place(number);
-        let id = order_id(&plan.setup.items[item].run, number);
+        let seed = run.setup.seed.wrapping_add(salt);
+        let mut departure = Departure::of(seed, run.args.abandon, number);
+        let id = run.setup.id(number);
         let event = change.unwrap_or_default();
         let mut pauses = 0;
-        for attempt in 0..=plan.args.retries {
-            let limit = deadline.saturating_duration_since(sent).min(plan.args.attempt_timeout());
+        for attempt in 0..=run.args.retries {
+            let limit = deadline.saturating_duration_since(sent).min(run.args.attempt_timeout());
             let to = self.place;
-            let request = plan.request(to, (item, number), &id, change);
+            let request = run.request(to, number, &id, change);
             let sending = self.send(request, &id, event, limit, departure.take());
-            let (outcome, retry) = match shared.cut.run_until_cancelled(sending).await {
+            let (outcome, retry) = match run.cut.run_until_cancelled(sending).await {
                 Some(sent) => sent.unwrap_or_else(|error| answer::read_error(&error)),
                 None => (Outcome::went_away(), None),
             };
-            let (began, ended) = (shared.micros(sent), shared.micros(Instant::now()));
-            shared.note(&outcome);
-            if let Some(recorder) = &shared.recorder {
+            let (began, ended) = (run.micros(sent), run.micros(Instant::now()));
+            run.note(&outcome);
+            if let Some(recorder) = &run.recorder {
                 let (order, outcome) = (id.clone(), outcome.clone());
-                let quantity = plan.args.quantity;
-                let line =
-                    Attempt { order, item, change, quantity, to, sent: began, ended, outcome };
+                let quantity = run.args.quantity;
+                let line = Attempt { order, change, quantity, to, sent: began, ended, outcome };
                 recorder.send(line).await.context("the run cannot be recorded any more")?;
             }
             asked.add(to, began, ended, outcome);
@@ -173,11 +180,11 @@ impl Buyer {
             let broke = elsewhere && wait.is_none() && attempt == 0;
             let wait =
                 if broke { Duration::ZERO } else { wait.unwrap_or_default().max(pause(pauses)) };
-            if attempt == plan.args.retries || Instant::now() + wait >= deadline {
+            if attempt == run.args.retries || Instant::now() + wait >= deadline {
                 break;
             }
             if !broke {
-                shared.cut.run_until_cancelled(sleep(wait)).await;
+                run.cut.run_until_cancelled(sleep(wait)).await;
                 pauses += 1;
             }
             sent = Instant::now();
@@ -187,7 +194,7 @@ impl Buyer {
 
     fn use_next_instance(&mut self) {
         self.connection = None;
-        self.place = (self.place + 1) % self.plan.endpoints.len();
+        self.place = (self.place + 1) % self.run.endpoints.len();
         self.away_until = (self.place != self.home).then(|| Instant::now() + AWAY_FROM_HOME);
     }
 
@@ -211,7 +218,7 @@ impl Buyer {
         departure: Option<Departure>,
     ) -> Result<(Outcome, Option<Retry>), ConnectionError> {
         let started = Instant::now();
-        let endpoint = &self.plan.endpoints[self.place];
+        let endpoint = &self.run.endpoints[self.place];
         let idle = self.connection.take();
         let mut connection = Connection::reuse_or_open(idle, endpoint, limit).await?;
         if let Some(Departure { stay, away }) = departure {
@@ -222,9 +229,9 @@ impl Buyer {
         let answer = connection.send(request, limit.saturating_sub(started.elapsed())).await?;
         // only after a whole answer
         self.connection = Some(connection);
-        Ok(match self.plan.args.probe_path {
+        Ok(match self.run.args.probe_path {
             Some(_) => (answer::read_probe(&answer), None),
-            None => answer::read(&answer, id, self.plan.args.quantity, event),
+            None => answer::read(&answer, id, self.run.args.quantity, event),
         })
     }
 }

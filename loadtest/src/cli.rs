@@ -11,7 +11,7 @@ use hyper::header::{HeaderName, HeaderValue};
 
 use crate::conduct::Conduct;
 use crate::cpu::{Process, process};
-use crate::endpoint::BaseUrl;
+use crate::endpoint::base_url;
 
 /// Sends a burst of orders to the instances of a flash sale and judges the outcome.
 ///
@@ -162,15 +162,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME", value_parser = item_name)]
     pub(crate) item: Option<String>,
 
-    /// Spread the orders evenly over this many items (item-1, item-2, ...), 1 to 1000.
-    #[arg(long, value_name = "N", conflicts_with = "item",
-          value_parser = Count::new().range(1..=1000))]
-    pub(crate) items: Option<usize>,
-
     /// Send GET requests for this path instead of orders, to see what instances and load test can do
     /// at most: there is no verdict then, and any 2xx is a good answer.
     #[arg(long, value_name = "PATH",
-          conflicts_with_all = ["stock", "item", "items", "Conduct"], value_parser = probe_path)]
+          conflicts_with_all = ["stock", "item", "Conduct"], value_parser = probe_path)]
     pub(crate) probe_path: Option<String>,
 
     /// Report the CPU time of this process during the load, such as etcd=1234. Repeatable;
@@ -193,8 +188,8 @@ pub struct Args {
     pub(crate) admin_token: Option<HeaderValue>,
 
     /// File with the admin token.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) admin_token_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_parser = bearer_in)]
+    pub(crate) admin_token_file: Option<HeaderValue>,
 
     /// Time limit of one order, retries included, such as 30s or 500ms.
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = positive_duration)]
@@ -211,8 +206,9 @@ pub struct Args {
     pub(crate) retries: u32,
 
     /// Instances, such as `http://127.0.0.1:8080` (in the environment: separated by commas).
-    #[arg(value_name = "URL", required = true, value_delimiter = ',', num_args = 1..=256)]
-    pub(crate) urls: Vec<BaseUrl>,
+    #[arg(value_name = "URL", required = true, value_delimiter = ',', num_args = 1..=256,
+          value_parser = base_url)]
+    pub(crate) urls: Vec<String>,
 }
 
 /// The most orders of a run: what fits the memory of a small machine.
@@ -271,7 +267,7 @@ fn probe_path(path: &str) -> Result<String, String> {
 }
 
 /// The header that carries the admin token `text`, which is kept out of debug output.
-pub(crate) fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
+fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
     let header = match text.trim() {
         "" => None,
         token => HeaderValue::from_str(&format!("Bearer {token}")).ok(),
@@ -279,6 +275,11 @@ pub(crate) fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
     let mut header = header.ok_or("an admin token is one line of visible characters")?;
     header.set_sensitive(true);
     Ok(header)
+}
+
+fn bearer_in(file: &str) -> Result<HeaderValue, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    bearer(&text).map_err(str::to_owned)
 }
 
 fn positive_duration(text: &str) -> Result<Duration, &'static str> {
@@ -300,8 +301,7 @@ mod tests {
         let args = Args::try_parse_from(line).expect("the documented line");
         assert_eq!((args.requests(), args.concurrency, args.stock), (500, 500, Some(300)));
         assert_eq!((args.quantity, args.timeout), (1, Duration::from_secs(30)));
-        let urls: Vec<_> = args.urls.iter().map(ToString::to_string).collect();
-        assert_eq!(urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
+        assert_eq!(args.urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
         for (bounds, most) in [("--rate=3000", 10_000_000), ("--requests=70", 70)] {
             let line = ["loadtest", "--duration=30s", bounds, "http://127.0.0.1:8080"];
             assert_eq!(Args::try_parse_from(line).expect("good flags").requests(), most);

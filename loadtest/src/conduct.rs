@@ -68,8 +68,7 @@ impl Conduct {
         };
         let mut steps = vec![Step { wait, event }];
         if random.random_bool(ASKS_AGAIN) {
-            let other = if event == Event::Confirmed { Event::Cancelled } else { Event::Confirmed };
-            let event = if random.random_bool(0.5) { event } else { other };
+            let event = if random.random_bool(0.5) { Event::Confirmed } else { Event::Cancelled };
             steps.push(Step { wait: soon, event });
         }
         steps

@@ -73,7 +73,7 @@ impl Connection {
         let stream = tokio::time::timeout(limit, connect).await;
         let stream = stream.unwrap_or_else(|late| Err(late.into()));
         let stream = stream
-            .map_err(|source| ConnectionError::Connect { url: endpoint.url.to_string(), source })?;
+            .map_err(|source| ConnectionError::Connect { url: endpoint.url.clone(), source })?;
         // requests are small: `writev` costs more than copying
         let handshake = http1::Builder::new().writev(false).handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(broken)?;

@@ -1,9 +1,7 @@
 //! The address of an instance.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::str::FromStr;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -14,56 +12,41 @@ use hyper::{Method, Request, Uri};
 /// The media type of bodies and answers.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The base URL of an instance, without a slash at its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BaseUrl {
-    pub(crate) authority: Authority,
-    /// Put before every path; empty for an instance at the root.
-    path: String,
-}
-
 /// An instance with its resolved addresses: connections must not cause look-ups.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    pub(crate) url: BaseUrl,
+    pub(crate) url: String,
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Put before every path; empty for an instance at the root.
+    path: String,
     host: HeaderValue,
 }
 
-impl FromStr for BaseUrl {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let uri = text.parse::<Uri>().ok();
-        let uri = uri.filter(|uri| uri.scheme_str() == Some("http") && uri.query().is_none());
-        let is_host = |authority: &&Authority| {
-            !authority.host().is_empty() && !authority.as_str().contains('@')
-        };
-        let authority = uri.as_ref().and_then(Uri::authority).filter(is_host).cloned();
-        let (uri, authority) = uri.zip(authority).ok_or(
-            "write a base URL such as http://127.0.0.1:8080, without TLS, a user and a query",
-        )?;
-        Ok(Self { authority, path: uri.path().trim_end_matches('/').to_owned() })
-    }
-}
-
-impl fmt::Display for BaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.path)
-    }
+/// Reads the base URL of an instance; what it returns has no slash at its end.
+pub(crate) fn base_url(text: &str) -> Result<String, &'static str> {
+    let is_host = |at: &Authority| !at.host().is_empty() && !at.as_str().contains('@');
+    let is_base = text.parse().is_ok_and(|uri: Uri| {
+        let is_plain = uri.scheme_str() == Some("http") && uri.query().is_none();
+        is_plain && uri.authority().is_some_and(is_host)
+    });
+    let said = "write a base URL such as http://127.0.0.1:8080, without TLS, a user and a query";
+    is_base.then(|| text.trim_end_matches('/').to_owned()).ok_or(said)
 }
 
 impl Endpoint {
-    /// Looks up the host.
+    /// Looks up the host of a base URL.
     ///
     /// # Errors
     /// The host has no address.
-    pub(crate) async fn resolve(url: BaseUrl) -> io::Result<Self> {
-        let host = HeaderValue::from_str(url.authority.as_str()).map_err(io::Error::other)?;
-        let name = url.authority.host().trim_matches(['[', ']']);
-        let port = url.authority.port_u16().unwrap_or(80);
+    pub(crate) async fn resolve(url: &str) -> io::Result<Self> {
+        let uri: Uri = url.parse().map_err(io::Error::other)?;
+        let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(io::Error::other)?;
+        let name = authority.host().trim_matches(['[', ']']);
+        let port = authority.port_u16().unwrap_or(80);
         let addresses = tokio::net::lookup_host((name, port)).await?.collect();
-        Ok(Self { url, addresses, host })
+        let path = uri.path().trim_end_matches('/').to_owned();
+        Ok(Self { url: url.to_owned(), addresses, path, host })
     }
 
     /// A request to this instance, without a body. The path is made of checked names and numbers.
@@ -71,7 +54,7 @@ impl Endpoint {
     /// # Panics
     /// The path is invalid.
     pub(crate) fn request(&self, method: Method, path_and_query: &str) -> Request<Full<Bytes>> {
-        let path = format!("{}{path_and_query}", self.url.path);
+        let path = format!("{}{path_and_query}", self.path);
         let mut request = Request::new(Full::default());
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().expect("made of checked names and numbers");
@@ -94,15 +77,15 @@ mod tests {
             ("http://[::1]:8090/", "http://[::1]:8090", "[::1]:8090"),
             ("http://[::1]", "http://[::1]", "[::1]:80"),
         ] {
-            let url: BaseUrl = text.parse().expect(text);
-            assert_eq!(url.to_string(), shown);
-            let endpoint = Endpoint::resolve(url).await.expect("an address needs no look-up");
+            let url = base_url(text).expect(text);
+            let endpoint = Endpoint::resolve(&url).await.expect("an address needs no look-up");
+            assert_eq!(endpoint.url, shown);
             assert_eq!(endpoint.addresses, [address.parse().expect("an address")]);
         }
         for text in
             ["https://shop", "shop:8080", "http://me@shop", "http://shop?x=1", "http://sh op"]
         {
-            text.parse::<BaseUrl>().expect_err(text);
+            base_url(text).expect_err(text);
         }
     }
 }

@@ -50,11 +50,9 @@ pub use crate::checker::Order;
 use crate::cli::Command;
 pub use crate::cli::{Args, Cli, Limits};
 pub use crate::load::Live;
-use crate::load::Load;
-use crate::record::Recorded;
 pub use crate::report::Report;
 
-/// Sends orders for one item and judges the outcome, for a caller in the same process. Prints nothing, does not
+/// Sends orders and judges the outcome, for a caller in the same process. Prints nothing, does not
 /// check that the instances are ready, and counts in `live`. Returns the orders as well, by their numbers.
 ///
 /// # Errors
@@ -64,12 +62,16 @@ pub use crate::report::Report;
 /// Once the future is dropped, no further order is sent.
 pub async fn run_in_process(args: &Args, live: &Arc<Live>) -> Result<(Report, Vec<Order>)> {
     let endpoints = run::resolve(args).await?;
-    let (report, histories) = run::run(args, endpoints, live).await?;
-    Ok((report, histories.into_iter().flat_map(|history| history.orders).collect()))
+    let (report, history) = run::run(args, endpoints, live).await?;
+    Ok((report, history.orders))
 }
 
 /// Runs the command, prints the report, and returns the exit code.
 pub async fn run(cli: Cli) -> ExitCode {
+    status(cli).await.into()
+}
+
+async fn status(cli: Cli) -> u8 {
     let Cli { command, args } = cli;
     if let Some(Command::Check(args)) = command {
         return print_report(check(&args.file, args.limits), args.json);
@@ -80,12 +82,12 @@ pub async fn run(cli: Cli) -> ExitCode {
 }
 
 /// The text goes to stdout, or with `json` to stderr.
-fn print_report(report: Result<Report>, json: bool) -> ExitCode {
+fn print_report(report: Result<Report>, json: bool) -> u8 {
     let report = match report {
         Ok(report) => report,
         Err(error) => {
             eprintln!("loadtest: {error:#}");
-            return ExitCode::from(2);
+            return 2;
         }
     };
     // if this fails, the exit code remains
@@ -96,10 +98,10 @@ fn print_report(report: Result<Report>, json: bool) -> ExitCode {
         write!(io::stdout(), "{report}")
     };
     match report.pass {
-        true => ExitCode::SUCCESS,
+        true => 0,
         // as the shell has it of a program that Ctrl-C has ended
-        false if report.interrupted && report.reasons.is_empty() => ExitCode::from(130),
-        false => ExitCode::FAILURE,
+        false if report.interrupted && report.reasons.is_empty() => 130,
+        false => 1,
     }
 }
 
@@ -115,8 +117,6 @@ pub fn any_seed() -> u64 {
 pub fn check(file: &Path, limits: Limits) -> Result<Report> {
     let what = || format!("{} cannot be judged", file.display());
     let file = File::open(file).with_context(what)?;
-    let recorded = record::read(BufReader::new(file)).with_context(what)?;
-    let Recorded { setup, histories, unsettled } = recorded;
-    let load = Load { unsettled, ..Load::default() };
-    Ok(Report::new(&setup, &histories, limits, load))
+    let history = record::read(BufReader::new(file)).with_context(what)?;
+    Ok(Report::new(&history, limits))
 }

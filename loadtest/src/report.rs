@@ -6,17 +6,13 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{History, Order, Pause, Verdict, judge, u64_from};
+use crate::checker::{History, judge};
 pub use crate::checker::{StockState, Tally, Turns};
 use crate::cli::Limits;
-use crate::load::{Load, due};
-use crate::record::Setup;
+use crate::load::due;
 
 /// In place of "PASS".
 const INTERRUPTED: &str = "INTERRUPTED";
-
-/// Longer latencies are recorded as this long.
-const LONGEST_LATENCY: Duration = Duration::from_hours(1);
 
 /// The report on a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -39,13 +35,11 @@ pub struct Report {
     pub notes: Vec<String>,
     /// The instances that the orders were sent to.
     pub urls: Vec<String>,
-    /// The ordered item; null for the default item, and for several.
+    /// The ordered item; null for the default item.
     pub item: Option<String>,
-    /// The number of items.
-    pub items: usize,
     /// The units of each order.
     pub quantity: u64,
-    /// The prefix of the order ids (of several items: of the first).
+    /// The prefix of the order ids.
     pub run: String,
     /// The orders that were sent.
     pub requests: usize,
@@ -74,13 +68,12 @@ pub struct Report {
     pub instances: BTreeMap<String, Share>,
     /// How often the ledger goes from one instance or token to another.
     pub turns: Turns,
-    /// The longest time in which orders were tried and none was decided (of several items: the longest of
-    /// all).
+    /// The longest time in which orders were tried and none was decided.
     pub longest_pause_seconds: f64,
     /// When that pause began, counted from the run's start.
     pub longest_pause_at_seconds: f64,
     /// The longest time that one order was tried: from its first sending until it was settled, or else to
-    /// the end of its last attempt (of several items: the longest of all).
+    /// the end of its last attempt.
     pub slowest_order_seconds: f64,
     /// From the first request to the last answer.
     pub duration_seconds: f64,
@@ -93,9 +86,9 @@ pub struct Report {
     pub latency_microseconds_by_status: BTreeMap<String, Percentiles>,
     /// CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names.
     pub cpu_seconds: BTreeMap<String, f64>,
-    /// The stock before; several items are added up.
+    /// The stock before.
     pub before: StockState,
-    /// The stock after, by URL; several items are added up.
+    /// The stock after, by URL.
     pub after: BTreeMap<String, StockState>,
     /// Orders that the ledger gained.
     pub ledger_orders: usize,
@@ -162,171 +155,110 @@ impl Percentiles {
 }
 
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, micros(LONGEST_LATENCY), 3)
-        .expect("the bounds and the precision are in the allowed range")
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    Histogram::new(3).expect("so many digits are allowed")
 }
 
 impl Report {
-    /// Judges each item of a run. `histories` has at least one.
-    pub(crate) fn new(setup: &Setup, histories: &[History], limits: Limits, load: Load) -> Self {
-        let orders: Vec<_> = histories.iter().map(|history| &history.orders[..]).collect();
+    /// Judges a run.
+    pub(crate) fn new(history: &History, limits: Limits) -> Self {
         let mut report = Self {
-            urls: setup.instances.clone(),
-            items: setup.items.len(),
-            quantity: setup.quantity,
-            run: setup.items[0].run.clone(),
-            seed: setup.seed,
-            tally: Tally::of(orders.iter().copied().flatten(), setup.quantity),
-            unsettled_attempts: load.unsettled,
-            ..Self::of_load(setup, &orders, load.cpu_seconds)
+            turns: history.turns(),
+            before: history.before().clone(),
+            after: history.after.iter().cloned().collect(),
+            ledger_orders: history.ledger.len(),
+            ..Self::of_load(history)
         };
-        let mut pause = Pause::default();
-        for (item, history) in setup.items.iter().zip(histories) {
-            let verdict = judge(history, limits);
-            if verdict.longest_pause.length() > pause.length() {
-                pause = verdict.longest_pause;
-            }
-            report.add(history, &verdict);
-            let name = item.name.as_ref().filter(|_| report.items > 1);
-            let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
-            report.add_verdict(&name, &verdict);
-            report.verdict = verdict.pass;
-        }
-        if let [item] = &setup.items[..] {
-            report.item.clone_from(&item.name);
-        } else {
-            // what came back is not sold
-            let after = report.after.values().next().map_or(0, |after| after.lucky);
-            let (units, items) = (after.saturating_sub(report.before.lucky), report.items);
-            report.verdict =
-                format!("PASS: {units} units of {items} items sold, each exactly once");
-        }
-        report.interrupted = histories[0].interrupted;
-        if report.interrupted {
-            (report.verdict, report.not_sent) = (report.verdict.replace("PASS", INTERRUPTED), 0);
-        }
-        report.pass = report.reasons.is_empty() && !report.interrupted;
-        if !report.reasons.is_empty() {
-            let all: Vec<_> = report.reasons.iter().map(|failure| &*failure.text).collect();
-            report.verdict = format!("FAIL: {}", all.join("; "));
+        judge(history, limits, &mut report);
+        for answer in history.answers() {
+            report.instances.entry(answer.instance.clone()).or_default().acknowledged += 1;
         }
         for share in report.instances.values_mut() {
             share.share = float(share.acknowledged) / float(report.tally.acknowledged);
         }
-        let answers = report.tally.answers_by_status.values().sum();
-        report.answers_per_second = per_second(answers, report.duration_seconds);
-        report.longest_pause_seconds = pause.length().as_secs_f64();
-        report.longest_pause_at_seconds = Duration::from_micros(pause.from).as_secs_f64();
-        report
+        report.concluded()
     }
 
-    /// The figures of the orders that were sent, item by item.
+    /// For probes.
+    pub(crate) fn of_probes(path: &str, history: &History) -> Self {
+        let report = Self::of_load(history);
+        let Tally { acknowledged: answered, unknown, failed, .. } = report.tally;
+        let text = format!(
+            "{answered} of {} requests for {path} answered over {} connections, {failed} failed, {unknown} \
+             without an answer: {:.3} s, {:.0} answers/s",
+            report.requests, report.connections, report.duration_seconds, report.answers_per_second
+        );
+        let verdict = format!("PASS: {text}");
+        let is_bad = failed > 0 || unknown > 0 && !report.interrupted;
+        let reasons = is_bad.then(|| Failure { kind: "failed".to_owned(), text });
+        let reasons = reasons.into_iter().collect();
+        // probes are no orders
+        let tally = Tally { unknown, failed, ..Tally::default() };
+        let probe_path = Some(path.to_owned());
+        Self { verdict, reasons, tally, probe_path, answered, ..report }.concluded()
+    }
+
+    /// The figures of the orders that were sent.
     ///
     /// At a rate, the latency of an order begins when it was due, also if all connections were busy then: else a
     /// service that stalls would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013),
     /// calls that coordinated omission.
-    fn of_load(setup: &Setup, orders: &[&[Order]], cpu_seconds: BTreeMap<String, f64>) -> Self {
-        let numbered = orders.iter().enumerate().flat_map(|(item, of_item)| {
-            let numbers = (item..).step_by(orders.len());
-            numbers.zip(of_item.iter()).filter(|(_, order)| order.attempts > 0)
-        });
+    fn of_load(history: &History) -> Self {
+        let History { setup, orders, interrupted, .. } = history;
+        let sent = || orders.iter().enumerate().filter(|(_, order)| order.attempts > 0);
         let mut by_status = BTreeMap::new();
-        for (number, order) in numbered.clone() {
+        for (number, order) in sent() {
             let Some(status) = order.status() else { continue };
-            let sent = Duration::from_micros(order.sent);
-            let since = setup.rate.map_or(sent, |rate| due(rate, number).min(sent));
-            let latency = Duration::from_micros(order.ended).saturating_sub(since);
+            let due = setup.rate.map(|rate| due(rate, number).as_micros());
+            let due = due.and_then(|due| u64::try_from(due).ok());
+            let latency = order.ended.saturating_sub(due.unwrap_or(u64::MAX).min(order.sent));
             let of_status = by_status.entry(status.to_string()).or_insert_with(histogram);
-            of_status.saturating_record(micros(latency));
+            of_status.record(latency).expect("it grows");
         }
         let mut all = histogram();
         for of_status in by_status.values() {
             all += of_status;
         }
-        let first = numbered.clone().map(|(_, order)| order.sent).min().unwrap_or(0);
-        let last = numbered.map(|(_, order)| order.ended).max().unwrap_or(0);
-        let requests = orders.iter().map(|of_item| of_item.len()).sum();
+        let first = sent().map(|(_, order)| order.sent).min().unwrap_or(0);
+        let last = sent().map(|(_, order)| order.ended).max().unwrap_or(0);
+        let seconds = Duration::from_micros(last - first).as_secs_f64();
         let percentiles = |(status, of_status)| (status, Percentiles::of(&of_status));
+        let due = if *interrupted { 0 } else { setup.due() };
         Self {
+            interrupted: *interrupted,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: setup.started.clone(),
-            requests,
+            urls: setup.instances.clone(),
+            item: setup.item().name.clone(),
+            quantity: setup.quantity,
+            run: setup.run.clone(),
+            requests: orders.len(),
             rate: setup.rate,
             bound_seconds: setup.seconds,
-            not_sent: setup.due().saturating_sub(requests),
+            not_sent: due.saturating_sub(orders.len()),
             connections: setup.connections,
-            duration_seconds: Duration::from_micros(last - first).as_secs_f64(),
+            seed: setup.seed,
+            tally: Tally::of(orders, setup.quantity),
+            unsettled_attempts: history.unsettled.clone(),
+            duration_seconds: seconds,
+            answers_per_second: if seconds > 0.0 { float(all.len()) / seconds } else { 0.0 },
             latency_microseconds: (!all.is_empty()).then(|| Percentiles::of(&all)),
             latency_microseconds_by_status: by_status.into_iter().map(percentiles).collect(),
-            cpu_seconds,
+            cpu_seconds: history.cpu_seconds.clone(),
             ..Self::default()
         }
     }
 
-    /// Adds the figures of an item.
-    fn add(&mut self, history: &History, verdict: &Verdict) {
-        self.lost += verdict.lost;
-        let slowest = verdict.slowest.length().as_secs_f64();
-        self.slowest_order_seconds = self.slowest_order_seconds.max(slowest);
-        let turns = history.turns();
-        self.turns.handovers += turns.handovers;
-        self.turns.tokens += turns.tokens;
-        self.before += &history.before;
-        for (url, state) in &history.after {
-            *self.after.entry(url.clone()).or_default() += state;
+    /// Decides: the verdict so far is that of a run without a failure.
+    fn concluded(mut self) -> Self {
+        self.pass = self.reasons.is_empty() && !self.interrupted;
+        if !self.reasons.is_empty() {
+            let all: Vec<_> = self.reasons.iter().map(|failure| &*failure.text).collect();
+            self.verdict = format!("FAIL: {}", all.join("; "));
+        } else if self.interrupted {
+            self.verdict = self.verdict.replace("PASS", INTERRUPTED);
         }
-        self.ledger_orders += history.ledger.len();
-        for answer in history.answers() {
-            self.instances.entry(answer.instance.clone()).or_default().acknowledged += 1;
-        }
+        self
     }
-
-    /// Adds the texts of an item, each behind `name`.
-    fn add_verdict(&mut self, name: &str, verdict: &Verdict) {
-        for reason in &verdict.reasons {
-            let (kind, text) = (reason.kind.name().to_owned(), format!("{name}{reason}"));
-            self.reasons.push(Failure { kind, text });
-            if let Some(invariant) = reason.kind.invariant() {
-                let sentence = format!("{name}{}", reason.sentence());
-                self.violations.push(Violation::new(invariant, sentence));
-            }
-        }
-        self.notes.extend(verdict.notes.iter().map(|note| format!("{name}{note}")));
-    }
-
-    /// For probes.
-    pub(crate) fn of_probes(path: &str, setup: &Setup, load: Load) -> Self {
-        let tally = Tally::of(&load.orders, setup.quantity);
-        let Tally { acknowledged: answered, unknown, failed, .. } = tally;
-        let (orders, interrupted) = ([&*load.orders], load.interrupted);
-        let report = Self { interrupted, ..Self::of_load(setup, &orders, load.cpu_seconds) };
-        let (requests, seconds) = (report.requests, report.duration_seconds);
-        let pass = answered == u64_from(requests) && !interrupted;
-        let answers_per_second = per_second(answered, seconds);
-        let word = match (pass, interrupted) {
-            (true, _) => "PASS",
-            (false, true) => INTERRUPTED,
-            (false, false) => "FAIL",
-        };
-        let verdict = format!(
-            "{word}: {answered} of {requests} requests for {path} answered over {} connections, {failed} \
-             failed, {unknown} without an answer: {seconds:.3} s, {answers_per_second:.0} answers/s",
-            setup.connections
-        );
-        let probe_path = Some(path.to_owned());
-        // probes are no orders
-        let tally = Tally { unknown, failed, ..Tally::default() };
-        Self { pass, verdict, tally, probe_path, answered, answers_per_second, ..report }
-    }
-}
-
-/// Things per second; 0 if there was no time.
-fn per_second(things: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { float(things) / seconds } else { 0.0 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]

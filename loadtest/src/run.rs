@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Error, Result, bail, ensure};
-use hyper::header::HeaderValue;
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
 
-use crate::api::{Api, NewSale};
+use crate::api::Api;
 use crate::checker::{History, StockState, u64_from};
-use crate::cli::{Args, bearer};
+use crate::cli::Args;
 use crate::endpoint::Endpoint;
-use crate::load::{self, Live, Load, Plan};
+use crate::load::{self, Live};
 use crate::record::{self, Item, Recorder, Setup, Writer};
 use crate::report::Report;
 use tokio::signal::ctrl_c;
@@ -30,8 +30,6 @@ const READING_PAUSE: Duration = Duration::from_millis(300);
 /// How soon after its time a hold must have ended, though nobody orders.
 const HOLDS_END_WITHIN: Duration = Duration::from_secs(5);
 
-const NO_LOAD: &str = "no order was sent";
-
 /// How often progress is shown. A shorter run shows none.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -46,14 +44,8 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
         Api::new(endpoint, None).ready().await.context("an instance is not ready")?;
     }
     let live = Arc::<Live>::default();
-    let run = async {
-        match &args.probe_path {
-            Some(path) => probe(args, path, endpoints, &live).await,
-            None => run(args, endpoints, &live).await.map(|(report, _)| report),
-        }
-    };
     tokio::select! {
-        report = run => report,
+        ran = run(args, endpoints, &live) => ran.map(|(report, _)| report),
         never = show_progress(&live) => match never {},
         () = interrupted_twice(&live.stop) => bail!("interrupted before the report"),
     }
@@ -61,19 +53,19 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
 
 /// Stops the load at the first Ctrl-C, and returns at the second.
 async fn interrupted_twice(stop: &CancellationToken) {
-    // without signals it never is
-    let interrupted = async || {
+    for _ in 0..2 {
+        // without signals it never is
         if ctrl_c().await.is_err() {
             pending::<()>().await;
         }
-    };
-    interrupted().await;
-    eprintln!("interrupted: no further order is sent, and the report follows");
-    stop.cancel();
-    interrupted().await;
+        if !stop.is_cancelled() {
+            eprintln!("interrupted: no further order is sent, and the report follows");
+            stop.cancel();
+        }
+    }
 }
 
-/// Sends the orders and judges what became of them.
+/// Sends the orders and judges what became of them, or sends probes.
 ///
 /// # Errors
 /// There is nothing to judge.
@@ -81,8 +73,7 @@ pub(crate) async fn run(
     args: &Args,
     endpoints: Vec<Endpoint>,
     live: &Arc<Live>,
-) -> Result<(Report, Vec<History>)> {
-    let token = admin_token(args)?;
+) -> Result<(Report, History)> {
     let changing = args.conduct.changing();
     // their sum may be rounded
     ensure!(changing < 1.000_001, "--pay, --pay-late and --cancel are together more than 1");
@@ -92,36 +83,25 @@ pub(crate) async fn run(
     };
     let file = args.history.as_deref().map(File::create).transpose().with_context(no_history)?;
     let mut setup = set_up(args, &endpoints);
-    for item in &mut setup.items {
-        let api = Api::new(&endpoints[0], item.name.as_deref());
-        item.before = prepare(api, args, token.as_ref()).await?;
-        let has_holds = changing == 0.0 || item.before.hold_seconds.is_some();
+    if args.probe_path.is_none() {
+        let before = prepare(&endpoints[0], args).await?;
+        let has_holds = changing == 0.0 || before.hold_seconds.is_some();
         ensure!(has_holds, "the sale has no holds; start one with --stock and --hold");
+        setup.items[0].before = before;
     }
     let recording = file.map(|file| Writer::start(file, &setup)).transpose();
     let (writer, recorder) = recording.with_context(no_history)?.unzip();
-    let plan = Arc::new(Plan { args: args.clone(), setup, endpoints });
-    let ran = sell(&plan, recorder, live).await;
+    let ran = sell(args, setup, &endpoints, recorder, live).await;
     // also after a failure: the record helps to find its cause
     if let Some(writer) = writer {
-        let histories = ran.as_ref().ok().map(|(_, histories)| &histories[..]);
-        writer.finish(histories).with_context(no_history)?;
+        writer.finish(ran.as_ref().ok()).with_context(no_history)?;
     }
-    let (load, histories) = ran?;
-    Ok((Report::new(&plan.setup, &histories, args.limits, load), histories))
-}
-
-/// Sends probes instead of orders.
-async fn probe(
-    args: &Args,
-    path: &str,
-    endpoints: Vec<Endpoint>,
-    live: &Arc<Live>,
-) -> Result<Report> {
-    let setup = set_up(args, &endpoints);
-    let plan = Arc::new(Plan { args: args.clone(), setup, endpoints });
-    let load = load::run(&plan, None, live).await.context(NO_LOAD)?;
-    Ok(Report::of_probes(path, &plan.setup, load))
+    let history = ran?;
+    let report = match &args.probe_path {
+        Some(path) => Report::of_probes(path, &history),
+        None => Report::new(&history, args.limits),
+    };
+    Ok((report, history))
 }
 
 /// Shows on stderr how many orders have ended.
@@ -132,32 +112,30 @@ async fn show_progress(live: &Live) -> Infallible {
     }
 }
 
-/// Sends the orders, and reads states and ledgers after them. The orders are in the histories, by item.
+/// Sends the orders, and reads states and ledger after them.
 async fn sell(
-    plan: &Arc<Plan>,
+    args: &Args,
+    setup: Setup,
+    endpoints: &[Endpoint],
     recorder: Option<Recorder>,
     live: &Arc<Live>,
-) -> Result<(Load, Vec<History>)> {
-    let mut load = load::run(plan, recorder, live).await.context(NO_LOAD)?;
-    let mut histories = plan.setup.histories();
-    for (number, order) in std::mem::take(&mut load.orders).into_iter().enumerate() {
-        histories[plan.place(number).0].orders.push(order);
-    }
-    for (item, history) in plan.setup.items.iter().zip(&mut histories) {
-        history.interrupted = load.interrupted;
-        let read = read_end(plan, item, history).await;
+) -> Result<History> {
+    let load = load::run(args, setup, endpoints, recorder, live);
+    let mut history = load.await.context("no order was sent")?;
+    if args.probe_path.is_none() {
+        let read = read_end(args, endpoints, &mut history).await;
         read.context("the run is over, but it cannot be judged")?;
     }
-    Ok((load, histories))
+    Ok(history)
 }
 
 /// Reads states and ledger until they agree, or the readings are used up.
-async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()> {
+async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) -> Result<()> {
     let mut apis = Vec::new();
     let mut failure = None;
-    for endpoint in &plan.endpoints {
-        let url = endpoint.url.to_string();
-        let mut api = Api::new(endpoint, item.name.as_deref());
+    for endpoint in endpoints {
+        let url = endpoint.url.clone();
+        let api = Api::new(endpoint, args.item.as_deref());
         match api.stock().await {
             Ok(Some(_)) => apis.push((url, api)),
             Ok(None) => history.gone.push(url),
@@ -177,11 +155,11 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()>
             tokio::time::sleep(READING_PAUSE).await;
         }
     }
-    let before = history.before.entries();
+    let before = history.before().entries();
     for reading in 1..=READINGS {
         history.ledger = apis[0].1.ledger(before).await?;
         history.after.clear();
-        for (url, api) in &mut apis {
+        for (url, api) in &apis {
             let state = api.stock().await?;
             history.after.extend(state.map(|state| (url.clone(), state)));
         }
@@ -202,11 +180,7 @@ async fn read_end(plan: &Plan, item: &Item, history: &mut History) -> Result<()>
 fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
     let run = uuid::Uuid::new_v4().simple().to_string();
     let before = StockState::default();
-    let item = |name, run| Item { name, run, before: before.clone() };
-    let items = match args.items {
-        None => vec![item(args.item.clone(), run.clone())],
-        Some(n) => (1..=n).map(|n| item(Some(format!("item-{n}")), format!("{run}-{n}"))).collect(),
-    };
+    let item = Item { name: args.item.clone(), run: run.clone(), before };
     Setup {
         version: record::VERSION,
         run,
@@ -222,8 +196,8 @@ fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
         alone: args.alone,
         tokens: args.tokens,
         conduct: args.conduct,
-        instances: endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect(),
-        items,
+        instances: endpoints.iter().map(|endpoint| endpoint.url.clone()).collect(),
+        items: vec![item],
     }
 }
 
@@ -235,24 +209,21 @@ pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>> {
     let mut endpoints = Vec::new();
     for url in &args.urls {
         let unknown = || format!("the host of {url} cannot be looked up");
-        endpoints.push(Endpoint::resolve(url.clone()).await.with_context(unknown)?);
+        endpoints.push(Endpoint::resolve(url).await.with_context(unknown)?);
     }
     Ok(endpoints)
 }
 
-fn admin_token(args: &Args) -> Result<Option<HeaderValue>> {
-    let Some(path) = &args.admin_token_file else { return Ok(args.admin_token.clone()) };
-    let what = || format!("the admin token in {} cannot be read", path.display());
-    let text = std::fs::read_to_string(path).with_context(what)?;
-    bearer(&text).map(Some).map_err(Error::msg).with_context(what)
-}
-
-/// Starts the sale of an item if asked to, and reads its state.
-async fn prepare(mut api: Api<'_>, args: &Args, token: Option<&HeaderValue>) -> Result<StockState> {
+/// Starts the sale if asked to, and reads its state.
+async fn prepare(endpoint: &Endpoint, args: &Args) -> Result<StockState> {
+    let api = Api::new(endpoint, args.item.as_deref());
     if let Some(stock) = args.stock {
-        let hold_seconds = args.hold.map(|hold| hold.as_millis().div_ceil(1000));
-        let per_user = args.per_user;
-        let sale = NewSale { stock, per_order: 1_000_000, per_user, hold_seconds };
+        let hold = args.hold.map(|hold| hold.as_millis().div_ceil(1000));
+        // the service's own limit of an order is one unit
+        let sale = json!({
+            "stock": stock, "per_order": 1_000_000, "per_user": args.per_user, "hold_seconds": hold,
+        });
+        let token = args.admin_token.as_ref().or(args.admin_token_file.as_ref());
         let started = api.start_sale(&sale, token).await;
         started.context("the sale cannot be started; is --admin-token-file missing?")?;
     }

@@ -6,9 +6,6 @@ use std::fmt;
 use crate::checker::{count, meaning, u64_from};
 use crate::report::{Percentiles, Report, StockState};
 
-/// Shorter pauses are normal.
-const PAUSE_WORTH_TELLING_SECONDS: f64 = 0.5;
-
 /// The table and the verdict.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,27 +31,21 @@ impl fmt::Display for Report {
             format!("{}  {:>5.1} %", counter(instance, share.acknowledged), share.share * 100.0)
         });
         rows(f, "sold by", sold_by)?;
-        let pause = (self.longest_pause_seconds >= PAUSE_WORTH_TELLING_SECONDS).then(|| {
-            let (length, at) = (self.longest_pause_seconds, self.longest_pause_at_seconds);
-            format!("longest pause {length:.3} s, from {at:.3} s on")
-        });
+        let (length, at) = (self.longest_pause_seconds, self.longest_pause_at_seconds);
+        let pause = format!("longest pause {length:.3} s, from {at:.3} s on");
         let time = format!(
             "{:.3} s from the first request to the last answer, {:.0} answers/s",
             self.duration_seconds, self.answers_per_second
         );
-        rows(f, "time", [time].into_iter().chain(pause))?;
+        rows(f, "time", [time, pause])?;
         rows(f, "latency", latencies(self))?;
         rows(f, "stock", stock(self))?;
-        for note in &self.notes {
-            rows(f, "note", [note])?;
+        rows(f, "note", &self.notes)?;
+        if self.reasons.is_empty() {
+            return writeln!(f, "\n{}", self.verdict);
         }
-        writeln!(f)?;
-        // one reason a line
-        let Some((first, rest)) = self.reasons.split_first() else {
-            return writeln!(f, "{}", self.verdict);
-        };
-        writeln!(f, "FAIL: {}", first.text)?;
-        rest.iter().try_for_each(|fault| writeln!(f, "      {}", fault.text))?;
+        let reasons: Vec<_> = self.reasons.iter().map(|reason| &*reason.text).collect();
+        writeln!(f, "\nFAIL: {}", reasons.join("\n      "))?;
         let broken: BTreeSet<_> = self.violations.iter().map(|it| &*it.invariant).collect();
         broken.iter().try_for_each(|name| writeln!(f, "      ({name}: {})", meaning(name)))
     }
@@ -75,23 +66,17 @@ fn counter(name: &str, n: u64) -> String {
 
 fn answers(report: &Report) -> Vec<String> {
     let tally = &report.tally;
-    let by_status = tally.answers_by_status.iter().map(|(status, answers)| {
-        let meaning = match status.as_str() {
-            "200" if tally.acknowledged == *answers => "reserved",
-            "409" if tally.sold_out == *answers => "sold out",
-            _ => "",
-        };
-        counter(&format!("{status} {meaning}"), *answers)
-    });
-    let others = [
-        ("(409 limit reached)", tally.limited),
+    let rows = [
+        ("200 reserved", tally.acknowledged),
+        ("409 sold out", tally.sold_out),
+        ("409 limit reached", tally.limited),
+        ("410 cancelled or expired", tally.over),
         ("none in the end", tally.unknown),
         ("(of which went away)", tally.abandoned),
         ("decided by a retry", tally.resolved),
         ("due and not sent", u64_from(report.not_sent)),
     ];
-    let others = others.into_iter().filter(|(_, n)| *n > 0);
-    by_status.chain(others.map(|(name, n)| counter(name, n))).collect()
+    rows.iter().filter(|(_, n)| *n > 0).map(|(name, n)| counter(name, *n)).collect()
 }
 
 /// By status: to be told *sold out* takes another time than to buy.

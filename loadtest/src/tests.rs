@@ -1,6 +1,7 @@
 //! The whole load test against a small shop over real sockets.
 
 mod recorded;
+pub(crate) mod sale;
 mod shop;
 
 use std::sync::Arc;
@@ -104,7 +105,7 @@ async fn attempts_without_a_decision() {
         let reason = report.reasons.first().map_or("", |reason| &reason.kind);
         assert_eq!(reason, failure, "{fault:?}: {}", report.verdict);
         let shown = report.to_string();
-        let said = ["\nFAIL: I5 slow: 1 order was", "\n      (I5: the sale goes on"];
+        let said = ["\nFAIL: I5 slow order: 1 order was", "\n      (I5: the sale goes on"];
         let is_said = said.iter().all(|said| shown.contains(said));
         assert_eq!(is_said, failure == "slow_order", "{shown}");
     }

@@ -20,11 +20,9 @@ macro_rules! files {
 
 const FILES: &[(&str, &[u8])] = files! {
     "index.html" "icon.svg" "openapi.json"
-    "style/base.css" "style/panels.css" "style/stage.css" "style/tokens.css" "style/try.css"
-    "page/api.js" "page/canvas.js" "page/connection.js" "page/dom.js" "page/format.js" "page/guards.js"
-    "page/instances.js" "page/main.js" "page/roster.js" "page/state.js"
-    "panels/latency.js" "panels/link.js" "panels/lock.js" "panels/notes.js" "panels/orders.js"
-    "panels/sum.js" "panels/troubles.js" "panels/try.js" "panels/verdict.js"
+    "style/base.css" "style/panels.css" "style/stage.css"
+    "page/api.js" "page/connection.js" "page/dom.js" "page/format.js" "page/guards.js" "page/instances.js" "page/main.js"
+    "panels/link.js" "panels/lock.js" "panels/own.js" "panels/sale.js"
     "stage/draw.js" "stage/share.js" "stage/stage.js" "stage/state.js" "stage/story.js"
 };
 

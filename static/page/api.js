@@ -22,3 +22,6 @@ export async function call(method, path, body) {
   if (!response.ok) throw new Error(answer?.detail ?? answer?.title ?? `The instance answered ${response.status}.`);
   return answer;
 }
+
+/** Whether this run of the demo is not over yet. */
+export const isRunning = (run) => ["preparing", "firing", "checking"].includes(run?.state);

@@ -4,84 +4,60 @@
 const LATE_MS = 1500;
 /** After this much silence the connection is replaced. */
 const SILENCE_MS = 8000;
-/** The pause before a new attempt, the first time and at most. */
-const RETRY_MS = 500;
-const RETRY_MAX_MS = 4000;
+const LOOK_MS = 1000;
 
 export class Connection {
   #url;
   #on;
   #source = null;
-  #timers = [];
+  #openedAt = 0;
   #heardAt = null;
-  #retry = RETRY_MS;
-  #lostAt = null;
+  #isLive = false;
   #isUnsold = false;
 
-  /** Calls `on.message(message)` for each message, and `on.status(status)` when the connection changes. */
+  /** Calls `on.message(message)`, and `on.status(status)` when the connection changes and while it is lost. */
   constructor(url, on) {
     this.#url = url;
     this.#on = on;
+    this.#open();
+    setInterval(() => this.#look(), LOOK_MS);
   }
 
-  open() {
-    const source = new EventSource(this.#url);
-    this.#source = source;
-    this.#listen();
-    const receive = (isSnapshot) => (event) => {
+  #open() {
+    this.#openedAt = Date.now();
+    this.#source = new EventSource(this.#url);
+    const receive = ({ data }) => {
       this.#heardAt = Date.now();
-      this.#listen();
-      this.#receive(event.data, isSnapshot);
-    };
-    source.addEventListener("snapshot", receive(true));
-    source.addEventListener("change", receive(false));
-    // EventSource reconnects by itself only after some errors, this page after all of them
-    source.onerror = () => this.#broke();
-  }
-
-  #receive(text, isSnapshot) {
-    let message;
-    try {
-      message = JSON.parse(text);
-    } catch {
-      this.#broke();
-      return;
-    }
-    if (this.#lostAt !== null || isSnapshot) {
-      this.#lostAt = null;
       this.#isUnsold = false;
-      this.#retry = RETRY_MS;
-      this.#on.status({ state: "live" });
-    }
-    this.#on.message(message);
+      if (!this.#isLive) this.#on.status({ state: "live" });
+      this.#isLive = true;
+      this.#on.message(JSON.parse(data));
+    };
+    for (const kind of ["snapshot", "change"]) this.#source.addEventListener(kind, receive);
+    // EventSource reconnects by itself only after some errors, this page after all of them
+    this.#source.onerror = () => this.#close();
   }
 
-  #listen() {
-    this.#timers.forEach(clearTimeout);
-    this.#timers = [setTimeout(() => this.#broke(), SILENCE_MS)];
-    if (this.#heardAt !== null) this.#timers.push(setTimeout(() => this.#lost(), LATE_MS));
+  #look() {
+    const now = Date.now();
+    if (!this.#source) this.#open();
+    else if (now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#close();
+    else if (this.#heardAt && now - this.#heardAt > LATE_MS) this.#lose();
   }
 
   /** Reports the loss. Messages that arrive later are accepted. */
-  #lost() {
-    this.#lostAt ??= this.#heardAt ?? Date.now();
-    this.#on.status({ state: "lost", since: this.#lostAt, isUnsold: this.#isUnsold });
+  #lose() {
+    this.#isLive = false;
+    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold: this.#isUnsold });
   }
 
-  /** EventSource does not say why it was refused. An item has a stream only after its first sale has started. */
-  async #askWhy() {
+  async #close() {
+    this.#source.close();
+    this.#source = null;
+    this.#lose();
+    // EventSource does not say why it was refused. An item has a stream only after its first sale has started
     const answer = await fetch(this.#url, { method: "HEAD" }).catch(() => null);
     this.#isUnsold = answer?.status === 404;
-    if (this.#lostAt !== null) this.#lost();
-  }
-
-  #broke() {
-    this.#timers.forEach(clearTimeout);
-    this.#source.onerror = null;
-    this.#source.close();
-    this.#lost();
-    this.#askWhy();
-    setTimeout(() => this.open(), this.#retry);
-    this.#retry = Math.min(this.#retry * 1.6, RETRY_MAX_MS);
+    if (!this.#isLive) this.#lose();
   }
 }

@@ -1,4 +1,4 @@
-// How the panels change the document. Text goes in as text, never as HTML.
+// How the page changes its document. Text goes in as text, never as HTML.
 
 /** The element of this id; a missing one is a fault of the page. */
 export function byId(id) {
@@ -12,35 +12,15 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Sets the texts of the elements with these ids. */
+export function say(texts) {
+  for (const [id, text] of Object.entries(texts)) setText(byId(id), text);
+}
+
 /** Sets or removes a `data-` attribute, which styles depend on. */
 export function setData(element, name, value) {
-  if (value === undefined || value === null || value === false) {
-    delete element.dataset[name];
-  } else if (element.dataset[name] !== String(value)) {
-    element.dataset[name] = String(value);
-  }
-}
-
-/** Shows or hides an element. */
-export function setShown(element, isShown) {
-  if (element.hidden === isShown) element.hidden = !isShown;
-}
-
-/** Makes an element with a class and a text. */
-export function make(tag, className, text) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
-
-/** Makes a radio button that looks like a button. */
-export function makeSegment(name, value, text, isChecked) {
-  const label = make("label", "segment");
-  const radio = make("input");
-  Object.assign(radio, { type: "radio", name, value, checked: isChecked });
-  label.append(radio, make("span", "", text));
-  return label;
+  if (value === undefined || value === null || value === false) delete element.dataset[name];
+  else element.dataset[name] = value;
 }
 
 /** Makes `parent` have exactly `count` children, by `create` and by removing the last ones; returns them. */
@@ -48,4 +28,24 @@ export function children(parent, count, create) {
   while (parent.children.length > count) parent.lastElementChild.remove();
   while (parent.children.length < count) parent.append(create(parent.children.length));
   return parent.children;
+}
+
+const CELLS = { tbody: ["tr", "td"], ol: ["li", "span"] };
+
+/** Makes the children of `parent` show these rows. A cell is a text, or the sign of an instance, which is not read out. */
+export function list(parent, rows) {
+  const [row, cell] = (CELLS[parent.localName] ?? ["p", "span"]).map((tag) => () => document.createElement(tag));
+  const shown = children(parent, rows.length, row);
+  rows.forEach((cells, index) => {
+    const elements = children(shown[index], cells.length, cell);
+    cells.forEach((content, at) => setCell(elements[at], content));
+  });
+}
+
+/** Makes an element show a text or a sign. */
+export function setCell(element, content) {
+  const { sign, ink } = content;
+  setText(element, sign ?? content);
+  element.ariaHidden = sign ? "true" : null;
+  element.style.color = sign ? `var(${ink})` : "";
 }

@@ -1,21 +1,24 @@
-// Connects the parts: messages go into the state, and the panels show the state.
+// Has the parts of the page show what is known of the sale.
 
 import { Connection } from "./connection.js";
-import { State } from "./state.js";
-import { Stage } from "../stage/stage.js";
 import { byId, setData } from "./dom.js";
 import { showLink } from "../panels/link.js";
-import { showTroubles } from "../panels/troubles.js";
-import { showSum } from "../panels/sum.js";
-import { showVerdict } from "../panels/verdict.js";
 import { showLock } from "../panels/lock.js";
-import { showLatency } from "../panels/latency.js";
-import { showOrders } from "../panels/orders.js";
-import { showNotes } from "../panels/notes.js";
-import { TryIt } from "../panels/try.js";
+import { OwnSale } from "../panels/own.js";
+import { showLists, showSale } from "../panels/sale.js";
+import { Stage } from "../stage/stage.js";
 
-const state = new State();
-const [tryIt, stage] = [new TryIt(), new Stage()];
+const known = {
+  /** The newest message, or null before the first one. */
+  now: null,
+  /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since, isUnsold }`. */
+  link: { state: "connecting" },
+  heardAt: 0,
+  /** The server's clock. It stands still while the connection is lost: nothing is known of that time. */
+  clock() {
+    return this.now.now_ms + (this.link.state === "lost" ? 0 : Date.now() - this.heardAt);
+  },
+};
 
 /** Without a demo there is nothing to replay: the details are the page. The first messages may not know of the demo yet. */
 let messages = 0;
@@ -27,36 +30,32 @@ function showDetails({ now, link }) {
   if (!now?.demo) byId("details").open = true;
 }
 
-const parts = [
-  showLink, showTroubles, showDetails, showSum, showVerdict, showLock, showLatency, showOrders, showNotes,
-  (state) => tryIt.show(state), (state) => stage.show(state),
-];
+const [own, stage] = [new OwnSale(), new Stage()];
+const parts = [showLink, showDetails, showSale, showLock, showLists, (known) => own.show(known), (known) => stage.show(known)];
 
-/** Shows the state in the next frame. A panel that fails must not stop the others. */
+/** Shows what is known in the next frame. A part that fails must not stop the others. */
 let frame = null;
 function show() {
   frame ??= requestAnimationFrame(() => {
     frame = null;
     for (const part of parts) {
       try {
-        part(state);
+        part(known);
       } catch (error) {
         console.error(error);
       }
     }
   });
 }
-const connection = new Connection(`events${location.search}`, {
-  message: (message) => {
-    state.merge(message);
+
+show();
+new Connection(`events${location.search}`, {
+  message(now) {
+    Object.assign(known, { now, heardAt: Date.now() });
     show();
   },
-  status: (status) => {
-    state.setLink(status);
+  status(link) {
+    known.link = link;
     show();
   },
 });
-// the age of the figures grows without news
-setInterval(() => state.link.state === "lost" && show(), 1000);
-show();
-connection.open();

@@ -1,24 +1,44 @@
-// The connection to the instance, and its name.
+// The connection to the instance, and what is wrong now. The sentences are the server's, except those about a lost connection.
 
-import { byId, setData, setText } from "../page/dom.js";
+import { byId, list, say, setData, setText } from "../page/dom.js";
 import { duration } from "../page/format.js";
-import { LOCKS } from "../page/guards.js";
 
-export function showLink(state) {
-  const { link, now } = state;
+/** Shown in other panels. */
+const ELSEWHERE = ["no-sale", "oversold", "unbalanced", "no-lock", "fence-off", "holder-silent"];
+
+export function showLink({ link, now }) {
   const instance = now?.instance ?? "this one";
+  const isLost = link.state === "lost";
   setData(byId("link"), "state", link.state);
-  setText(byId("link-text"), words(link, instance, now !== null));
-  const isOld = link.state === "lost" && now !== null;
-  setText(byId("link-age"), isOld ? `, figures ${duration(Date.now() - link.since)} old` : "");
   setData(document.body, "link", link.state);
-  setText(byId("home"), LOCKS[now?.demo?.locks[0]]?.home ?? "etcd");
+  say({
+    "link-text": words(link, instance, now),
+    "link-age": isLost && now ? `, figures ${duration(Date.now() - link.since)} old` : "",
+  });
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
+
+  byId("lost").hidden = !isLost || link.isUnsold;
+  const other = now?.demo?.instances.find(({ here, up, url }) => !here && up && isReachable(url));
+  const elsewhere = byId("elsewhere");
+  elsewhere.hidden = !other;
+  if (other) elsewhere.href = other.url;
+  say({
+    "lost-text": now
+      ? `This page has lost its instance and keeps trying. The figures are the last known ones.${other ? " The sale goes on at" : ""}`
+      : "The instance does not answer, or has too many watchers. This page keeps trying.",
+    elsewhere: other?.url ?? "",
+  });
+  const troubles = link.state === "live" ? now.troubles.filter(({ kind }) => !ELSEWHERE.includes(kind)) : [];
+  list(byId("told-troubles"), troubles.map(({ text }) => [{ sign: "✕", ink: "--bad" }, text]));
+  troubles.forEach(({ kind }, index) => setData(byId("told-troubles").children[index], "kind", kind));
 }
 
-function words({ state, isUnsold }, instance, wasLive) {
+/** Instances may know each other by names that this browser cannot resolve, such as those of containers. */
+const isReachable = (url) => URL.canParse(url) && new URL(url).hostname === location.hostname;
+
+function words({ state, isUnsold }, instance, now) {
   if (state === "live") return `live from instance ${instance}`;
   if (state === "connecting") return "connecting";
   if (isUnsold) return "no sale of this item";
-  return wasLive ? `${instance} does not answer` : "no answer yet, trying again";
+  return now ? `${instance} does not answer` : "no answer yet, trying again";
 }

@@ -1,85 +1,39 @@
 // The holder of the lock, the queue behind it, and the fence.
 
-import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
+import { byId, list, say, setData } from "../page/dom.js";
 import { count, counted, duration } from "../page/format.js";
 import { guardOf } from "../page/guards.js";
-import { makeTag, setTag } from "../page/instances.js";
-import { roster } from "../page/roster.js";
+import { named } from "../page/instances.js";
 
-const NOT_WATCHED = "The queue of this lock is not watched here: /lock reads it when asked.";
-const NO_QUEUE = "No instance queues for a lock.";
-/** What the fence is, by whose it is. */
-const LARGEST = { lock: "The largest token that the store has accepted.", store: "The number of the newest tenure, which the store counts." };
-const STRANGER = "another program";
 const RULE = "The claims in etcd form a queue, and the first one holds the lock. Each grant has a larger number than all before: its token.";
+const NOT_WATCHED = "The queue of this lock is not watched here: /lock reads it when asked.";
 
-export function showLock(state) {
-  const { now } = state;
+export function showLock(known) {
+  const { now } = known;
   if (!now) return;
-  const names = roster(now);
-  const { isUnwatched } = guardOf(now);
+  const { isUnwatched, hasTokens } = guardOf(now.guard);
   const lock = isUnwatched ? null : now.lock;
+  const trouble = (wanted) => now.troubles.find(({ kind }) => kind === wanted);
   // without the store no holder can serve
-  const isStoreAway = now.troubles.some(({ kind }) => kind === "redis-away");
-  const wrong = isStoreAway ? undefined : now.troubles.find(({ kind }) => kind === "holder-silent");
+  const wrong = !trouble("redis-away") && trouble("holder-silent");
+  const holder = lock?.holder;
+  const since = (claim) => duration(Math.max(0, known.clock() - claim.since_ms));
+  const who = (claim) => named(now, claim.instance ?? "another program");
   setData(byId("lock-words"), "tone", wrong && "bad");
-  setText(byId("lock-words"), wrong?.text ?? (lock ? RULE : isUnwatched ? NOT_WATCHED : NO_QUEUE));
-  const lease = lock?.ttl_ms ? `, lease ${duration(lock.ttl_ms)}` : "";
-  setText(byId("lock-name"), lock ? lock.name + lease : "");
-  showHolder(lock, now, names, state.clock());
-  showQueue(lock, names, state.clock());
-  showFence(now);
-}
-
-function showHolder(lock, now, names, clock) {
-  const holder = lock?.holder ?? null;
-  const title = byId("holder-name");
-  if (holder) {
-    if (!title.firstElementChild) title.replaceChildren(makeTag());
-    setTag(title.firstElementChild, names, holder.instance ?? STRANGER);
-  } else {
-    setText(title, !lock ? (guardOf(now).noHolder ?? "There is no lock.") : lock.known ? "none" : unknown(now));
-  }
-  setText(byId("holder-token"), count(holder?.token));
-  setText(byId("holder-age"), holder ? duration(Math.max(0, clock - holder.since_ms)) : "–");
-}
-
-/** Why the holder is not known. */
-function unknown({ troubles }) {
-  const has = (wanted) => troubles.some(({ kind }) => kind === wanted);
-  if (has("etcd-away")) return "not known: etcd does not answer";
-  return has("lock-lost") ? "not known: this instance has no session with etcd" : "not known yet";
-}
-
-function showQueue(lock, names, clock) {
-  const waiters = lock?.queue.filter((claim) => claim.token !== lock.holder?.token) ?? [];
-  const rows = children(byId("queue"), waiters.length, makeRow);
-  waiters.forEach((claim, index) => {
-    const [tag, token, age] = rows[index].children;
-    setTag(tag, names, claim.instance ?? STRANGER);
-    setText(token, `token ${count(claim.token)}`);
-    setText(age, duration(Math.max(0, clock - claim.since_ms)));
+  const none = !lock ? (isUnwatched ? "not watched here" : "no lock") : lock.known ? "none" : "not known";
+  list(byId("holder"), [holder ? who(holder) : [none]]);
+  const waiters = lock?.queue.filter(({ token }) => token !== holder?.token) ?? [];
+  list(byId("queue"), waiters.map((claim) => [...who(claim), `token ${count(claim.token)}`, since(claim)]));
+  const refused = now.here.stale_batches > 0 ? ` It has refused ${counted(now.here.stale_batches, "batch", "batches")} of ${now.instance}.` : "";
+  say({
+    "lock-words": wrong?.text ?? (lock ? RULE : isUnwatched ? NOT_WATCHED : "No instance queues for a shared lock."),
+    "lock-name": lock ? lock.name + (lock.ttl_ms ? `, lease ${duration(lock.ttl_ms)}` : "") : "",
+    "holder-token": count(holder?.token),
+    "holder-age": holder ? since(holder) : "–",
+    "queue-none": waiters.length > 0 ? "" : !lock ? "–" : lock.known ? "empty" : "not known",
+    "fence-token": !hasTokens ? "–" : now.fence_on ? count(now.stock?.fence?.token) : "off",
+    "fence-note": !hasTokens ? "This guard has no tokens to compare."
+      : now.fence_on ? `The store refuses a token that is smaller than this one.${refused}`
+        : "The store accepts every batch, also from a holder that lost the lock.",
   });
-  const none = byId("queue-none");
-  setShown(none, waiters.length === 0);
-  setText(none, !lock ? "–" : lock.known ? "empty" : "not known");
-}
-
-function makeRow() {
-  const row = make("li", "queue-row");
-  row.append(makeTag(), make("span", "queue-token"), make("span", "queue-age"));
-  return row;
-}
-
-function showFence(now) {
-  const { stock, fence_on: isOn, here, instance } = now;
-  const isUsed = guardOf(now).hasTokens;
-  setText(byId("fence-token"), isUsed ? (isOn ? count(stock?.fence?.token) : "off") : "–");
-  const refused = here.stale_batches > 0 ? ` It has refused ${counted(here.stale_batches, "batch", "batches")} of ${instance}.` : "";
-  const words = !isUsed
-    ? "This guard has no tokens to compare."
-    : isOn
-      ? `${LARGEST[now.demo?.fence_kind ?? "lock"]} It refuses smaller ones.${refused}`
-      : "The store accepts every batch, also from a holder that lost the lock.";
-  setText(byId("fence-note"), words);
 }

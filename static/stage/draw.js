@@ -1,14 +1,103 @@
 // Draws a moment of a recorded sale on one canvas: buyers as dots, shops, the key, the shelf, and who believed what.
 
 import { count } from "../page/format.js";
-import { colour, sign } from "../page/instances.js";
+import { looks } from "../page/instances.js";
 import { moment } from "./story.js";
 
 /** How long a dot flies, in seconds of the film. */
-export const FLIGHT = 0.7;
+const FLIGHT = 0.7;
 /** The most squares on the shelf; above, one stands for several units. */
 const MOST_SQUARES = 1000;
 const [LANE, LANE_GAP, AXIS, EDGE] = [20, 4, 18, 8];
+
+/** A canvas as sharp as the screen, with a pen in the colours and the font of the page. */
+export class Brush {
+  #canvas;
+  #inks = new Map();
+
+  /** Calls `onStale` when the size or the colours have changed. */
+  constructor(canvas, onStale) {
+    this.#canvas = canvas;
+    this.pen = canvas.getContext("2d");
+    this.family = getComputedStyle(canvas).fontFamily;
+    const forget = () => {
+      this.#inks.clear();
+      onStale();
+    };
+    new ResizeObserver(forget).observe(canvas);
+    for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) matchMedia(query).addEventListener("change", forget);
+  }
+
+  /** Clears the canvas. */
+  begin() {
+    const scale = Math.min(devicePixelRatio || 1, 3);
+    const [width, height] = [this.#canvas.clientWidth, this.#canvas.clientHeight].map((size) => Math.round(size * scale));
+    if (this.#canvas.width !== width || this.#canvas.height !== height) Object.assign(this.#canvas, { width, height });
+    this.pen.setTransform(scale, 0, 0, scale, 0, 0);
+    this.pen.clearRect(0, 0, width, height);
+  }
+
+  /** The colour of a custom property such as `--ink`. */
+  ink(name) {
+    if (!this.#inks.has(name)) {
+      this.#canvas.style.color = `var(${name})`;
+      this.#inks.set(name, getComputedStyle(this.#canvas).color);
+    }
+    return this.#inks.get(name);
+  }
+
+  fill(ink, ...box) {
+    this.pen.fillStyle = this.ink(ink);
+    this.pen.fillRect(...box);
+  }
+
+  /** Fills what `path` adds. */
+  area(ink, path) {
+    this.pen.fillStyle = this.ink(ink);
+    this.pen.beginPath();
+    path(this.pen);
+    this.pen.fill();
+  }
+
+  /** Strokes what `path` adds. */
+  stroke(ink, width, path, dash = []) {
+    const { pen } = this;
+    pen.strokeStyle = this.ink(ink);
+    pen.lineWidth = width;
+    pen.setLineDash(dash);
+    pen.beginPath();
+    path(pen);
+    pen.stroke();
+  }
+
+  frame(ink, width, ...box) {
+    this.stroke(ink, width, (pen) => pen.rect(...box));
+  }
+
+  line(ink, width, from, to, dash) {
+    this.stroke(ink, width, (pen) => {
+      pen.moveTo(...from);
+      pen.lineTo(...to);
+    }, dash);
+  }
+
+  /** Writes, and returns how wide it is. With an `edge` the words have a ground of their own, so much wider. */
+  text(words, x, y, { size = 12, weight = 400, ink = "--ink-soft", align = "left", edge = 0 } = {}) {
+    const { pen } = this;
+    pen.font = `${weight} ${size}px ${this.family}`;
+    const { width } = pen.measureText(words);
+    if (edge) this.fill("--surface", x - width / 2 - edge, y - size, width + 2 * edge, size + 4);
+    pen.textAlign = align;
+    pen.fillStyle = this.ink(ink);
+    pen.fillText(words, x, y);
+    return width;
+  }
+
+  /** Writes around `x`, on a ground. */
+  say(words, x, y, options) {
+    return this.text(words, x, y, { weight: 600, ink: "--ink", align: "center", edge: 4, ...options });
+  }
+}
 
 /** The places of everything in a canvas of this size. */
 export function layout({ width, height, dots, stock, shops, lanes }) {
@@ -17,23 +106,20 @@ export function layout({ width, height, dots, stock, shops, lanes }) {
   const gap = isWide ? 36 : 10;
   const perSquare = Math.max(1, Math.ceil(stock / MOST_SQUARES));
   const squares = Math.ceil(stock / perSquare);
-  const places = { isWide, perSquare, squares, width, height, bottom };
-  const head = 24;
+  const places = { isWide, perSquare, squares, width, bottom };
+  const each = (place) => Array.from({ length: shops }, (_, index) => place(index));
   if (isWide) {
-    const [crowd, shelf] = [width * 0.2, width * 0.38];
-    const column = { x: crowd + gap, w: width - crowd - shelf - 2 * gap - 44 };
-    const high = (bottom - gap / 2 * (shops - 1) - 4) / shops;
+    const [crowd, shelf, head] = [width * 0.2, width * 0.38, 24];
+    const h = (bottom - (gap / 2) * (shops - 1) - 4) / shops;
     places.crowd = { x: 0, y: head, w: crowd, h: bottom - head - 4 };
-    places.shops = row(shops, (index) => ({ ...column, y: index * (high + gap / 2) + 2, h: high }));
+    places.shops = each((index) => ({ x: crowd + gap, y: index * (h + gap / 2) + 2, w: width - crowd - shelf - 2 * gap - 44, h }));
     places.shelf = { x: width - shelf, y: head, w: shelf, h: bottom - head - 4 };
     places.gate = { x: width - shelf - 24, y: 4, w: 0, h: bottom - 8 };
   } else {
-    const crowd = Math.round(bottom * 0.16);
-    const wide = (width - gap * (shops - 1)) / shops;
-    const high = Math.round(bottom * 0.34);
+    const [crowd, h] = [Math.round(bottom * 0.16), Math.round(bottom * 0.34)];
+    const [w, top] = [(width - gap * (shops - 1)) / shops, crowd + h + 62];
     places.crowd = { x: 0, y: 18, w: width, h: crowd };
-    places.shops = row(shops, (index) => ({ x: index * (wide + gap), y: crowd + 28, w: wide, h: high }));
-    const top = crowd + high + 62;
+    places.shops = each((index) => ({ x: index * (w + gap), y: crowd + 28, w, h }));
     places.shelf = { x: 0, y: top, w: width, h: bottom - top - 4 };
     places.gate = { x: 4, y: top - 26, w: width - 8, h: 0 };
   }
@@ -43,175 +129,101 @@ export function layout({ width, height, dots, stock, shops, lanes }) {
   return places;
 }
 
-const row = (length, make) => Array.from({ length }, (_, index) => make(index));
-
-/** A grid of `count` cells in a box, as large as they fit: `at(index)` is the upper left corner of a cell. */
+/** A grid of `count` cells in a box, as large as they fit: the upper left corner of a cell, its middle, and the cell of a place. */
 function grid({ x, y, w, h }, count, most) {
   let size = Math.min(most, Math.sqrt((w * h) / Math.max(1, count)));
   const fits = (size) => Math.floor(w / size) * Math.floor(h / size) >= count;
   while (!fits(size) && size > 1) size *= 0.985;
   const columns = Math.max(1, Math.floor(w / size));
-  return { size, columns, at: (index) => [x + (index % columns) * size, y + Math.floor(index / columns) * size] };
+  const at = (index) => [x + (index % columns) * size, y + Math.floor(index / columns) * size];
+  const centre = (index) => at(index).map((value) => value + size / 2);
+  const cellAt = (left, top) => (left < x + columns * size ? Math.floor((top - y) / size) * columns + Math.floor((left - x) / size) : -1);
+  return { size, at, centre, cellAt };
 }
 
 /** The unit of the square at this place, or null. */
-export function unitAt(places, x, y) {
-  const { size } = places.square;
-  for (let index = 0; index < places.squares; index += 1) {
-    const [left, top] = places.square.at(index);
-    if (x >= left && x < left + size && y >= top && y < top + size) return index * places.perSquare + 1;
-  }
-  return null;
+export function unitAt({ shelf, square, squares, perSquare }, x, y) {
+  const index = square.cellAt(x, y);
+  return x >= shelf.x && index >= 0 && index < squares ? index * perSquare + 1 : null;
 }
 
 /**
- * Draws `now`. `flown(at)` says how far what began at that moment has come, from 0 to 1; `chosen` is the unit whose owners
- * are listed; `position` and `film` place the moment in the lanes.
+ * Draws `now`, a moment of the `recording`. `key` is the newest tenure, and `chosen` the unit whose owners are listed;
+ * `position` and `film` place the moment in the lanes. What began within the last moments is still in flight, unless `isStill`.
  */
-export function draw(surface, places, scene) {
-  const frame = surface.begin();
-  if (!frame) return;
-  const brush = { pen: frame.pen, style: (name) => surface.style(name), font: (size, weight) => surface.font(size, weight) };
-  drawHeadings(brush, places, scene);
-  drawShops(brush, places, scene);
-  drawShelf(brush, places, scene);
-  if (scene.gate) drawGate(brush, places, scene);
-  drawBuyers(brush, places, scene);
-  drawDoings(brush, places, scene);
-  drawKeys(brush, places, scene);
-  if (scene.lanes) drawLanes(brush, places, scene);
+export function draw(brush, places, scene) {
+  const { film, position, isStill } = scene;
+  const flown = (at) => (isStill ? 1 : Math.min(1, (position - film.positionOf(at)) / FLIGHT));
+  if (places.width === 0) return;
+  brush.begin();
+  for (const part of [drawShops, drawShelf, drawGate, drawBuyers, drawDoings, drawKeys, drawLanes]) part(brush, places, { ...scene, flown });
 }
 
-function text({ pen, style, font }, words, x, y, { size = 12, weight = 400, ink = "--ink-soft", align = "left" } = {}) {
-  pen.font = font(size, weight);
-  pen.fillStyle = style(ink);
-  pen.textAlign = align;
-  pen.textBaseline = "alphabetic";
-  pen.fillText(words, x, y);
-}
-
-function drawHeadings(brush, { crowd, shelf, perSquare }, { now, recording }) {
-  const asked = now.buyers.size;
-  const total = recording?.final.buyers.size ?? 0;
-  text(brush, asked < total || total === 0 ? "people" : now.none > 0 ? `${count(now.none)} went home without` : "", crowd.x, crowd.y - 8);
-  const each = perSquare > 1 ? `, ${count(perSquare)} to a square` : "";
-  text(brush, `the shelf: ${recording ? count(recording.stock) : "300"} units${each}`, shelf.x, shelf.y - 8);
-}
-
-function drawShops({ pen, style }, { shops }, { now, key }) {
+function drawShops(brush, { shops }, { now, key }) {
   shops.forEach(({ x, y, w, h }, index) => {
-    const asleep = now.shops[index]?.asleep;
-    pen.beginPath();
-    pen.roundRect(x + 1, y + 1, w - 2, h - 2, 8);
-    pen.fillStyle = style("--sunken");
-    pen.fill();
-    pen.lineWidth = key?.shop === index ? 3 : 1;
-    pen.strokeStyle = style(key?.shop === index ? colour(index % 4) : "--control-edge");
-    pen.setLineDash(asleep ? [5, 4] : []);
-    pen.stroke();
-    pen.setLineDash([]);
+    const hasKey = key?.shop === index;
+    const box = (pen) => pen.roundRect(x + 1, y + 1, w - 2, h - 2, 8);
+    brush.area("--sunken", box);
+    brush.stroke(hasKey ? looks(index).ink : "--control-edge", hasKey ? 3 : 1, box, now.shops[index]?.asleep ? [5, 4] : []);
   });
 }
 
 function drawDoings(brush, { shops }, { now }) {
   shops.forEach(({ x, y, w, h }, index) => {
-    const shop = now.shops[index];
-    if (shop?.asleep) sayOn(brush, "z z z  asleep", x + w / 2, y + h - 12, { size: 14, ink: "--warn" });
-    else if (shop) sayOn(brush, doing(shop), x + w / 2, y + h - 11);
+    const { asleep, waiting, sold } = now.shops[index] ?? {};
+    const words = asleep ? "z z z  asleep" : [waiting ? `${count(waiting)} wait` : "", sold ? `sold ${count(sold)}` : ""].filter(Boolean).join(", ");
+    if (words) brush.say(words, x + w / 2, y + h - 11, asleep && { size: 14, ink: "--warn" });
   });
 }
 
-const doing = ({ waiting, sold }) => [waiting ? `${count(waiting)} wait` : "", sold ? `sold ${count(sold)}` : ""].filter(Boolean).join(", ");
-
-function drawShelf(brush, places, { now, flown, chosen }) {
-  const { pen, style } = brush;
-  const { squares, perSquare, square: { size, at } } = places;
-  const gap = size > 9 ? 2 : 1;
-  const wide = size - gap;
-  pen.fillStyle = style("--sunken");
-  pen.strokeStyle = style("--edge");
-  pen.lineWidth = 1;
+function drawShelf(brush, { squares, perSquare, square: { size, at, centre }, shelf }, { now, flown, chosen, recording }) {
+  brush.text(`the shelf: ${count(recording.stock)} units${perSquare > 1 ? `, ${count(perSquare)} to a square` : ""}`, shelf.x, shelf.y - 8);
+  const wide = size - (size > 9 ? 2 : 1);
+  const square = (unit) => Math.floor((unit - 1) / perSquare);
   for (let index = 0; index < squares; index += 1) {
     const [x, y] = at(index);
-    pen.fillRect(x, y, wide, wide);
-    pen.strokeRect(x + 0.5, y + 0.5, wide - 1, wide - 1);
+    brush.fill("--sunken", x, y, wide, wide);
+    brush.frame("--edge", 1, x + 0.5, y + 0.5, wide - 1, wide - 1);
   }
   for (const [unit, all] of now.units) {
     const owners = all.filter((owner) => flown(owner.at) >= 1);
     if (owners.length === 0) continue;
-    const [x, y] = at(Math.floor((unit - 1) / perSquare));
-    const shares = new Map();
-    for (const { shop } of owners) shares.set(shop, (shares.get(shop) ?? 0) + 1);
+    const [x, y] = at(square(unit));
+    const [middle, base] = centre(square(unit));
     // an owned square has the shop's colour; one with several owners splits
-    const parts = owners.length > 1 && shares.size === 1 ? [...shares, ...shares] : [...shares];
-    parts.forEach(([shop], part) => {
-      const from = x + (wide * part) / parts.length;
-      pen.fillStyle = style(colour(shop % 4));
-      pen.fillRect(from + (part ? 1 : 0), y, wide / parts.length - (part ? 1 : 0), wide);
-    });
+    const shops = [...new Set(owners.map(({ shop }) => shop))];
+    const parts = owners.length > 1 && shops.length === 1 ? [...shops, ...shops] : shops;
+    parts.forEach((shop, part) => brush.fill(looks(shop).ink, x + (wide * part) / parts.length + (part && 1), y, wide / parts.length - (part && 1), wide));
     if (owners.length > 1) {
-      pen.strokeStyle = style("--bad");
-      pen.lineWidth = Math.min(3, size / 6);
-      pen.strokeRect(x, y, wide, wide);
-      if (size >= 15 && owners.length > 2) drawBadge(brush, owners.length, x + wide / 2, y + wide / 2, wide);
+      brush.frame("--bad", Math.min(3, size / 6), x, y, wide, wide);
+      // how many own what should have one owner
+      if (size >= 15 && owners.length > 2) brush.say(String(owners.length), middle - 1, base + 3, { size: size < 30 ? 9 : 12, ink: "--bad", edge: 1 });
     } else if (size >= 13) {
-      text(brush, sign([...shares.keys()][0] % 4), x + wide / 2, y + wide / 2 + size * 0.16, { size: size * 0.4, ink: "--on-instance", align: "center" });
+      brush.text(looks(shops[0]).sign, middle - 1, base + size * 0.12, { size: size * 0.4, ink: "--on-instance", align: "center" });
     }
   }
-  if (chosen) {
-    const [x, y] = at(Math.floor((chosen - 1) / perSquare));
-    pen.strokeStyle = style("--ink");
-    pen.lineWidth = 2;
-    pen.strokeRect(x - 2, y - 2, wide + 4, wide + 4);
-  }
+  if (!chosen) return;
+  const [x, y] = at(square(chosen));
+  brush.frame("--ink", 2, x - 2, y - 2, wide + 4, wide + 4);
 }
 
-/** How many own a square that should have one owner. */
-function drawBadge({ pen, style, font }, number, x, y, wide) {
-  const words = String(number);
-  pen.font = font(Math.max(8, Math.min(12, (wide / words.length) * 1.2)), 700);
-  const [w, h] = [pen.measureText(words).width + 3, Math.min(wide - 3, 13)];
-  pen.fillStyle = style("--surface");
-  pen.fillRect(x - w / 2, y - h / 2, w, h);
-  pen.fillStyle = style("--bad");
-  pen.textAlign = "center";
-  pen.textBaseline = "middle";
-  pen.fillText(words, x, y + 0.5);
-}
-
-function drawBuyers({ pen, style }, places, { now, flown, ranks, dots }) {
-  const radius = (size) => Math.max(1.2, Math.min(4, size * 0.36));
-  const centre = ({ at, size }, index) => at(index).map((value) => value + size / 2);
-  const drawDot = ([x, y], r, ink, isHollow) => {
-    pen.beginPath();
-    pen.arc(x, y, r, 0, 2 * Math.PI);
-    pen.lineWidth = 1;
-    if (isHollow) {
-      pen.strokeStyle = style(ink);
-      pen.stroke();
-    } else {
-      pen.fillStyle = style(ink);
-      pen.fill();
-    }
+function drawBuyers(brush, { crowd, home, rooms, square, perSquare }, { now, flown, dots, recording }) {
+  const isHere = now.buyers.size < dots || recording.final.buyers.size === 0;
+  brush.text(isHere ? "people" : now.none > 0 ? `${count(now.none)} went home without` : "", crowd.x, crowd.y - 8);
+  const radius = Math.max(1.2, Math.min(4, home.size * 0.36));
+  const drawDot = (place, ink, isHollow) => {
+    const circle = (pen) => pen.arc(...place, radius, 0, 2 * Math.PI);
+    if (isHollow) brush.stroke(ink, 1, circle);
+    else brush.area(ink, circle);
   };
-  const home = radius(places.home.size);
-  for (let index = now.buyers.size; index < dots; index += 1) drawDot(centre(places.home, index), home, "--ink");
-  for (const [buyer, { shop, place, asked, is, at, unit, by }] of now.buyers) {
-    const start = centre(places.home, ranks.get(buyer));
-    const inside = centre(places.rooms[shop] ?? places.home, place);
-    const came = between(start, inside, flown(asked));
-    if (is === "asked") {
-      drawDot(came, home, colour(shop % 4));
-    } else if (is === "sold") {
-      const far = flown(at);
-      if (far >= 1) continue;
-      const { size, at: corner } = places.square;
-      const goal = corner(Math.floor((unit - 1) / places.perSquare)).map((value) => value + size / 2);
-      drawDot(between(came, goal, far), home * 1.2, colour(by % 4));
-    } else {
-      const far = flown(at);
-      drawDot(between(came, start, far), home, is === "failed" ? "--bad" : "--ink-soft", far > 0.5);
-    }
+  for (let index = now.buyers.size; index < dots; index += 1) drawDot(home.centre(index), "--ink");
+  for (const { rank, shop, place, asked, is, at, unit, by } of now.buyers.values()) {
+    const start = home.centre(rank);
+    const came = between(start, (rooms[shop] ?? home).centre(place), flown(asked));
+    const far = flown(at);
+    if (is === "asked") drawDot(came, looks(shop).ink);
+    else if (is !== "sold") drawDot(between(came, start, far), is === "failed" ? "--bad" : "--ink-soft", far > 0.5);
+    else if (far < 1) drawDot(between(came, square.centre(Math.floor((unit - 1) / perSquare)), far), looks(by).ink);
   }
 }
 
@@ -221,149 +233,96 @@ function between([x, y], [toX, toY], share) {
 }
 
 /** The key of each shop that believes to have it; only the newest is real. */
-function drawKeys(brush, places, { now, key, flown, numbers, recording }) {
+function drawKeys(brush, { shops }, { now, key, flown, hasNumbers, recording }) {
   const spot = ({ x, y, w }) => [x + w - 34, y + 21];
-  if (recording?.guard === "local") {
-    places.shops.forEach((shop, index) => drawKey(brush, spot(shop), colour(index % 4), ""));
-    return;
-  }
+  if (recording.guard === "local") shops.forEach((shop, index) => drawKey(brush, spot(shop), looks(index).ink));
   for (const tenure of now.tenures) {
-    if (tenure.to !== null || tenure === key) continue;
-    drawKey(brush, spot(places.shops[tenure.shop]), "--ink-soft", numbers ? String(tenure.number) : "", true);
+    if (tenure.to !== null && tenure !== key) continue;
+    const before = tenure === key && now.tenures.findLast((one) => one.shop !== key.shop && one.number < key.number);
+    const to = spot(shops[tenure.shop]);
+    const place = before ? between(spot(shops[before.shop]), to, flown(key.from)) : to;
+    drawKey(brush, place, tenure === key ? looks(key.shop).ink : "--ink-soft", hasNumbers ? String(tenure.number) : "", tenure !== key);
   }
-  if (!key) return;
-  const before = now.tenures.findLast((one) => one !== key && one.shop !== key.shop && one.number < key.number);
-  const to = spot(places.shops[key.shop]);
-  const from = before ? spot(places.shops[before.shop]) : to;
-  drawKey(brush, between(from, to, flown(key.from)), colour(key.shop % 4), numbers ? String(key.number) : "");
 }
 
-function drawKey(brush, [x, y], ink, number, isGhost = false) {
-  const { pen, style } = brush;
-  pen.strokeStyle = style(ink);
-  pen.lineWidth = 3.5;
-  pen.setLineDash(isGhost ? [2.5, 2.5] : []);
-  pen.beginPath();
-  pen.arc(x, y, 6.5, 0, 2 * Math.PI);
-  pen.moveTo(x + 6.5, y);
-  pen.lineTo(x + 24, y);
-  pen.moveTo(x + 17, y);
-  pen.lineTo(x + 17, y + 6);
-  pen.moveTo(x + 23, y);
-  pen.lineTo(x + 23, y + 7);
-  pen.stroke();
-  pen.setLineDash([]);
-  if (number) text(brush, number, x - 13, y + 5, { size: 15, weight: 700, ink: isGhost ? "--ink-soft" : "--ink", align: "right" });
+function drawKey(brush, [x, y], ink, number = "", isGhost = false) {
+  const shape = (pen) => {
+    pen.arc(x, y, 6.5, 0, 2 * Math.PI);
+    for (const [from, to, down] of [[6.5, 24, 0], [17, 17, 6], [23, 23, 7]]) {
+      pen.moveTo(x + from, y);
+      pen.lineTo(x + to, y + down);
+    }
+  };
+  brush.stroke(ink, 3.5, shape, isGhost ? [2.5, 2.5] : []);
+  brush.text(number, x - 13, y + 5, { size: 15, weight: 700, ink: isGhost ? "--ink-soft" : "--ink", align: "right" });
 }
 
 /** The store's gate before the shelf: it knows the largest number that came through, and lets no smaller one pass. */
-function drawGate(brush, { gate, isWide, shops }, { now, flown }) {
-  const { pen, style } = brush;
-  const seen = Math.max(0, ...now.tenures.filter((one) => !one.bounced && !sleeps(now, one)).map((one) => one.number));
-  pen.strokeStyle = style("--ink");
-  pen.lineWidth = 4;
-  pen.beginPath();
-  pen.moveTo(gate.x, gate.y + (isWide ? 22 : 0));
-  pen.lineTo(gate.x + gate.w, gate.y + gate.h);
-  pen.stroke();
-  const at = isWide ? [gate.x, gate.y + 14, "center"] : [gate.x + gate.w, gate.y + 18, "right"];
-  if (seen > 0) text(brush, `≥ ${seen}`, at[0], at[1], { size: 14, weight: 700, ink: "--ink", align: at[2] });
+function drawGate(brush, { gate, isWide, shops }, { now, flown, recording }) {
+  if (!recording.fence || recording.final.sleeps.length === 0) return;
+  const sleeps = ({ shop, from, to }) => now.sleeps.some((sleep) => sleep.shop === shop && sleep.from >= from && !(to !== null && to < sleep.from));
+  const seen = Math.max(0, ...now.tenures.filter((one) => !one.bounced && !sleeps(one)).map(({ number }) => number));
+  brush.line("--ink", 4, [gate.x, gate.y + (isWide ? 22 : 0)], [gate.x + gate.w, gate.y + gate.h]);
+  const place = isWide ? [gate.x, gate.y + 14] : [gate.x + gate.w, gate.y + 18];
+  brush.text(seen > 0 ? `≥ ${seen}` : "", ...place, { size: 14, weight: 700, ink: "--ink", align: isWide ? "center" : "right" });
   for (const { shop, number, at } of now.bounces) {
+    const { x, y, w, h } = shops[shop];
+    const from = [x + (isWide ? w / 2 : 32), y + h / 2];
+    // towards the gate, and a little way back
+    const near = (distance) => (isWide ? [gate.x - distance, from[1]] : [from[0], gate.y - distance / 3]);
     const far = flown(at);
-    const box = shops[shop];
-    const from = [box.x + box.w / 2, box.y + box.h / 2];
-    const touch = isWide ? [gate.x - 18, from[1]] : [from[0], gate.y - 4];
-    const rest = isWide ? [gate.x - 38, from[1]] : [from[0], gate.y - 12];
-    const [x, y] = far < 0.6 ? between(from, touch, far / 0.6) : between(touch, rest, (far - 0.6) / 0.4);
-    sayOn(brush, `✕ ${number}`, x, y, { size: 16, ink: "--bad" });
+    const place = far < 0.6 ? between(from, near(18), far / 0.6) : between(near(18), near(38), (far - 0.6) / 0.4);
+    brush.say(`✕ ${number}`, ...place, { size: 16, ink: "--bad" });
   }
 }
 
-const sleeps = (now, tenure) => now.sleeps.some(({ shop, from }) => shop === tenure.shop && from >= tenure.from && !(tenure.to < from && tenure.to !== null));
-
 /** One lane for each shop, over the scrubber and on its scale: who believed to have the key, and who slept. */
-function drawLanes(brush, { width, bottom, shops }, { recording, film, position }) {
-  const { pen, style } = brush;
-  const { final, end } = recording;
-  const x = (at) => EDGE + (film.positionOf(at) / film.length) * (width - 2 * EDGE);
-  const head = EDGE + (position / film.length) * (width - 2 * EDGE);
+function drawLanes(brush, { width, bottom, shops }, { recording: { final, end }, film, position, hasNumbers }) {
+  if (!hasNumbers) return;
+  const { pen } = brush;
+  const onScale = (position) => EDGE + (position / film.length) * (width - 2 * EDGE);
+  const x = (at) => onScale(film.positionOf(at));
   const top = (shop) => bottom + LANE_GAP + shop * (LANE + LANE_GAP);
-  const block = (from, to, shop, fill) => {
-    pen.fillStyle = fill;
-    pen.fillRect(from, top(shop), Math.max(1.5, to - from), LANE);
-  };
+  const head = onScale(position);
   const labels = [];
-  shops.forEach((_, shop) => block(EDGE, width - EDGE, shop, style("--sunken")));
+  const block = (ink, from, to, shop) => brush.fill(ink, from, top(shop), Math.max(1.5, to - from), LANE);
+  shops.forEach((_, shop) => block("--sunken", EDGE, width - EDGE, shop));
   for (const { shop, number, from, to, bounced } of final.tenures) {
     const [left, right] = [x(from), x(to ?? end)];
     pen.globalAlpha = 0.3;
-    block(left, right, shop, style(colour(shop % 4)));
+    block(looks(shop).ink, left, right, shop);
     pen.globalAlpha = 1;
-    if (head > left) block(left, Math.min(head, right), shop, style(colour(shop % 4)));
-    labels.push([String(number), shop, left + 16, head > left + 24 && right > left + 24]);
-    labels.push(["✕ refused", shop, right - 34, bounced && head >= right]);
+    if (head > left) block(looks(shop).ink, left, Math.min(head, right), shop);
+    if (head > left + 24 && right > left + 24) labels.push([left + 16, String(number), shop]);
+    if (bounced && head >= right) labels.push([right - 34, "✕ refused", shop]);
   }
   for (const { shop, from, to } of final.sleeps) {
-    const [left, right] = [x(from), x(to ?? end)];
-    const lent = final.tenures.find((one) => one.shop !== shop && one.from > from);
-    pen.save();
-    pen.beginPath();
-    pen.rect(left, top(shop), right - left, LANE);
-    pen.clip();
-    pen.strokeStyle = style("--surface");
+    const [left, right, middle] = [x(from), x(to ?? end), top(shop) + LANE / 2];
+    const next = final.tenures.find((one) => one.shop !== shop && one.from > from);
     pen.globalAlpha = 0.75;
-    pen.lineWidth = 2;
-    pen.beginPath();
-    for (let at = left - LANE; at < right; at += 8) {
-      pen.moveTo(at, top(shop) + LANE);
-      pen.lineTo(at + LANE, top(shop));
+    brush.line("--surface", LANE, [left, middle], [right, middle], [2, 5]);
+    pen.globalAlpha = 1;
+    const lent = x(next?.from ?? from);
+    if (next) {
+      // the time for which the key is lent, as it runs out: drawn up to the next holder's start, which was measured
+      const rest = Math.min(lent, Math.max(left, head));
+      brush.fill("--surface", left + 2, middle + 4, lent - left - 4, 4);
+      brush.fill("--warn", rest, middle + 4, lent - rest, 4);
     }
-    pen.stroke();
-    pen.restore();
-    if (lent) drawLent(brush, left, x(lent.from), top(shop), head);
-    labels.push(["asleep", shop, (x(lent?.from ?? from) + right) / 2, head > left]);
+    if (head > left) labels.push([(lent + right) / 2, "asleep", shop]);
   }
   // a label without room is left out
   const ends = shops.map(() => -Infinity);
-  for (const [words, shop, at, isShown] of labels.sort(([, , one], [, , other]) => one - other)) {
-    if (isShown && at - 4 * words.length > ends[shop]) ends[shop] = sayOn(brush, words, at, top(shop) + 14);
+  for (const [at, words, shop] of labels.sort(([one], [other]) => one - other)) {
+    if (at - 4 * words.length > ends[shop]) ends[shop] = at + brush.say(words, at, top(shop) + 14) / 2;
   }
-  shops.forEach((_, shop) => text(brush, String.fromCharCode(65 + shop), 0, top(shop) + 14, { size: 11, weight: 700 }));
-  pen.fillStyle = style("--ink");
-  pen.fillRect(head - 1, bottom, 2, shops.length * (LANE + LANE_GAP) + LANE_GAP);
-  const marks = [0, ...film.marks, end];
-  let [free, last] = [-Infinity, ""];
-  marks.forEach((at, index) => {
-    const words = moment(at);
-    const place = x(at);
-    const isLast = index === marks.length - 1;
-    const wide = pen.measureText(words).width + 14;
-    if (words === last || place - (isLast ? wide : 0) < free || (!isLast && place > width - 2 * wide)) return;
-    [free, last] = [place + wide, words];
-    text(brush, words, isLast ? width - EDGE : place, top(shops.length) + 10, { size: 11, align: isLast ? "right" : index ? "center" : "left" });
-  });
+  shops.forEach((_, shop) => brush.text(String.fromCharCode(65 + shop), 0, top(shop) + 14, { size: 11, weight: 700 }));
+  brush.fill("--ink", head - 1, bottom, 2, shops.length * (LANE + LANE_GAP) + LANE_GAP);
+  const axis = top(shops.length) + 10;
+  const last = width - EDGE - brush.text(moment(end), width - EDGE, axis, { size: 11, align: "right" });
+  let free = 0;
+  for (const at of film.marks) {
+    const wide = 14 + pen.measureText(moment(at)).width;
+    if (x(at) >= free && x(at) + wide < last) free = x(at) + brush.text(moment(at), x(at), axis, { size: 11 }) + 14;
+  }
 }
-
-/** The time for which the key is lent, as it runs out. It is drawn up to the next holder's start, which was measured. */
-function drawLent(brush, left, right, top, head) {
-  const { pen, style } = brush;
-  const from = Math.min(right, Math.max(left, head));
-  const rest = (right - from) / Math.max(1, right - left);
-  pen.fillStyle = style("--surface");
-  pen.fillRect(left + 2, top + LANE - 6, right - left - 4, 4);
-  pen.fillStyle = style("--warn");
-  pen.fillRect(from, top + LANE - 6, (right - left - 4) * rest, 4);
-}
-
-/** Words on a ground of their own. Returns where they end. */
-function sayOn(brush, words, x, y, { size = 12, ink = "--ink" } = {}) {
-  if (!words) return x;
-  const { pen, style } = brush;
-  pen.font = brush.font(size, 600);
-  const wide = pen.measureText(words).width + 8;
-  pen.fillStyle = style("--surface");
-  pen.fillRect(x - wide / 2, y - size, wide, size + 4);
-  text(brush, words, x, y, { size, weight: 600, ink, align: "center" });
-  return x + wide / 2;
-}
-

@@ -1,9 +1,9 @@
 // A recording to pass on: as one HTML file that needs no server, or in a link.
 
 /** What the file contains, each after what it needs. */
-const MODULES = ["page/format.js", "page/dom.js", "page/canvas.js", "page/instances.js", "page/api.js",
+const MODULES = ["page/format.js", "page/dom.js", "page/instances.js", "page/api.js",
   "stage/state.js", "stage/story.js", "stage/draw.js", "stage/share.js", "stage/stage.js"];
-const SHEETS = ["style/tokens.css", "style/base.css", "style/stage.css"];
+const SHEETS = ["style/base.css", "style/stage.css"];
 /** Longer links are cut by what passes them on. */
 const LONGEST_LINK = 32_000;
 

@@ -1,70 +1,76 @@
 // The stage: replays a recorded sale, and has the demo run the sale of a chapter.
 
-import { call } from "../page/api.js";
-import { Surface } from "../page/canvas.js";
-import { byId, children, make, setData, setShown, setText } from "../page/dom.js";
-import { count, counted, duration, sentence } from "../page/format.js";
-import { colour, sign } from "../page/instances.js";
-import { film, holder, mostSold, prepare, state, stepFrom } from "./state.js";
-import { FLIGHT, draw, layout, unitAt } from "./draw.js";
-import { CHAPTERS, LOCK, OPENING, chapterOf, moment, scenes, shopName, words } from "./story.js";
+import { call, isRunning } from "../page/api.js";
+import { byId, children, list, say, setCell, setData, setText } from "../page/dom.js";
+import { count, duration, sentence } from "../page/format.js";
+import { looks } from "../page/instances.js";
+import { film, holder, mostSold, prepare, state } from "./state.js";
+import { Brush, draw, layout, unitAt } from "./draw.js";
+import { CHAPTERS, LOCK, OPENING, chapterOf, moment, scenes, shopName, soldTo, words } from "./story.js";
 import { asLink, asPage, download, fromLink } from "./share.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const RUNNING = new Set(["preparing", "firing", "checking"]);
 const LOOK_MS = 250;
+/** Half of the least time between two events, in microseconds: the moment of a position is not exact. */
+const NEAR = 0.005;
 /** The unit whose owners are listed where none has several. */
 const USUAL_UNIT = 6;
 /** What the stage shows before there is a recording. */
 const NOTHING = prepare({ guard: "", fence: false, fault: null, stock: 300, buyers: 500, shops: ["", ""], took_us: 0, sample: null, events: [] });
 
 export class Stage {
-  #surface = new Surface(byId("scene"));
+  #brush = new Brush(byId("scene"), () => this.#request());
   /** The recordings of this tab, by the id of their chapter. */
   #kept = new Map();
   #shown = NOTHING;
   #chapter = OPENING;
-  #scenes = [];
-  #film = film([{ at: 0, seconds: 1 }], 0);
-  #ranks = new Map();
-  /** In seconds of the film, and its exact moment after a step. */
+  #film = film([{ at: 0, seconds: 1, text: "" }], 0);
+  /** In seconds of the film. */
   #position = 0;
-  #stepped = null;
   #isPlaying = false;
-  /** How far what is in flight has come since the film was stopped. */
-  #settled = FLIGHT;
+  /** Nothing is in flight after a jump to another moment. */
+  #isStill = true;
   #tick = null;
   #frame = null;
   #chosen = null;
   #demo = null;
-  #isLive = false;
   #isBusy = false;
   /** The runs that were replayed here, or need not be. */
   #seen = new Set();
 
   /** Without `recordings` it shows those of a demo. */
   constructor(recordings = null) {
-    CHAPTERS.forEach((chapter, index) => byId("chapters").append(this.#makeChapter(chapter, index)));
-    this.#surface.onStale = () => this.#request();
-    byId("play").addEventListener("click", () => this.#play(!this.#isPlaying));
-    byId("back").addEventListener("click", () => this.#step(-1));
-    byId("forward").addEventListener("click", () => this.#step(1));
+    for (const chapter of CHAPTERS) {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", className: "chapter", id: `chapter-${chapter.id}`, textContent: chapter.title, ariaPressed: "false" });
+      setData(button, "number", chapter.number);
+      byId("chapters").appendChild(document.createElement("li")).append(button);
+    }
+    const clicks = {
+      play: () => this.#play(!this.#isPlaying),
+      back: () => this.#step(-1),
+      forward: () => this.#step(1),
+      next: () => this.#choose(this.#next()),
+      again: () => this.#run(this.#chapter.run ? this.#chapter : CHAPTERS[2]),
+      checks: () => this.#choose(CHAPTERS.find(({ id }) => id === "asleep")),
+      scene: ({ offsetX, offsetY }) => this.#pick(unitAt(this.#layout(), offsetX, offsetY)),
+      save: () => this.#save(),
+      copy: () => this.#copy(),
+    };
+    for (const chapter of CHAPTERS) clicks[`chapter-${chapter.id}`] = () => this.#choose(chapter);
+    for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
     byId("scrub").addEventListener("input", ({ target }) => this.#seek(target.value / 1000));
     byId("speed").addEventListener("change", () => this.#request());
-    byId("next").addEventListener("click", () => this.#choose(this.#next()));
-    byId("again").addEventListener("click", () => this.#run(this.#chapter.run ? this.#chapter : CHAPTERS[2]));
-    byId("checks").addEventListener("change", () => this.#choose(CHAPTERS.find(({ id }) => id === "asleep")));
-    byId("unit").addEventListener("input", ({ target }) => this.#pick(Number(target.value)));
-    byId("scene").addEventListener("click", ({ offsetX, offsetY }) => this.#pick(unitAt(this.#layout(), offsetX, offsetY)));
+    byId("unit").addEventListener("input", ({ target }) => this.#pick(target.valueAsNumber));
     byId("events-details").addEventListener("toggle", () => this.#showEvents());
-    byId("save").addEventListener("click", () => this.#save());
-    byId("copy").addEventListener("click", () => this.#copy());
     document.addEventListener("keydown", (event) => this.#press(event));
     this.#showShops();
     if (recordings) {
       for (const recording of recordings) this.#keep(recording);
-      for (const { id } of CHAPTERS) setShown(byId(`chapter-${id}`).parentElement, this.#kept.has(id));
-      for (const id of ["save", "copy", "again"]) setShown(byId(id), false);
+      for (const { id } of CHAPTERS) byId(`chapter-${id}`).parentElement.hidden = !this.#kept.has(id);
+      for (const id of ["save", "copy", "again"]) byId(id).hidden = true;
+      // the shops of a recording can be neither paused nor killed
+      byId("shops").inert = true;
       this.#open(recordings[0], chapterOf(recordings[0]));
     }
     fromLink().then((recording) => {
@@ -77,19 +83,16 @@ export class Stage {
   /** Takes in the state of the page: whether there is a demo, and whether a run is over. */
   show({ now, link }) {
     this.#demo = now?.demo ?? null;
-    this.#isLive = link.state === "live";
-    setShown(byId("stage"), this.#demo !== null || this.#shown !== NOTHING);
+    byId("stage").hidden = !this.#demo && this.#shown === NOTHING;
     // the last run can be had without a stream of events
-    if (!now && link.state === "lost" && this.#seen.size === 0) {
-      this.#seen.add("");
-      this.#take(true);
+    if (!this.#demo && (now || link.state !== "lost" || this.#seen.size > 0)) return;
+    const { run, guards } = this.#demo ?? {};
+    if (this.#demo) {
+      for (const chapter of CHAPTERS) setData(byId(`chapter-${chapter.id}`), "off", !guards.includes(this.#guard(chapter.run)));
+      this.#showUp();
     }
-    if (!this.#demo) return;
-    for (const { id, run } of CHAPTERS) setData(byId(`chapter-${id}`), "off", !this.#demo.guards.includes(this.#guard(run)));
-    this.#showUp();
-    const { run } = this.#demo;
     const id = run?.id ?? "";
-    if (this.#isBusy || RUNNING.has(run?.state) || this.#seen.has(id)) return;
+    if (this.#isBusy || isRunning(run) || this.#seen.has(id)) return;
     const isFirst = this.#seen.size === 0;
     this.#seen.add(id);
     this.#take(isFirst);
@@ -116,39 +119,26 @@ export class Stage {
 
   /** Replays a recording as this chapter. */
   #open(recording, chapter) {
-    setShown(byId("stage"), true);
+    byId("stage").hidden = false;
     this.#shown = prepare(recording);
     this.#chapter = chapter;
-    this.#scenes = scenes(this.#shown, chapter);
-    this.#film = { ...film(this.#scenes, this.#shown.end), marks: this.#scenes.slice(1).map(({ at }) => at) };
-    this.#ranks = new Map([...this.#shown.final.buyers.keys()].map((buyer, rank) => [buyer, rank]));
+    this.#film = film(scenes(this.#shown, chapter), this.#shown.end);
     byId("unit").max = this.#shown.stock;
     this.#chosen = null;
     this.#pick(mostSold(this.#shown.final)?.unit ?? USUAL_UNIT);
     byId("scrub").max = Math.round(this.#film.length * 1000);
-    setShown(byId("check"), chapter.id === "checked");
+    byId("check").hidden = chapter.id !== "checked";
     byId("checks").checked = true;
+    const strip = byId("chapters");
     for (const { id } of CHAPTERS) {
       const button = byId(`chapter-${id}`);
-      button.setAttribute("aria-pressed", String(id === chapter.id));
-      const strip = byId("chapters");
+      button.ariaPressed = id === chapter.id;
       if (id === chapter.id) strip.scrollLeft = button.offsetLeft - (strip.clientWidth - button.offsetWidth) / 2;
     }
     this.#showShops();
     this.#showEvents();
     this.#position = 0;
     this.#play(true);
-  }
-
-  #makeChapter(chapter, index) {
-    const row = make("li");
-    const button = make("button", "chapter", chapter.title);
-    Object.assign(button, { type: "button", id: `chapter-${chapter.id}` });
-    setData(button, "number", chapter.id === "atomic" ? "?" : index + 1);
-    button.setAttribute("aria-pressed", "false");
-    button.addEventListener("click", () => this.#choose(chapter));
-    row.append(button);
-    return row;
   }
 
   #next() {
@@ -165,16 +155,16 @@ export class Stage {
   /** Has the demo run the sale of a chapter, and replays it. */
   async #run(chapter) {
     if (this.#isBusy) return;
-    if (byId(`chapter-${chapter.id}`).dataset.off !== undefined) {
-      this.#complain("This demo was started with another guard.");
+    if (byId(`chapter-${chapter.id}`).dataset.off) {
+      say({ "stage-error": "This demo was started with another guard." });
       return;
     }
     this.#isBusy = true;
-    this.#complain("");
     this.#seek(0);
-    setShown(byId("next"), false);
+    byId("next").hidden = true;
     setData(byId("stage"), "busy", true);
     const { fault, stock, requests } = chapter.run;
+    say({ "stage-error": "" });
     this.#say(`${count(requests)} people come for ${count(stock)} units, to the real shops. ${fault ? "One shop falls asleep for some seconds. " : ""}Recording.`);
     try {
       const { id } = await call("POST", "demo/run", { ...chapter.run, guard: this.#guard(chapter.run) });
@@ -182,8 +172,8 @@ export class Stage {
       do {
         await new Promise((done) => setTimeout(done, LOOK_MS));
         run = await call("GET", "demo/run");
-        setText(byId("clock"), `recording, ${duration(run.elapsed_ms)}`);
-      } while (run.id === id && RUNNING.has(run.state));
+        say({ clock: `recording, ${duration(run.elapsed_ms)}` });
+      } while (run.id === id && isRunning(run));
       if (run.state === "failed") throw new Error(sentence(run.error));
       const recording = await call("GET", "demo/run/replay");
       if (recording?.run !== id) throw new Error("This run was not recorded.");
@@ -191,7 +181,7 @@ export class Stage {
       this.#kept.set(chapter.id, recording);
       this.#open(recording, chapter);
     } catch (error) {
-      this.#complain(error.message);
+      say({ "stage-error": error.message });
       this.#request();
     } finally {
       this.#isBusy = false;
@@ -202,33 +192,31 @@ export class Stage {
   // --- the film ---
 
   #now() {
-    return this.#stepped ?? this.#film.timeAt(this.#position);
+    return this.#film.timeAt(this.#position) + NEAR;
   }
 
   #play(isPlaying) {
     if (isPlaying && this.#position >= this.#film.length) this.#position = 0;
-    if (isPlaying && !this.#isPlaying) this.#settled = 0;
     this.#isPlaying = isPlaying;
-    this.#stepped = null;
+    this.#isStill &&= !isPlaying;
     this.#tick = null;
-    setText(byId("play"), isPlaying ? "❚❚" : "▶");
-    byId("play").setAttribute("aria-label", isPlaying ? "Pause the replay" : "Play");
+    say({ play: isPlaying ? "❚❚" : "▶" });
+    byId("play").ariaLabel = isPlaying ? "Pause the replay" : "Play";
     this.#request();
   }
 
   /** Stops at another position. */
   #seek(position) {
     this.#play(false);
+    this.#isStill = true;
     this.#position = Math.min(this.#film.length, Math.max(0, position));
-    this.#request();
   }
 
-  /** Stops at the event before or after this moment. */
+  /** Stops at the event before or after this moment; the start and the end are steps as well. */
   #step(by) {
-    const t = stepFrom(this.#shown, this.#now(), by);
-    this.#seek(t === this.#shown.end ? this.#film.length : this.#film.positionOf(t));
-    this.#stepped = t;
-    this.#settled = FLIGHT;
+    const { events } = this.#shown;
+    const next = state(events, this.#now()).step + by;
+    this.#seek(next <= 0 ? 0 : next > events.length ? this.#film.length : this.#film.positionOf(events[next - 1][0]));
   }
 
   #press(event) {
@@ -246,36 +234,34 @@ export class Stage {
   #request() {
     this.#frame ??= requestAnimationFrame((time) => {
       this.#frame = null;
-      this.#advance(time);
+      if (this.#isPlaying) this.#advance(time);
       this.#show();
-      if (this.#isPlaying || this.#settled < FLIGHT) this.#request();
+      if (this.#isPlaying) this.#request();
     });
   }
 
-  /** Moves on by the time since the last frame; with reduced motion in whole seconds, and without flight. */
+  /** Moves on by the time since the last frame; with reduced motion in whole seconds. */
   #advance(time) {
-    const seconds = Math.min(0.1, (time - (this.#tick ?? time)) / 1000);
-    if (calm.matches && this.#isPlaying && this.#tick !== null && time - this.#tick < 1000) return;
+    const since = time - (this.#tick ?? time);
+    if (calm.matches && this.#tick !== null && since < 1000) return;
     this.#tick = time;
-    if (!this.#isPlaying) {
-      this.#settled = Math.min(FLIGHT, this.#settled + seconds);
-      return;
-    }
+    const moved = calm.matches ? 1 : Math.min(0.1, since / 1000);
     const slower = Number(byId("speed").value);
-    const moved = calm.matches ? 1 : seconds;
-    const next = slower === 0 ? this.#position + moved : this.#film.positionOf(this.#now() + (moved * 1e6) / slower);
     // the last scene may take no time of its own
-    this.#position = slower > 0 && this.#now() >= this.#shown.end ? this.#position + moved : Math.max(this.#position, next);
-    if (this.#position >= this.#film.length) {
-      this.#position = this.#film.length;
-      this.#play(false);
-    }
+    const isTimed = slower > 0 && this.#now() < this.#shown.end;
+    const next = isTimed ? this.#film.positionOf(this.#now() + (moved * 1e6) / slower) : this.#position + moved;
+    this.#position = Math.min(this.#film.length, Math.max(this.#position, next));
+    if (this.#position === this.#film.length) this.#play(false);
   }
 
   #layout() {
     const { clientWidth: width, clientHeight: height } = byId("scene");
-    const { stock, shops, buyers, final } = this.#shown;
-    return layout({ width, height, stock, shops: shops.length, dots: final.buyers.size || buyers, lanes: this.#hasNumbers() });
+    const { stock, shops } = this.#shown;
+    return layout({ width, height, stock, shops: shops.length, dots: this.#dots(), lanes: this.#hasNumbers() });
+  }
+
+  #dots() {
+    return this.#shown.final.buyers.size || this.#shown.buyers;
   }
 
   /** The numbers of the key come with the chapter that explains them. */
@@ -285,179 +271,126 @@ export class Stage {
 
   #show() {
     const recording = this.#shown;
-    const t = this.#now();
-    const now = state(recording.events, t);
-    const isStill = calm.matches;
-    const ahead = this.#position + this.#settled;
-    const flown = (at) => (isStill ? 1 : Math.min(1, Math.max(0, (ahead - this.#film.positionOf(at)) / FLIGHT)));
+    const { events, final, end } = recording;
+    const t = Math.min(this.#now(), end);
+    const now = state(events, t);
     const places = this.#layout();
-    draw(this.#surface, places, {
-      now, flown, recording: recording === NOTHING ? null : recording, key: holder(now), ranks: this.#ranks,
-      dots: recording.final.buyers.size || recording.buyers, chosen: this.#chosen, numbers: this.#hasNumbers(),
-      gate: recording.fence && recording.final.sleeps.length > 0, lanes: this.#hasNumbers(), film: this.#film, position: this.#position,
+    draw(this.#brush, places, {
+      now, recording, key: holder(now), film: this.#film, position: this.#position, isStill: this.#isStill || calm.matches,
+      dots: this.#dots(), chosen: this.#chosen, hasNumbers: this.#hasNumbers(),
     });
-    this.#placeShops(places);
+    [...byId("shops").children].forEach((shop, index) => {
+      const { x, y } = places.shops[index];
+      shop.style.translate = `${Math.round(x + 8)}px ${Math.round(y + 6)}px`;
+    });
     if (recording === NOTHING) return;
-    if (!this.#isBusy) this.#tell(this.#scenes[this.#film.sceneAt(this.#position)]);
+    if (!this.#isBusy) this.#tell(mostSold(final) ? "bad" : "good");
     const scrub = byId("scrub");
     scrub.value = Math.round(this.#position * 1000);
-    scrub.setAttribute("aria-valuetext", `${moment(t)}${now.event ? `, ${words(now.event)}` : ""}, step ${now.step} of ${recording.events.length}`);
-    setText(byId("clock"), `${moment(t)} of ${moment(recording.end)}${this.#pace()}`);
-    for (const [id, value] of [["got", now.sold], ["units-sold", now.units.size], ["doubled", now.doubled]]) setText(byId(id), count(value));
+    scrub.ariaValueText = `${moment(t)}${now.event ? `, ${words(now.event)}` : ""}, step ${now.step} of ${events.length}`;
+    say({ clock: `${moment(t)} of ${moment(end)}${this.#pace()}`, got: count(now.sold), "units-sold": count(now.units.size), doubled: count(now.doubled) });
     setData(byId("doubled"), "tone", now.doubled > 0 && "bad");
     this.#showOwners(now);
   }
 
   /** How the film runs, where the visitor has not chosen a speed. */
   #pace() {
-    const slower = this.#film.slowness(this.#position);
+    const { seconds, took } = this.#film.sceneAt(this.#position);
+    const slower = (seconds * 1e6) / took;
     if (byId("speed").value !== "0" || !this.#isPlaying || slower > 1e5) return "";
     return slower > 1 ? `, ${count(slower)} times slower` : `, ${count(1 / slower)} times faster`;
   }
 
   /** The sentence of this scene; at the end of the last one, what comes next. */
-  #tell(scene) {
-    const isEnding = scene === this.#scenes.at(-1);
+  #tell(tone) {
+    const { text, isEnding } = this.#film.sceneAt(this.#position);
     const next = isEnding && this.#next();
-    this.#say(scene.text, isEnding ? (mostSold(this.#shown.final) ? "bad" : "good") : "");
-    setShown(byId("next"), Boolean(next));
-    if (next) setText(byId("next"), `${next.ask} →`);
+    this.#say(text, isEnding && tone);
+    byId("next").hidden = !next;
+    if (next) say({ next: `${next.ask} →` });
   }
 
-  #say(text, tone = "") {
-    setText(byId("sentence"), text);
+  #say(text, tone) {
+    say({ sentence: text });
     setData(byId("told"), "tone", tone);
-  }
-
-  #complain(text) {
-    setText(byId("stage-error"), text);
   }
 
   // --- shops, owners, events ---
 
   #showShops() {
-    const rows = children(byId("shops"), this.#shown.shops.length, (index) => this.#makeShop(index));
-    this.#shown.shops.forEach((name, index) => {
-      const [mark, title, port] = rows[index].firstElementChild.children;
-      this.#mark(mark, index);
-      setText(title, `Shop ${String.fromCharCode(65 + index)}`);
-      setText(port, name);
-    });
+    children(byId("shops"), this.#shown.shops.length, (index) => this.#makeShop(index));
+    this.#showUp();
   }
 
-  /** Says of each shop whether its instance is up. */
+  /** Names each shop's instance, and says whether it is up. */
   #showUp() {
-    [...byId("shops").children].forEach((shop, index) => {
-      const instance = this.#demo.instances.find((one) => one.instance === this.#shown.shops[index]);
-      const note = !instance ? "" : !instance.up ? " is down" : instance.here ? " (this page)" : "";
-      setText(shop.querySelector(".shop-port"), this.#shown.shops[index] + note);
+    this.#shown.shops.forEach((name, index) => {
+      const shop = byId("shops").children[index];
+      const instance = this.#demo?.instances.find((one) => one.instance === name);
+      setText(shop.querySelector(".shop-port"), name + (!instance ? "" : !instance.up ? " is down" : instance.here ? " (this page)" : ""));
       setData(shop, "down", instance && !instance.up);
     });
   }
 
-  /** Gives an element the sign and the colour of a shop. */
-  #mark(element, shop) {
-    setText(element, sign(shop % 4));
-    element.style.color = `var(${colour(shop % 4)})`;
-  }
-
   #makeShop(index) {
-    const shop = make("details", "shop");
-    const summary = make("summary");
-    summary.append(make("span", "shop-sign"), make("b"), make("span", "shop-port"));
-    summary.firstElementChild.setAttribute("aria-hidden", "true");
-    const menu = make("div", "shop-menu");
-    const answer = make("p", "aside", "Instance of the demo, as it is now:");
-    answer.role = "status";
-    menu.append(answer);
-    for (const [verb, path, effect] of [["Pause", "demo/pause", "will fall asleep at its next write with the key"], ["Kill", "demo/kill", "is killed"]]) {
-      const button = make("button", "", verb);
-      button.type = "button";
+    const shop = byId("shop").content.firstElementChild.cloneNode(true);
+    const [sign, title] = shop.querySelector("summary").children;
+    setCell(sign, looks(index));
+    setText(title, `Shop ${String.fromCharCode(65 + index)}`);
+    const answer = shop.querySelector("p");
+    for (const button of shop.querySelectorAll("button")) {
+      const { path, effect } = button.dataset;
       button.addEventListener("click", async () => {
         const instance = this.#shown.shops[index];
         const done = call("POST", path, { instance }).then(() => `${instance} ${effect}.`);
         setText(answer, await done.catch((error) => error.message));
       });
-      menu.append(button);
     }
-    if (location.protocol === "file:") menu.replaceChildren(make("p", "aside", "Recorded. In a running demo, this shop can be paused and killed here."));
-    shop.append(summary, menu);
     return shop;
-  }
-
-  #placeShops({ shops }) {
-    [...byId("shops").children].forEach((element, index) => {
-      const { x, y } = shops[index];
-      element.style.translate = `${Math.round(x + 8)}px ${Math.round(y + 6)}px`;
-    });
   }
 
   #pick(unit) {
     if (!Number.isInteger(unit) || unit < 1 || unit > this.#shown.stock) return;
     this.#chosen = unit;
-    if (Number(byId("unit").value) !== unit) byId("unit").value = unit;
+    if (byId("unit").valueAsNumber !== unit) byId("unit").value = unit;
     this.#request();
   }
 
   #showOwners(now) {
-    const owners = this.#chosen === null ? [] : now.units.get(this.#chosen) ?? [];
-    const isNaive = ["no-lock", "local"].includes(this.#shown.guard);
-    const read = this.#shown.stock - this.#chosen + 1;
-    const none = this.#chosen === null ? "Click a square, or type a number." : "Nobody yet.";
-    setText(byId("owned"), owners.length === 0 ? none : `Sold to ${counted(owners.length, "buyer")}.`
-      + (isNaive ? ` Each time a shop read ${count(read)} and wrote ${count(read - 1)}.` : ""));
-    const [lens, list] = [byId("lens"), byId("owners")];
+    const owners = now.units.get(this.#chosen) ?? [];
+    say({ owned: soldTo(this.#shown, now, this.#chosen) });
+    const lens = byId("lens");
     const key = `${this.#shown.run} ${this.#chosen} ${owners.length}`;
-    if (list.dataset.key === key) return;
-    setData(list, "key", key);
+    if (lens.dataset.key === key) return;
+    setData(lens, "key", key);
     setData(lens, "tone", owners.length > 1 && "bad");
     lens.style.setProperty("--size", `${Math.min(100, Math.sqrt((lens.clientWidth * lens.clientHeight) / Math.max(1, owners.length)) * 0.88)}px`);
-    const signs = children(lens, owners.length, () => make("span"));
-    owners.forEach(({ shop }, index) => this.#mark(signs[index], shop));
-    const rows = children(list, owners.length, () => {
-      const row = make("li");
-      row.append(make("span", "shop-sign"), make("span"), make("span", "when"));
-      return row;
-    });
-    owners.forEach(({ buyer, shop, number, heard }, index) => {
-      const [mark, who, when] = rows[index].children;
-      this.#mark(mark, shop);
-      setText(who, `buyer ${count(buyer + 1)}, ${shopName(shop)}${number !== null && this.#hasNumbers() ? `, number ${count(number)}` : ""}`);
-      setText(when, moment(heard));
-    });
+    list(lens, [owners.map(({ shop }) => looks(shop))]);
+    list(byId("owners"), owners.map(({ buyer, shop, number, heard }) => [looks(shop),
+      `buyer ${count(buyer + 1)}, ${shopName(shop)}${number !== null && this.#hasNumbers() ? `, number ${count(number)}` : ""}`, moment(heard)]));
   }
 
   #showEvents() {
-    const isOpen = byId("events-details").open;
-    const rows = children(byId("events"), isOpen ? this.#shown.events.length : 0, () => {
-      const row = make("tr");
-      row.append(make("td", "n"), make("td", "n"), make("td"));
-      return row;
-    });
-    if (!isOpen) return;
-    this.#shown.events.forEach((event, index) => {
-      [count(index + 1), moment(event[0]), words(event)].forEach((text, at) => setText(rows[index].children[at], text));
-    });
+    const events = byId("events-details").open ? this.#shown.events : [];
+    list(byId("events"), events.map((event, index) => [count(index + 1), moment(event[0]), words(event)]));
   }
 
   // --- sharing ---
 
-  /** What was recorded, without what was derived from it. */
-  #original() {
-    return [...this.#kept.values()].find(({ run }) => run === this.#shown.run);
+  /** What was recorded, without what was derived from it, and first the one that is shown. */
+  #recordings() {
+    return [...this.#kept.values()].sort((one, other) => (other.run === this.#shown.run) - (one.run === this.#shown.run));
   }
 
   async #save() {
-    const first = this.#original();
-    if (!first) return;
-    const others = [...this.#kept.values()].filter((one) => one !== first);
-    download("flash-sale-replay.html", await asPage([first, ...others]));
+    if (this.#kept.size > 0) download("flash-sale-replay.html", await asPage(this.#recordings()));
   }
 
   async #copy() {
-    const link = this.#original() && await asLink(this.#original());
+    const [shown] = this.#recordings();
+    const link = shown && await asLink(shown);
     const copied = link && await navigator.clipboard.writeText(link).then(() => true, () => false);
     if (link && !copied) location.hash = new URL(link).hash;
-    setText(byId("copied"), !link ? "Too large for a link: save it instead." : copied ? "Copied." : "The address of this page now has it.");
+    say({ copied: !link ? "Too large for a link: save it instead." : copied ? "Copied." : "The address of this page now has it." });
   }
 }

@@ -44,7 +44,7 @@ export function state(events, t) {
     step: 0,
     /** The last event, or null before the first one. */
     event: null,
-    /** By buyer: `{ shop, place, asked, is, at, unit }`. `place` counts the buyers of a shop as they came. */
+    /** By buyer: `{ rank, shop, place, asked, is, at, unit }`. `rank` counts the buyers as they came, and `place` those of a shop. */
     buyers: new Map(),
     /** By unit: its owners as `{ buyer, shop, at, number, heard }`. More than one is what must not happen. */
     units: new Map(),
@@ -74,7 +74,7 @@ export function state(events, t) {
 const APPLY = {
   asked(now, buyer, shop, at) {
     const door = shopOf(now, shop);
-    now.buyers.set(buyer, { shop, place: door.came, asked: at, is: "asked", at, unit: null });
+    now.buyers.set(buyer, { rank: now.buyers.size, shop, place: door.came, asked: at, is: "asked", at, unit: null });
     door.came += 1;
     door.waiting += 1;
   },
@@ -120,7 +120,7 @@ const openTenure = (now, shop, number) =>
 
 /** A buyer gets an answer. Another shop than the first one asked may give it: a buyer without an answer asks again. */
 function answer(now, buyer, shop, is, at, unit = null) {
-  const known = now.buyers.get(buyer) ?? { shop, place: 0, asked: at, is: null };
+  const known = now.buyers.get(buyer) ?? { rank: now.buyers.size, shop, place: 0, asked: at, is: null };
   if (known.is === "asked") shopOf(now, known.shop).waiting -= 1;
   now.buyers.set(buyer, { ...known, by: shop, is, at, unit });
   now[is] += 1;
@@ -141,42 +141,30 @@ export function mostSold(now) {
   return most;
 }
 
-/** The moment of the step `by` steps away from `t`; the start and the end are steps as well. */
-export function stepFrom({ events, end }, t, by) {
-  const { step } = state(events, t);
-  const next = step + by;
-  if (next <= 0) return 0;
-  return next > events.length ? end : events[next - 1][0];
-}
-
 /**
- * The film of a recording: its scenes `{ at, seconds }` take so many seconds each, whatever time they took. Returns its
- * length, the scene and the moment of a position in it, the position of a moment, and how many times slower than in reality it runs.
+ * The film of a recording: its scenes `{ at, seconds, text }` take so many seconds each, whatever time they `took`. Returns its
+ * length, the starts of its scenes, the scene and the moment of a position in it, and the position of a moment.
  */
 export function film(scenes, end) {
   let length = 0;
-  const parts = scenes.map(({ at, seconds }, index) => {
-    const part = { from: length, seconds, at, took: (scenes[index + 1]?.at ?? end) - at };
-    length += seconds;
+  const parts = scenes.map((scene, index) => {
+    const part = { ...scene, from: length, took: (scenes[index + 1]?.at ?? end) - scene.at };
+    length += scene.seconds;
     return part;
   });
   const within = (share) => Math.min(1, Math.max(0, share));
-  const sceneAt = (position) => Math.max(0, parts.findLastIndex(({ from }) => from <= position));
-  const partOf = (position) => parts[sceneAt(position)];
+  const sceneAt = (position) => parts.findLast(({ from }) => from <= position);
   return {
     length,
+    marks: scenes.map(({ at }) => at),
     sceneAt,
     timeAt(position) {
-      const part = partOf(position);
-      return part.at + part.took * within((position - part.from) / part.seconds);
-    },
-    slowness(position) {
-      const { seconds, took } = partOf(position);
-      return (seconds * 1e6) / took;
+      const { at, took, from, seconds } = sceneAt(position);
+      return at + took * within((position - from) / seconds);
     },
     positionOf(t) {
-      const part = parts.findLast(({ at }) => at <= t) ?? parts[0];
-      return part.from + (part.took > 0 ? part.seconds * within((t - part.at) / part.took) : 0);
+      const { at, took, from, seconds } = parts.findLast(({ at }) => at <= t) ?? parts[0];
+      return from + (took > 0 ? seconds * within((t - at) / took) : 0);
     },
   };
 }

@@ -5,16 +5,17 @@ import { mostSold } from "./state.js";
 
 /** Stands for the lock that the demo was started with. */
 export const LOCK = "lock";
-const USUAL = { stock: 300, requests: 500, guard: LOCK, fence: true, fault: null };
+const SALE = { stock: 300, requests: 500, guard: LOCK, fence: true, fault: null };
+const chapter = (number, id, title, ask, run) => ({ number, id, title, ask, run: { ...SALE, ...run } });
 
 /** Each is one run on the real servers. `ask` leads to it from the end of the chapter before. */
 export const CHAPTERS = [
-  { id: "no-lock", title: "No lock", ask: "Take the lock away", run: { ...USUAL, guard: "no-lock" } },
-  { id: "local", title: "A lock in each shop", ask: "Give each shop a lock", run: { ...USUAL, guard: "local" } },
-  { id: "shared", title: "One shared lock", ask: "Share one lock", run: USUAL },
-  { id: "asleep", title: "The holder falls asleep", ask: "What if the holder falls asleep?", run: { ...USUAL, fence: false, fault: "pause" } },
-  { id: "checked", title: "The store checks the number", ask: "Let the store check the number", run: { ...USUAL, fault: "pause" } },
-  { id: "atomic", title: "No lock, one step", ask: "Why not without any lock?", run: { ...USUAL, guard: "atomic-script" } },
+  chapter("1", "no-lock", "No lock", "Take the lock away", { guard: "no-lock" }),
+  chapter("2", "local", "A lock in each shop", "Give each shop a lock", { guard: "local" }),
+  chapter("3", "shared", "One shared lock", "Share one lock", {}),
+  chapter("4", "asleep", "The holder falls asleep", "What if the holder falls asleep?", { fence: false, fault: "pause" }),
+  chapter("5", "checked", "The store checks the number", "Let the store check the number", { fault: "pause" }),
+  chapter("?", "atomic", "No lock, one step", "Why not without any lock?", { guard: "atomic-script" }),
 ];
 
 /** The first sale, as a visitor finds it: without the words of the chapters. */
@@ -38,26 +39,26 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** A moment of the recording, in words. */
 export const moment = (us) => duration(us / 1000);
 
-/** The scenes of a recording: `{ at, seconds, text }`, in order. The last one has the ending. */
-export function scenes(recording, chapter) {
-  const { events, end, final, buyers, stock, shops, sample } = recording;
+/** The scenes of a recording: `{ at, seconds, text, isEnding }`, in order. */
+export function scenes(recording, { id }) {
+  const { events, end, final, buyers, stock, shops, sample, fence } = recording;
   const sales = events.filter((event) => event[1] === "sold").map(([at]) => at);
   const [first, last] = [sales[0] ?? end, sales.at(-1) ?? end];
   const people = sample ? `${count(final.buyers.size)} of ${count(buyers)} people are drawn here; they want` : `${count(buyers)} people want`;
-  const start = `${people} ${counted(stock, "unit")}, and ${shops.length === 2 ? "two" : count(shops.length)} shops sell them.`;
-  const ending = { seconds: 3, text: endingOf(recording, chapter) };
+  const start = `${people} ${counted(stock, "unit")}. ${shops.length === 2 ? "Two" : count(shops.length)} shops sell them, from one shelf.`;
+  const ending = { seconds: 3, text: endingOf(recording, id), isEnding: true };
   const [sleep] = final.sleeps;
   const old = sleep && final.tenures.findLast((one) => one.shop === sleep.shop && one.from <= sleep.from);
   const next = old && final.tenures.find((one) => one.shop !== sleep.shop && one.from > sleep.from);
   if (!old || !next || sleep.to === null) {
-    return [{ at: 0, seconds: 3, text: start }, { at: first, seconds: 4, text: MIDDLE[chapter.id] ?? "" }, { at: last, ...ending }];
+    return [{ at: 0, seconds: 3, text: start }, { at: first, seconds: 4, text: MIDDLE[id] ?? "" }, { at: last, ...ending }];
   }
   const [sleeper, other] = [capital(shopName(sleep.shop)), capital(shopName(next.shop))];
   const served = sales.findLast((at) => at < sleep.to && at > next.from) ?? next.from;
   const list = [
     { at: 0, seconds: 2, text: `${sleeper} takes the key, number ${count(old.number)}.` },
     { at: sleep.from, seconds: 4, text: `${sleeper} falls asleep with the key, before it writes. The key is only lent, and its time runs out.` },
-    { at: next.from, seconds: 4, text: `${other} gets the key, now with number ${count(next.number)}, and sells.` },
+    { at: next.from, seconds: 4, text: `${other} gets the key, now with number ${count(next.number)}, and sells.${fence ? ` The store remembers ${count(next.number)}.` : ""}` },
     { at: served, seconds: 1, text: `${sleeper} still sleeps, and does not know.` },
     { at: sleep.to, seconds: 3, text: `${sleeper} wakes up. It still believes in its key, number ${count(old.number)}, and writes what it decided before.` },
     { at: Math.max(last, sleep.to), ...ending },
@@ -76,30 +77,44 @@ const MIDDLE = {
 };
 
 /** The last sentence: what this run has shown. */
-function endingOf({ final, guard, fault, fence, sample, stock }, { id }) {
+function endingOf({ final, guard, fault, fence, sample, stock }, id) {
   const most = mostSold(final);
   const failed = final.failed > 0 ? ` ${capital(counted(final.failed, "person", "people"))} got no answer.` : "";
   if (most) {
-    const named = `Unit ${count(most.unit)} was sold to ${counted(most.owners.length, "buyer")}`;
-    const seen = stock - most.unit + 1;
-    const who = [...new Set(most.owners.map(({ shop }) => shopName(shop)))].sort().join(" and ");
+    const left = stock - most.unit + 1;
+    const names = (owners) => [...new Set(owners.map(({ shop }) => shopName(shop)))].sort().join(" and ");
+    const hold = `${count(final.sold)} people hold ${counted(final.units.size, "unit")}.`;
+    const sleeper = names(final.sleeps);
     const why = {
-      "no-lock": `: ${who} read “${count(seen)} left” and wrote ${count(seen - 1)}, again and again. ${count(final.sold)} people hold ${counted(final.units.size, "unit")}.`,
-      local: `: two keys open the same shelf. ${count(final.sold)} people hold ${counted(final.units.size, "unit")}.`,
-      asleep: `. The sleeper sold again what was sold: ${counted(final.doubled, "unit")} ${final.doubled === 1 ? "has" : "have"} two owners.`,
+      "no-lock": `: ${names(most.owners)} read “${count(left)} left” and wrote ${count(left - 1)}, again and again. ${hold}`,
+      local: `: two keys open the same shelf. ${hold}`,
+      asleep: `. After its sleep, ${sleeper} sold again what was sold: ${counted(final.doubled, "unit")} ${final.doubled === 1 ? "has" : "have"} two owners.`,
     };
-    return named + (why[id] ?? ".") + failed;
+    return `Unit ${count(most.unit)} was sold to ${counted(most.owners.length, "buyer")}${why[id] ?? "."}${failed}`;
   }
   const drawn = sample ? "Among the people drawn here, no" : "No";
-  const bounce = final.bounces[0];
-  if (bounce) return `The store has seen ${count(bounce.fence)}, so number ${count(bounce.number)} bounces off. ${drawn} unit was sold twice.${failed}`;
+  const [bounce] = final.bounces;
+  const refused = bounce ? `The store has seen ${count(bounce.fence)}, so number ${count(bounce.number)} bounces off. ` : "";
   const passes = final.tenures.length - 1;
-  const after = {
+  const after = bounce ? "" : {
     shared: passes > 0 ? ` The key was passed on ${passes === 1 ? "once" : `${count(passes)} times`}.` : "",
     atomic: " So when is a lock needed? When the work is more than the store can do in one step.",
     own: guard === "no-lock" || guard === "local" || (fault === "pause" && !fence) ? " This time." : "",
-  };
-  return `${drawn} unit was sold twice.${after[id] ?? ""}${failed}`;
+  }[id] ?? "";
+  return `${refused}${drawn} unit was sold twice.${after}${failed}`;
+}
+
+/** Who got a unit, and why. */
+export function soldTo({ guard, stock }, { units, bounces: [bounce] }, unit) {
+  const owners = units.get(unit) ?? [];
+  if (owners.length === 0) return "Nobody yet.";
+  const sold = `Sold to ${counted(owners.length, "buyer")}`;
+  const left = stock - unit + 1;
+  if (guard === "no-lock" || guard === "local") return `${sold}. Each time a shop read ${count(left)} and wrote ${count(left - 1)}.`;
+  const [{ shop, number }] = owners;
+  if (number === null) return `${sold}.`;
+  if (owners.length > 1) return `${sold}, under ${owners.map((one) => count(one.number)).join(" and ")}. The store did not compare the numbers.`;
+  return `${sold}: ${shopName(shop)} had the key.${bounce ? ` Number ${count(bounce.number)} came too late, and was refused.` : ""}`;
 }
 
 /** An event in words, for the table and for the scrubber. */

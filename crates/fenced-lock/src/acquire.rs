@@ -17,16 +17,6 @@ use super::{
     Session, Ticket, observe,
 };
 
-/// How to queue.
-pub(super) enum Turn {
-    /// Wait for as long as it takes.
-    Wait,
-    /// Take the lock only if it is free.
-    Try,
-    /// Release this claim and queue again at the end.
-    After(Claim),
-}
-
 /// Takes the lock. `None` if a try found it taken, or the claim to hand over is gone.
 ///
 /// A task of the session does the work, and ends it also after the caller has dropped the future: it then
@@ -35,11 +25,11 @@ pub(super) async fn acquire<T: GrantToken>(
     session: &Session<T>,
     name: &Arc<str>,
     owner: OwnerId,
-    turn: Turn,
+    mode: PutMode,
 ) -> Result<Option<Guard<T>>, LockError> {
     let inner = &session.inner;
     if let Err(error) = inner.check() {
-        if let Turn::After(held) = turn {
+        if let PutMode::After(held) = mode {
             inner.spawn_release(held);
         }
         return Err(error);
@@ -48,7 +38,7 @@ pub(super) async fn acquire<T: GrantToken>(
     let (reply, answer) = oneshot::channel();
     let claim = inner.new_claim(name);
     let session = session.clone();
-    let attempt = Attempt { session, claim, may_exist: false, owner, turn, reply, under_way: None };
+    let attempt = Attempt { session, claim, may_exist: false, owner, mode, reply, under_way: None };
     inner.tasks.spawn_on(attempt.run().instrument(waiting), &inner.runtime);
     // only a runtime that shuts down drops the task without an answer
     answer.await.unwrap_or_else(|_| Err(inner.ended()))
@@ -60,7 +50,7 @@ struct Attempt<T: GrantToken> {
     /// Whether the claim may be in the queue.
     may_exist: bool,
     owner: OwnerId,
-    turn: Turn,
+    mode: PutMode,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
     /// Until the claim's request is answered.
     under_way: Option<UnderWay<T>>,
@@ -81,7 +71,7 @@ impl<T: GrantToken> Attempt<T> {
             if self.may_exist {
                 inner.spawn_release(self.claim.clone());
             }
-            if let Turn::After(held) = &self.turn {
+            if let PutMode::After(held) = &self.mode {
                 inner.spawn_release(held.clone());
             }
         }
@@ -117,7 +107,7 @@ impl<T: GrantToken> Attempt<T> {
     /// request took.
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
-        if matches!(self.turn, Turn::Wait) {
+        if matches!(self.mode, PutMode::AtEnd) {
             let name = Arc::clone(&self.claim.name);
             let mut under_way = UnderWay::new(&inner, &name);
             self.unless_over(under_way.until_it_counts()).await?;
@@ -127,21 +117,14 @@ impl<T: GrantToken> Attempt<T> {
         loop {
             let asked_at = Instant::now();
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
-            let request = inner.ask(async {
-                let mode = match &self.turn {
-                    Turn::Wait => PutMode::AtEnd,
-                    Turn::Try => PutMode::IfEmpty,
-                    Turn::After(held) => PutMode::After(held),
-                };
-                inner.backend.put(&self.claim, mode).await
-            });
-            let error = match request.await {
-                Ok(None) if matches!(self.turn, Turn::Wait) => {
-                    BackendError::new(BackendErrorKind::Transient, "the claim is gone")
+            let put = inner.ask(async { inner.backend.put(&self.claim, &self.mode).await });
+            let error = match put.await {
+                Ok(None) if matches!(self.mode, PutMode::AtEnd) => {
+                    BackendError::transient("the claim is gone")
                 }
                 // an earlier request, which was not answered, may have released it
-                Ok(None) if may_have_existed && matches!(self.turn, Turn::After(_)) => {
-                    self.turn = Turn::Wait;
+                Ok(None) if may_have_existed && matches!(self.mode, PutMode::After(_)) => {
+                    self.mode = PutMode::AtEnd;
                     continue;
                 }
                 Ok(ticket) => return Ok(ticket.map(|ticket| (ticket, asked_at.elapsed()))),
@@ -155,7 +138,7 @@ impl<T: GrantToken> Attempt<T> {
             if error.kind == BackendErrorKind::LeaseGone {
                 return Err(inner.revoked());
             }
-            if !is_repeated || matches!(self.turn, Turn::Try) {
+            if !is_repeated || matches!(self.mode, PutMode::IfEmpty) {
                 return Err(error.into());
             }
             tracing::debug!(claim = %self.claim, ?error, "could not queue: trying again");

@@ -13,6 +13,7 @@ use std::iter::repeat;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -20,8 +21,8 @@ use super::own_thread::OwnThread;
 use super::random::random_id;
 pub use super::waiters::{Answer, Waiters};
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, ClusterId,
-    GrantToken, Lease, Promises, PutMode, QueueEntry, Released, Ticket,
+    Backend, BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, GrantToken, Lease,
+    Promises, PutMode, QueueEntry, Released, Ticket,
 };
 
 /// The requests of a service that is asked where a claim stands. It notes in its [`Waiters`] what it hears by itself, and
@@ -53,7 +54,7 @@ pub trait Asked: Send + Sync + 'static {
     fn put(
         &self,
         claim: &Claim,
-        mode: PutMode<'_>,
+        mode: &PutMode,
     ) -> impl Future<Output = Answered<Option<Answer<Self::Token>>>> + Send;
 
     /// Where a claim stands.
@@ -62,12 +63,8 @@ pub trait Asked: Send + Sync + 'static {
     /// Takes a claim out of its queue.
     fn release(&self, claim: &Claim) -> impl Future<Output = Answered<Released>> + Send;
 
-    /// The first claims in a queue.
-    fn queue(
-        &self,
-        name: &str,
-        most: u32,
-    ) -> impl Future<Output = Answered<Vec<QueueEntry>>> + Send;
+    /// The queue of this name, the holder first.
+    fn queue(&self, name: &str) -> impl Future<Output = Answered<Vec<QueueEntry>>> + Send;
 }
 
 /// What comes of a request.
@@ -94,6 +91,7 @@ impl<A: Asked> AskedBackend<A> {
     }
 }
 
+#[async_trait]
 impl<A: Asked> Backend for AskedBackend<A> {
     type Token = A::Token;
 
@@ -105,102 +103,81 @@ impl<A: Asked> Backend for AskedBackend<A> {
         Some(self.runtime.clone())
     }
 
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        let (id, service) = (random_id(), &self.service);
-        Box::pin(async move {
-            // first: what is heard of the lease meanwhile is heard by somebody
-            service.waiters().leases().insert(id, ttl);
-            let opened = service.open(id, ttl).await;
-            if opened.is_err() {
-                service.waiters().forget(id);
-            }
-            Ok(Lease { id, ttl, cluster: opened? })
-        })
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        let (id, waiters) = (random_id(), self.service.waiters());
+        // first: what is heard of the lease meanwhile is heard by somebody
+        waiters.leases().insert(id, ttl);
+        let opened = self.service.open(id, ttl).await;
+        if opened.is_err() {
+            waiters.forget(id);
+        }
+        Ok(Lease { id, ttl, cluster: opened? })
     }
 
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        let service = &self.service;
-        Box::pin(async move {
-            // those that come to hold while the service is asked are not missing
-            let held = service.waiters().holding(lease.id);
-            // a claim of which nothing is said is not kept
-            let kept = service.renew(lease, &held).await?.into_iter().chain(repeat(false));
-            for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
-                service.waiters().note(claim, ClaimStatus::Gone);
-            }
-            Ok(lease.ttl)
-        })
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        let waiters = self.service.waiters();
+        // those that come to hold while the service is asked are not missing
+        let held = waiters.holding(lease.id);
+        // a claim of which nothing is said is not kept
+        let kept = self.service.renew(lease, &held).await?.into_iter().chain(repeat(false));
+        for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
+            waiters.note(claim, ClaimStatus::Gone);
+        }
+        Ok(lease.ttl)
     }
 
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        let Self { service, runtime } = self;
-        Box::pin(async move {
-            let claims = service.waiters().end(lease.id);
-            let closed = service.close(lease, claims).await;
-            if closed.is_ok() {
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        let claims = self.service.waiters().end(lease.id);
+        let closed = self.service.close(lease, claims).await;
+        if closed.is_ok() {
+            self.service.waiters().forget(lease.id);
+        } else {
+            // repeated for a TTL at most, with the same claims
+            let service = Arc::clone(&self.service);
+            self.runtime.spawn(async move {
+                sleep(lease.ttl * 2).await;
                 service.waiters().forget(lease.id);
-            } else {
-                // repeated for a TTL at most, with the same claims
-                let service = Arc::clone(service);
-                runtime.spawn(async move {
-                    sleep(lease.ttl * 2).await;
-                    service.waiters().forget(lease.id);
+            });
+        }
+        closed
+    }
+
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Ticket<A::Token>>> {
+        let waiters = self.service.waiters();
+        let ticket = waiters.expect(claim);
+        let answer = self.service.put(claim, mode).await;
+        if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
+            waiters.note(held, ClaimStatus::Gone);
+        }
+        match answer {
+            Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
+                let (service, claim) = (Arc::clone(&self.service), claim.clone());
+                self.runtime.spawn(async move {
+                    service.waiters().watch(&claim, answer, || service.ask(&claim)).await;
                 });
+                Ok(Some(ticket))
             }
-            closed
-        })
-    }
-
-    fn put<'a>(
-        &'a self,
-        claim: &'a Claim,
-        mode: PutMode<'a>,
-    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>> {
-        let Self { service, runtime } = self;
-        Box::pin(async move {
-            let waiters = service.waiters();
-            let ticket = waiters.expect(claim);
-            let answer = service.put(claim, mode).await;
-            if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
-                waiters.note(held, ClaimStatus::Gone);
+            Ok(Some(answer)) if answer.status != ClaimStatus::Gone => {
+                waiters.note(claim, answer.status);
+                Ok(Some(ticket))
             }
-            match answer {
-                Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
-                    let (service, claim) = (Arc::clone(service), claim.clone());
-                    runtime.spawn(async move {
-                        service.waiters().watch(&claim, answer, || service.ask(&claim)).await;
-                    });
-                    Ok(Some(ticket))
-                }
-                Ok(Some(answer)) if answer.status != ClaimStatus::Gone => {
-                    waiters.note(claim, answer.status);
-                    Ok(Some(ticket))
-                }
-                // it may be there
-                Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
-                not_put => {
-                    waiters.note(claim, ClaimStatus::Gone);
-                    not_put.map(|_| None)
-                }
+            // it may be there
+            Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
+            not_put => {
+                waiters.note(claim, ClaimStatus::Gone);
+                not_put.map(|_| None)
             }
-        })
+        }
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        let service = &self.service;
-        Box::pin(async move {
-            let released = service.release(claim).await?;
-            service.waiters().note(claim, ClaimStatus::Gone);
-            Ok(released)
-        })
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let released = self.service.release(claim).await?;
+        self.service.waiters().note(claim, ClaimStatus::Gone);
+        Ok(released)
     }
 
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(self.service.queue(name, u32::MAX))
-    }
-
-    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        Box::pin(async move { Ok(self.service.queue(name, 1).await?.into_iter().next()) })
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        self.service.queue(name).await
     }
 }
 
@@ -224,7 +201,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_mins(1);
 
     fn silence() -> BackendError {
-        BackendError::new(BackendErrorKind::Transient, "no answer")
+        BackendError::transient("no answer")
     }
 
     /// A service with one queue. What goes wrong is drawn from a seed: an answer that gets lost, and a nudge that gets
@@ -306,11 +283,7 @@ mod tests {
             self.answer(()).await
         }
 
-        async fn put(
-            &self,
-            claim: &Claim,
-            mode: PutMode<'_>,
-        ) -> Result<Option<Answer<Token>>, BackendError> {
+        async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
             let is_put = self.standing(claim).status != ClaimStatus::Gone;
             let is_taken = !self.queue.lock().unwrap().1.is_empty();
             if matches!(mode, PutMode::IfEmpty) && !is_put && is_taken {
@@ -340,7 +313,7 @@ mod tests {
             self.answer(if was_there { Released::Done } else { Released::Gone }).await
         }
 
-        async fn queue(&self, _: &str, _: u32) -> Result<Vec<QueueEntry>, BackendError> {
+        async fn queue(&self, _: &str) -> Result<Vec<QueueEntry>, BackendError> {
             Ok(Vec::new())
         }
     }

@@ -1,20 +1,15 @@
 //! What a lock service must be able to do.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::runtime::Handle;
 
 use super::{BackendError, Claim, GrantToken, Lease, Promises, QueueEntry, Ticket};
 
-/// A future that a [`Backend`] returns; boxed, so that a session can use any backend without naming
-/// its type.
-pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send + 'a>>;
-
 /// How to put a claim into its queue.
-#[derive(Clone, Copy, Debug)]
-pub enum PutMode<'a> {
+#[derive(Clone, Debug)]
+pub enum PutMode {
     /// At the end.
     AtEnd,
     /// Only if the queue is empty.
@@ -22,7 +17,7 @@ pub enum PutMode<'a> {
     /// At the end, after taking out this claim of the same name; nothing is done if that is not there. In one step if the
     /// service can. After an error of the kind `Transient`, the session takes `None` for a removal that was done, and
     /// puts the claim at the end.
-    After(&'a Claim),
+    After(Claim),
 }
 
 /// What became of a claim that was to be released.
@@ -45,10 +40,12 @@ pub enum Released {
 /// away. The wait can be dropped at any time. A put that was sent must come to its end, or a claim could
 /// appear after it was withdrawn.
 ///
-/// [`MemoryBackend`](super::MemoryBackend) is the example to follow.
+/// [`MemoryBackend`](super::MemoryBackend) is the example to follow. Implement the trait with the attribute of the crate
+/// `async-trait`.
 ///
 /// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did.
 /// Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
+#[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// What a grant carries: [`Token`](super::Token), or [`Unfenced`](super::Unfenced).
     type Token: GrantToken;
@@ -63,32 +60,32 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Grants a lease of at least `ttl`. No two have the same id.
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease>;
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError>;
 
     /// Renews the lease and returns how long it lives from now on.
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration>;
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError>;
 
     /// Revokes the lease; its claims end.
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()>;
+    async fn close(&self, lease: Lease) -> Result<(), BackendError>;
 
     /// Puts the claim into its name's queue, as `mode` says. `None` if `mode` forbids it, or if the claim is not there any
     /// more: nothing is left of it. An error of the kind `Transient` leaves open whether it is there; after any other this
     /// request has not put it there.
-    fn put<'a>(
-        &'a self,
-        claim: &'a Claim,
-        mode: PutMode<'a>,
-    ) -> BackendFuture<'a, Option<Ticket<Self::Token>>>;
+    async fn put(
+        &self,
+        claim: &Claim,
+        mode: &PutMode,
+    ) -> Result<Option<Ticket<Self::Token>>, BackendError>;
 
     /// Takes the claim out of its queue, wherever it stands.
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released>;
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError>;
 
     /// The queue of `name` as it stands now, the holder first.
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>>;
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError>;
 
     /// The first claim in the queue of `name`. It fails where a claim would be refused, if the backend can find
     /// that out without a claim.
-    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        Box::pin(async move { Ok(self.queue(name).await?.into_iter().next()) })
+    async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+        Ok(self.queue(name).await?.into_iter().next())
     }
 }

@@ -131,7 +131,22 @@ impl BackendError {
         Self { kind, cause: Arc::from(cause.into()), words: None }
     }
 
-    /// The same, where `what` is to be said of the cause.
+    /// A failure of the kind [`Transient`](BackendErrorKind::Transient).
+    pub fn transient(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(BackendErrorKind::Transient, cause)
+    }
+
+    /// A failure of the kind [`LeaseGone`](BackendErrorKind::LeaseGone).
+    pub fn lease_gone(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(BackendErrorKind::LeaseGone, cause)
+    }
+
+    /// A failure of the kind [`Permanent`](BackendErrorKind::Permanent).
+    pub fn permanent(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(BackendErrorKind::Permanent, cause)
+    }
+
+    /// The same as [`new`](Self::new), where `what` is to be said of the cause.
     #[allow(dead_code, reason = "the backend in memory does not use it")]
     pub(crate) fn because(
         kind: BackendErrorKind,
@@ -200,19 +215,4 @@ struct Because {
     what: String,
     #[source]
     cause: Box<dyn Error + Send + Sync>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: errors of one kind with one text are equal.
-    #[test]
-    fn errors_can_be_compared() {
-        let error =
-            |text: &str| LockError::from(BackendError::new(BackendErrorKind::Refused, text));
-        assert_eq!(error("no space"), error("no space"));
-        assert_ne!(error("no space"), error("too many requests"));
-        assert_ne!(error("no space"), LockError::Lost);
-    }
 }

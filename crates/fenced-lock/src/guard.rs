@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::acquire::{Turn, acquire};
+use super::acquire::acquire;
 use super::hold::Hold;
-use super::{GrantToken, LockError, Released, Session, Token};
+use super::{GrantToken, LockError, PutMode, Released, Session, Token};
 
 /// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
 ///
@@ -203,8 +203,8 @@ impl<T: GrantToken> Guard<T> {
         }
         self.armed = false;
         let (owner, name) = (self.hold.owner, &self.hold.claim.name);
-        let turn = Turn::After(self.hold.claim.clone());
-        acquire(&self.session, name, owner, turn).await?.ok_or(LockError::Lost)
+        let mode = PutMode::After(self.hold.claim.clone());
+        acquire(&self.session, name, owner, mode).await?.ok_or(LockError::Lost)
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
@@ -39,7 +40,7 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_UNDER_WAY`].
     pub(super) tasks: TaskTracker,
     /// For each name with claims under way: the room for more of them.
-    under_way: StdMutex<HashMap<Arc<str>, Arc<Semaphore>>>,
+    under_way: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     label: Arc<str>,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
@@ -49,7 +50,7 @@ pub(super) struct SessionInner<T: GrantToken> {
     is_answered: AtomicBool,
     closed: OnceCell<Result<(), BackendError>>,
     /// The newest hold of each name, for re-entry.
-    holds: StdMutex<HashMap<Arc<str>, Arc<Hold<T>>>>,
+    holds: Mutex<HashMap<Arc<str>, Arc<Hold<T>>>>,
 }
 
 impl<T: GrantToken> SessionInner<T> {
@@ -70,10 +71,10 @@ impl<T: GrantToken> SessionInner<T> {
             hold_for,
             margin,
             is_answered: AtomicBool::new(true),
-            holds: StdMutex::default(),
+            holds: Mutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            under_way: StdMutex::default(),
+            under_way: Mutex::default(),
             closed: OnceCell::new(),
         }
     }
@@ -101,9 +102,8 @@ impl<T: GrantToken> SessionInner<T> {
         request: impl Future<Output = Result<A, BackendError>>,
     ) -> Result<A, BackendError> {
         let result = AssertUnwindSafe(request).catch_unwind().await;
-        let result = result.unwrap_or_else(|_| {
-            Err(BackendError::new(BackendErrorKind::Transient, "the backend panicked"))
-        });
+        let result =
+            result.unwrap_or_else(|_| Err(BackendError::transient("the backend panicked")));
         let unanswered = matches!(&result, Err(e) if e.kind == BackendErrorKind::Transient);
         self.is_answered.store(!unanswered, Ordering::Relaxed);
         result
@@ -134,24 +134,20 @@ impl<T: GrantToken> SessionInner<T> {
     }
 
     pub(super) fn hold_of(&self, name: &str) -> Option<Arc<Hold<T>>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.holds.lock().get(name).cloned()
     }
 
     pub(super) fn add_hold(&self, hold: &Arc<Hold<T>>) {
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holds = self.holds.lock();
         holds.insert(Arc::clone(&hold.claim.name), Arc::clone(hold));
     }
 
     /// Forgets the hold, unless a newer one of the same name has taken its place.
     pub(super) fn remove_hold(&self, hold: &Arc<Hold<T>>) {
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holds = self.holds.lock();
         if holds.get(&hold.claim.name).is_some_and(|newest| Arc::ptr_eq(newest, hold)) {
             holds.remove(&hold.claim.name);
         }
-    }
-
-    fn under_way(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Semaphore>>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Withdraws the claim in the background.
@@ -281,7 +277,7 @@ impl<T: GrantToken> UnderWay<T> {
     /// Counts only if there is room.
     pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Self {
         let new = || Arc::new(Semaphore::new(MOST_UNDER_WAY));
-        let room = Arc::clone(inner.under_way().entry(Arc::clone(name)).or_insert_with(new));
+        let room = Arc::clone(inner.under_way.lock().entry(Arc::clone(name)).or_insert_with(new));
         let permit = Arc::clone(&room).try_acquire_owned().ok();
         Self { inner: Arc::clone(inner), name: Arc::clone(name), room: Some(room), permit }
     }
@@ -297,7 +293,7 @@ impl<T: GrantToken> UnderWay<T> {
 
 impl<T: GrantToken> Drop for UnderWay<T> {
     fn drop(&mut self) {
-        let mut under_way = self.inner.under_way();
+        let mut under_way = self.inner.under_way.lock();
         (self.permit, self.room) = (None, None);
         if under_way.get(&self.name).is_some_and(|room| Arc::strong_count(room) == 1) {
             under_way.remove(&self.name);

@@ -150,11 +150,11 @@ mod watched;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-pub use backend::{Backend, BackendFuture, PutMode, Released};
+pub use backend::{Backend, PutMode, Released};
 pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, ObservedTenure, QueueSnapshot};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, QueueSnapshot};
 #[cfg(feature = "file")]
 pub use file::{FileBackend, FileOptions};
 pub use guard::Guard;
@@ -171,8 +171,6 @@ pub use promises::{
 pub use redis::{RedisBackend, RedisOptions, RedlockBackend};
 pub use session::{Session, SessionOptions};
 pub use token::{ClusterId, Token};
-#[cfg(feature = "zookeeper-tls")]
-pub use zookeeper::ZooKeeperTls;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper::{ZooKeeperBackend, ZooKeeperOptions};
 

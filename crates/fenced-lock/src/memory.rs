@@ -1,17 +1,18 @@
 //! A lock service in this process.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::asked::Waiters;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, ClaimStatus, Clock, ClusterId,
-    Ends, Lease, Loss, Order, Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token,
-    TokenLife, Wake,
+    Backend, BackendError, Claim, ClaimStatus, ClusterId, Lease, Promises, PutMode, QueueEntry,
+    Released, Ticket, Token, TokenLife,
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's
@@ -76,22 +77,18 @@ impl MemoryBackend {
     /// Ends a lease (that of [`Session::lease`](crate::Session::lease)) at once, with its claims, as an operator or its
     /// expiry would.
     pub fn revoke(&self, lease: i64) {
-        self.state().end_lease(lease);
+        self.state.lock().end_lease(lease);
     }
 
     /// Deletes a claim ([`Guard::key`](crate::Guard::key)), as an operator would.
     pub fn delete(&self, key: &str) {
-        self.state().remove_where(|claim| claim.key() == key);
+        self.state.lock().remove_where(|claim| claim.key() == key);
     }
 
     async fn answering(&self) {
         let mut silent = self.silent.subscribe();
         // `self` keeps the sender
         drop(silent.wait_for(|silent| !silent).await);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,88 +140,70 @@ fn grant_first(queue: &Queue, waiters: &Waiters<Token>) {
 }
 
 fn lease_gone() -> BackendError {
-    BackendError::new(BackendErrorKind::LeaseGone, "the lease does not exist")
+    BackendError::lease_gone("the lease does not exist")
 }
 
+#[async_trait]
 impl Backend for MemoryBackend {
     type Token = Token;
 
     fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Fifo,
-            wake: Wake::Pushed,
-            token: TokenLife::Volatile,
-            ends: Ends::Lease(Clock::Monotonic),
-            loss: Loss::Pushed,
-            queue: QueueView::Whole,
-        }
+        Promises { token: TokenLife::Volatile, ..Promises::MOST }
     }
 
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(async move {
-            self.answering().await;
-            let mut state = self.state();
-            state.last_lease += 1;
-            let id = state.last_lease;
-            state.leases.insert(id, (Instant::now() + ttl, ttl));
-            tokio::spawn(expire(Arc::downgrade(&self.state), id));
-            Ok(Lease { id, ttl, cluster: CLUSTER })
-        })
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        self.answering().await;
+        let mut state = self.state.lock();
+        state.last_lease += 1;
+        let id = state.last_lease;
+        state.leases.insert(id, (Instant::now() + ttl, ttl));
+        tokio::spawn(expire(Arc::downgrade(&self.state), id));
+        Ok(Lease { id, ttl, cluster: CLUSTER })
     }
 
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(async move {
-            self.answering().await;
-            let mut state = self.state();
-            let (ends_at, ttl) = state.leases.get_mut(&lease.id).ok_or_else(lease_gone)?;
-            *ends_at = Instant::now() + *ttl;
-            Ok(*ttl)
-        })
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        self.answering().await;
+        let mut state = self.state.lock();
+        let (ends_at, ttl) = state.leases.get_mut(&lease.id).ok_or_else(lease_gone)?;
+        *ends_at = Instant::now() + *ttl;
+        Ok(*ttl)
     }
 
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(async move {
-            self.answering().await;
-            self.state().end_lease(lease.id);
-            Ok(())
-        })
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        self.answering().await;
+        self.state.lock().end_lease(lease.id);
+        Ok(())
     }
 
-    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            self.answering().await;
-            let mut state = self.state();
-            let is_possible = match mode {
-                PutMode::AtEnd => true,
-                PutMode::IfEmpty => !state.queues.contains_key(&claim.name),
-                PutMode::After(held) => state.remove_where(|claim| claim == held),
-            };
-            if is_possible { state.put(claim).map(Some) } else { Ok(None) }
-        })
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Result<Option<Ticket>, BackendError> {
+        self.answering().await;
+        let mut state = self.state.lock();
+        let is_possible = match mode {
+            PutMode::AtEnd => true,
+            PutMode::IfEmpty => !state.queues.contains_key(&claim.name),
+            PutMode::After(held) => state.remove_where(|claim| claim == held),
+        };
+        if is_possible { state.put(claim).map(Some) } else { Ok(None) }
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(async move {
-            self.answering().await;
-            let was_there = self.state().remove_where(|other| other == claim);
-            Ok(if was_there { Released::Done } else { Released::Gone })
-        })
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        self.answering().await;
+        let was_there = self.state.lock().remove_where(|other| other == claim);
+        Ok(if was_there { Released::Done } else { Released::Gone })
     }
 
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(async move {
-            self.answering().await;
-            let state = self.state();
-            let claims = state.queues.get(name).into_iter().flatten();
-            let entry = |(revision, (claim, made_at)): (&i64, &(Claim, Instant))| QueueEntry {
-                token: Some(Token::new(CLUSTER, *revision)),
-                lease: claim.lease,
-                key: claim.key(),
-                label: Some(claim.label.to_string()),
-                age: Some(made_at.elapsed()),
-            };
-            Ok(claims.map(entry).collect())
-        })
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        self.answering().await;
+        let state = self.state.lock();
+        let claims = state.queues.get(name).into_iter().flatten();
+        let entry = |(revision, (claim, made_at)): (&i64, &(Claim, Instant))| QueueEntry {
+            token: Some(Token::new(CLUSTER, *revision)),
+            lease: claim.lease,
+            key: claim.key(),
+            label: Some(claim.label.to_string()),
+            age: Some(made_at.elapsed()),
+        };
+        Ok(claims.map(entry).collect())
     }
 }
 
@@ -233,7 +212,7 @@ async fn expire(state: std::sync::Weak<Mutex<State>>, lease: i64) {
     loop {
         let ends_at = {
             let Some(state) = state.upgrade() else { return };
-            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = state.lock();
             let Some((ends_at, _)) = state.leases.get(&lease).copied() else { return };
             if Instant::now() >= ends_at {
                 state.end_lease(lease);

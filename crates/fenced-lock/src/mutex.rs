@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Turn, acquire};
+use super::acquire::acquire;
 use super::error::MAX_NAME_LENGTH_BYTES;
 use super::owner::OwnerId;
-use super::{GrantToken, Guard, LockError, Owner, QueueEntry, Session, Token};
+use super::{GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, Token};
 
 /// A lock, known to all processes by its name, which is 1 to 256 bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
@@ -61,7 +61,7 @@ impl<T: GrantToken> Mutex<T> {
     /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
     /// refuses. A request that is not answered is repeated until it is or the session is lost.
     pub async fn lock(&self) -> Result<Guard<T>, LockError> {
-        self.enter(OwnerId::next(), Turn::Wait).await?.ok_or(LockError::Lost)
+        self.enter(OwnerId::next(), PutMode::AtEnd).await?.ok_or(LockError::Lost)
     }
 
     /// Takes the lock for `owner`; at once and without a request if it holds the lock already. An owner that lost
@@ -73,7 +73,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard<T>, LockError> {
-        self.enter(owner.id(), Turn::Wait).await?.ok_or(LockError::Lost)
+        self.enter(owner.id(), PutMode::AtEnd).await?.ok_or(LockError::Lost)
     }
 
     /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock
@@ -85,7 +85,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock), but a request that is not answered fails and is not repeated.
     pub async fn try_lock(&self) -> Result<Option<Guard<T>>, LockError> {
-        self.enter(OwnerId::next(), Turn::Try).await
+        self.enter(OwnerId::next(), PutMode::IfEmpty).await
     }
 
     /// Takes the lock for `owner` if it is free or the owner's.
@@ -96,7 +96,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`try_lock`](Self::try_lock) and [`lock_as`](Self::lock_as).
     pub async fn try_lock_as(&self, owner: &mut Owner) -> Result<Option<Guard<T>>, LockError> {
-        self.enter(owner.id(), Turn::Try).await
+        self.enter(owner.id(), PutMode::IfEmpty).await
     }
 
     /// Takes the lock, runs `work` and unlocks: see [`SessionKeeper::with`](super::SessionKeeper::with), which also
@@ -134,7 +134,7 @@ impl<T: GrantToken> Mutex<T> {
         Ok(self.session.inner.backend.probe(&self.name).await?)
     }
 
-    async fn enter(&self, owner: OwnerId, turn: Turn) -> Result<Option<Guard<T>>, LockError> {
+    async fn enter(&self, owner: OwnerId, mode: PutMode) -> Result<Option<Guard<T>>, LockError> {
         let current = self.session.inner.hold_of(&self.name);
         // a lost hold does not count, though it is still known while one of its guards lives
         let current = current.filter(|hold| hold.owner == owner && !hold.is_lost());
@@ -144,6 +144,6 @@ impl<T: GrantToken> Mutex<T> {
         {
             return Ok(Some(Guard::new(hold, self.session.clone())));
         }
-        acquire(&self.session, &self.name, owner, turn).await
+        acquire(&self.session, &self.name, owner, mode).await
     }
 }

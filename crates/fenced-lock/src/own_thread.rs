@@ -6,8 +6,8 @@ use std::thread;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use super::BackendError;
 use super::chaos::Safeguard;
-use super::{BackendError, BackendErrorKind};
 
 /// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
 /// Dropping it ends the thread and does not block, so a backend may be dropped anywhere.
@@ -25,14 +25,15 @@ impl OwnThread {
         if !Safeguard::OwnThread.is_on() {
             return Ok(Self { runtime: Handle::current(), _running: running });
         }
-        let failed = |error| BackendError::new(BackendErrorKind::Permanent, error);
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(BackendError::permanent)?;
         let handle = runtime.handle().clone();
         let run = move || {
             // an error means that the sender is gone
             drop(runtime.block_on(ended));
         };
-        thread::Builder::new().name(name.into()).spawn(run).map_err(failed)?;
+        let thread = thread::Builder::new().name(name.into()).spawn(run);
+        thread.map_err(BackendError::permanent)?;
         Ok(Self { runtime: handle, _running: running })
     }
 

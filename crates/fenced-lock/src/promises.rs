@@ -33,6 +33,16 @@ pub struct Promises {
 }
 
 impl Promises {
+    /// The most that a lock promises.
+    pub const MOST: Self = Self {
+        order: Order::Fifo,
+        wake: Wake::Pushed,
+        token: TokenLife::Durable,
+        ends: Ends::Lease(Clock::Monotonic),
+        loss: Loss::Pushed,
+        queue: QueueView::Whole,
+    };
+
     /// The least that a lock promises; a backend sets what it promises more:
     ///
     /// ```

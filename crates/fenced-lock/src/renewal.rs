@@ -47,8 +47,7 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         let attempt_ends = deadline.min(sent_at + lifetime / 4);
         let renewal = inner.ask(async {
             let renewed = timeout_at(attempt_ends, inner.backend.renew(inner.lease)).await;
-            let silence = |elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed));
-            renewed.unwrap_or_else(silence)
+            renewed.unwrap_or_else(|elapsed| Err(BackendError::transient(elapsed)))
         });
         let renewed = tokio::select! {
             biased;

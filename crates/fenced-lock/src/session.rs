@@ -9,10 +9,7 @@ use tokio::time::Instant;
 use super::inner::SessionInner;
 use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
-use super::{
-    Backend, BackendError, BackendErrorKind, Ends, GrantToken, Lease, LockError, LostReason, Mutex,
-    Token,
-};
+use super::{Backend, BackendError, Ends, GrantToken, Lease, LockError, LostReason, Mutex, Token};
 
 /// Longer TTLs are cut to this one: those behind a dead process wait so long.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -96,9 +93,7 @@ impl<T: GrantToken> Session<T> {
         let runtime = backend.runtime().unwrap_or_else(Handle::current);
         // a task of its own: a session that nobody waits for any more is dropped there, which closes it
         let opened = runtime.spawn(Self::open_on(runtime.clone(), backend, options)).await;
-        opened.unwrap_or_else(|ended| {
-            Err(BackendError::new(BackendErrorKind::Transient, ended).into())
-        })
+        opened.unwrap_or_else(|ended| Err(BackendError::transient(ended).into()))
     }
 
     async fn open_on(

@@ -1,11 +1,11 @@
 //! Ports on the loopback interface.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::wait::eventually;
 
@@ -16,8 +16,11 @@ const RANGE: Range<u16> = 15_000..30_000;
 /// Below [`RANGE`], so that servers on random ports get none of these.
 const RESERVABLE: Range<u16> = 10_000..15_000;
 
-/// The ports given out.
-static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+/// How many ports were tried, counted from a random number on: parallel runs begin at different places.
+static TRIED: LazyLock<AtomicUsize> = LazyLock::new(|| {
+    let [first, second, ..] = uuid::Uuid::new_v4().into_bytes();
+    AtomicUsize::new(u16::from_be_bytes([first, second]).into())
+});
 
 /// How often a server or a test is started on other ports if another program took its port.
 pub const PORT_ATTEMPTS: usize = 5;
@@ -35,18 +38,11 @@ pub fn is_free(port: u16) -> bool {
 /// # Errors
 /// When no port is free.
 pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
-    let search = || {
-        let mut found = [0; N];
-        for port in &mut found {
-            *port = take(RANGE, &[0])?;
-        }
-        Some(found)
-    };
-    let again = || {
-        taken().retain(|port| !RANGE.contains(port));
-        search()
-    };
-    Ok(search().or_else(again).ok_or(io::ErrorKind::AddrInUse)?)
+    let mut found = [0; N];
+    for port in &mut found {
+        *port = take(RANGE, &[0]).ok_or(io::ErrorKind::AddrInUse)?;
+    }
+    Ok(found)
 }
 
 /// A port `p` such that all `p + offset` are free, and no other test gets them.
@@ -59,20 +55,12 @@ pub fn reserve(offsets: &[u16]) -> u16 {
     take(RESERVABLE, offsets).expect("thousands of ports are not all taken")
 }
 
-fn taken() -> MutexGuard<'static, BTreeSet<u16>> {
-    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
+/// The next port of the range at which, and at these distances from which, a server could listen.
 fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
-    let mut taken = taken();
-    let bytes = uuid::Uuid::new_v4().into_bytes();
-    // parallel runs begin at different places
-    let start = usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % range.len();
-    let mut ports = range.clone().cycle().skip(start).take(range.len());
-    let all = |port| offsets.iter().map(move |offset| port + offset);
-    let port = ports.find(|port| all(*port).all(|port| !taken.contains(&port) && is_free(port)))?;
-    taken.extend(all(port));
-    Some(port)
+    let length = usize::from(offsets.iter().max()? + 1);
+    let next = || range.clone().nth(TRIED.fetch_add(length, Ordering::Relaxed) % range.len());
+    let are_free = |port: &u16| offsets.iter().all(|offset| is_free(port + offset));
+    std::iter::repeat_with(next).take(range.len()).flatten().find(are_free)
 }
 
 /// The address of an instance with `--listen 127.0.0.1:0`, from its log.
@@ -90,17 +78,4 @@ pub async fn address_in(log: &Path) -> SocketAddr {
     })
     .await;
     address.expect("it was just found")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a long run does not run out of ports.
-    #[test]
-    fn ports_are_given_out_again() {
-        taken().extend(RANGE);
-        let [one, other] = free_ports().unwrap();
-        assert!(one != other && RANGE.contains(&one), "{one}, {other}");
-    }
 }

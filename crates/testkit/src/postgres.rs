@@ -32,8 +32,11 @@ pub struct PostgresOptions {
 /// A PostgreSQL on a free port of 127.0.0.1, with data in a directory of its own, and the superuser `postgres`
 /// without a password.
 ///
-/// Where we are `root`, which PostgreSQL refuses to run as, it runs as the user `postgres`, or `nobody`.
+/// Where we are `root`, which PostgreSQL refuses to run as, it runs as the user `nobody`.
 pub type PrivatePostgres = Private<Postgres>;
+
+/// The user `nobody` and its group.
+const NOBODY: (u32, u32) = (65534, 65534);
 
 /// What makes a private server a PostgreSQL.
 #[derive(Debug)]
@@ -94,22 +97,6 @@ pub fn is_installed() -> bool {
 pub fn psql() -> PathBuf {
     let beside = programs().map(|programs| programs.join("psql")).filter(|psql| psql.is_file());
     beside.unwrap_or_else(|| PathBuf::from("psql"))
-}
-
-/// The user to run as, if we are `root`.
-fn unprivileged_user() -> io::Result<User> {
-    if !geteuid().is_root() {
-        return Ok(None);
-    }
-    let users = std::fs::read_to_string("/etc/passwd")?;
-    let ids = |name: &str| {
-        let user = users.lines().find_map(|user| user.strip_prefix(&format!("{name}:x:")))?;
-        let (user, rest) = user.split_once(':')?;
-        Some((user.parse().ok()?, rest.split(':').next()?.parse().ok()?))
-    };
-    let user = ids("postgres").or_else(|| ids("nobody"));
-    let nobody = "PostgreSQL does not run as root, and there is no `nobody`";
-    user.map(Some).ok_or_else(|| io::Error::other(nobody))
 }
 
 /// Gives a directory and what is in it to this user.
@@ -214,7 +201,7 @@ async fn prepare(
 ) -> io::Result<Launch<Postgres>> {
     let dir = OwnedDir::create()?;
     let [port] = free_ports()?;
-    let user = unprivileged_user()?;
+    let user = geteuid().is_root().then_some(NOBODY);
     let data = dir.path().join("data");
     let certificates = options.secured.then(|| Certificates::create_in(dir.path())).transpose()?;
     let mut settings = vec![

@@ -66,8 +66,6 @@ struct Counts {
     /// The direction of the chunks to be lost, how many pass before, and how many are to be lost.
     to_lose: (Direction, u64, u64),
     lost: u64,
-    /// Answers that had the marker.
-    marked: u64,
 }
 
 impl Drop for Proxy {
@@ -83,19 +81,11 @@ impl Proxy {
     /// # Errors
     /// When the system gives it no port.
     pub async fn to(port: u16) -> io::Result<Self> {
-        Self::with_marker(port, b"").await
-    }
-
-    /// As [`to`](Self::to); also counts the answers that contain `marker`, if one chunk contains all of it.
-    ///
-    /// # Errors
-    /// When the system gives it no port.
-    pub async fn with_marker(port: u16, marker: &'static [u8]) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let state = watch::Sender::new(State { port, ..State::default() });
         let states = state.subscribe();
-        let line = Line { marker, counts: Arc::default(), alarms: alarms() };
+        let line = Line { counts: Arc::default(), alarms: alarms() };
         let accepting = line.clone();
         let listening = tokio::spawn(async move {
             loop {
@@ -141,11 +131,6 @@ impl Proxy {
     /// How many answers were lost.
     pub fn lost_answers(&self) -> u64 {
         self.line.counts().lost
-    }
-
-    /// How many answers contained the marker, also after their client had gone.
-    pub fn marked_answers(&self) -> u64 {
-        self.line.counts().marked
     }
 
     /// Ends all connections that are open.
@@ -219,7 +204,6 @@ impl Proxy {
 /// What the connections have in common.
 #[derive(Clone, Debug)]
 struct Line {
-    marker: &'static [u8],
     counts: Arc<Mutex<Counts>>,
     alarms: Alarms,
 }
@@ -285,12 +269,11 @@ impl Line {
                 if length == 0 {
                     return Ok(());
                 }
-                let chunk = &buffer[..length];
-                self.counts().arrived(direction, chunk, self.marker)?;
+                self.counts().arrived(direction)?;
                 let delay = current.borrow().delay;
                 let arrival = (!delay.is_zero()).then(|| self.alarm(Instant::now() + delay));
                 // an error: nothing is written any more
-                let _ = sender.send((arrival, chunk.to_vec())).await;
+                let _ = sender.send((arrival, buffer[..length].to_vec())).await;
             }
         };
         let writing = async {
@@ -319,12 +302,7 @@ impl Counts {
     ///
     /// # Errors
     /// It is to be lost.
-    fn arrived(&mut self, direction: Direction, chunk: &[u8], marker: &[u8]) -> io::Result<()> {
-        let is_marked =
-            || !marker.is_empty() && chunk.windows(marker.len()).any(|part| part == marker);
-        if direction == Direction::ToClient && is_marked() {
-            self.marked += 1;
-        }
+    fn arrived(&mut self, direction: Direction) -> io::Result<()> {
         let (of, to_pass, left) = &mut self.to_lose;
         if *of != direction || *left == 0 {
             return Ok(());

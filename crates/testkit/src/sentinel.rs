@@ -63,7 +63,7 @@ impl Sentinels {
         for _ in 0..SENTINELS {
             all.sentinels.push(primary.start_sentinel_in(parent).await?);
         }
-        all.until_whole(primary).await.map_err(&no_start)?;
+        all.until_whole().await.map_err(&no_start)?;
         Ok(all)
     }
 
@@ -74,12 +74,11 @@ impl Sentinels {
         format!("redis-sentinel://{}#{PRIMARY_NAME}", at.join(","))
     }
 
-    /// Waits until all replicas follow `primary`, and all sentinels know that.
+    /// Waits until all sentinels know one another, and that all replicas follow.
     ///
     /// # Errors
     /// When a server does not answer, or that takes longer than [`START_TIMEOUT`].
-    async fn until_whole(&self, primary: &PrivateRedis) -> RedisResult<()> {
-        let port = primary.port().to_string();
+    async fn until_whole(&self) -> RedisResult<()> {
         until("the sentinels agree", START_TIMEOUT, async || {
             for sentinel in &self.sentinels {
                 let ask = |what| format!("SENTINEL {what} {PRIMARY_NAME}");
@@ -88,12 +87,9 @@ impl Sentinels {
                 let has_all = format!("OK {} usable", self.sentinels.len());
                 let replicas: Vec<HashMap<String, String>> = sentinel.run(&ask("REPLICAS")).await?;
                 let follows = |replica: &HashMap<String, String>| {
-                    replica["flags"] == "slave"
-                        && replica["master-link-status"] == "ok"
-                        && replica["master-port"] == port
+                    replica["flags"] == "slave" && replica["master-link-status"] == "ok"
                 };
                 if !quorum.is_ok_and(|answer| answer.starts_with(&has_all))
-                    || self.named_by(sentinel).await? != Some(primary.port())
                     || replicas.len() != self.replicas.len()
                     || !replicas.iter().all(follows)
                 {

@@ -22,53 +22,46 @@ mod per_order;
 mod switch;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions};
-use flash_sale::config::{Config, FileError};
-use flash_sale::inventory::BatchWriter;
+use flash_sale::config::Config;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard};
 use flash_sale::serve;
+use parking_lot::Mutex;
 
-use self::order_locks::{Etcd, LockCall, Mutexes, Nothing, Recipe};
+use self::order_locks::{Etcd, OrderLock, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
 use crate::decorated::Decorated;
-use crate::locks::AnyLock;
 pub use crate::locks::LockMode;
+use crate::locks::{AnyLock, Server};
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
-/// The guard of this mode, which is no lock of the library. `etcd` is called, and `ttl` used, for those on etcd alone.
-///
-/// # Errors
-/// The options cannot be used.
-pub async fn baseline(
+/// A guard that is no lock of the library.
+async fn per_order(
     context: &Arc<SaleContext>,
     mode: LockMode,
-    etcd: impl FnOnce() -> Result<EtcdOptions, FileError>,
-    ttl: Duration,
-) -> Result<Box<dyn SaleGuard>, BoxError> {
-    if !matches!(mode, LockMode::EtcdRecipe | LockMode::EtcdRpc) {
+    config: &Config,
+) -> Result<PerOrder, BoxError> {
+    if mode.server() != Server::Etcd {
         return Ok(in_process(context, mode));
     }
-    let options = etcd()?;
-    let etcd = Etcd::connect(&options, ttl).await?;
-    let queue = Some(Arc::new(EtcdBackend::new(options)?) as _);
-    if mode == LockMode::EtcdRecipe {
-        return Ok(PerOrder::guard(context, mode, Recipe::new(etcd), queue));
-    }
-    tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
-    Ok(PerOrder::guard(context, mode, LockCall(etcd), queue))
+    let etcd = Etcd::connect(&config.servers.etcd_options()?, config.lock_ttl).await?;
+    let lock = if mode == LockMode::EtcdRecipe {
+        OrderLock::Recipe(Recipe::new(etcd))
+    } else {
+        tracing::warn!("the lock has no token and the sale no ledger: a retry buys again");
+        OrderLock::Call(etcd)
+    };
+    Ok(PerOrder::new(context, mode, lock))
 }
 
 /// `local`, `no-lock`, `batched-script` or `atomic-script`. The last two do not oversell, as the script is one atomic step:
 /// the lock is measured against them.
-fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> Box<dyn SaleGuard> {
-    match mode {
-        LockMode::Local => PerOrder::guard(context, mode, Mutexes::default(), None),
-        _ => PerOrder::guard(context, mode, Nothing, None),
-    }
+fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> PerOrder {
+    let is_local = mode == LockMode::Local;
+    let lock = if is_local { OrderLock::Local(Mutex::default()) } else { OrderLock::None };
+    PerOrder::new(context, mode, lock)
 }
 
 /// What guards a sale, and what refuses the writes of a holder that was overtaken.
@@ -124,14 +117,13 @@ pub async fn sale(
     if options.fence == Some(Fence::None) {
         writer.set(Safeguard::Fence, false);
     }
-    let inventory = serve::inventory(config).await?;
-    let inventory = inventory.with_writer(Arc::clone(writer) as Arc<dyn BatchWriter>);
+    let inventory = serve::inventory(config).await?.with_writer(Arc::clone(writer) as _);
     let mut sale_options = config.sale_options(port);
-    if lock == LockMode::Etcd {
+    if lock.server() == Server::Etcd {
         sale_options.etcd = Some(serve::etcd(config)?);
     }
     let context = SaleContext::new(inventory, sale_options);
-    let main = if lock.is_shared() {
+    let main: Box<dyn SaleGuard> = if lock.is_shared() {
         let any = match &context.options.etcd {
             Some(etcd) => AnyLock::Fenced(Arc::clone(etcd) as _),
             None => AnyLock::at(lock, &options.lock_at)?,
@@ -146,11 +138,8 @@ pub async fn sale(
         for (_, warning) in lock.status().warnings {
             tracing::warn!("{warning}");
         }
-        baseline(&context, lock, || config.servers.etcd_options(), config.lock_ttl).await?
+        Box::new(per_order(&context, lock, config).await?)
     };
-    // switched on later, it is the one that the lock has anyway
-    let asked = options.fence.filter(|fence| *fence != Fence::None);
-    let fence = lock.is_shared().then(|| lock.fence(asked));
-    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main, fence));
+    let switch = Arc::new(Switch::new(&context, Arc::clone(writer), lock, main));
     Ok((Sale::new(context, Arc::clone(&switch) as Arc<dyn SaleGuard>), switch))
 }

@@ -13,7 +13,45 @@ use flash_sale::sale::{BoxError, SaleError};
 use parking_lot::Mutex;
 
 use super::etcd::{Claim, KeptLease};
-use super::per_order::{OrderLock, Turn};
+use super::per_order::Turn;
+
+/// A lock that one order holds at a time.
+pub(super) enum OrderLock {
+    None,
+    /// A mutex in this process for each name.
+    Local(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>),
+    /// The recipe of Go's etcd client.
+    Recipe(Recipe),
+    /// The server's own `Lock` call.
+    Call(Etcd),
+}
+
+impl OrderLock {
+    /// Takes the lock `name` for this turn, and releases it after the turn.
+    ///
+    /// # Errors
+    /// The lock was not granted. No claim on it is left, if its service answers.
+    pub(super) async fn hold(&self, name: &str, turn: Turn) -> Result<(), SaleError> {
+        match self {
+            Self::None => turn.take(async { Ok((None, ())) }).await,
+            Self::Local(mutexes) => {
+                let mutex = Arc::clone(mutexes.lock().entry(name.to_owned()).or_default());
+                turn.take(async { Ok((None, mutex.lock().await)) }).await.map(drop)
+            }
+            Self::Recipe(recipe) => recipe.hold(name, turn).await,
+            Self::Call(etcd) => hold_by_call(etcd, name, turn).await,
+        }
+    }
+
+    /// Ends its session once no order is in progress.
+    pub(super) async fn close(&self) {
+        if let Self::Recipe(Recipe { etcd, session, .. }) = self
+            && let Some(session) = session.lock().await.take()
+        {
+            etcd.revoke(&session).await;
+        }
+    }
+}
 
 /// etcd, as the usual ways use it.
 pub(super) struct Etcd {
@@ -93,9 +131,7 @@ impl Recipe {
     async fn give_up(&self, lost: &Arc<KeptLease>) {
         self.session.lock().await.take_if(|session| Arc::ptr_eq(session, lost));
     }
-}
 
-impl OrderLock for Recipe {
     async fn hold(&self, name: &str, turn: Turn) -> Result<(), SaleError> {
         let (etcd, client, session) = (&self.etcd, &self.etcd.client, self.session().await?);
         let key = format!("{:x}-{}", session.id, self.next_number.fetch_add(1, Ordering::Relaxed));
@@ -122,56 +158,26 @@ impl OrderLock for Recipe {
         }
         held
     }
-
-    async fn close(&self) {
-        if let Some(session) = self.session.lock().await.take() {
-            self.etcd.revoke(&session).await;
-        }
-    }
 }
 
-/// The server's own `Lock` call, under a lease for each order: the etcd documentation of `v3lock`, and the examples of
+/// By the server's own `Lock` call, under a lease for each order: the etcd documentation of `v3lock`, and the examples of
 /// client libraries. It has no token, so a sale under it has no order ids and no ledger: a retry buys again, and a
 /// holder that was paused can oversell.
-pub(super) struct LockCall(pub(super) Etcd);
-
-impl OrderLock for LockCall {
-    async fn hold(&self, name: &str, turn: Turn) -> Result<(), SaleError> {
-        let (etcd, lease) = (&self.0, self.0.lease().await?);
-        let granted = async {
-            let options = LockOptions::new().with_lease(lease.id);
-            let lock = etcd.client.lock_client().lock(name, Some(options)).await;
-            Ok((None, lock.map_err(unavailable)?.key().to_vec()))
-        };
-        let held = turn.take(granted).await;
-        if let Ok(key) = &held
-            && let Err(error) = etcd.ask(etcd.client.lock_client().unlock(key.clone())).await
-        {
-            tracing::warn!(?error, "the lock was not released: it ends with its lease");
-        }
-        etcd.revoke(&lease).await;
-        held.map(drop)
+async fn hold_by_call(etcd: &Etcd, name: &str, turn: Turn) -> Result<(), SaleError> {
+    let lease = etcd.lease().await?;
+    let granted = async {
+        let options = LockOptions::new().with_lease(lease.id);
+        let lock = etcd.client.lock_client().lock(name, Some(options)).await;
+        Ok((None, lock.map_err(unavailable)?.key().to_vec()))
+    };
+    let held = turn.take(granted).await;
+    if let Ok(key) = &held
+        && let Err(error) = etcd.ask(etcd.client.lock_client().unlock(key.clone())).await
+    {
+        tracing::warn!(?error, "the lock was not released: it ends with its lease");
     }
-}
-
-/// A mutex in this process for each name.
-#[derive(Default)]
-pub(super) struct Mutexes(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
-
-impl OrderLock for Mutexes {
-    async fn hold(&self, name: &str, turn: Turn) -> Result<(), SaleError> {
-        let mutex = Arc::clone(self.0.lock().entry(name.to_owned()).or_default());
-        turn.take(async { Ok((None, mutex.lock().await)) }).await.map(drop)
-    }
-}
-
-/// No lock.
-pub(super) struct Nothing;
-
-impl OrderLock for Nothing {
-    async fn hold(&self, _: &str, turn: Turn) -> Result<(), SaleError> {
-        turn.take(async { Ok((None, ())) }).await
-    }
+    etcd.revoke(&lease).await;
+    held.map(drop)
 }
 
 pub(super) fn unavailable<E: Into<BoxError>>(source: E) -> SaleError {

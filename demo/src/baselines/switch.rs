@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::order_locks::unavailable;
 use super::per_order::by_the_script;
-use super::{Fence, LockMode, in_process};
+use super::{LockMode, in_process};
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
@@ -24,28 +24,24 @@ pub struct Switch {
     chosen: AtomicUsize,
     context: Arc<SaleContext>,
     pub(crate) writer: Arc<Writer>,
-    /// The fence that can be on; `None` if the first guard is no lock of the library.
-    pub(crate) fence: Option<Fence>,
 }
 
 impl Switch {
-    /// `main` is the guard of this mode, with which the sale begins. If it is a lock of the library, `fence` is the one that
-    /// can be on.
+    /// `main` is the guard of this mode, with which the sale begins.
     pub fn new(
         context: &Arc<SaleContext>,
         writer: Arc<Writer>,
         mode: LockMode,
         main: Box<dyn SaleGuard>,
-        fence: Option<Fence>,
     ) -> Self {
         let mut guards = vec![(mode, main)];
         for other in [LockMode::Local, LockMode::NoLock, LockMode::AtomicScript] {
             if other != mode {
-                guards.push((other, in_process(context, other)));
+                guards.push((other, Box::new(in_process(context, other))));
             }
         }
         let context = Arc::clone(context);
-        Self { guards, chosen: AtomicUsize::new(0), context, writer, fence }
+        Self { guards, chosen: AtomicUsize::new(0), context, writer }
     }
 
     /// The guard of new orders.

@@ -16,7 +16,6 @@ use std::time::Duration;
 use axum::http::uri::Authority;
 use axum::http::{Method, Request, StatusCode};
 use clap::Args;
-use clap::builder::FalseyValueParser;
 use flash_sale::http::problem::{Problem, ProblemType};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -30,6 +29,7 @@ use self::record::{Command, Note, Status};
 pub use self::record::{Fault, NewRun, Run, State, Verdict};
 use self::run::Begun;
 use crate::cluster::Cluster;
+use crate::locks::LockMode;
 use crate::signals::Signals;
 use crate::writer::tenures::{Tenure, now_ms};
 
@@ -62,10 +62,6 @@ pub struct ControlOptions {
     /// Addresses of the instances, separated by commas, each with its own port
     #[arg(long, env = "FLASH_SALE_INSTANCES", value_name = "URL", value_delimiter = ',', required = true, value_parser = address)]
     pub instances: Vec<Authority>,
-
-    /// Tell the page that a killed instance is started again
-    #[arg(long, env = "FLASH_SALE_RESTARTED", value_parser = FalseyValueParser::new())]
-    pub restarted: bool,
 }
 
 /// Runs the control of instances that others have started, until a signal asks it to end.
@@ -76,8 +72,7 @@ pub async fn serve(options: ControlOptions) -> io::Result<()> {
     let mut signals = Signals::listen()?;
     let listener = TcpListener::bind(options.listen).await?;
     tracing::info!("the control listens on http://{}", listener.local_addr()?);
-    let instances = options.instances.iter();
-    let control = Control::new(instances.map(ToString::to_string), options.restarted);
+    let control = Control::new(options.instances.iter().map(ToString::to_string));
     tokio::select! {
         served = control.serve(listener) => served,
         _ = signals.next() => Ok(()),
@@ -95,8 +90,6 @@ pub(crate) fn address(text: &str) -> Result<Authority, &'static str> {
 /// The instances of a sale, and its last run.
 pub struct Control {
     known: Mutex<Known>,
-    /// Whether a killed instance is started again.
-    restarts: bool,
 }
 
 #[derive(Default)]
@@ -159,17 +152,17 @@ impl Control {
     /// For the instances of a cluster.
     pub fn of(cluster: &Cluster) -> Arc<Self> {
         let instances = cluster.instances.iter();
-        Self::new(instances.map(|instance| format!("127.0.0.1:{}", instance.port)), true)
+        Self::new(instances.map(|instance| format!("127.0.0.1:{}", instance.port)))
     }
 
-    fn new(authorities: impl Iterator<Item = String>, restarts: bool) -> Arc<Self> {
+    fn new(authorities: impl Iterator<Item = String>) -> Arc<Self> {
         let instance = |authority: String| {
             let name = authority.rsplit(':').next().unwrap_or_default().to_owned();
             Instance { name, authority, is_up: true, status: None, tenures: Vec::new() }
         };
         let instances = authorities.map(instance).collect();
         let known = Mutex::new(Known { instances, ..Known::default() });
-        Arc::new(Self { known, restarts })
+        Arc::new(Self { known })
     }
 
     /// Answers the instances, and asks for their status.
@@ -205,10 +198,6 @@ impl Control {
         all.into_iter().find_map(|instance| instance.status)
     }
 
-    fn pause_ms(&self) -> u64 {
-        self.status_at(None).map_or(0, |status| status.pause_ms())
-    }
-
     /// Batches refused by the fence, at all instances.
     fn stale_batches(&self) -> u64 {
         let statuses = self.instances().into_iter().filter_map(|instance| instance.status);
@@ -224,28 +213,29 @@ impl Control {
         for (place, read) in read.into_iter().enumerate() {
             let one = &mut known.instances[place];
             let was_up = std::mem::replace(&mut one.is_up, read.is_ok());
-            let (before, is_up) = (one.status.clone(), one.is_up);
-            if let Ok((status, tenures)) = read {
-                one.name.clone_from(&status.instance);
-                (one.status, one.tenures) = (Some(status), tenures);
+            let Ok((now, tenures)) = read else {
+                // before its first answer it may still be on its way
+                if was_up && one.status.is_some() {
+                    let name = one.name.clone();
+                    let text = format!("{name} does not answer: it is stopped, or has died.");
+                    known.note(&name, text);
+                }
+                continue;
+            };
+            let (name, stale_batches) = (now.instance.clone(), now.stale_batches);
+            (one.name, one.tenures) = (name.clone(), tenures);
+            let Some(before) = one.status.replace(now) else { continue };
+            if !was_up {
+                known.note(&name, format!("{name} answers again."));
             }
-            // before its first answer it may still be on its way
-            let (Some(before), Some(now)) = (before, &one.status) else { continue };
-            let (name, is_refused) = (one.name.clone(), now.stale_batches > before.stale_batches);
-            if was_up && !is_up {
-                let text = format!("{name} does not answer: it is stopped, or has died.");
-                known.note("instance-gone", &name, text);
-            } else if is_up && !was_up {
-                known.note("instance-back", &name, format!("{name} answers again."));
-            }
-            if is_refused {
-                known.note("stale-batch", &name, flash_sale::http::stale_batch(&name));
+            if stale_batches > before.stale_batches {
+                known.note(&name, flash_sale::http::stale_batch(&name));
             }
         }
     }
 
-    fn note(&self, kind: &'static str, about: &str, text: String) {
-        self.known.lock().note(kind, about, text);
+    fn note(&self, about: &str, text: String) {
+        self.known.lock().note(about, text);
     }
 
     /// Sends the command to all instances. Only a running one must carry it out.
@@ -256,12 +246,13 @@ impl Control {
         of_running.try_for_each(|(_, done)| done)
     }
 
-    fn check_guard(&self, guard: &str) -> Result<(), Problem> {
+    fn check_guard(&self, guard: LockMode) -> Result<(), Problem> {
         let guards = self.status_at(None).ok_or_else(nobody_answers)?.guards;
-        if guards.iter().any(|one| one == guard) {
+        if guards.contains(&guard) {
             return Ok(());
         }
-        let detail = format!("a guard of this demo is {}", guards.join(", "));
+        let names: Vec<_> = guards.into_iter().map(LockMode::name).collect();
+        let detail = format!("a guard of this demo is {}", names.join(", "));
         Err(Problem::new(ProblemType::BAD_BODY, detail))
     }
 
@@ -277,8 +268,8 @@ impl Control {
 }
 
 impl Known {
-    fn note(&mut self, kind: &'static str, about: &str, text: String) {
-        self.notes.push(Note { at_ms: now_ms(), about: about.into(), kind, text });
+    fn note(&mut self, about: &str, text: String) {
+        self.notes.push(Note { at_ms: now_ms(), about: about.into(), text });
         let excess = self.notes.len().saturating_sub(MOST_NOTES);
         self.notes.drain(..excess);
     }

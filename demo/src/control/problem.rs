@@ -3,9 +3,6 @@
 use axum::http::StatusCode;
 use flash_sale::http::problem::ProblemType;
 
-/// The call needs `Content-Type: application/json`.
-pub(crate) const JSON_REQUIRED: &ProblemType =
-    &of("json-required", StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body must be JSON");
 /// The instance has no control, or none that answers.
 pub(crate) const NO_CONTROL: &ProblemType =
     &of("no-control", StatusCode::SERVICE_UNAVAILABLE, "No control answers");

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::locks::LockMode;
+
 /// How far a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -31,7 +33,7 @@ pub struct NewRun {
     pub stock: u64,
     pub requests: u64,
     /// `None`: the guard of new orders as it is now.
-    pub guard: Option<String>,
+    pub guard: Option<LockMode>,
     /// `None`: as it is now.
     pub fence: Option<bool>,
     pub fault: Option<Fault>,
@@ -48,7 +50,7 @@ pub struct Run {
     pub hit_ms: Option<f64>,
     pub stock: u64,
     pub requests: u64,
-    pub guard: String,
+    pub guard: LockMode,
     pub fence: bool,
     pub fault: Option<Fault>,
     pub victim: Option<String>,
@@ -82,24 +84,13 @@ pub struct Verdict {
 pub(crate) struct Status {
     pub(crate) instance: String,
     /// The guard of new orders.
-    pub(crate) guard: String,
+    pub(crate) guard: LockMode,
     /// The guards that can be chosen; the first is the one that the demo was started with.
-    pub(crate) guards: Vec<String>,
+    pub(crate) guards: Vec<LockMode>,
     /// The guards under which a fault can hit a holder.
-    pub(crate) locks: Vec<String>,
+    pub(crate) locks: Vec<LockMode>,
     pub(crate) fence: bool,
-    /// Which fence can be on.
-    pub(crate) fence_kind: Option<String>,
-    pub(crate) lock_ttl_ms: u64,
     pub(crate) stale_batches: u64,
-}
-
-impl Status {
-    /// A pause that certainly outlasts the lease: whole seconds, in milliseconds. Two of them are the time that the
-    /// lock and the next holder take to notice the expiry.
-    pub(crate) fn pause_ms(&self) -> u64 {
-        (self.lock_ttl_ms * 2 + 2000) / 1000 * 1000
-    }
 }
 
 /// What the control asks of an instance.
@@ -107,12 +98,12 @@ impl Status {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Command {
     /// The guard of new orders.
-    Guard(String),
+    Guard(LockMode),
     /// Whether the store compares tokens.
     Fence(bool),
-    /// The fault at the next write under the lock, or none, and the milliseconds of a pause.
-    Fault(Option<Fault>, u64),
-    /// Die now.
+    /// The fault at the next write under the lock, or none.
+    Fault(Option<Fault>),
+    /// Die as soon as this is answered.
     Kill {},
 }
 
@@ -122,6 +113,5 @@ pub(super) struct Note {
     /// When, in Unix milliseconds.
     pub(super) at_ms: f64,
     pub(super) about: String,
-    pub(super) kind: &'static str,
     pub(super) text: String,
 }

@@ -3,8 +3,8 @@
 use loadtest::Order;
 use serde_json::{Value, json};
 
+use super::Instance;
 use super::record::{Fault, Run};
-use super::{Control, Instance};
 use crate::writer::tenures::Tenure;
 
 /// The most events.
@@ -13,10 +13,16 @@ const MOST: usize = 4000;
 /// Microseconds since the first request, and the event as the page reads it.
 type Events = Vec<(u64, Value)>;
 
-/// The run with its orders, which were sent to the instances of these names.
-pub(super) fn replay(control: &Control, run: &Run, shops: &[String], orders: &[Order]) -> Value {
+/// The run with its orders, which were sent to these `shops`; `instances` are their last answers.
+pub(super) fn replay(
+    run: &Run,
+    shops: &[Instance],
+    instances: &[Instance],
+    orders: &[Order],
+) -> Value {
+    let shops: Vec<&str> = shops.iter().map(|shop| &*shop.name).collect();
     let first = orders.iter().map(|order| order.sent).min().unwrap_or_default();
-    let mut events = of_the_shops(run, shops, control.instances(), first);
+    let mut events = of_the_shops(run, &shops, instances, first);
     let room = MOST.saturating_sub(events.len()).max(1);
     let step = (2 * orders.len()).div_ceil(room).max(1);
     for (buyer, order) in orders.iter().enumerate().step_by(step) {
@@ -51,18 +57,18 @@ pub(super) fn replay(control: &Control, run: &Run, shops: &[String], orders: &[O
 
 /// What the lock, the fence and the fault did to the instances. `first` is when the first request was sent, in microseconds
 /// since the run began.
-fn of_the_shops(run: &Run, shops: &[String], instances: Vec<Instance>, first: u64) -> Events {
+fn of_the_shops(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -> Events {
     #[expect(clippy::cast_precision_loss, reason = "a time")]
     let came = run.began_ms * 1e3 + first as f64;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
     let since = |ms: f64| (ms * 1e3 - came).max(0.0) as u64;
     let place = |name: &String| shops.iter().position(|shop| shop == name);
     let of_the_run = |tenure: &Tenure| tenure.from_ms >= run.began_ms;
-    let all: Vec<(usize, Tenure)> = instances
-        .into_iter()
+    let all: Vec<(usize, &Tenure)> = instances
+        .iter()
         .filter(|instance| instance.is_up)
-        .filter_map(|instance| Some((place(&instance.name)?, instance.tenures)))
-        .flat_map(|(shop, tenures)| tenures.into_iter().map(move |tenure| (shop, tenure)))
+        .filter_map(|instance| Some((place(&instance.name)?, &instance.tenures)))
+        .flat_map(|(shop, tenures)| tenures.iter().map(move |tenure| (shop, tenure)))
         .filter(|(_, tenure)| of_the_run(tenure))
         .collect();
     let last = all.iter().map(|(_, tenure)| tenure.from_ms).fold(0.0, f64::max);
@@ -73,7 +79,7 @@ fn of_the_shops(run: &Run, shops: &[String], instances: Vec<Instance>, first: u6
         event.extend(numbers.iter().map(|number| json!(number)));
         events.push((at, Value::Array(event)));
     };
-    for (shop, Tenure { token, from_ms, to_ms, refused, stopped }) in all {
+    for (shop, &Tenure { token, from_ms, to_ms, refused, stopped }) in all {
         note(from_ms, "key", shop, &[token]);
         if let Some((from, to)) = stopped {
             note(from, "asleep", shop, &[]);

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -15,15 +14,11 @@ use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, reply};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
-use super::problem::{INSTANCE_UNREACHABLE, NO_RUN, UNKNOWN_INSTANCE};
+use super::problem::{NO_RUN, UNKNOWN_INSTANCE};
 use super::record::{Command, Fault, NewRun};
 use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, client};
 use crate::relay::same_site;
-
-/// The pause before a kill: the killed instance may be the one that passes the answer on.
-const ANSWER_TIME: Duration = Duration::from_millis(50);
 
 pub(super) fn routes(control: Arc<Control>) -> Router {
     Router::new()
@@ -96,11 +91,9 @@ async fn show(call: Call) -> Response {
         })
     });
     let mut view = json!(status);
-    view["pause_ms"] = json!(status.pause_ms());
     view["max_requests"] = json!(MAX_REQUESTS);
     view["max_stock"] = json!(MAX_STOCK);
     view["instances"] = instances.collect();
-    view["restarts"] = json!(control.restarts);
     view["run"] = json!(control.current_run());
     view["notes"] = json!(control.known.lock().notes);
     reply::json(&view)
@@ -129,7 +122,8 @@ async fn start_run(call: Call) -> Result<Response, Problem> {
     if wanted.stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
         return Err(bad_body(&form));
     }
-    Ok(accepted(&json!(call.control.begin(wanted, call.from.as_deref()).await?)))
+    let (run, _task) = call.control.begin(wanted, call.from.as_deref()).await?;
+    Ok(accepted(&json!(run)))
 }
 
 async fn stop_run(call: Call) -> Result<Response, Problem> {
@@ -137,9 +131,9 @@ async fn stop_run(call: Call) -> Result<Response, Problem> {
 }
 
 async fn set_guard(call: Call) -> Result<Response, Problem> {
-    let guard: String = call.field("guard", "{\"guard\":\"no-lock\"}")?;
+    let guard = call.field("guard", "{\"guard\":\"no-lock\"}")?;
     call.control.read_all().await;
-    call.control.check_guard(&guard)?;
+    call.control.check_guard(guard)?;
     switch(call, Command::Guard(guard)).await
 }
 
@@ -158,26 +152,16 @@ async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
 
 async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
-    let pause_ms = call.control.pause_ms();
-    victim.command(&Command::Fault(Some(Fault::Pause), pause_ms)).await?;
+    victim.command(&Command::Fault(Some(Fault::Pause))).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
-    call.control.note("fault", &victim.name, text);
-    Ok(accepted(&json!({"instance": victim.name, "pause_ms": pause_ms})))
+    call.control.note(&victim.name, text);
+    Ok(accepted(&json!({"instance": victim.name})))
 }
 
 async fn kill(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
-    if !victim.is_up {
-        let detail = format!("Instance {} does not answer.", victim.name);
-        return Err(Problem::new(INSTANCE_UNREACHABLE, detail));
-    }
-    let answer = accepted(&json!({"instance": victim.name}));
-    tokio::spawn(async move {
-        sleep(ANSWER_TIME).await;
-        // it dies without an answer
-        drop(victim.command(&Command::Kill {}).await);
-    });
-    Ok(answer)
+    victim.command(&Command::Kill {}).await?;
+    Ok(accepted(&json!({"instance": victim.name})))
 }
 
 fn accepted(answer: &Value) -> Response {

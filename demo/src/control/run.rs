@@ -9,7 +9,8 @@ use flash_sale::error_chain::ErrorChain;
 use flash_sale::http::problem::{Problem, ProblemType};
 use loadtest::Live;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
@@ -22,9 +23,6 @@ use crate::writer::tenures::{now_ms, unix_ms};
 /// How long the victim may take to reach the fault before the other buyers start.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether a run is over.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
 /// An order outlasts a fault: the pause, and the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
 
@@ -32,25 +30,22 @@ const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retr
 pub(super) struct Begun {
     run: Run,
     live: Arc<Live>,
-    stop: CancellationToken,
 }
 
 impl Begun {
     /// The run with its current counts.
     fn now(&self) -> Run {
-        let mut run = self.run.clone();
+        let Self { run, live } = self;
+        let mut run = run.clone();
         let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        run.sold = now(&self.live.acknowledged);
-        run.sold_out = now(&self.live.sold_out);
-        run.failed = now(&self.live.unsettled);
+        run.sold = now(&live.acknowledged);
+        run.sold_out = now(&live.sold_out);
+        run.failed = now(&live.unsettled);
         run.answered = run.sold + run.sold_out;
-        let Some(started) = self.live.started.get() else { return run };
-        run.began_ms = unix_ms(*started);
-        if run.state == State::Firing {
-            let took = self.live.duration.get();
-            if took.is_some() {
-                run.state = State::Checking;
-            }
+        if let Some(started) = live.started.get().filter(|_| !run.is_over()) {
+            run.began_ms = unix_ms(*started);
+            let took = live.duration.get();
+            run.state = if took.is_some() { State::Checking } else { State::Firing };
             let took = took.copied().unwrap_or_else(|| started.elapsed().unwrap_or_default());
             run.elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         }
@@ -59,27 +54,28 @@ impl Begun {
 }
 
 impl Control {
-    /// Begins a run, which goes on in the background. `from` is the instance of the page that asks for it: no fault
-    /// hits it, so that the page stays.
+    /// Begins a run. Returns it with the task in which it goes on. `from` is the instance of the page that asks for it: no
+    /// fault hits it, so that the page stays.
     ///
     /// # Errors
     /// The run is not possible, or another one is in progress.
-    pub async fn begin(
+    pub(super) async fn begin(
         self: &Arc<Self>,
         wanted: NewRun,
         from: Option<&str>,
-    ) -> Result<Run, Problem> {
+    ) -> Result<(Run, JoinHandle<()>), Problem> {
         self.read_all().await;
-        let status = self.status_at(from).filter(|_| !self.up().is_empty());
+        let shops = self.up();
+        let status = self.status_at(from).filter(|_| !shops.is_empty());
         let status = status.ok_or_else(nobody_answers)?;
         let guard = wanted.guard.unwrap_or(status.guard);
-        self.check_guard(&guard)?;
+        self.check_guard(guard)?;
         let victim = match wanted.fault {
             Some(_) if !status.locks.contains(&guard) => {
                 let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
                 return Err(Problem::new(ProblemType::BAD_BODY, detail));
             }
-            Some(_) => Some(self.any_but(from)?),
+            Some(_) => Some(self.any_but(from)?.name),
             None => None,
         };
         let run = Run {
@@ -89,33 +85,33 @@ impl Control {
             guard,
             fence: wanted.fence.unwrap_or(status.fence),
             fault: wanted.fault,
-            victim: victim.as_ref().map(|victim| victim.name.clone()),
+            victim,
             ..Run::default()
         };
-        let stop = CancellationToken::new();
+        // its buyers come first
+        let victim = shops.iter().position(|shop| run.victim.as_ref() == Some(&shop.name));
+        let head_start = victim.map(|victim| (victim, CancellationToken::new()));
+        let live = Arc::new(Live { head_start, ..Live::default() });
         {
             let slot = &mut self.known.lock().run;
             if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
                 let detail = "wait for its verdict, or stop it with DELETE /demo/run";
                 return Err(Problem::new(RUN_IN_PROGRESS, detail));
             }
-            *slot = Some(Begun { run: run.clone(), live: Arc::default(), stop: stop.clone() });
+            *slot = Some(Begun { run: run.clone(), live: Arc::clone(&live) });
         }
-        tokio::spawn(Arc::clone(self).carry_out(run.clone(), victim, stop));
-        Ok(run)
+        let task = tokio::spawn(Arc::clone(self).carry_out(run.clone(), shops, live));
+        Ok((run, task))
     }
 
     /// Begins a run and waits for its end.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// The run is not possible, or another one is in progress.
     pub async fn run(self: &Arc<Self>, wanted: NewRun) -> Result<Run, Problem> {
-        let mut run = self.begin(wanted, None).await?;
-        while !run.is_over() {
-            sleep(LOOK_EVERY).await;
-            run = self.current_run().unwrap_or(run);
-        }
-        Ok(run)
+        let (run, task) = self.begin(wanted, None).await?;
+        task.await.expect("it does not panic");
+        Ok(self.current_run().unwrap_or(run))
     }
 
     /// The last run as it is now.
@@ -127,30 +123,20 @@ impl Control {
     pub(super) fn stop_run(&self) -> Option<Run> {
         let known = self.known.lock();
         let begun = known.run.as_ref()?;
-        begun.stop.cancel();
+        begun.live.stop.cancel();
         Some(begun.now())
     }
 
-    fn change_run(&self, change: impl FnOnce(&mut Begun)) {
-        if let Some(begun) = &mut self.known.lock().run {
-            change(begun);
-        }
-    }
-
-    /// Carries the run out, and records its verdict or its error.
-    async fn carry_out(
-        self: Arc<Self>,
-        run: Run,
-        victim: Option<Instance>,
-        stop: CancellationToken,
-    ) {
+    /// Carries the run out at these instances, and records its verdict or its error.
+    async fn carry_out(self: Arc<Self>, run: Run, shops: Vec<Instance>, live: Arc<Live>) {
+        let victim = live.head_start.as_ref().map(|(victim, _)| &shops[*victim]);
         let judged = tokio::select! {
-            judged = self.try_carry_out(&run, victim.as_ref()) => judged,
-            () = stop.cancelled() => Err("The run was stopped.".to_owned()),
+            judged = self.try_carry_out(&run, &shops, victim, &live) => judged,
+            () = live.stop.cancelled() => Err("The run was stopped.".to_owned()),
         };
         if let Some(victim) = victim {
             // it must not hit a later sale
-            drop(victim.command(&Command::Fault(None, 0)).await);
+            drop(victim.command(&Command::Fault(None)).await);
         }
         let known = &mut *self.known.lock();
         let Some(begun) = &mut known.run else { return };
@@ -166,38 +152,27 @@ impl Control {
     async fn try_carry_out(
         &self,
         run: &Run,
+        shops: &[Instance],
         victim: Option<&Instance>,
+        live: &Arc<Live>,
     ) -> Result<(Verdict, Value), String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
         // at once: an instance that is stopped costs the time limit
-        let guard = self.command_all(Command::Guard(run.guard.clone()));
+        let guard = self.command_all(Command::Guard(run.guard));
         tokio::try_join!(guard, self.command_all(Command::Fence(run.fence))).map_err(in_words)?;
         let stale_before = self.stale_batches();
         let units = json!({"stock": run.stock});
         let started = self.sale(victim, Method::PUT, Some(units)).await.map_err(in_words)?;
         if let Some(victim) = victim {
-            let fault = Command::Fault(run.fault, self.pause_ms());
-            victim.command(&fault).await.map_err(in_words)?;
+            victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
         }
-
-        let up = self.up();
-        let is_victim =
-            |one: &Instance| victim.is_some_and(|victim| victim.authority == one.authority);
-        let start = CancellationToken::new();
-        let head_start = up.iter().position(is_victim).map(|first| (first, start.clone()));
-        let live = Arc::new(Live { head_start, ..Live::default() });
         let requests = format!("--requests={}", run.requests);
         let flags = LOAD_FLAGS.map(str::to_owned).into_iter().chain([requests]);
-        let urls = up.iter().map(|instance| format!("http://{}", instance.authority));
+        let urls = shops.iter().map(|shop| format!("http://{}", shop.authority));
         let args = loadtest::Args::from_flags(flags.chain(urls));
         let args = args.map_err(|error| error.to_string())?;
-        self.change_run(|begun| {
-            begun.run.state = State::Firing;
-            begun.live = Arc::clone(&live);
-        });
-        let load = loadtest::run_in_process(&args, &live);
-        let others = self.start_the_others(victim, run.fault, start);
-        let (ran, ()) = tokio::join!(load, others);
+        let load = loadtest::run_in_process(&args, live);
+        let (ran, ()) = tokio::join!(load, self.start_the_others(victim, run.fault, live));
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
             return Err("Another sale was started meanwhile.".to_owned());
         }
@@ -205,8 +180,7 @@ impl Control {
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let now = self.current_run().unwrap_or_default();
-        let shops: Vec<_> = up.into_iter().map(|instance| instance.name).collect();
-        Ok((judge(run, &report, stale), replay(self, &now, &shops, &orders)))
+        Ok((judge(run, &report, stale), replay(&now, shops, &self.instances(), &orders)))
     }
 
     /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
@@ -224,27 +198,22 @@ impl Control {
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
-    async fn start_the_others(
-        &self,
-        victim: Option<&Instance>,
-        fault: Option<Fault>,
-        start: CancellationToken,
-    ) {
-        let Some(victim) = victim else { return };
-        let is_alive = async || victim.ask::<Value>(Method::GET, "/demo/here", None).await.is_ok();
-        let deadline = Instant::now() + FAULT_TIMEOUT;
-        while Instant::now() < deadline && is_alive().await {
-            sleep(Duration::from_millis(50)).await;
-        }
-        let is_hit = !is_alive().await;
-        if is_hit {
-            self.change_run(|begun| begun.run.hit_ms = Some(now_ms()));
+    async fn start_the_others(&self, victim: Option<&Instance>, fault: Option<Fault>, live: &Live) {
+        let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else { return };
+        let hit = async {
+            while victim.ask::<Value>(Method::GET, "/demo/here", None).await.is_ok() {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let is_hit = timeout(FAULT_TIMEOUT, hit).await.is_ok();
+        if is_hit && let Some(begun) = &mut self.known.lock().run {
+            begun.run.hit_ms = Some(now_ms());
         }
         let end = if fault == Some(Fault::Kill) { "dies" } else { "stops for some seconds" };
         let what = if is_hit { "has reached" } else { "did not get to" };
         let text =
             format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
-        self.note("fault", &victim.name, text);
+        self.note(&victim.name, text);
         start.cancel();
     }
 }

@@ -39,7 +39,9 @@ impl AnyLock {
             #[cfg(feature = "other-locks")]
             _ => registry::open(lock, addresses),
             #[cfg(not(feature = "other-locks"))]
-            _ => bail!("this program was built without a lock {name}"),
+            _ => bail!(
+                "this program was built without {name}: `make demo ARGS='--lock {name}'` builds it in"
+            ),
         }
     }
 

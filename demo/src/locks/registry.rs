@@ -14,6 +14,7 @@ use fenced_lock::{
     RedisBackend, RedisOptions, RedlockBackend, Token, ZooKeeperBackend, ZooKeeperOptions,
 };
 use flash_sale::sale::GuardStatus;
+use serde::{Deserialize, Serialize};
 use testkit::PrivateZooKeeper;
 
 #[cfg(feature = "other-locks")]
@@ -21,7 +22,8 @@ use super::AnyLock;
 use crate::baselines::Fence;
 
 /// What guards the sale. The words of each guard are in `--help`, and in sentences such as "guard of the sale: ...".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LockMode {
     /// the lock in etcd
     #[default]
@@ -36,6 +38,7 @@ pub enum LockMode {
     PostgresAdvisory,
     /// the lock in ZooKeeper
     #[value(name = "zookeeper")]
+    #[serde(rename = "zookeeper")]
     ZooKeeper,
     /// the lock in a directory
     #[value(alias = "embedded")]
@@ -122,7 +125,7 @@ impl LockMode {
 
     /// How many members of etcd a demo under this guard starts.
     pub fn etcd_members(self) -> usize {
-        usize::from(self == Self::Etcd || !self.is_shared())
+        usize::from(self.server() == Server::Etcd)
     }
 
     /// Behind a verdict: why this guard oversells, if it does.

@@ -14,15 +14,14 @@ use axum::http::{self, Method, StatusCode, header};
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
-use clap::ValueEnum as _;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{Extension, X_REQUEST_ID, body, current_id, reply};
 use flash_sale::sale::Sale;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
-use crate::baselines::{LockMode, Switch};
+use crate::baselines::Switch;
 use crate::control::client;
 use crate::control::problem::NO_CONTROL;
 use crate::control::record::{Command, Fault, Status};
@@ -32,13 +31,20 @@ use crate::safeguard::Safeguard;
 /// How long the control may take to answer: it asks instances, twice at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How often its view is read.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long an instance that is to be killed goes on: it may be the one that passes the control's answer on.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
+
+/// How long the lock and the next holder take to notice that a lease has ended.
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
+
 /// The relay of one instance.
 pub(crate) struct Relay {
     sale: Sale,
     switch: Arc<Switch>,
     control: Option<Authority>,
-    /// Lets one request for the view be under way.
-    asking: Arc<Semaphore>,
     /// The last answer of the control.
     view: Mutex<Value>,
 }
@@ -55,30 +61,29 @@ impl Extension for Relay {
 
     /// Any client may start a sale, except pages of other sites.
     fn check_start(&self, head: &Parts) -> Result<(), Problem> {
-        same_site::check(&head.method, &head.headers)
+        same_site::check(&head.headers)
     }
 
-    /// The last answer of the control, which is asked again meanwhile.
     fn view(self: Arc<Self>) -> Value {
-        let view = self.view.lock().clone();
-        if let Ok(asking) = Arc::clone(&self.asking).try_acquire_owned() {
-            tokio::spawn(async move {
-                let _asking = asking;
-                let answer = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
-                let view = answer.ok().and_then(|(_, view)| serde_json::from_slice(&view).ok());
-                // until the control answers again, the last view stays
-                if let Some(view) = view {
-                    *self.view.lock() = view;
-                }
-            });
-        }
-        view
+        self.view.lock().clone()
     }
 }
 
 impl Relay {
     pub(crate) fn new(sale: Sale, switch: Arc<Switch>, control: Option<Authority>) -> Self {
-        Self { sale, switch, control, asking: Arc::new(Semaphore::new(1)), view: Mutex::default() }
+        Self { sale, switch, control, view: Mutex::default() }
+    }
+
+    /// Asks the control for its view again and again. Until it answers, the last view stays.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        while self.control.is_some() {
+            let answer = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
+            let view = answer.ok().and_then(|(_, view)| serde_json::from_slice(&view).ok());
+            if let Some(view) = view {
+                *self.view.lock() = view;
+            }
+            sleep(ASK_EVERY).await;
+        }
     }
 
     async fn ask_control(
@@ -115,18 +120,13 @@ async fn pass_on(State(relay): App, request: Request) -> Result<Response, Proble
 
 async fn status(State(relay): App) -> Response {
     let Relay { sale, switch, .. } = &*relay;
-    let modes = switch.modes();
-    let names = |modes: &[LockMode]| modes.iter().map(|mode| mode.name().to_owned()).collect();
-    let shared: Vec<_> = modes.iter().copied().filter(|mode| mode.is_shared()).collect();
-    let ttl = sale.lease_ttl().unwrap_or_default();
+    let guards = switch.modes();
     let status = Status {
         instance: sale.instance().to_owned(),
-        guard: switch.mode().name().to_owned(),
-        guards: names(&modes),
-        locks: names(&shared),
+        guard: switch.mode(),
+        locks: guards.iter().copied().filter(|guard| guard.is_shared()).collect(),
+        guards,
         fence: switch.writer.has(Safeguard::Fence),
-        fence_kind: switch.fence.map(|fence| fence.name().to_owned()),
-        lock_ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
         stale_batches: sale.metrics().stale_batches.get(),
     };
     reply::json(&(status, switch.writer.tenures.of_default_item()))
@@ -136,21 +136,29 @@ async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> 
     let body = body::read(request.into_body()).await?;
     let bad_body = || Problem::new(ProblemType::BAD_BODY, "the body is no command of a control");
     match body::object(&body).ok_or_else(bad_body)? {
-        Command::Guard(name) => {
-            let mode = LockMode::from_str(&name, false).ok();
-            mode.filter(|mode| relay.switch.choose(*mode)).ok_or_else(bad_body)?;
+        Command::Guard(guard) => {
+            if !relay.switch.choose(guard) {
+                return Err(bad_body());
+            }
         }
         Command::Fence(on) => relay.switch.writer.set(Safeguard::Fence, on),
-        Command::Fault(fault, pause_ms) => fault::ask_for(fault.map(|fault| {
+        Command::Fault(fault) => fault::ask_for(fault.map(|fault| {
             let action = match fault {
-                Fault::Pause => Action::Stop(Some(Duration::from_millis(pause_ms))),
+                // certainly longer than the lease lives, and than the next holder takes to notice that it has ended
+                Fault::Pause => {
+                    let ttl = relay.sale.lease_ttl().unwrap_or_default();
+                    Action::Stop(Some(ttl * 2 + NOTICED_WITHIN))
+                }
                 Fault::Kill => Action::Kill,
             };
             (Point::BeforeWrite, action)
         })),
         Command::Kill {} => {
             tracing::error!("killing this instance, as the control of the demo asks");
-            fault::kill_now()
+            tokio::spawn(async {
+                sleep(ANSWER_TIME).await;
+                fault::kill_now()
+            });
         }
     }
     Ok(reply::json(&Value::Null))
@@ -164,7 +172,7 @@ mod tests {
     #[test]
     fn the_page_knows_every_lock() {
         let guards = include_str!("../../../static/page/guards.js");
-        let (_, locks) = guards.split_once("export const LOCKS = {\n").expect("they are there");
+        let (_, locks) = guards.split_once("const LOCKS = {\n").expect("they are there");
         let (locks, _) = locks.split_once("\n};").expect("they end");
         let entries = locks.lines().filter_map(|line| line.strip_prefix("  ")?.split_once(": "));
         let names = entries.map(|(name, _)| name.trim_matches('"'));

@@ -4,7 +4,8 @@
 //! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
 
 use flash_sale::inventory::{
-    Accepted, Action, Batch, Inventory, InventoryError, Order, Outcome, parse_token, token_record,
+    Accepted, Action, Batch, Inventory, InventoryError, Lookup, Order, Outcome, parse_token,
+    token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -25,40 +26,13 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// What a holder without the fence decides by. Its buyers may have been served elsewhere meanwhile, under the same ids.
-pub(super) struct Seen {
-    stock: i64,
-    /// Which orders of the batch have been accepted before.
-    known: Vec<bool>,
-}
-
-impl Seen {
-    pub(super) async fn of(
-        inventory: &Inventory,
-        batch: &Batch<'_>,
-    ) -> Result<Self, InventoryError> {
-        let stock = inventory.available(batch.item).await?;
-        let mut get = redis::cmd("HMGET");
-        get.arg(batch.item.key("orders"));
-        for order in batch.orders {
-            get.arg(order.key());
-        }
-        let records = inventory.command(&get).await.map_err(|error| match error {
-            // a read writes nothing
-            InventoryError::Unanswered { source } => InventoryError::Unreachable { source },
-            error => error,
-        });
-        let records: Vec<Option<String>> = records?;
-        Ok(Self { stock, known: records.iter().map(Option::is_some).collect() })
-    }
-}
-
-/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by what was `seen`.
+/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by what was `seen`: its buyers
+/// may have been served elsewhere meanwhile, under the same ids.
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
     Batch { item, token, instance, orders }: Batch<'_>,
-    seen: Option<Seen>,
+    seen: Option<Lookup>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
     let mut take = if writer.has(Safeguard::ScriptReload) {
@@ -72,12 +46,12 @@ pub(super) async fn reduce(
     };
     take.arg(5).arg(&["stock", "lucky", "orders", "ledger", "fence"].map(|name| item.key(name)));
     take.arg(token.map(token_record).unwrap_or_default())
-        .arg(seen.as_ref().map(|seen| seen.stock.max(0).to_string()).unwrap_or_default())
+        .arg(seen.as_ref().map(|seen| seen.available.stock.to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
     take.arg(instance);
     for (place, order) in orders.iter().enumerate() {
-        let may_be_known = seen.as_ref().is_none_or(|seen| seen.known[place]);
+        let may_be_known = seen.as_ref().is_none_or(|seen| !matches!(seen.orders[place], Ok(None)));
         take.arg(order.key()).arg(order.quantity.get()).arg(order.user.as_str());
         take.arg(if may_be_known { "1" } else { "" });
     }

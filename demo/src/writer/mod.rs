@@ -64,7 +64,8 @@ impl Writer {
         }
         let seen = match batch.token {
             Some(_) if !self.has(Safeguard::Fence) => {
-                Some(by_flags::Seen::of(inventory, &batch).await?)
+                let keys: Vec<_> = batch.orders.iter().map(|order| order.key()).collect();
+                Some(inventory.look_up(batch.item, &keys).await?)
             }
             _ => None,
         };
@@ -72,7 +73,7 @@ impl Writer {
         if fault::at(Point::BeforeWrite).await
             && let Some(token) = batch.token
         {
-            self.tenures.stopped(token, before);
+            self.tenures.note(token, |tenure, now| tenure.stopped = Some((before, now)));
         }
         let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
         // only the script knows holds
@@ -134,10 +135,12 @@ impl BatchWriter for Writer {
                 self.write_under_new_ids(inventory, batch).await
             };
             if let Some(token) = batch.token {
-                self.tenures.until_now(token);
-                if let Err(InventoryError::StaleToken { fence, .. }) = &written {
-                    self.tenures.refused(token, *fence);
-                }
+                self.tenures.note(token, |tenure, now| {
+                    tenure.to_ms = Some(now);
+                    if let Err(InventoryError::StaleToken { fence, .. }) = &written {
+                        tenure.refused = Some((now, fence.revision()));
+                    }
+                });
             }
             written
         })
@@ -157,7 +160,7 @@ impl Decoration<Token> for Arc<Writer> {
             let status = self.claims.lock().remove(claim);
             let status = status.map(|status| *status.borrow());
             if let Some(ClaimStatus::Granted(token)) = status
-                && self.tenures.until_now(token)
+                && self.tenures.note(token, |tenure, now| tenure.to_ms = Some(now))
             {
                 fault::at(Point::BeforeRelease).await;
             }

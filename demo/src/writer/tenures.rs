@@ -14,7 +14,7 @@ const MOST: usize = 256;
 /// One tenure as its holder sees it: a holder that was paused takes itself for the holder until it wakes up.
 ///
 /// The times are Unix milliseconds: the lanes of instances on one machine have one clock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tenure {
     pub(crate) token: i64,
     /// When its first batch was about to be written.
@@ -42,29 +42,13 @@ impl Tenures {
         if all.len() == MOST {
             all.pop_front();
         }
-        let (token_number, from_ms) = (token.revision(), now_ms());
-        let (to_ms, refused, stopped) = (None, None, None);
-        let tenure = Tenure { token: token_number, from_ms, to_ms, refused, stopped };
+        let tenure = Tenure { token: token.revision(), from_ms: now_ms(), ..Tenure::default() };
         all.push_back((item.clone(), token, tenure));
         true
     }
 
-    /// Notes that a batch under `token` was answered, or that the lock was released. Whether there was a batch.
-    pub(super) fn until_now(&self, token: Token) -> bool {
-        self.note(token, |tenure, now| tenure.to_ms = Some(now))
-    }
-
-    /// Notes that this fence refused a batch under `token`.
-    pub(super) fn refused(&self, token: Token, fence: Token) {
-        self.note(token, |tenure, now| tenure.refused = Some((now, fence.revision())));
-    }
-
-    /// Notes that the holder was stopped until now.
-    pub(super) fn stopped(&self, token: Token, since: f64) {
-        self.note(token, |tenure, now| tenure.stopped = Some((since, now)));
-    }
-
-    fn note(&self, token: Token, note: impl FnOnce(&mut Tenure, f64)) -> bool {
+    /// Notes something of the tenure under `token`, now. Whether there was a batch under it.
+    pub(super) fn note(&self, token: Token, note: impl FnOnce(&mut Tenure, f64)) -> bool {
         let mut all = self.0.lock();
         let tenure = all.iter_mut().rfind(|(_, own, _)| *own == token);
         tenure.map(|(.., tenure)| note(tenure, now_ms())).is_some()
@@ -85,31 +69,4 @@ pub(crate) fn now_ms() -> f64 {
 
 pub(crate) fn unix_ms(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3
-}
-
-#[cfg(test)]
-mod tests {
-    use fenced_lock::ClusterId;
-
-    use super::*;
-
-    /// Goal: the list is bounded, and a tenure is extended until its holder is refused or releases the lock.
-    #[test]
-    fn keeps_the_last_ones() {
-        let tenures = Tenures::default();
-        let token = |revision| Token::new(ClusterId(1), revision);
-        for revision in 1..=300 {
-            for is_first in [true, false] {
-                assert_eq!(tenures.begin(&Item::DEFAULT, token(revision)), is_first);
-            }
-        }
-        assert!(!tenures.until_now(token(1)) && tenures.until_now(token(300)));
-        tenures.refused(token(300), token(301));
-        let all = tenures.of_default_item();
-        assert_eq!((all.len(), all[0].token), (MOST, 45));
-        let last = &all[MOST - 1];
-        assert!(last.to_ms.is_some_and(|to| to >= last.from_ms), "{last:?}");
-        assert!(last.refused.is_some_and(|(_, fence)| fence == 301), "{last:?}");
-        assert!(all[..MOST - 1].iter().all(|one| one.to_ms.is_none() && one.refused.is_none()));
-    }
 }

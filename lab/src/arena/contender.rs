@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
-use super::servers::open;
+use crate::servers::open;
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);

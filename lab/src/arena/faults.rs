@@ -21,10 +21,10 @@ use super::contender::{
     Contender, TTL, Tenure, held_at, longest_overlap, millis, now, repeated_tokens,
 };
 use super::options::Fault;
-use super::servers::Servers;
 use super::speed::millis_below;
 use crate::clients::proxies_to;
 use crate::experiment::{Trials, quantile};
+use crate::servers::Servers;
 
 /// How long a contender that takes turns holds the lock.
 const TURN: Duration = Duration::from_millis(20);

@@ -2,7 +2,6 @@
 //!
 //! # Layout
 //! - [`ArenaOptions`], [`run()`]: the flags, and the whole run
-//! - `servers`: the servers of a lock, and its sessions
 //! - `speed`: handovers, fairness, waits, and requests at the servers
 //! - [`contender`], `faults`: two processes that want a lock, and what a fault does to them
 //! - `sale`: a sale with a faulty holder, under each lock and each fence
@@ -12,7 +11,6 @@ pub mod contender;
 mod faults;
 mod options;
 mod sale;
-mod servers;
 mod speed;
 mod table;
 
@@ -31,10 +29,10 @@ use testkit::wait::in_time;
 use self::faults::Takeover;
 pub use self::options::{ArenaOptions, Fault, Measure};
 use self::sale::Oversold;
-use self::servers::Servers;
 use self::speed::{Contest, Handovers, LONGEST};
 use crate::articles::{self, Shown};
-use crate::experiment::{self, Machine, Trials, machine, note, publish, random, write};
+use crate::experiment::{self, Machine, Trials, machine, note, publish, random, value_name, write};
+use crate::servers::Servers;
 
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
@@ -102,7 +100,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     if options.measures(Measure::Flaws) {
         let trials = options.trials.unwrap_or(options.full_or_short(3, 1));
         let is_wanted = |lock| options.articles.is_empty() || options.articles.contains(&lock);
-        results.flaws = articles::shown(is_wanted, trials).await?;
+        results.flaws = articles::shown(dir, is_wanted, trials).await?;
     }
     publish(out, &results, &table::text(&results))?;
     Ok(ExitCode::SUCCESS)
@@ -178,7 +176,7 @@ impl Arena<'_> {
         let applies = |fault: &&Fault| options.injects(**fault) && faults::applies(**fault, server);
         let wanted = Fault::value_variants().iter().filter(applies);
         for &fault in wanted.filter(|_| options.measures(Measure::Takeover)) {
-            let what = format!("takeover, {}", fault.name());
+            let what = format!("takeover, {}", value_name(&fault));
             let done = faults::takeover(fault, self.lock, self.dir, &self.trials(&what)).await;
             let takeover = self.keep(&what, done);
             self.figures.takeovers.extend(takeover);
@@ -197,7 +195,7 @@ impl Arena<'_> {
         let options = self.options;
         wanted.retain(|(fault, _)| options.measures(Measure::Oversold) && options.injects(*fault));
         for (fault, fence) in wanted {
-            let what = format!("a sale with a {}, fence: {}", fault.name(), fence.name());
+            let what = format!("a sale with a {}, fence: {}", value_name(&fault), fence.name());
             let done = sale::oversold(lock, fault, fence, self.dir, &self.trials(&what)).await;
             if let Some((oversold, faults)) = self.keep(&what, done) {
                 self.figures.faults.extend(faults.iter().map(|fault| format!("{what}: {fault}")));

@@ -103,13 +103,6 @@ pub enum Fault {
     SyncFailover,
 }
 
-impl Fault {
-    /// Its name on the command line.
-    pub(super) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
 impl ArenaOptions {
     pub(super) fn measures(&self, measure: Measure) -> bool {
         match (self.only.as_slice(), self.faults.as_slice()) {

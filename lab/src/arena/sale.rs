@@ -37,38 +37,6 @@ pub(super) struct Oversold {
     pub(super) slowest_ms: u64,
 }
 
-/// The servers of a sale under this lock.
-async fn open(lock: LockMode, dir: &OwnedDir) -> Result<Cluster> {
-    let redis = RedisOptions::default();
-    let members = lock.etcd_members();
-    let mut cluster = Cluster::open(dir, members, EtcdOptions::default(), redis).await?;
-    cluster.lock = LockServers::start(lock, &cluster.dir).await?;
-    Ok(cluster)
-}
-
-/// Stops instances and servers.
-async fn close(mut cluster: Cluster) -> Result<()> {
-    cluster.stop().await.context("a server does not stop")?;
-    cluster.remove().await.context("a directory cannot be removed")
-}
-
-/// Starts the instances, each with these flags besides, and waits until they are ready.
-async fn start_instances(cluster: &mut Cluster, lock: LockMode, flags: &str) -> Result<()> {
-    let flags = format!("--lock-ttl {TTL} {flags}");
-    let flags: Vec<_> = flags.split_whitespace().map(str::to_owned).collect();
-    let spec = Spec { lock, instances: INSTANCES, flags: &flags, ..Spec::default() };
-    for _ in 0..INSTANCES {
-        cluster.add(spec).await?;
-    }
-    Ok(())
-}
-
-/// Ends the instances; the next sale has an empty store, since another fence is of another cluster.
-async fn end_sale(cluster: &mut Cluster) -> Result<()> {
-    cluster.stop_instances().await.context("an instance does not stop")?;
-    cluster.redis.run("FLUSHALL").await.context("Redis cannot be emptied")
-}
-
 /// Sales with a fault of the holder between reading and writing, without a fence or with this one. Returns also what
 /// went wrong in another way.
 pub(super) async fn oversold(
@@ -81,26 +49,33 @@ pub(super) async fn oversold(
     let wanted = NewRun {
         stock: 60,
         requests: 100,
-        guard: Some(lock.name().to_owned()),
+        guard: Some(lock),
         fence: Some(fence != Fence::None),
         fault: Some(match fault {
             Fault::Kill => control::Fault::Kill,
             _ => control::Fault::Pause,
         }),
     };
+    let store = (fence == Fence::Store).then(|| "--fence=store".to_owned());
+    let flags: Vec<_> = [format!("--lock-ttl={TTL}")].into_iter().chain(store).collect();
     let worker = async || {
-        let (mut cluster, mut runs) = (open(lock, dir).await?, Vec::new());
-        let flags = if fence == Fence::Store { "--fence store" } else { "" };
-        start_instances(&mut cluster, lock, flags).await?;
+        let (etcd, redis) = (EtcdOptions::default(), RedisOptions::default());
+        let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
+        cluster.lock = LockServers::start(lock, &cluster.dir).await?;
+        let mut runs = Vec::new();
         while trials.next().is_some() {
-            runs.push(run(&cluster, &wanted).await?);
-            if fault == Fault::Kill {
-                // one instance is gone
-                end_sale(&mut cluster).await?;
-                start_instances(&mut cluster, lock, flags).await?;
+            for _ in 0..INSTANCES {
+                let spec = Spec { lock, instances: INSTANCES, flags: &flags, ..Spec::default() };
+                cluster.add(spec).await?;
             }
+            runs.push(run(&cluster, &wanted).await?);
+            cluster.stop_instances().await.context("an instance does not stop")?;
+            // a fence that is left there may be of another cluster
+            cluster.redis.run::<()>("FLUSHALL").await.context("Redis cannot be emptied")?;
         }
-        close(cluster).await.map(|()| runs)
+        cluster.stop().await.context("a server does not stop")?;
+        cluster.remove().await.context("a directory cannot be removed")?;
+        Ok(runs)
     };
     let (mut counted, mut faults) = (Vec::new(), Vec::new());
     for run in trials.run(usize::MAX, worker).await? {

@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::servers::{Servers, open};
 use crate::clients::{Client, Clients, proxies_to};
 use crate::experiment::{float, quantile};
+use crate::servers::{Servers, open};
 
 /// The TTL: no client is to lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);

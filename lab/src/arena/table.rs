@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use demo::locks::in_words;
-use fenced_lock::{Clock, Ends, Promises, TokenLife, Wake};
+use fenced_lock::TokenLife;
 
 use super::faults::Takeover;
 use super::options::Fault;
@@ -11,7 +11,7 @@ use super::sale::Oversold;
 use super::speed::Handovers;
 use super::{Figures, Results};
 use crate::articles;
-use crate::experiment::{figure, float, rows, section};
+use crate::experiment::{figure, float, rows, section, value_name};
 
 /// All tables with rows.
 pub(super) fn text(results: &Results) -> String {
@@ -52,25 +52,9 @@ fn or_dash(value: Option<f64>) -> String {
 fn promises(all: &[Figures]) -> String {
     let row = |one: &Figures| {
         let promises = one.promises?;
-        let words = in_words(promises).join(" | ");
-        Some(format!("{} | {words} | {}", one.lock, needs(one.lock, promises)))
+        Some(format!("{} | {}", one.lock, in_words(promises).join(" | ")))
     };
-    rows("lock | order | wake-up | token | end | loss | needs", all.iter().filter_map(row))
-}
-
-/// What a lock depends on.
-fn needs(lock: &str, Promises { token, wake, ends, .. }: Promises) -> String {
-    let all = [
-        // the tokens are as durable as this
-        (lock.starts_with("postgres"), "fsync, and a synchronous standby"),
-        (ends == Ends::Lease(Clock::Wall), "the server's wall clock"),
-        (token == TokenLife::Volatile, "writes that survive a failover"),
-        (token == TokenLife::None, "another fence"),
-        (wake == Wake::ServerWait, "a connection for each waiter"),
-        (ends == Ends::Process, "one machine"),
-    ];
-    let needed: Vec<_> = all.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
-    if needed.is_empty() { "-".to_owned() } else { needed.join(", ") }
+    rows("lock | order | wake-up | token | end | loss", all.iter().filter_map(row))
 }
 
 fn handovers(all: &[Figures]) -> String {
@@ -99,7 +83,7 @@ fn fairness(all: &[Figures]) -> String {
 /// Where a fault hits the holder of a lock that one process keeps, the time until the next grant says nothing.
 fn takeovers(all: &[Figures]) -> String {
     let head = "lock | fault | trials | hit the holder | p50 s of those | longest s | never \
-                | holder lost the lock | two holders | at 95 % | longest ms | same number given twice \
+                | holder lost the lock | two holders | longest ms | same number given twice \
                 | numbers restart: an operator must decide";
     let row = |one: &Figures, it: &Takeover| {
         // a process that was killed holds nothing
@@ -110,7 +94,7 @@ fn takeovers(all: &[Figures]) -> String {
             |millis: Option<f64>| millis.map_or("never".to_owned(), |millis| figure(millis / 1e3));
         [
             one.lock.to_owned(),
-            it.fault.name(),
+            value_name(&it.fault),
             it.trials.to_string(),
             unless(!it.hits_process(), it.hits.to_string()),
             unless(is_kept || it.hits == 0, seconds(it.p50_ms)),
@@ -118,7 +102,6 @@ fn takeovers(all: &[Figures]) -> String {
             unless(is_kept, it.never.to_string()),
             unless(!is_kept, (it.trials - it.never).to_string()),
             unless(is_dead, format!("{} of {}", it.overlaps, it.hits)),
-            unless(is_dead, bound(it.overlaps, it.hits)),
             unless(is_dead, figure(it.longest_overlap_ms)),
             of_tokens(one, it, it.repeated_tokens),
             of_tokens(one, it, it.other_cluster),
@@ -139,21 +122,10 @@ fn of_tokens(one: &Figures, takeover: &Takeover, count: usize) -> String {
 fn oversold(all: &[Figures]) -> String {
     let row = |one: &Figures, it: &Oversold| {
         let Oversold { fault, fence, trials, broken, most_units, slowest_ms } = it;
-        let (fault, bound) = (fault.name(), bound(*broken, *trials));
+        let (lock, fault) = (one.lock, value_name(fault));
         let slowest = figure(float(*slowest_ms) / 1e3);
-        let lock = one.lock;
-        format!(
-            "{lock} | {fault} | {fence} | {broken} of {trials} | {bound} | {most_units} | {slowest}"
-        )
+        format!("{lock} | {fault} | {fence} | {broken} of {trials} | {most_units} | {slowest}")
     };
-    let head = "lock | fault | fence | oversold in | at 95 % | most units | slowest sale s";
+    let head = "lock | fault | fence | oversold in | most units | slowest sale s";
     rows(head, all.iter().flat_map(|one| one.oversold.iter().map(move |it| row(one, it))))
-}
-
-/// What trials prove in which nothing happened: with none of n, the rate is at most 3/n (the rule of three).
-fn bound(seen: usize, trials: usize) -> String {
-    if seen > 0 || trials == 0 {
-        return "-".to_owned();
-    }
-    format!("<= {}", figure((3.0 / float(trials)).min(1.0)))
 }

@@ -23,6 +23,7 @@ use clap::ValueEnum;
 use demo::locks::LockMode;
 use serde::Serialize;
 use testkit::wait::in_time;
+use testkit::{OwnedDir, PrivateRedis, RedisOptions};
 
 use self::Article::{
     DatabaseForUpdate, DatabaseRow, EtcdLockCall, EtcdOwnKey, RedisGetset, RedisOwnClock,
@@ -36,10 +37,10 @@ use self::story::Accident::{
     self, ClockJump, Cut, FailOver, Freeze, HolderDies, LateRelease, Outage, Restart, Sweep,
     TimePasses, Unreachable, WaiterDies, WaiterLosesLease,
 };
-use self::story::Servers;
 use self::zookeeper::SequentialNode;
 use crate::clients::Client;
-use crate::experiment::{note, rows};
+use crate::experiment::{note, rows, value_name};
+use crate::servers::Servers;
 
 /// How long one story may take: each takes seconds.
 const LONGEST_STORY: Duration = Duration::from_mins(1);
@@ -82,7 +83,7 @@ pub enum Article {
 impl Article {
     /// Its name on the command line.
     pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+        value_name(&self)
     }
 
     /// The lock of `fenced-lock` on the same kind of server.
@@ -132,18 +133,13 @@ enum Role {
 }
 
 /// Each flaw: the lock, the flaw in words, and the accident that shows it. Locks on the same servers follow each other.
-const FLAWS: [(Article, &str, Accident); 19] = [
+const FLAWS: [(Article, &str, Accident); 18] = [
     (RedisSetNx, "the holder is paused past the TTL", Freeze),
     (RedisSetNx, "a replica takes over before it has the lock", FailOver),
     (RedisSetnxExpire, "the client dies between the two commands", HolderDies),
     (RedisSetex, "it overwrites: everybody gets the lock", TimePasses),
     (RedisOwnClock, "the holder's clock is set back: it deletes its successor's lock", LateRelease),
     (RedisGetset, "a client with a fast clock takes a live lock", TimePasses),
-    (
-        RedisGetset,
-        "a loser whose clock is an hour fast moves the expiry of a winner that dies",
-        HolderDies,
-    ),
     (Redlock, "the holder is paused past the TTL", Freeze),
     (Redlock, "the clock of a node jumps", ClockJump),
     (Redlock, "a node without persistence is started again", Restart),
@@ -195,7 +191,11 @@ impl Shown {
 ///
 /// # Errors
 /// When a server fails, or a client.
-pub async fn shown(wanted: impl Fn(Article) -> bool, trials: u32) -> Result<Vec<Shown>> {
+pub async fn shown(
+    dir: &OwnedDir,
+    wanted: impl Fn(Article) -> bool,
+    trials: u32,
+) -> Result<Vec<Shown>> {
     let mut all = Vec::new();
     let wanted: Vec<_> = FLAWS.into_iter().filter(|(article, ..)| wanted(*article)).collect();
     for flaws in wanted.chunk_by(|one, next| one.0.ours() == next.0.ours()) {
@@ -205,11 +205,12 @@ pub async fn shown(wanted: impl Fn(Article) -> bool, trials: u32) -> Result<Vec<
             continue;
         }
         // boxed, as it is large
-        let mut servers = Box::pin(Servers::start(ours)).await?;
+        let mut servers = Box::pin(Servers::start(ours, 1, dir)).await?;
+        let stock = PrivateRedis::start_in(&servers.dir, RedisOptions::default()).await?;
         for &(lock, flaw, accident) in flaws {
             note(&format!("{}: {flaw}", lock.name()));
             let mut tell = async |article| {
-                let story = Box::pin(servers.tell(accident, article));
+                let story = Box::pin(story::tell(&mut servers, &stock, accident, article));
                 in_time("a story ends", LONGEST_STORY, story).await
             };
             let mut endings = Vec::new();
@@ -218,7 +219,8 @@ pub async fn shown(wanted: impl Fn(Article) -> bool, trials: u32) -> Result<Vec<
             }
             all.push(Shown { lock, flaw, trials: endings });
         }
-        servers.stop().await.context("a server does not stop")?;
+        stock.stop().await.context("the stock's Redis does not stop")?;
+        servers.stop().await?;
     }
     Ok(all)
 }

@@ -45,7 +45,6 @@ return 0";
 /// - `redis-getset`: `SETNX` and `GETSET` with time stamps: "Design pattern: Locking with SETNX" on the page "SETNX" of
 ///   Redis's documentation. The value is when the lock expires, by its holder's clock. When that is over by a waiter's
 ///   clock, its `GETSET` wins if the old value is still the one that it saw.
-#[derive(Clone)]
 pub(super) struct OneKey {
     article: Article,
     redis: MultiplexedConnection,
@@ -96,12 +95,14 @@ impl OneKey {
                 self.ask::<()>("SETEX", (30, "user")).await?;
                 Ok(true)
             }
-            Article::RedisGetset if self.dies => self.wins().await,
-            Article::RedisGetset => Ok(self.ask("SETNX", expiry).await?
-                || match self.seen_expired().await? {
-                    Some(seen) => self.getset(seen).await?,
-                    None => false,
-                }),
+            Article::RedisGetset => {
+                if self.ask("SETNX", expiry).await? {
+                    return Ok(true);
+                }
+                let seen: Option<i64> = self.ask("GET", ALONE).await?;
+                Ok(seen.is_some_and(|until| until < self.now())
+                    && seen == self.ask::<Option<i64>>("GETSET", expiry).await?)
+            }
             _ => {
                 self.expires_at = expiry;
                 self.ask("SET", (&self.value, "NX", "PX", millis(self.ttl))).await
@@ -112,34 +113,6 @@ impl OneKey {
     /// Milliseconds since 1970 by its clock.
     fn now(&self) -> i64 {
         millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + self.ahead)
-    }
-
-    /// The lock's expiry, if it is over.
-    async fn seen_expired(&self) -> Result<Option<i64>> {
-        let seen: Option<i64> = self.ask("GET", ALONE).await?;
-        Ok(seen.filter(|expiry| *expiry < self.now()))
-    }
-
-    /// Tries to be the successor of the holder with this expiry.
-    async fn getset(&self, seen: i64) -> Result<bool> {
-        let expiry = self.now() + millis(self.ttl);
-        Ok(self.ask::<Option<i64>>("GETSET", expiry).await? == Some(seen))
-    }
-
-    /// Wins the lock of a dead holder against a client whose clock is fast. Both saw the same expiry.
-    async fn wins(&self) -> Result<bool> {
-        let mut dead = Self { dies: false, ..self.clone() };
-        let loser = Self { ahead: HOUR, ..self.clone() };
-        dead.lock().await?;
-        let seen = loop {
-            if let Some(seen) = self.seen_expired().await? {
-                break seen;
-            }
-            sleep(POLL).await;
-        };
-        ensure!(self.getset(seen).await?, "neither client wins");
-        ensure!(!loser.getset(seen).await?, "both clients win");
-        Ok(true)
     }
 }
 
@@ -166,12 +139,6 @@ impl Client for OneKey {
     }
 
     async fn why_locked(&mut self) -> Result<&'static str> {
-        if self.article == Article::RedisGetset {
-            let expiry: i64 = self.ask("GET", ALONE).await?;
-            let minutes_left = (expiry - self.now()) / 60_000;
-            ensure!(minutes_left >= 59, "{minutes_left} minutes are left, not 59");
-            return Ok("locked for an hour");
-        }
         let left: i64 = self.ask("PTTL", ALONE).await?;
         // that is the answer for a key without a TTL
         ensure!(left == -1, "the key has a TTL");

@@ -5,13 +5,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use demo::locks::{AnyLock, LockMode, LockServer, LockServers, Server};
+use anyhow::Result;
+use demo::locks::{AnyLock, LockMode};
 use fenced_lock::{Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;
 use testkit::wait::until;
-use testkit::{LOCK_NAME, OwnedDir, PrivateRedis, Proxy, RedisOptions, ReplicatedRedis};
+use testkit::{LOCK_NAME, PrivateRedis, Proxy, RedisOptions, ReplicatedRedis};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -20,6 +20,7 @@ use super::redis::connect;
 use super::shop::{Ending, Shop};
 use super::{Article, Part, Role, database};
 use crate::clients::{Client, clients_of, proxies_to};
+use crate::servers::Servers;
 
 /// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -54,7 +55,7 @@ pub(super) enum Accident {
     FailOver,
     /// The clock of the node that both majorities share is set forward.
     ClockJump,
-    /// That node is started again.
+    /// That node is started again, without its data.
     Restart,
     /// A waiter between the two dies.
     WaiterDies,
@@ -62,14 +63,6 @@ pub(super) enum Accident {
     HolderDies,
     /// While it waits, its process is paused until its lease is over.
     WaiterLosesLease,
-}
-
-/// The servers of some locks, and the stock's Redis.
-pub(super) struct Servers {
-    dir: OwnedDir,
-    stock: PrivateRedis,
-    ours: LockMode,
-    lock: LockServers,
 }
 
 /// A client, and its connections to the servers. While their proxies hold everything up, its process is paused.
@@ -112,49 +105,29 @@ impl Actor {
     }
 }
 
-impl Servers {
-    pub(super) async fn start(ours: LockMode) -> Result<Self> {
-        let dir = OwnedDir::create().context("no directory could be made")?;
-        let stock = PrivateRedis::start_in(&dir, in_memory()).await?;
-        let lock = match ours.server() {
-            Server::Redis { nodes } => {
-                let mut servers = Vec::new();
-                for _ in 0..nodes {
-                    servers.push(PrivateRedis::start_in(&dir, in_memory()).await?);
-                }
-                LockServers::of(LockServer::Redis, servers)
-            }
-            server => LockServers::start_members(server, 1, &dir).await?,
-        };
-        Ok(Self { dir, stock, ours, lock })
-    }
-
-    pub(super) async fn stop(self) -> std::io::Result<()> {
-        self.stock.stop().await?;
-        self.lock.remove().await?;
-        self.dir.remove().await
-    }
-
-    /// Tells one story, under the article's lock or under ours.
-    pub(super) async fn tell(
-        &mut self,
-        accident: Accident,
-        article: Option<Article>,
-    ) -> Result<Ending> {
-        // of three units one is sold before, so that the fence knows the cluster of the tokens
-        let (stock, pair) = match accident {
-            Accident::FailOver => {
-                (3, Some(ReplicatedRedis::start_in(&self.dir, in_memory()).await?))
-            }
-            _ => (1, None),
-        };
-        let shop = Shop::open(&self.stock, stock).await?;
-        Box::pin(Story { servers: self, accident, article, shop, pair }.tell()).await
-    }
+/// Tells one story with these servers of a lock and this one of the stock: under the article's lock, or, without one, under
+/// ours.
+pub(super) async fn tell(
+    servers: &mut Servers,
+    stock: &PrivateRedis,
+    accident: Accident,
+    article: Option<Article>,
+) -> Result<Ending> {
+    // of three units one is sold before, so that the fence knows the cluster of the tokens
+    let (units, pair) = match accident {
+        Accident::FailOver => {
+            let options = RedisOptions::default();
+            (3, Some(ReplicatedRedis::start_in(&servers.dir, options).await?))
+        }
+        _ => (1, None),
+    };
+    let shop = Shop::open(stock, units).await?;
+    Box::pin(Story { servers, stock, accident, article, shop, pair }.tell()).await
 }
 
 struct Story<'a> {
     servers: &'a mut Servers,
+    stock: &'a PrivateRedis,
     accident: Accident,
     /// `None`: under our lock.
     article: Option<Article>,
@@ -267,12 +240,17 @@ impl Story<'_> {
             }
             // the key expires at once: a clock that is set forward has no other effect on it
             Accident::ClockJump => {
-                let node = &self.servers.lock.addresses()[1];
+                let node = &self.servers.all.addresses()[1];
                 let mut redis = connect(node).await?;
                 let mut expire = redis::cmd("PEXPIREAT");
                 expire.arg(&self.shop.lock).arg(1).query_async::<()>(&mut redis).await?;
             }
-            Accident::Restart => self.servers.lock.members[1].restart().await?,
+            Accident::Restart => {
+                let node = &mut self.servers.all.members[1];
+                let mut redis = connect(&node.address()).await?;
+                redis::cmd("FLUSHALL").query_async::<()>(&mut redis).await?;
+                node.restart().await?;
+            }
             _ => {}
         }
         Ok(())
@@ -280,8 +258,8 @@ impl Story<'_> {
 
     /// Waits until the row of the article's lock has expired, and deletes it, as a scheduler does sooner or later.
     async fn sweep(&self) -> Result<()> {
-        if self.article.is_some() && self.servers.ours == LockMode::Postgres {
-            database::sweep(&self.servers.lock.addresses()[0], &self.shop.lock).await?;
+        if self.article.is_some() && self.servers.lock == LockMode::Postgres {
+            database::sweep(&self.servers.all.addresses()[0], &self.shop.lock).await?;
         }
         Ok(())
     }
@@ -289,7 +267,7 @@ impl Story<'_> {
     /// A client in this role, with a proxy to each server.
     async fn actor(&self, role: Role) -> Result<Actor> {
         let at = match &self.pair {
-            None => self.servers.lock.addresses(),
+            None => self.servers.all.addresses(),
             // it connects to the replica, once that is the primary
             Some(pair) if self.article.is_some() && role == Role::Second => {
                 vec![pair.replica.url()]
@@ -297,7 +275,7 @@ impl Story<'_> {
             Some(pair) => vec![pair.url()],
         };
         let (proxies, at) = proxies_to(&at).await?;
-        if role == Role::First && self.servers.ours == LockMode::Redlock {
+        if role == Role::First && self.servers.lock == LockMode::Redlock {
             // its majority is the other two
             proxies[2].refuse();
         }
@@ -311,16 +289,12 @@ impl Story<'_> {
 
     /// A client of `fenced-lock`. What has no tokens gets those of the stock.
     async fn ours(&self, at: &[String]) -> Result<Box<dyn Client>> {
-        let url = self.servers.stock.url();
+        let url = self.stock.url();
         let stock = Inventory::new(&*url, InventoryOptions::default())?;
-        let backend = AnyLock::at(self.servers.ours, at)?.fenced_by(None, &stock, LOCK_NAME)?;
+        let backend = AnyLock::at(self.servers.lock, at)?.fenced_by(None, &stock, LOCK_NAME)?;
         let is_long =
             matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);
         let options = SessionOptions::new(if is_long { LONG } else { TTL });
         clients_of(Session::open(backend, options).await?)(&self.shop.lock)
     }
-}
-
-fn in_memory() -> RedisOptions {
-    RedisOptions { volatile: true, ..RedisOptions::default() }
 }

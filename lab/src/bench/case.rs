@@ -9,7 +9,7 @@ use serde::Serialize;
 use testkit::Proxy;
 
 use super::options::{BenchOptions, Contender, Measure};
-use crate::experiment::{Spread, compact, fault, note, rounds};
+use crate::experiment::{self, Spread, compact, fault, note, value_name};
 use demo::cluster::{Cluster, Instance, Proxied, Spec};
 use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
 
@@ -47,27 +47,24 @@ pub(super) struct Measured {
     pub(super) loads: Vec<Report>,
 }
 
-/// Stages that take turns. The cases of a stage follow each other on the same instances.
-pub(super) struct Experiment {
-    rounds: usize,
-    pub(super) stages: Vec<Vec<Measured>>,
-}
+/// Cases that follow each other on the same instances.
+type Stage = Vec<Measured>;
 
-/// Everything that is wanted.
-pub(super) fn experiments(options: &BenchOptions) -> impl Iterator<Item = Experiment> {
+/// Everything that is wanted: stages that take turns, in so many rounds.
+pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     let contenders = Contender::value_variants().iter().copied();
     let wanted = &options.contenders;
     let contenders = contenders.filter(|one| wanted.is_empty() || wanted.contains(one));
     let compared = contenders.map(|one| compared(one, options)).collect();
     let all = [(options.rounds(5), compared), (options.rounds(1), distances(options))];
-    all.into_iter().map(|(rounds, stages): (usize, Vec<Vec<Case>>)| {
+    all.map(|(rounds, stages): (usize, Vec<Vec<Case>>)| {
         let wanted = |case: &Case| options.measures(case.measure);
         let measured = |case| Measured { case, loads: Vec::new() };
-        let stage = |cases: Vec<Case>| -> Vec<_> {
+        let stage = |cases: Vec<Case>| -> Stage {
             cases.into_iter().filter(wanted).map(measured).collect()
         };
         let stages = stages.into_iter().map(stage).filter(|stage| !stage.is_empty());
-        Experiment { rounds, stages: stages.collect() }
+        (rounds, stages.collect())
     })
 }
 
@@ -137,7 +134,7 @@ impl Case {
     /// What it measures, of what, where.
     fn in_words(&self) -> String {
         let Self { measure, contender, instances, connections, far, .. } = self;
-        let title = contender.title();
+        let title = value_name(contender);
         let Some((etcd, redis)) = far else { return format!("{measure:?}, {title}") };
         format!(
             "{measure:?}, {title}, etcd {etcd} ms, Redis {redis} ms, {instances} instances, \
@@ -184,24 +181,24 @@ impl Measured {
 /// A figure of a load.
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
-impl Experiment {
-    /// Runs all rounds.
-    pub(super) async fn run(
-        &mut self,
-        cluster: &mut Cluster,
-        options: &BenchOptions,
-    ) -> Result<()> {
-        for (round, place) in rounds(self.rounds, self.stages.len()) {
-            let stage = &self.stages[place];
-            note(&format!("round {} of {}: {}", round + 1, self.rounds, stage[0].case.in_words()));
-            start(cluster, &stage[0].case, options).await?;
-            for one in &mut self.stages[place] {
-                one.loads.push(one.case.run(cluster).await?);
-            }
-            cluster.stop_instances().await?;
+/// Runs all rounds.
+pub(super) async fn run(
+    cluster: &mut Cluster,
+    rounds: usize,
+    stages: &mut [Stage],
+    options: &BenchOptions,
+) -> Result<()> {
+    for (round, place) in experiment::rounds(rounds, stages.len()) {
+        let stage = &mut stages[place];
+        let first = &stage[0].case;
+        note(&format!("round {} of {rounds}: {}", round + 1, first.in_words()));
+        start(cluster, first, options).await?;
+        for one in stage {
+            one.loads.push(one.case.run(cluster).await?);
         }
-        Ok(())
+        cluster.stop_instances().await?;
     }
+    Ok(())
 }
 
 /// Starts the instances of a stage with this first case, and warms up connections and caches. All contenders run through the

@@ -41,6 +41,20 @@ impl Results {
         self.of(measure).find(|one| one.case.contender == contender)
     }
 
+    /// The case of this contender at this distance.
+    fn distant(
+        &self,
+        contender: Contender,
+        far: Option<(u64, u64)>,
+        instances: usize,
+        connections: usize,
+    ) -> Option<&Measured> {
+        self.of(Measure::Distance).find(|Measured { case, .. }| {
+            (case.contender, case.far) == (contender, far)
+                && (case.instances, case.connections) == (instances, connections)
+        })
+    }
+
     /// All cases of this measure.
     fn of(&self, measure: Measure) -> impl Iterator<Item = &Measured> {
         self.cases.iter().filter(move |one| one.case.measure == measure)
@@ -58,9 +72,9 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut results = Results { machine: machine(), ..Results::default() };
     let mut cluster =
         Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
-    for mut experiment in case::experiments(options) {
-        experiment.run(&mut cluster, options).await?;
-        results.cases.extend(experiment.stages.into_iter().flatten());
+    for (rounds, mut stages) in case::stages(options) {
+        case::run(&mut cluster, rounds, &mut stages, options).await?;
+        results.cases.extend(stages.into_iter().flatten());
     }
     let stopped = cluster.stop().await.and(cluster.remove().await);
     stopped.context("not everything is stopped")?;

@@ -88,26 +88,15 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// A short description, and the guard of its instances.
-    fn row(self) -> (&'static str, LockMode) {
-        match self {
-            Self::Combined => ("guarded, combined", LockMode::Etcd),
-            Self::BatchedScript => ("batched script", LockMode::BatchedScript),
-            Self::AtomicScript => ("atomic script", LockMode::AtomicScript),
-            Self::EtcdRecipe => ("etcd recipe", LockMode::EtcdRecipe),
-            Self::EtcdRpc => ("etcd Lock RPC", LockMode::EtcdRpc),
-            Self::NoStore => ("no store", LockMode::Etcd),
-        }
-    }
-
-    /// A short description.
-    pub(super) fn title(self) -> &'static str {
-        self.row().0
-    }
-
     /// The guard of its instances.
     pub(super) fn lock(self) -> LockMode {
-        self.row().1
+        match self {
+            Self::Combined | Self::NoStore => LockMode::Etcd,
+            Self::BatchedScript => LockMode::BatchedScript,
+            Self::AtomicScript => LockMode::AtomicScript,
+            Self::EtcdRecipe => LockMode::EtcdRecipe,
+            Self::EtcdRpc => LockMode::EtcdRpc,
+        }
     }
 
     /// Whether it sells anything.

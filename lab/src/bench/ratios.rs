@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::Results;
 use super::case::{CONNECTIONS, Figure, INSTANCES, Measured};
 use super::options::{Contender, Measure};
-use crate::experiment::{Spread, figure, float, handovers};
+use crate::experiment::{Spread, float, handovers, value_name};
 
 /// A ratio, or another figure that does not depend on the machine.
 #[derive(Clone, Debug, Serialize)]
@@ -14,72 +14,46 @@ pub(super) struct Finding {
     pub(super) name: String,
     /// Over all rounds.
     pub(super) spread: Spread,
-    pub(super) goal: Option<Goal>,
-}
-
-/// The goal of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Goal {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Goal {
-    /// In words, and whether the value reaches it.
-    pub(super) fn judge(self, value: f64) -> (String, bool) {
-        match self {
-            Self::AtLeast(least) => (format!("at least {}", figure(least)), value >= least),
-            Self::AtMost(most) => (format!("at most {}", figure(most)), value <= most),
-        }
-    }
+    /// What its median should be at least.
+    pub(super) goal: f64,
 }
 
 /// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
     use Contender::{AtomicScript, BatchedScript, Combined, EtcdRecipe, NoStore};
-    use Goal::{AtLeast, AtMost};
-    let against = |other, measure, figure| {
-        ratios(figure, results.case(measure, Combined), results.case(measure, other))
+    use Measure::{Burst, Handovers, SoldOut, Throughput};
+
+    let mut all = Vec::new();
+    let mut add = |name: &str, spread: Option<Spread>, goal| {
+        all.extend(spread.map(|spread| Finding { name: name.to_owned(), spread, goal }));
     };
-    let steady = |other| against(other, Measure::Throughput, rate);
-    let ours = |figure: Figure| -> Vec<f64> {
-        let steady = results.case(Measure::Throughput, Combined);
-        steady.iter().flat_map(|one| one.loads.iter().filter_map(figure)).collect()
-    };
-    // with etcd and Redis so far away
-    let at = |far: (u64, u64), instances: usize, connections: usize, contender: Contender| {
-        results.of(Measure::Distance).find(|Measured { case, .. }| {
-            (case.contender, case.far) == (contender, Some(far))
-                && (case.instances, case.connections) == (instances, connections)
-        })
-    };
-    let far = |far, connections, other, figure| {
-        let of = |contender| at(far, INSTANCES, connections, contender);
-        ratios(figure, of(Combined), of(other))
-    };
-    let mut all: Vec<(String, Vec<f64>, Option<Goal>)> = Vec::new();
-    let mut add = |name: &str, values, goal| all.push((name.to_owned(), values, goal));
-    add("throughput, guarded : batched script", steady(BatchedScript), Some(AtLeast(0.9)));
-    add("throughput, guarded : atomic script", steady(AtomicScript), Some(AtLeast(1.5)));
-    add("throughput, guarded : no store", steady(NoStore), Some(AtLeast(0.25)));
-    add("throughput, guarded : etcd recipe", steady(EtcdRecipe), None);
-    let sold_out = against(NoStore, Measure::SoldOut, rate);
-    add("sold out, answers/s, guarded : no store", sold_out, Some(AtLeast(0.8)));
-    let burst = against(EtcdRecipe, Measure::Burst, bursts);
-    add("burst, time of etcd recipe : guarded", burst, Some(AtLeast(40.0)));
-    let turns = against(EtcdRecipe, Measure::Handovers, handovers);
-    add("handovers/s, guarded : etcd recipe", turns, Some(AtLeast(10.0)));
-    for (name, etcd, instances, connections, least) in [
+    let compared: [(_, _, Figure, _, _); 6] = [
+        ("throughput, guarded : batched script", Throughput, rate, BatchedScript, 0.9),
+        ("throughput, guarded : atomic script", Throughput, rate, AtomicScript, 1.5),
+        ("throughput, guarded : no store", Throughput, rate, NoStore, 0.25),
+        ("sold out, answers/s, guarded : no store", SoldOut, rate, NoStore, 0.8),
+        ("burst, time of etcd recipe : guarded", Burst, bursts, EtcdRecipe, 40.0),
+        ("handovers/s, guarded : etcd recipe", Handovers, handovers, EtcdRecipe, 10.0),
+    ];
+    for (name, measure, figure, other, goal) in compared {
+        let [guarded, other] = [Combined, other].map(|one| results.case(measure, one));
+        add(name, ratio(figure, guarded, other), goal);
+    }
+    for (name, etcd, instances, connections, goal) in [
         ("throughput, 10,000 connections : 500", 0, INSTANCES, 10_000, 0.9),
         ("throughput, 8 instances : 2", 0, 8, CONNECTIONS, 0.8),
         ("throughput, 8 instances : 2, etcd 2 ms away", 2, 8, CONNECTIONS, 0.8),
     ] {
-        let usual = at((etcd, 0), INSTANCES, CONNECTIONS, Combined);
-        let values = ratios(rate, at((etcd, 0), instances, connections, Combined), usual);
-        add(name, values, Some(AtLeast(least)));
+        let at = |instances, connections| {
+            results.distant(Combined, Some((etcd, 0)), instances, connections)
+        };
+        add(name, ratio(rate, at(instances, connections), at(INSTANCES, CONNECTIONS)), goal);
     }
-    for (distance, connections, other, least) in [
+    let far = |figure, far, connections, other| {
+        let of = |one| results.distant(one, Some(far), INSTANCES, connections);
+        ratio(figure, of(Combined), of(other))
+    };
+    for (distance, connections, other, goal) in [
         ((6, 2), 500, BatchedScript, 0.8),
         ((6, 2), 5000, BatchedScript, 0.9),
         ((6, 2), 500, AtomicScript, 1.0),
@@ -87,34 +61,30 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         ((6, 0), 500, AtomicScript, 1.0),
         ((20, 0), 500, AtomicScript, 0.75),
     ] {
-        let ((etcd, redis), title) = (distance, other.title());
+        let ((etcd, redis), title) = (distance, value_name(&other));
         let place = format!("etcd {etcd}, Redis {redis} ms away, {connections} connections");
-        let values = far(distance, connections, other, rate);
-        add(&format!("throughput, guarded : {title}, {place}"), values, Some(AtLeast(least)));
+        let name = format!("throughput, guarded : {title}, {place}");
+        add(&name, far(rate, distance, connections, other), goal);
     }
-    let tail_far = far((20, 0), CONNECTIONS, AtomicScript, p99);
-    add("p99, guarded : atomic script, etcd 20 ms away", tail_far, Some(AtMost(4.0)));
-    add("share of the instance that sold less", ours(smaller_share), Some(AtLeast(0.45)));
-    add("latency of a guarded request, p99 : p50", ours(tail), Some(AtMost(4.0)));
-    let found = |(name, values, goal): (_, Vec<f64>, _)| {
-        Some(Finding { name, spread: Spread::of(values)?, goal })
-    };
-    all.into_iter().filter_map(found).collect()
+    let tails = far(per_p99, (20, 0), CONNECTIONS, AtomicScript);
+    add("p99, atomic script : guarded, etcd 20 ms away", tails, 0.25);
+    let steady = results.case(Throughput, Combined);
+    let smaller = steady.and_then(|steady| steady.spread(smaller_share));
+    add("share of the instance that sold less", smaller, 0.45);
+    all
 }
 
-/// A figure of the first case divided by that of the second, in each round that has both.
-pub(super) fn ratios(
+/// A figure of the first case divided by that of the second, over the rounds that have both.
+pub(super) fn ratio(
     figure: Figure,
     above: Option<&Measured>,
     below: Option<&Measured>,
-) -> Vec<f64> {
-    let (Some(above), Some(below)) = (above, below) else { return Vec::new() };
-    let pairs = above.loads.iter().zip(&below.loads);
-    let ratio = pairs.filter_map(|(above, below)| {
+) -> Option<Spread> {
+    let pairs = above?.loads.iter().zip(&below?.loads);
+    Spread::of(pairs.filter_map(|(above, below)| {
         let (above, below) = (figure(above)?, figure(below)?);
         (below > 0.0).then(|| above / below)
-    });
-    ratio.collect()
+    }))
 }
 
 /// Answers a second.
@@ -138,8 +108,9 @@ pub(super) fn p99(load: &Report) -> Option<f64> {
     Some(float(load.latency_microseconds?.p99))
 }
 
-fn tail(load: &Report) -> Option<f64> {
-    Some(p99(load)? / p50(load).filter(|p50| *p50 > 0.0)?)
+/// More is better, as with the other figures.
+fn per_p99(load: &Report) -> Option<f64> {
+    Some(1.0 / p99(load).filter(|p99| *p99 > 0.0)?)
 }
 
 fn smaller_share(load: &Report) -> Option<f64> {

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use loadtest::Report;
 
 use super::Results;
-use super::case::{Case, Figure, Measured};
+use super::case::{Case, Figure};
 use super::options::{Contender, Measure};
-use super::ratios::{Finding, p50, p99, rate, ratios};
-use crate::experiment::{Spread, figure, float, handovers, rows, section};
+use super::ratios::{Finding, p50, p99, rate, ratio};
+use crate::experiment::{Spread, figure, float, handovers, rows, section, value_name};
 
 /// All results.
 pub(super) fn text(results: &Results) -> String {
@@ -33,12 +33,11 @@ pub(super) fn text(results: &Results) -> String {
 
 fn findings(findings: &[Finding]) -> String {
     let row = |Finding { name, spread, goal }: &Finding| {
-        let (goal, is_reached) = goal.map(|goal| goal.judge(spread.median)).unzip();
-        let reached = is_reached.map_or("", |is_reached| if is_reached { "yes" } else { "no" });
-        let (median, goal) = (figure(spread.median), goal.unwrap_or_default());
-        format!("{name} | {median} | {} | {goal} | {reached}", range(*spread))
+        let (median, least) = (figure(spread.median), figure(*goal));
+        let reached = if spread.median >= *goal { "yes" } else { "no" };
+        format!("{name} | {median} | {} | {least} | {reached}", range(*spread))
     };
-    rows("ratio | median | min to max | goal | reached", findings.iter().map(row))
+    rows("ratio | median | min to max | at least | reached", findings.iter().map(row))
 }
 
 /// A figure of all cases of a measure, and their latency.
@@ -46,7 +45,7 @@ fn loads(results: &Results, measure: Measure, what: &str, of: Figure) -> String 
     let table = results.of(measure).filter_map(|one| {
         let found = one.spread(of)?;
         let latency = |of| middle(one.spread(of), 1e-3);
-        let (title, median) = (one.case.contender.title(), figure(found.median));
+        let (title, median) = (value_name(&one.case.contender), figure(found.median));
         Some(format!("{title} | {median} | {} | {} | {}", range(found), latency(p50), latency(p99)))
     });
     rows(&format!(" | {what} | min to max | p50 ms | p99 ms"), table)
@@ -63,23 +62,20 @@ fn cpu(results: &Results, measure: Measure) -> String {
         of("loadtest")?;
         let [instances, etcd, redis, loadtest] =
             ["instances", "etcd", "redis", "loadtest"].map(|process| middle(of(process), 1.0));
-        let title = one.case.contender.title();
+        let title = value_name(&one.case.contender);
         Some(format!("{title} | {instances} | {etcd} | {redis} | {loadtest}"))
     });
     rows("µs a request | instances | etcd | Redis | load test", table)
 }
 
 fn far(results: &Results) -> String {
-    let is_guarded = |one: &&Measured| one.case.contender == Contender::Combined;
-    let of = || results.of(Measure::Distance);
-    let table = of().filter(|one| !is_guarded(one)).filter_map(|other| {
+    let table = results.of(Measure::Distance).filter_map(|other| {
         let Case { contender, far, instances, connections, .. } = other.case;
-        let guarded = of().filter(is_guarded).find(|Measured { case, .. }| {
-            (case.far, case.instances, case.connections) == (far, instances, connections)
-        })?;
+        let guarded = (contender != Contender::Combined)
+            .then(|| results.distant(Contender::Combined, far, instances, connections))??;
         let (etcd, redis) = far.unwrap_or_default();
-        let ratio = Spread::of(ratios(rate, Some(guarded), Some(other)))?;
-        let (title, median, range) = (contender.title(), figure(ratio.median), range(ratio));
+        let ratio = ratio(rate, Some(guarded), Some(other))?;
+        let (title, median, range) = (value_name(&contender), figure(ratio.median), range(ratio));
         let rates = [guarded, other].map(|one| middle(one.spread(rate), 1.0)).join(" | ");
         let tails = [guarded, other].map(|one| middle(one.spread(p99), 1e-3)).join(" | ");
         Some(format!(

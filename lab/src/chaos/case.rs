@@ -1,6 +1,5 @@
 //! A case of the suite, as data: a scenario, in which everything must hold, or a control, in which something must break.
 
-use std::fmt;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -47,12 +46,6 @@ pub(super) trait Fault: Sync {
     fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<()>>;
 }
 
-impl fmt::Debug for dyn Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a function")
-    }
-}
-
 impl Default for &dyn Fault {
     /// Nothing happens.
     fn default() -> Self {
@@ -67,7 +60,7 @@ impl<F: AsyncFn(&mut Scene) -> Result<()> + Sync + 'static> Fault for F {
 }
 
 /// A kind of fault, and what must hold under it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct Case {
     /// The name for `--only`; a control has that of its scenario.

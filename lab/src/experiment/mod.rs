@@ -4,7 +4,7 @@
 //! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
 //! - [`machine()`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
 //! - [`fault`], [`compact`]: why a load does not count, and what etcd needs between loads
-//! - [`rows`], [`figure`], [`publish`]: the results as tables and files
+//! - [`rows`], [`figure`], [`value_name`], [`publish`]: the results as tables and files
 
 mod machine;
 mod stats;
@@ -24,7 +24,7 @@ use testkit::{OwnedDir, PrivateEtcd};
 
 pub(crate) use self::machine::{Machine, machine};
 pub(crate) use self::stats::{Spread, float, quantile};
-pub(crate) use self::table::{figure, rows, section};
+pub(crate) use self::table::{figure, rows, section, value_name};
 pub(crate) use self::trials::{Trials, random, rounds};
 
 /// The results are there, and are not as they must be.

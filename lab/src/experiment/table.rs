@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use clap::ValueEnum;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use flash_sale::http::reply::grouped;
@@ -26,6 +27,11 @@ pub(crate) fn section(text: &mut String, title: &str, table: &str) {
         // writing to a string cannot fail
         let _ = write!(text, "## {title}\n\n{table}\n");
     }
+}
+
+/// A value's name on the command line.
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Three digits that count, and commas: `46,100`, `3.14`, `0.0521`.

@@ -73,12 +73,3 @@ async fn interrupt_leaves_nothing() {
     let files: Vec<_> = std::fs::read_dir(temp.path()).unwrap().flatten().collect();
     assert!(files.iter().all(|file| file.file_name() == "out"), "{files:?}");
 }
-
-/// Goal: the name of no scenario is refused before anything is started.
-#[tokio::test]
-async fn an_unknown_scenario_is_refused() {
-    let temp = tempfile::tempdir().unwrap();
-    let (status, said) = ended(suite(temp.path(), &["--only", "meteor"]), PATIENCE).await;
-    assert_eq!(status, Some(2), "{said}");
-    assert!(said.contains("there is no scenario \"meteor\""), "{said}");
-}

@@ -1,14 +1,14 @@
 //! Compares the ledger with the buyers' answers, entry by entry: I2, I3, I4, and the sums of I1.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use super::history::{History, LedgerEntry, order_id, u64_from};
+use super::history::{History, LedgerEntry, Tally, u64_from};
 use super::order::{Acknowledgement, Event, FinalOutcome, Order};
-use super::reason::{Kind, Reason, are, count, were};
+use super::reason::{Found, Kind, count};
 
 /// What the ledger has of an order so far.
 #[derive(Clone, Debug, Default)]
-struct Found {
+struct Entries {
     /// How often it was accepted.
     times: u32,
     /// What became of its hold.
@@ -33,21 +33,21 @@ pub(crate) struct Audit {
     pub(crate) standing: (u64, u64),
     /// Accepted orders that are not in the ledger.
     pub(crate) lost: u64,
-    /// How often each failure was found, and the first example.
-    found: BTreeMap<Kind, (u64, String)>,
+    pub(crate) found: Found,
 }
 
 impl Audit {
-    /// Reads the ledger of `history`.
-    pub(crate) fn of(history: &History) -> Self {
+    /// Reads the ledger of `history`; without one, only the sums are checked.
+    pub(crate) fn of(history: &History, tally: &Tally) -> Self {
         let mut audit = Self { no_ledger: keeps_no_ledger(history), ..Self::default() };
         if audit.no_ledger {
+            audit.check_sums_alone(history, tally);
             return audit;
         }
-        let (mut position, mut remaining) = (history.before.entries(), history.before.stock);
+        let (mut position, mut remaining) = (history.before().entries(), history.before().stock);
         let mut token = None;
-        let mut own = vec![Found::default(); history.orders.len()];
-        let mut foreign = HashMap::new();
+        let mut own = vec![Entries::default(); history.orders.len()];
+        let mut foreign: HashMap<_, Entries> = HashMap::new();
         let is_guarded = history.is_guarded();
         for entry in &history.ledger {
             let to_stock = entry.event.to_stock(entry.quantity);
@@ -61,30 +61,30 @@ impl Audit {
                 && to < from
             {
                 let example = format!("first at position {position}, from {from} to {to}");
-                audit.note(Kind::TokenWentDown, &example);
+                audit.found.add(Kind::TokenWentDown, example);
             }
             token = entry.token.or(token);
             if is_guarded && entry.token.is_none() {
-                audit.note(Kind::WithoutToken, &entry.order);
+                audit.found.add(Kind::WithoutToken, &entry.order);
             }
             let number = history.own(entry);
-            let found = match number.and_then(|number| own.get_mut(number)) {
-                Some(found) => found,
-                None => foreign.entry((&entry.user, &entry.order)).or_insert(Found::default()),
+            let entries = match number.and_then(|number| own.get_mut(number)) {
+                Some(entries) => entries,
+                None => foreign.entry((&entry.user, &entry.order)).or_default(),
             };
             let is_first = if entry.event == Event::Reserved {
                 audit.orders += 1;
-                found.times += 1;
-                if found.times == 2 {
-                    audit.note(Kind::Duplicates, &entry.order);
+                entries.times += 1;
+                if entries.times == 2 {
+                    audit.found.add(Kind::Duplicates, &entry.order);
                 }
-                found.times == 1
-            } else if found.end.is_some() {
+                entries.times == 1
+            } else if entries.end.is_some() {
                 let example = format!("{}, {:?} at {position}", entry.order, entry.event);
-                audit.note(Kind::EndedTwice, &example);
+                audit.found.add(Kind::EndedTwice, example);
                 false
             } else {
-                found.end = Some(entry.event);
+                entries.end = Some(entry.event);
                 true
             };
             match number {
@@ -94,26 +94,23 @@ impl Audit {
             }
         }
         let is_awaited = history.awaited_hold().is_some();
-        for (number, (order, Found { times, end })) in history.orders.iter().zip(own).enumerate() {
-            let id = || order_id(&history.run, number);
+        for (number, (order, Entries { times, end })) in history.orders.iter().zip(own).enumerate()
+        {
+            let id = || history.setup.id(number);
             if times == 0 && order.is_accepted() {
                 audit.lost += 1;
-                audit.note(Kind::Lost, &id());
+                audit.found.add(Kind::Lost, id());
             } else if times > 0 && end.is_none() && is_awaited {
-                audit.note(Kind::StillHeld, &id());
+                audit.found.add(Kind::StillHeld, id());
             }
             for (told, _) in order.told().filter(|(told, _)| times > 0 && Some(*told) != end) {
                 let found = end.map_or("not there".to_owned(), |end| format!("{end:?}"));
                 let example = format!("{}, {told:?} and {found}", id());
-                audit.note(Kind::ChangeLost, &example);
+                audit.found.add(Kind::ChangeLost, example);
             }
         }
         audit.check_state(history);
         audit
-    }
-
-    fn note(&mut self, kind: Kind, example: &str) {
-        self.found.entry(kind).or_insert_with(|| (0, example.to_owned())).0 += 1;
     }
 
     fn check_sums(&mut self, entry: &LedgerEntry, position: u64, remaining: i64) {
@@ -121,43 +118,43 @@ impl Audit {
             (position + 1, remaining.saturating_add(entry.event.to_stock(entry.quantity)));
         if entry.position != position {
             let what = format!("position {} follows where {position} belongs", entry.position);
-            self.note(Kind::LedgerDoesNotAddUp, &what);
+            self.found.add(Kind::LedgerDoesNotAddUp, what);
         } else if entry.remaining != remaining {
             let what = format!(
                 "after position {position} it says {} units are left, and {remaining} must be",
                 entry.remaining
             );
-            self.note(Kind::LedgerDoesNotAddUp, &what);
+            self.found.add(Kind::LedgerDoesNotAddUp, what);
         }
     }
 
     /// Checks that the stock fits the ledger.
     fn check_state(&mut self, history: &History) {
         let Some((url, after)) = history.after.first() else { return };
-        if self.found.contains_key(&Kind::LedgerDoesNotAddUp) {
+        if self.found.has(Kind::LedgerDoesNotAddUp) {
             return;
         }
-        let known = history.before.entries() + u64_from(history.ledger.len());
-        let taken = history.before.stock.saturating_sub(after.stock);
+        let known = history.before().entries() + u64_from(history.ledger.len());
+        let taken = history.before().stock.saturating_sub(after.stock);
         if after.entries() != known {
             let what = format!("{url} counts {} entries, and it has {known}", after.entries());
-            self.note(Kind::LedgerDoesNotAddUp, &what);
+            self.found.add(Kind::LedgerDoesNotAddUp, what);
         } else if self.units != taken {
             let units = self.units;
             let what = format!("it has {units} units sold, and the stock went down by {taken}");
-            self.note(Kind::LedgerDoesNotAddUp, &what);
+            self.found.add(Kind::LedgerDoesNotAddUp, what);
         }
     }
 
     /// Checks an order of another item or client.
     fn check_foreign(&mut self, history: &History, entry: &LedgerEntry, is_first: bool) {
         // no other client's ids begin like this: a service that changes ids has sold twice
-        if entry.order.starts_with(&history.family) {
-            self.note(Kind::Unacknowledged, &entry.order);
+        if entry.order.starts_with(&history.setup.run) {
+            self.found.add(Kind::Untold, &entry.order);
             return;
         }
-        if history.alone && is_first {
-            self.note(Kind::Foreign, &entry.order);
+        if history.setup.alone && is_first {
+            self.found.add(Kind::Strangers, &entry.order);
         }
         if entry.event == Event::Reserved {
             let (orders, units) = self.foreign;
@@ -167,25 +164,25 @@ impl Audit {
 
     fn check_order(&mut self, history: &History, entry: &LedgerEntry, number: usize) {
         let order = history.orders.get(number).filter(|order| !order.must_not_stand());
-        if entry.event == Event::Expired && history.before.hold_seconds.is_some() {
+        if entry.event == Event::Expired && history.before().hold_seconds.is_some() {
             return;
         }
         if entry.event != Event::Reserved {
             let asked = order.into_iter().flat_map(Order::asked);
             let mut asked = asked.filter(|(event, _)| *event == entry.event);
             let answers = asked.clone().filter_map(|(_, asked)| asked.answer());
-            if answers.clone().any(|answer| differs(answer, history.quantity, entry)) {
-                self.note(Kind::Misreported, &entry.order);
+            if answers.clone().any(|answer| differs(answer, history.setup.quantity, entry)) {
+                self.found.add(Kind::Misreported, &entry.order);
             } else if answers.count() == 0 && !asked.any(|(_, asked)| asked.in_doubt) {
-                self.note(Kind::Unacknowledged, &entry.order);
+                self.found.add(Kind::Untold, &entry.order);
             }
             return;
         }
         match order.map(|order| &order.outcome) {
-            None => self.note(Kind::Unacknowledged, &entry.order),
+            None => self.found.add(Kind::Untold, &entry.order),
             Some(FinalOutcome::Acknowledged(answer)) => {
-                if differs(answer, history.quantity, entry) {
-                    self.note(Kind::Misreported, &entry.order);
+                if differs(answer, history.setup.quantity, entry) {
+                    self.found.add(Kind::Misreported, &entry.order);
                 }
             }
             Some(_) => {
@@ -195,39 +192,30 @@ impl Audit {
         }
     }
 
-    /// The failures of the ledger.
-    pub(crate) fn reasons(&self) -> impl Iterator<Item = Reason> {
-        self.found.iter().map(|(kind, (times, example))| {
-            let (orders, holds) = (are(*times, "order"), are(*times, "hold"));
-            let what = match kind {
-                Kind::Duplicates => format!("{orders} more than once in the ledger"),
-                Kind::Lost => {
-                    format!("{} not in the ledger", are(*times, "acknowledged order"))
-                }
-                Kind::ChangeLost => {
-                    format!("the ledger contradicts what {} told", were(*times, "buyer"))
-                }
-                Kind::EndedTwice => format!("{holds} ended more than once in the ledger"),
-                Kind::StillHeld => format!("{holds} open after the end"),
-                Kind::Unacknowledged => {
-                    format!("{orders} in the ledger without an answer to a buyer")
-                }
-                Kind::Foreign => {
-                    format!("{orders} in the ledger and not of this run, which must be alone")
-                }
-                Kind::Misreported => {
-                    format!("the ledger contradicts the answer to {}", count(*times, "order"))
-                }
-                Kind::WithoutToken => return without_token(*times, example),
-                Kind::TokenWentDown => {
-                    let times = count(*times, "time");
-                    return kind
-                        .because(format!("the tokens in the ledger go down {times}, {example}"));
-                }
-                _ => return kind.because(example),
-            };
-            kind.because(format!("{what}, such as {example}"))
-        })
+    /// What the sums contradict, without a ledger. An order without an answer may have taken its units.
+    fn check_sums_alone(&mut self, history: &History, tally: &Tally) {
+        let stock = history.after.first().map(|(_, after)| after.stock);
+        let taken = stock.map(|stock| history.before().stock.saturating_sub(stock));
+        let least = tally.acknowledged_units;
+        let most = least.saturating_add(tally.unknown.saturating_mul(history.setup.quantity));
+        let is_possible =
+            |taken: i64| u64::try_from(taken).is_ok_and(|it| (least..=most).contains(&it));
+        if let Some(taken) = taken.filter(|taken| !is_possible(*taken)) {
+            let units = count(least, "unit");
+            let what = format!("buyers got {units}, and the stock went down by {taken}");
+            self.found.add(Kind::Unaccounted, what);
+        }
+        // there are no holds, so what is left now was there when they were refused
+        let order = Event::Reserved.to_stock(history.setup.quantity);
+        let is_enough = stock.is_some_and(|stock| stock.saturating_add(order) >= 0);
+        for (number, order) in history.orders.iter().enumerate() {
+            if is_enough && order.is_sold_out() {
+                self.found.add(Kind::SoldOutTooEarly, history.setup.id(number));
+            }
+            if history.setup.tokens && order.answer().is_some() {
+                self.found.add(Kind::WithoutToken, history.setup.id(number));
+            }
+        }
     }
 }
 
@@ -235,16 +223,9 @@ impl Audit {
 fn keeps_no_ledger(history: &History) -> bool {
     history.ledger.is_empty()
         && history.gone.is_empty()
-        && history.after.iter().all(|(_, after)| after.orders == history.before.orders)
+        && history.after.iter().all(|(_, after)| after.orders == history.before().orders)
         && history.answers().next().is_some()
         && history.answers().all(|answer| answer.token.is_none())
-}
-
-/// Orders were accepted without a token.
-pub(super) fn without_token(orders: u64, example: &str) -> Reason {
-    let orders = were(orders, "order");
-    let what = format!("{orders} accepted without one, such as {example}, and each must have one");
-    Kind::WithoutToken.because(what)
 }
 
 fn differs(answer: &Acknowledgement, quantity: u64, entry: &LedgerEntry) -> bool {

@@ -1,12 +1,12 @@
 //! The record of a run: the checker's input.
 
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::order::{Acknowledgement, Event, FinalOutcome, Order};
+use crate::record::Setup;
 
 /// The ends of longer holds are not waited for.
 const LONGEST_HOLD_AWAITED: Duration = Duration::from_mins(1);
@@ -68,25 +68,15 @@ pub(crate) struct LedgerEntry {
 /// A run, and the state after it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// What the ids of this run's orders begin with.
-    pub(crate) run: String,
-    /// What the ids of all items' orders of this run begin with.
-    pub(crate) family: String,
-    /// Whether there must be no other buyers.
-    pub(crate) alone: bool,
-    /// Whether each order must be accepted under a token, even if no answer has one.
-    pub(crate) tokens: bool,
-    /// The units that each order asked for.
-    pub(crate) quantity: u64,
-    /// The number of users that the orders are for, in turn; 0 if they are for none.
-    pub(crate) users: usize,
+    /// What was asked for.
+    pub(crate) setup: Setup,
     /// Whether the run was ended before its time: nothing proves it right then.
     pub(crate) interrupted: bool,
-    /// The state before the first order.
-    pub(crate) before: StockState,
     /// By number.
     pub(crate) orders: Vec<Order>,
-    /// The ledger behind that of `before`.
+    /// Attempts without a decision, by reason.
+    pub(crate) unsettled: BTreeMap<String, u64>,
+    /// The ledger behind that of before.
     pub(crate) ledger: Vec<LedgerEntry>,
     /// The state after the last answer, by URL, of each instance that still answers.
     pub(crate) after: Vec<(String, StockState)>,
@@ -94,6 +84,8 @@ pub(crate) struct History {
     pub(crate) gone: Vec<String>,
     /// The URLs of the instances that did not answer after the run.
     pub(crate) silent: Vec<String>,
+    /// CPU seconds spent during the load, by process.
+    pub(crate) cpu_seconds: BTreeMap<String, f64>,
 }
 
 /// The number of orders by outcome.
@@ -147,11 +139,6 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The id of order `number` of a run.
-pub(crate) fn order_id(run: &str, number: usize) -> String {
-    format!("{run}-{number}")
-}
-
 impl StockState {
     /// The length of the ledger.
     pub(crate) fn entries(&self) -> u64 {
@@ -159,42 +146,33 @@ impl StockState {
     }
 }
 
-impl AddAssign<&Self> for StockState {
-    fn add_assign(&mut self, other: &Self) {
-        self.stock = self.stock.saturating_add(other.stock);
-        self.lucky = self.lucky.saturating_add(other.lucky);
-        self.initial = self.initial.saturating_add(other.initial);
-        self.orders = self.orders.saturating_add(other.orders);
-    }
-}
-
 impl History {
+    /// The state before the first order.
+    pub(crate) fn before(&self) -> &StockState {
+        &self.setup.item().before
+    }
+
     /// The number of the order with this id; `None` if it is not of this run.
     pub(crate) fn number(&self, order: &str) -> Option<usize> {
-        let number = order.strip_prefix(&self.run)?.strip_prefix('-')?.parse().ok()?;
+        let number = order.strip_prefix(&self.setup.item().run)?.strip_prefix('-')?.parse().ok()?;
         // `7` and `007` are two orders
-        (order_id(&self.run, number) == order).then_some(number)
+        (self.setup.id(number) == order).then_some(number)
     }
 
-    /// The user whom the order is for; empty if it is for none.
-    pub(crate) fn user(&self, number: usize) -> String {
-        number.checked_rem(self.users).map(|user| user_name(&self.family, user)).unwrap_or_default()
-    }
-
-    /// The number and the order of this entry, if both belong to this run.
+    /// The number of the order of this entry, if order and user are of this run.
     pub(crate) fn own(&self, entry: &LedgerEntry) -> Option<usize> {
-        self.number(&entry.order).filter(|number| entry.user == self.user(*number))
+        self.number(&entry.order).filter(|number| entry.user == self.setup.user(*number))
     }
 
     /// How long a hold lasts, if its end is waited for after the last order.
     pub(crate) fn awaited_hold(&self) -> Option<Duration> {
-        let hold = self.before.hold_seconds.map(Duration::from_secs);
+        let hold = self.before().hold_seconds.map(Duration::from_secs);
         hold.filter(|hold| *hold <= LONGEST_HOLD_AWAITED && !self.interrupted)
     }
 
     /// Whether orders must have a token: by flag, or since an answer has one.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.tokens || self.answers().any(|answer| answer.token.is_some())
+        self.setup.tokens || self.answers().any(|answer| answer.token.is_some())
     }
 
     /// The answers to all accepted orders.
@@ -261,11 +239,6 @@ impl Tally {
         };
         *self.changes.entry(format!("{}: {told}", event.verb())).or_default() += 1;
     }
-}
-
-/// The name of a user of a run.
-pub(crate) fn user_name(run: &str, user: usize) -> String {
-    format!("{run}-u{user}")
 }
 
 /// The number of things in memory.

@@ -34,10 +34,9 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use history::{History, LedgerEntry, is_default, order_id, u64_from, user_name};
+pub(crate) use history::{History, LedgerEntry, is_default, u64_from};
 pub use history::{StockState, Tally, Turns};
 pub use order::Order;
 pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Outcome};
-pub(crate) use pause::Pause;
 pub(crate) use reason::{count, meaning};
-pub(crate) use verdict::{Verdict, judge};
+pub(crate) use verdict::judge;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::iter;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -237,6 +238,12 @@ impl Order {
             self.changes.push((event, Self::default()));
         }
         &mut self.changes.last_mut().expect("there is one").1
+    }
+
+    /// How long it was tried: from its first sending to the end of its last attempt. It includes the time in which its buyer
+    /// was away on purpose.
+    pub(crate) fn length(&self) -> Duration {
+        Duration::from_micros(self.ended.saturating_sub(self.sent))
     }
 
     /// How often anything was sent.

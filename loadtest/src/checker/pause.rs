@@ -1,4 +1,4 @@
-//! I5: pauses and slow orders.
+//! I5: pauses.
 //!
 //! A pause is of the sale as a whole: it begins while an order waits at any instance, and any decision ends
 //! it. It includes the time in which all orders wait for an instance that does not answer, which
@@ -64,14 +64,4 @@ pub(crate) fn longest(orders: &[Order]) -> Pause {
         }
     }
     longest
-}
-
-/// The number of the order that took longest, and its time: from its first sending to its decision, or to the end of
-/// its last attempt. It includes the time in which its buyer was away on purpose. The first one of several.
-pub(crate) fn slowest(orders: &[Order]) -> (usize, Pause) {
-    let tried = orders.iter().enumerate().filter(|(_, order)| order.attempts > 0);
-    let pauses = tried
-        .map(|(number, Order { sent, ended, .. })| (number, Pause { from: *sent, to: *ended }));
-    // of several, it gives the last
-    pauses.rev().max_by_key(|(_, pause)| pause.length()).unwrap_or_default()
 }

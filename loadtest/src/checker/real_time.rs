@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
-use super::history::{History, LedgerEntry, order_id, u64_from};
+use super::history::{History, LedgerEntry};
 use super::order::{Event, FinalOutcome, Order};
-use super::reason::{Kind, Reason, are, at, were};
+use super::reason::{Found, Kind, at};
+use crate::record::Setup;
 
 /// By how much the clocks may differ: this part of a hold.
 const CLOCK_TOLERANCE: u64 = 50;
@@ -55,11 +56,11 @@ impl Shortage {
     }
 }
 
-/// What in the ledger contradicts the times. Where accepted orders are lost, refusals cannot be judged.
-pub(super) fn reasons(history: &History, is_whole: bool) -> Vec<Reason> {
+/// Finds what in the ledger contradicts the times. Where accepted orders are lost, refusals cannot be judged.
+pub(super) fn check(history: &History, is_whole: bool, found: &mut Found) {
     let spans = spans(history);
-    let mut reasons: Vec<_> = out_of_order(history, &spans).into_iter().collect();
-    reasons.extend(hold_not_kept(history, &spans));
+    out_of_order(history, &spans, found);
+    hold_not_kept(history, &spans, found);
     // an entry comes after all before it, and before all behind it
     let mut bounds = spans;
     for place in 1..bounds.len() {
@@ -68,11 +69,11 @@ pub(super) fn reasons(history: &History, is_whole: bool) -> Vec<Reason> {
     for place in (1..bounds.len()).rev() {
         bounds[place - 1].to = bounds[place - 1].to.min(bounds[place].to);
     }
-    let mut of_stock = Shortage::of(history.before.stock, history.quantity);
+    let (before, Setup { quantity, .. }) = (history.before(), &history.setup);
+    let mut of_stock = Shortage::of(before.stock, *quantity);
     let mut of_users = HashMap::new();
-    let limit = history.before.per_user.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
-    let new_user = || Shortage::of(limit.unwrap_or(i64::MAX), history.quantity);
-    let mut over = Vec::new();
+    let limit = before.per_user.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
+    let new_user = || Shortage::of(limit.unwrap_or(i64::MAX), *quantity);
     for (entry, bounds) in history.ledger.iter().zip(bounds) {
         let units = entry.event.to_stock(entry.quantity);
         of_stock.add(units, bounds);
@@ -80,51 +81,27 @@ pub(super) fn reasons(history: &History, is_whole: bool) -> Vec<Reason> {
             let of_user = of_users.entry(entry.user.clone()).or_insert_with(new_user);
             of_user.add(units, bounds);
             if of_user.left < 0 && units < 0 {
-                over.push(format!("{} with {}", entry.user, entry.order));
+                found.add(Kind::OverLimit, format!("{} of {}", entry.order, entry.user));
             }
         }
     }
-    if let Some(example) = over.first() {
-        let times = were(u64_from(over.len()), "order");
-        reasons.push(Kind::OverLimit.because(format!("{times} accepted, such as of {example}")));
-    }
-    if !is_whole {
-        return reasons;
-    }
-    let explains = |_: usize, order: &Order| of_stock.explains(order);
-    reasons.extend(refused(history, &FinalOutcome::SoldOut, explains));
     // without a limit for each user, it is that of an order
-    let is_by_user =
-        limit.is_some() && history.before.per_order.is_none_or(|most| history.quantity <= most);
+    let is_by_user = limit.is_some() && before.per_order.is_none_or(|most| *quantity <= most);
     let has_nothing = new_user();
-    let explains = |number: usize, order: &Order| {
-        let of_user = of_users.get(&history.user(number)).unwrap_or(&has_nothing);
-        !is_by_user || of_user.explains(order)
-    };
-    reasons.extend(refused(history, &FinalOutcome::LimitReached, explains));
-    reasons
-}
-
-/// The orders that were refused so, and nothing explains it.
-fn refused(
-    history: &History,
-    outcome: &FinalOutcome,
-    explains: impl Fn(usize, &Order) -> bool,
-) -> Option<Reason> {
-    let (kind, told) = match outcome {
-        FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, "sold out"),
-        _ => (Kind::LimitedTooEarly, "that the limit is reached"),
-    };
-    let wrong: Vec<_> = (history.orders.iter().enumerate())
-        .filter(|(_, order)| order.outcome == *outcome && order.attempts > 0)
-        .filter(|(number, order)| !explains(*number, order))
-        .collect();
-    let (number, order) = wrong.iter().min_by_key(|(_, order)| order.ended)?;
-    let (orders, id) = (were(u64_from(wrong.len()), "order"), order_id(&history.run, *number));
-    let (sent, answered) = (at(order.sent), at(order.ended));
-    Some(kind.because(format!(
-        "{orders} told {told}, such as {id}, first sent at {sent} and answered at {answered}, while enough was left"
-    )))
+    for (number, order) in history.orders.iter().enumerate().filter(|_| is_whole) {
+        let (kind, shortage) = match order.outcome {
+            FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, &of_stock),
+            FinalOutcome::LimitReached if is_by_user => {
+                let of_user = of_users.get(&history.setup.user(number));
+                (Kind::LimitedTooEarly, of_user.unwrap_or(&has_nothing))
+            }
+            _ => continue,
+        };
+        if !shortage.explains(order) {
+            let (id, sent, ended) = (history.setup.id(number), at(order.sent), at(order.ended));
+            found.add(kind, format!("{id}, first sent at {sent} and answered at {ended}"));
+        }
+    }
 }
 
 /// When each entry took effect, as far as this run's clients know.
@@ -166,57 +143,41 @@ fn order<'h>(history: &'h History, entry: &LedgerEntry) -> Option<(usize, &'h Or
 
 /// How long a hold lasts, in microseconds.
 fn hold(history: &History) -> u64 {
-    history.before.hold_seconds.unwrap_or(0).saturating_mul(1_000_000)
+    history.before().hold_seconds.unwrap_or(0).saturating_mul(1_000_000)
 }
 
-fn out_of_order(history: &History, spans: &[Span]) -> Option<Reason> {
+fn out_of_order(history: &History, spans: &[Span], found: &mut Found) {
     // the entry so far that was sent last
     let mut latest = 0;
-    let mut times = 0;
-    // of those, the one that was answered longest before the entry in front of it was sent
-    let mut clearest = (0, 0, 0);
     for (place, span) in spans.iter().enumerate() {
-        if span.to < spans[latest].from && place > latest {
-            times += 1;
-            clearest = clearest.max((spans[latest].from - span.to, place, latest));
+        let sent = spans[latest].from;
+        if span.to < sent && place > latest {
+            let [behind, before] = [place, latest].map(|place| &history.ledger[place].order);
+            let (answered, sent) = (at(span.to), at(sent));
+            let example =
+                format!("{behind}, answered at {answered}: {before} was first sent at {sent}");
+            found.add(Kind::OutOfOrder, example);
         }
-        if spans[latest].from < span.from {
+        if sent < span.from {
             latest = place;
         }
     }
-    let (_, behind, before) = clearest;
-    let of = |place: usize| {
-        let LedgerEntry { order, position, .. } = &history.ledger[place];
-        format!("{order} at position {position}")
-    };
-    (times > 0).then(|| {
-        Kind::OutOfOrder.because(format!(
-            "{} in the ledger behind an order that was sent only after the answer, such as {}, answered at {}: \
-             {} was first sent at {}",
-            are(times, "order"),
-            of(behind),
-            at(spans[behind].to),
-            of(before),
-            at(spans[before].from)
-        ))
-    })
 }
 
 /// Holds that ended before their time, or were confirmed or cancelled after it, by the clients' clock.
-fn hold_not_kept(history: &History, spans: &[Span]) -> Option<Reason> {
-    let hold = Some(hold(history)).filter(|hold| *hold > 0)?;
-    let mut wrong = history.ledger.iter().zip(spans).filter(|(entry, span)| {
-        let latest = match (entry.event, order(history, entry)) {
-            (Event::Expired, _) => return span.to < span.from,
-            (Event::Confirmed | Event::Cancelled, Some((_, order))) => order.acknowledged(),
-            _ => None,
+fn hold_not_kept(history: &History, spans: &[Span], found: &mut Found) {
+    let hold = hold(history);
+    for (entry, span) in history.ledger.iter().zip(spans).filter(|_| hold > 0) {
+        let accepted = order(history, entry).and_then(|(_, order)| order.acknowledged());
+        let latest = accepted.map(|at| at.saturating_add(hold + hold / CLOCK_TOLERANCE));
+        let is_wrong = match entry.event {
+            Event::Reserved => false,
+            Event::Expired => span.to < span.from,
+            _ => span.to < u64::MAX && latest.is_some_and(|latest| span.from > latest),
         };
-        let latest = latest.map(|latest| latest.saturating_add(hold + hold / CLOCK_TOLERANCE));
-        span.to < u64::MAX && latest.is_some_and(|latest| span.from > latest)
-    });
-    let (entry, span) = wrong.next()?;
-    let holds = were(1 + u64_from(wrong.count()), "hold");
-    let (order, event, told) = (&entry.order, entry.event, at(span.to));
-    let example = format!("such as {order}, {event:?}, told at {told}");
-    Some(Kind::HoldNotKept.because(format!("{holds} not as long as it must, {example}")))
+        if is_wrong {
+            let (order, event, told) = (&entry.order, entry.event, at(span.to));
+            found.add(Kind::HoldNotKept, format!("{order}, {event:?}, told at {told}"));
+        }
+    }
 }

@@ -1,16 +1,17 @@
-//! The failures that the checker can find, and their words.
+//! The failures that the checker can find.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-/// A failure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reason {
-    pub(crate) kind: Kind,
-    detail: String,
-}
+use serde::Serialize;
+
+/// The failures of a run: how often each was found, and the first example.
+#[derive(Debug, Default)]
+pub(crate) struct Found(BTreeMap<Kind, (u64, String)>);
 
 /// What can fail; the most important kinds come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     /// Another sale was started during the run.
     Restarted,
@@ -27,9 +28,9 @@ pub(crate) enum Kind {
     /// An instance no longer has the sale.
     Gone,
     /// Orders are recorded whose buyers were refused, or that were not sent.
-    Unacknowledged,
+    Untold,
     /// Orders of other clients are recorded, and none are allowed.
-    Foreign,
+    Strangers,
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown,
     /// Orders were accepted without a token, where each must have one.
@@ -67,80 +68,69 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The name in the JSON report, the violated invariant, and the words before the detail. Without an
-    /// invariant, the run proves nothing for another reason.
-    const fn row(self) -> (&'static str, Option<&'static str>, &'static str) {
+    /// The violated invariant, and what is wrong with an order, where orders are counted. Without an invariant, the run
+    /// proves nothing for another reason.
+    pub(crate) fn row(self) -> (Option<&'static str>, Option<&'static str>) {
         match self {
-            Self::Restarted => ("restarted", None, "restarted"),
-            Self::Oversold => ("oversold", Some("I1"), "oversold"),
-            Self::Duplicates => ("duplicates", Some("I2"), "sold twice"),
-            Self::Lost => ("lost", Some("I2"), "lost"),
-            Self::EndedTwice => ("ended_twice", Some("I2"), "ended twice"),
-            Self::ChangeLost => ("change_lost", Some("I2"), "lost"),
-            Self::Gone => ("gone", Some("I2"), "gone"),
-            Self::Unacknowledged => ("untold", Some("I3"), "unacknowledged"),
-            Self::Foreign => ("strangers", Some("I3"), "foreign"),
-            Self::TokenWentDown => ("token_went_down", Some("I4"), "two holders at once"),
-            Self::WithoutToken => ("without_token", Some("I4"), "without a token"),
-            Self::Unbalanced => ("unbalanced", Some("I1"), "unbalanced"),
-            Self::LedgerDoesNotAddUp => {
-                ("ledger_does_not_add_up", Some("I1"), "the ledger does not add up")
+            Self::Oversold | Self::Unbalanced | Self::LedgerDoesNotAddUp | Self::Unaccounted => {
+                (Some("I1"), None)
             }
-            Self::Misreported => ("misreported", Some("I2"), "misreported"),
-            Self::SoldOutTooEarly => ("sold_out_too_early", Some("I6"), "sold out too early"),
-            Self::OutOfOrder => ("out_of_order", Some("I6"), "out of order"),
-            Self::HoldNotKept => ("hold_not_kept", Some("I6"), "hold not kept"),
-            Self::OverLimit => ("over_limit", Some("I1"), "over the limit"),
-            Self::LimitedTooEarly => ("limited_too_early", Some("I6"), "limited too early"),
-            Self::Paused => ("paused", Some("I5"), "paused"),
-            Self::StillHeld => ("still_held", Some("I5"), "still held"),
-            Self::SlowOrder => ("slow_order", Some("I5"), "slow"),
-            Self::StatesDiffer => ("states_differ", None, "the instances disagree"),
-            Self::Failed => ("failed", None, "failed"),
-            Self::Unanswered => ("unanswered", None, "unanswered"),
-            Self::Unaccounted => ("unaccounted", Some("I1"), "unaccounted"),
+            Self::OverLimit => (Some("I1"), Some("accepted beyond the limit of its user")),
+            Self::Duplicates => (Some("I2"), Some("more than once in the ledger")),
+            Self::Lost => (Some("I2"), Some("acknowledged and not in the ledger")),
+            Self::EndedTwice => (Some("I2"), Some("ended more than once in the ledger")),
+            Self::ChangeLost => (Some("I2"), Some("told otherwise than the ledger has it")),
+            Self::Misreported => (Some("I2"), Some("answered otherwise than the ledger has it")),
+            Self::Gone => (Some("I2"), None),
+            Self::Untold => (Some("I3"), Some("in the ledger without an answer to a buyer")),
+            Self::Strangers => (Some("I3"), Some("in the ledger, and this run must be alone")),
+            Self::WithoutToken => (Some("I4"), Some("accepted without a token")),
+            Self::TokenWentDown => (Some("I4"), None),
+            Self::StillHeld => (Some("I5"), Some("held after the end")),
+            Self::SlowOrder => (Some("I5"), Some("tried for longer than allowed")),
+            Self::Paused => (Some("I5"), None),
+            Self::SoldOutTooEarly => (Some("I6"), Some("told sold out, while enough was left")),
+            Self::LimitedTooEarly => (Some("I6"), Some("refused while its user had room")),
+            Self::OutOfOrder => (Some("I6"), Some("behind an order sent after its answer")),
+            Self::HoldNotKept => (Some("I6"), Some("not held as long as it must")),
+            Self::Restarted | Self::StatesDiffer | Self::Failed | Self::Unanswered => (None, None),
         }
     }
+}
 
-    /// The name in the JSON report.
-    pub(crate) fn name(self) -> &'static str {
-        self.row().0
+impl Found {
+    pub(crate) fn add(&mut self, kind: Kind, example: impl Into<String>) {
+        self.0.entry(kind).or_insert_with(|| (0, example.into())).0 += 1;
     }
 
-    /// `I1` to `I6`.
-    pub(crate) fn invariant(self) -> Option<&'static str> {
-        self.row().1
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        self.0.contains_key(&kind)
     }
 
-    /// A failure of this kind.
-    pub(crate) fn because(self, detail: impl Into<String>) -> Reason {
-        Reason { kind: self, detail: detail.into() }
+    /// The failures in words, without the names of invariants; the most important first.
+    pub(crate) fn sentences(self) -> impl Iterator<Item = (Kind, String)> {
+        self.0.into_iter().map(|(kind, (times, example))| {
+            let what = kind.to_string().replace('_', " ");
+            let sentence = match kind.row().1 {
+                Some(of) => format!("{what}: {} {of}, such as {example}", were(times, "order")),
+                None => format!("{what}: {example}"),
+            };
+            (kind, sentence)
+        })
     }
 }
 
-impl Reason {
-    /// The reason without the name of the invariant.
-    pub(crate) fn sentence(&self) -> String {
-        format!("{}: {}", self.kind.row().2, self.detail)
-    }
-}
-
-/// With the name of the invariant, if there is one.
-impl fmt::Display for Reason {
+/// The name in the JSON report.
+impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind.invariant() {
-            Some(invariant) => write!(f, "{invariant} {}", self.sentence()),
-            None => f.write_str(&self.sentence()),
-        }
+        self.serialize(f)
     }
 }
 
 /// An invariant in words.
 pub(crate) fn meaning(invariant: &str) -> &'static str {
     match invariant {
-        "I1" => {
-            "at no moment more is sold than there is, or than a user may have; the sums are right"
-        }
+        "I1" => "no more is sold than there is, or than a user may have; the sums are right",
         "I2" => "what a buyer was told is in the ledger, and nothing is there twice",
         "I3" => "what is in the ledger was told to its buyer",
         "I4" => "tokens never go down: no two hold the lock",
@@ -158,11 +148,6 @@ pub(super) fn at(micros: u64) -> String {
 pub(crate) fn count(n: u64, noun: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{n} {noun}{plural}")
-}
-
-/// `1 order is`, `2 orders are`.
-pub(super) fn are(n: u64, noun: &str) -> String {
-    format!("{} {}", count(n, noun), if n == 1 { "is" } else { "are" })
 }
 
 /// `1 order was`, `2 orders were`.

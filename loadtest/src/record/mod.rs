@@ -5,21 +5,20 @@
 //!
 //! | line | how often | what |
 //! |---|---|---|
-//! | `run` | first | `version` (1, or 2: with changes), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `conduct` (of version 2: `users`, and the shares of the buyers that `pay`, `pay_late`, `cancel`), `instances` (the URLs), `items` |
+//! | `run` | first | `version` (1, or 2: with changes), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `conduct` (of version 2: `users`, and the shares of the buyers that `pay`, `pay_late`, `cancel`), `instances` (the URLs), `items` (one) |
 //! | `attempt` | one each, as they end | see below |
-//! | `order` | one each | the ledger: `item`, `position`, `event` (left out if it is `reserved`), `order`, `user` (left out if there is none), `quantity`, `remaining`, `instance`, `token` |
-//! | `state` | one for an item and instance that answers | `item`, `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `per_order`, `per_user`, `hold_seconds`, `sale` if they are known; null if there is no such sale any more |
-//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had, by item; `interrupted`: `true` if it was ended before its time, else left out |
+//! | `order` | one each | the ledger: `position`, `event` (left out if it is `reserved`), `order`, `user` (left out if there is none), `quantity`, `remaining`, `instance`, `token` |
+//! | `state` | one for an instance that answers | `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `per_order`, `per_user`, `hold_seconds`, `sale` if they are known; null if there is no such sale any more |
+//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had, in a list; `interrupted`: `true` if it was ended before its time, else left out |
 //!
-//! `items` has, for each item: `name` (null is the default item), `run` (what its order ids begin
-//! with; a dash and a number follow), `before` (the state before the first order).
-//! Elsewhere an item is an index into `items`, and left out if it is 0.
+//! Of the item: `name` (null is the default item), `run` (what its order ids begin with; a dash and a number follow),
+//! `before` (the state before the first order). Runs of several items, which earlier versions had, are refused.
 //!
 //! An `attempt` has:
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `order`, `item` | its order's id, and the item |
+//! | `order` | its order's id |
 //! | `change` | `confirmed` or `cancelled`, if it asks for that; left out of the order itself |
 //! | `quantity` | the units that it asked for |
 //! | `to` | where it was sent: an index into `instances` |
@@ -41,10 +40,10 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{Event, History, LedgerEntry, Outcome, StockState, is_default};
+use crate::checker::{Event, LedgerEntry, Outcome, StockState, is_default};
 use crate::conduct::Conduct;
 
-pub(crate) use reader::{Recorded, read};
+pub(crate) use reader::read;
 pub(crate) use writer::{Recorder, Writer};
 
 /// The format that is written, and the latest that is read.
@@ -56,16 +55,9 @@ pub(crate) const VERSION: u32 = 2;
 enum Line {
     Run(Setup),
     Attempt(Attempt),
-    Order {
-        #[serde(default, skip_serializing_if = "is_default")]
-        item: usize,
-        #[serde(flatten)]
-        entry: LedgerEntry,
-    },
+    Order(LedgerEntry),
     /// The state in the end, as one instance tells it.
     State {
-        #[serde(default, skip_serializing_if = "is_default")]
-        item: usize,
         instance: usize,
         state: Option<StockState>,
     },
@@ -73,7 +65,7 @@ enum Line {
 }
 
 /// What was asked for, and what was found before the first order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) version: u32,
     pub(crate) run: String,
@@ -92,11 +84,12 @@ pub(crate) struct Setup {
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) conduct: Conduct,
     pub(crate) instances: Vec<String>,
+    /// One.
     pub(crate) items: Vec<Item>,
 }
 
-/// One item. The orders of a run are for its items in turn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What is ordered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Item {
     pub(crate) name: Option<String>,
     pub(crate) run: String,
@@ -107,8 +100,6 @@ pub(crate) struct Item {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     pub(crate) order: String,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub(crate) item: usize,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) change: Option<Event>,
     pub(crate) quantity: u64,
@@ -124,16 +115,9 @@ pub(crate) struct Attempt {
 struct EndLine {
     attempts: u64,
     ledger: u64,
-    orders: Vec<usize>,
+    orders: [usize; 1],
     #[serde(default, skip_serializing_if = "is_default")]
     interrupted: bool,
-}
-
-impl Item {
-    /// The parameter that names it, with what separates it from others.
-    pub(crate) fn query(&self) -> String {
-        self.name.as_ref().map(|item| format!("item={item}&")).unwrap_or_default()
-    }
 }
 
 impl Setup {
@@ -149,18 +133,18 @@ impl Setup {
         all.min(self.requests)
     }
 
-    /// The history of each item, without orders and without an end.
-    pub(crate) fn histories(&self) -> Vec<History> {
-        let history = |item: &Item| History {
-            run: item.run.clone(),
-            family: self.run.clone(),
-            alone: self.alone,
-            tokens: self.tokens,
-            quantity: self.quantity,
-            users: self.conduct.users.unwrap_or(0),
-            before: item.before.clone(),
-            ..History::default()
-        };
-        self.items.iter().map(history).collect()
+    pub(crate) fn item(&self) -> &Item {
+        &self.items[0]
+    }
+
+    /// The id of this order.
+    pub(crate) fn id(&self, number: usize) -> String {
+        format!("{}-{number}", self.item().run)
+    }
+
+    /// The user whom the order is for; empty if it is for none.
+    pub(crate) fn user(&self, number: usize) -> String {
+        let user = self.conduct.users.and_then(|users| number.checked_rem(users));
+        user.map(|user| format!("{}-u{user}", self.run)).unwrap_or_default()
     }
 }

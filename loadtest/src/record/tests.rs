@@ -7,18 +7,18 @@ use crate::checker::{Event, FinalOutcome};
 
 /// A run with attempts of every kind. The format is frozen: files of earlier versions must remain readable.
 const RECORDED: &str = r#"
-{"run":{"version":1,"run":"run","started":"2026-11-20T12:00:00.000Z","requests":7,"seconds":null,"connections":3,"rate":1.5,"abandon":0.25,"seed":7,"quantity":1,"alone":true,"tokens":true,"instances":["http://a","http://b"],"items":[{"name":null,"run":"run-1","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"sale":1}},{"name":"shoe","run":"run-2","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"sale":1}}]}}
+{"run":{"version":1,"run":"run","started":"2026-11-20T12:00:00.000Z","requests":7,"seconds":null,"connections":3,"rate":1.5,"abandon":0.25,"seed":7,"quantity":1,"alone":true,"tokens":true,"instances":["http://a","http://b"],"items":[{"name":"shoe","run":"run-1","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"sale":1}}]}}
 {"attempt":{"order":"run-1-0","quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"unknown","why":"broken connection"}}
 {"attempt":{"order":"run-1-1","quantity":1,"to":1,"sent":2000,"ended":2999,"outcome":"unknown","why":"client went away"}}
 {"attempt":{"order":"run-1-0","quantity":1,"to":1,"sent":3000,"ended":3999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":-3,"position":1}}
 {"attempt":{"order":"run-1-2","quantity":1,"to":1,"sent":4000,"ended":4999,"outcome":"failed","status":503,"why":"lock-unavailable"}}
 {"attempt":{"order":"run-1-2","quantity":1,"to":0,"sent":5000,"ended":5999,"outcome":"failed","status":409,"why":"sold-out","final":true}}
-{"attempt":{"order":"run-2-0","item":1,"quantity":1,"to":0,"sent":6000,"ended":6999,"outcome":"failed","status":400,"why":"bad-item","final":true}}
-{"attempt":{"order":"run-2-1","item":1,"quantity":1,"to":0,"sent":7000,"ended":7999,"outcome":"unknown","status":500,"why":"","final":true}}
+{"attempt":{"order":"run-1-3","quantity":1,"to":0,"sent":6000,"ended":6999,"outcome":"failed","status":400,"why":"bad-item","final":true}}
+{"attempt":{"order":"run-1-4","quantity":1,"to":0,"sent":7000,"ended":7999,"outcome":"unknown","status":500,"why":"","final":true}}
 {"order":{"position":1,"order":"run-1-0","quantity":1,"remaining":1,"instance":"8080","token":-3}}
 {"state":{"instance":1,"state":{"stock":1,"lucky":1,"initial":2,"orders":1,"sale":1}}}
-{"state":{"item":1,"instance":0,"state":null}}
-{"end":{"attempts":7,"ledger":1,"orders":[3,3]}}
+{"state":{"instance":0,"state":null}}
+{"end":{"attempts":7,"ledger":1,"orders":[6]}}
 "#;
 
 /// A run of version 2: with users, holds, and what became of the orders.
@@ -34,24 +34,20 @@ const CHANGED: &str = r#"
 {"end":{"attempts":4,"ledger":2,"orders":[1],"interrupted":true}}
 "#;
 
-/// What is written of [`RECORDED`], with its end or without.
-fn written(end: bool) -> String {
-    rewritten(RECORDED, end)
-}
-
-fn rewritten(run: &str, end: bool) -> String {
-    let Recorded { setup, histories, .. } = read(run.trim_start().as_bytes()).expect("it is whole");
+/// What is written of a run, with its end or without.
+fn written(run: &str, end: bool) -> String {
+    let history = read(run.trim_start().as_bytes()).expect("it is whole");
     let directory = tempfile::tempdir().expect("a directory for the file");
     let path = directory.path().join("history.jsonl");
     let file = std::fs::File::create(&path).expect("the directory is writable");
-    let (writer, recorder) = Writer::start(file, &setup).expect("the file is writable");
+    let (writer, recorder) = Writer::start(file, &history.setup).expect("the file is writable");
     for line in run.trim().lines() {
         if let Line::Attempt(attempt) = serde_json::from_str(line).expect("a line") {
             recorder.try_send(attempt).expect("the thread lives");
         }
     }
     drop(recorder);
-    writer.finish(end.then_some(&histories[..])).expect("the file is writable");
+    writer.finish(end.then_some(&history)).expect("the file is writable");
     std::fs::read_to_string(path).expect("it was written")
 }
 
@@ -63,29 +59,28 @@ fn json(text: &str) -> Vec<Value> {
 /// Goal: a run that is read is written again alike, and means what its lines say.
 #[test]
 fn round_trip() {
-    assert_eq!(json(&written(true)), json(RECORDED));
-    assert_eq!(json(&rewritten(CHANGED, true)), json(CHANGED));
+    assert_eq!(json(&written(RECORDED, true)), json(RECORDED));
+    assert_eq!(json(&written(CHANGED, true)), json(CHANGED));
     let changed = read(CHANGED.trim_start().as_bytes()).expect("it is whole");
-    let [order] = &changed.histories[0].orders[..] else { panic!("one order") };
+    let [order] = &changed.orders[..] else { panic!("one order") };
     let told: Vec<_> = order.told().collect();
     assert_eq!(told, [(Event::Confirmed, 3999), (Event::Confirmed, 4999)]);
-    let recorded = read(written(true).as_bytes()).expect("it is whole");
+    let recorded = read(written(RECORDED, true).as_bytes()).expect("it is whole");
     let unsettled: Vec<_> = recorded.unsettled.iter().map(|(why, n)| (why.as_str(), *n)).collect();
     let expected = [("503 lock-unavailable", 1), ("broken connection", 1), ("client went away", 1)];
     assert_eq!(unsettled, expected);
-    let [first, second] = &recorded.histories[..] else { panic!("two items") };
-    let [sold, abandoned, refused] = &first.orders[..] else { panic!("three orders") };
+    let [sold, abandoned, refused, others @ ..] = &recorded.orders[..] else { panic!("orders") };
     let FinalOutcome::Acknowledged(answer) = &sold.outcome else { panic!("{sold:?}") };
     assert_eq!((answer.remaining, answer.token, answer.position), (1, Some(-3), Some(1)));
     assert_eq!((sold.attempts, sold.sent, sold.ended, sold.in_doubt), (2, 1000, 3999, true));
     assert!(abandoned.abandoned && abandoned.in_doubt && !abandoned.is_settled());
     assert!(refused.outcome == FinalOutcome::SoldOut && !refused.in_doubt);
-    let kinds = second.orders.iter().map(|order| match &order.outcome {
+    let kinds = others.iter().map(|order| match &order.outcome {
         FinalOutcome::Failed { kind, .. } => (kind.as_str(), order.in_doubt),
         _ => ("", false),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), [("400 bad-item", false), ("500", true), ("", false)]);
-    assert_eq!((first.after.len(), &second.gone[..]), (1, &["http://a".to_owned()][..]));
+    assert_eq!((recorded.after.len(), &recorded.gone[..]), (1, &["http://a".to_owned()][..]));
 }
 
 /// Goal: each field of each line is described.
@@ -109,13 +104,13 @@ fn refused(text: &str) -> String {
 /// Goal: the file of a run that was killed, wherever it was cut, says what is missing.
 #[test]
 fn cut_off() {
-    let killed = written(false);
+    let killed = written(RECORDED, false);
     assert_eq!(
         refused(&killed),
         "it is cut off: 7 attempts and 0 orders of the ledger were recorded, and no end; the run was \
          killed, or could not read the end of the sale, so there is nothing to judge"
     );
-    let whole = written(true);
+    let whole = written(RECORDED, true);
     for cut in 0..whole.len() - 1 {
         let said = refused(&whole[..cut]);
         assert!(said.contains("is cut off") || said.contains("is empty"), "{cut}: {said}");
@@ -126,13 +121,19 @@ fn cut_off() {
 /// missed.
 #[test]
 fn lines_that_do_not_belong() {
-    let text = written(true);
+    let text = written(RECORDED, true);
     let lines: Vec<_> = text.lines().collect();
     let not_of_this_run = "line 2: run-1-0: this is no attempt of this run";
     for (at, right, wrong, said) in [
         (0, lines[0], lines[1], "line 1: the first line must be `run`"),
         (0, r#""version":1"#, r#""version":3"#, "line 1: version 3 is not known, only 1 to 2"),
         (0, r#""rate":1.5"#, r#""rate":0.0"#, "line 1: a rate is 0.001..=1000000.0"),
+        (
+            0,
+            r#""items":["#,
+            r#""items":[{"name":null,"run":"b","before":{"stock":2,"lucky":0,"initial":2,"orders":0}},"#,
+            "line 1: a run has one item",
+        ),
         (1, "run-1-0", "run-3-0", "line 2: run-3-0: this is no attempt of this run"),
         (1, r#""to":0"#, r#""to":2"#, not_of_this_run),
         (1, r#""ended":1999"#, r#""ended":1"#, not_of_this_run),

@@ -14,9 +14,6 @@ use crate::checker::{History, Order, u64_from};
 /// each. Then the buyers wait, so that nothing is lost.
 const QUEUE_LENGTH: usize = 1 << 16;
 
-/// How many are written at a time.
-const BATCH: usize = 4096;
-
 /// How long the thread sleeps when it has written all: waking it for each attempt would cost more
 /// than writing it.
 const NAP: Duration = Duration::from_millis(20);
@@ -28,11 +25,7 @@ pub(crate) type Recorder = mpsc::Sender<Attempt>;
 
 /// The thread that writes the file.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    thread: JoinHandle<io::Result<BufWriter<File>>>,
-    /// The URLs.
-    instances: Vec<String>,
-}
+pub(crate) struct Writer(JoinHandle<io::Result<BufWriter<File>>>);
 
 impl Writer {
     /// Writes the first line, and starts the thread. It ends when no recorder is left.
@@ -46,20 +39,20 @@ impl Writer {
         let (recorder, attempts) = mpsc::channel(QUEUE_LENGTH);
         let thread = thread::Builder::new().name("history".to_owned());
         let thread = thread.spawn(move || write_attempts(file, attempts))?;
-        Ok((Self { thread, instances: setup.instances.clone() }, recorder))
+        Ok((Self(thread), recorder))
     }
 
     /// Waits until all attempts are written, which needs all recorders to be gone, and writes the
-    /// ends of the items, if the run came that far. (Called after the load: waiting costs nothing.)
+    /// end, if the run came that far. (Called after the load: waiting costs nothing.)
     ///
     /// # Errors
     /// Something could not be written.
-    pub(crate) fn finish(self, histories: Option<&[History]>) -> io::Result<()> {
-        let written = self.thread.join();
+    pub(crate) fn finish(self, history: Option<&History>) -> io::Result<()> {
+        let written = self.0.join();
         let mut file =
             written.unwrap_or_else(|_| Err(io::Error::other("the writing thread has failed")))?;
-        if let Some(histories) = histories {
-            write_end(&mut file, &self.instances, histories)?;
+        if let Some(history) = history {
+            write_end(&mut file, history)?;
         }
         file.flush()
     }
@@ -75,13 +68,9 @@ fn write_attempts(
     mut file: BufWriter<File>,
     mut attempts: mpsc::Receiver<Attempt>,
 ) -> io::Result<BufWriter<File>> {
-    let mut batch = Vec::with_capacity(BATCH);
-    while attempts.blocking_recv_many(&mut batch, BATCH) > 0 {
-        let all = batch.len() < BATCH;
-        for attempt in batch.drain(..) {
-            write_line(&mut file, &Line::Attempt(attempt))?;
-        }
-        if all {
+    while let Some(attempt) = attempts.blocking_recv() {
+        write_line(&mut file, &Line::Attempt(attempt))?;
+        if attempts.is_empty() {
             // a run that is killed leaves what happened until a moment before
             file.flush()?;
             thread::sleep(NAP);
@@ -90,28 +79,25 @@ fn write_attempts(
     Ok(file)
 }
 
-/// Writes what was found after the last answer, item by item.
-fn write_end(
-    file: &mut BufWriter<File>,
-    instances: &[String],
-    histories: &[History],
-) -> io::Result<()> {
-    let mut end = EndLine::default();
-    for (item, history) in histories.iter().enumerate() {
-        for entry in &history.ledger {
-            write_line(file, &Line::Order { item, entry: entry.clone() })?;
-        }
-        let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));
-        let gone = history.gone.iter().map(|url| (url, None));
-        for (url, state) in there.chain(gone) {
-            let instance = instances.iter().position(|known| known == url);
-            let instance = instance.ok_or_else(|| io::Error::other("an unknown instance"))?;
-            write_line(file, &Line::State { item, instance, state })?;
-        }
-        end.attempts += history.orders.iter().map(Order::all_attempts).sum::<u64>();
-        end.ledger += u64_from(history.ledger.len());
-        end.orders.push(history.orders.len());
-        end.interrupted = history.interrupted;
+/// Writes what was found after the last answer.
+fn write_end(file: &mut BufWriter<File>, history: &History) -> io::Result<()> {
+    for entry in &history.ledger {
+        write_line(file, &Line::Order(entry.clone()))?;
     }
-    write_line(file, &Line::End(end))
+    let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));
+    let gone = history.gone.iter().map(|url| (url, None));
+    for (url, state) in there.chain(gone) {
+        let instance = history.setup.instances.iter().position(|known| known == url);
+        let instance = instance.ok_or_else(|| io::Error::other("an unknown instance"))?;
+        write_line(file, &Line::State { instance, state })?;
+    }
+    write_line(
+        file,
+        &Line::End(EndLine {
+            attempts: history.orders.iter().map(Order::all_attempts).sum(),
+            ledger: u64_from(history.ledger.len()),
+            orders: [history.orders.len()],
+            interrupted: history.interrupted,
+        }),
+    )
 }

@@ -1,7 +1,7 @@
 //! A shop with the service's interface, for the load test's own tests: one store behind two
 //! instances, and one fault at most.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,6 +17,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use super::sale::Sale;
+use crate::checker::{Event, FinalOutcome, StockState, u64_from};
 
 /// What is wrong with a shop. A number is how many orders it happens to, the first ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,27 +47,13 @@ pub(super) struct Shop {
     _instances: JoinSet<()>,
 }
 
-#[derive(Default)]
-struct Sale {
-    stock: i64,
-    lucky: i64,
-    initial: i64,
-    ledger: Vec<Value>,
-    /// The first answer to each order.
-    answers: HashMap<String, Value>,
-    /// What the sale was started with.
-    terms: Value,
-    /// When the open holds end.
-    holds: HashMap<String, Instant>,
-    /// What became of the others.
-    ends: HashMap<String, Value>,
-    /// The units of each user.
-    users: HashMap<String, i64>,
-}
+/// A sale, and the ends of its holds, in order.
+type Open = (Sale, VecDeque<(Instant, String)>);
 
 struct Store {
     fault: Mutex<Fault>,
-    sales: Mutex<HashMap<String, Sale>>,
+    /// By item.
+    sales: Mutex<HashMap<String, Open>>,
     /// Tells the second instance to go.
     leave: CancellationToken,
 }
@@ -155,27 +144,27 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
             return Ok(problem(401, "no-admin"));
         }
         let body: Value = serde_json::from_slice(&body).expect("JSON");
+        let terms = StockState {
+            per_user: body["per_user"].as_u64(),
+            hold_seconds: body["hold_seconds"].as_u64(),
+            ..StockState::default()
+        };
         let units = body["stock"].as_i64().expect("the load test sends a number");
-        let sale = Sale { stock: units, initial: units, terms: body, ..Sale::default() };
-        sales.insert(item.to_owned(), sale);
+        sales.insert(item.to_owned(), (Sale::new(units, terms), VecDeque::new()));
         return Ok(reply(200, &Value::Null));
     }
-    let Some(sale) = sales.get_mut(item) else { return Ok(problem(404, "unknown-item")) };
-    sale.end_holds(port);
+    let Some((sale, holds)) = sales.get_mut(item) else { return Ok(problem(404, "unknown-item")) };
+    sale.instance = port.to_string();
+    while let Some((_, order)) = holds.pop_front_if(|(end, _)| *end <= Instant::now()) {
+        sale.change(&order, Event::Expired);
+    }
     let user = match fault {
         Fault::UserHeader => head.headers.get("x-user").map(|user| user.to_str().expect("a name")),
         _ => query.get("user").copied(),
     };
     let user = user.unwrap_or_default();
     match (path, fault) {
-        ("/stock", _) => {
-            let state = json!({
-                "stock": sale.stock, "lucky": sale.lucky, "initial": sale.initial, "held": sale.holds.len(),
-                "orders": sale.answers.len(), "entries": sale.ledger.len(),
-                "per_user": sale.terms["per_user"], "hold_seconds": sale.terms["hold_seconds"],
-            });
-            Ok(reply(200, &state))
-        }
+        ("/stock", _) => Ok(reply(200, &json!(sale.state()))),
         ("/orders", _) => {
             // behind the sale, on the second page
             let after = query["after"].trim_start_matches("sale-1:");
@@ -189,16 +178,22 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         ("/stock/reduce", Fault::Problem(_, status, kind)) => Ok(problem(status, kind)),
         ("/stock/reduce", _) => {
             let order = head.headers["idempotency-key"].to_str().expect("visible ASCII");
-            let quantity = number("quantity").try_into().expect("small");
-            let reply = sale.reduce(order, user, quantity, port);
+            let quantity = number("quantity");
+            let outcome = sale.order(order, user, u64_from(quantity));
+            if let Some(seconds) = sale.before.hold_seconds {
+                let end = Instant::now() + Duration::from_secs(seconds);
+                holds.push_back((end, order.to_owned()));
+            }
+            let reply = told(&outcome, Event::Reserved, order, u64_from(quantity));
             let is_lost = matches!(fault, Fault::LoseAnswers(_));
             if is_lost { Err(io::Error::other("lost")) } else { Ok(reply) }
         }
-        _ => Ok(match path.split('/').collect::<Vec<_>>()[..] {
-            ["", "orders", order, "confirm"] => sale.change(order, "confirmed", port),
-            ["", "orders", order, "cancel"] => sale.change(order, "cancelled", port),
-            _ => reply(404, &Value::Null),
-        }),
+        _ => {
+            let mut words = path.split('/').skip(2);
+            let (order, verb) = (words.next().unwrap_or_default(), words.next());
+            let event = if verb == Some("confirm") { Event::Confirmed } else { Event::Cancelled };
+            Ok(told(&sale.change(order, event), event, order, 1))
+        }
     }
 }
 
@@ -226,71 +221,21 @@ impl Store {
     }
 }
 
-impl Sale {
-    /// Ends the holds whose time is over.
-    fn end_holds(&mut self, port: u16) {
-        let now = Instant::now();
-        let due = self.holds.iter().filter(|(_, end)| **end <= now);
-        for order in due.map(|(order, _)| order.clone()).collect::<Vec<_>>() {
-            self.end(&order, "expired", port);
+/// The answer to a buyer: what happened to the order, or why it did not.
+fn told(outcome: &FinalOutcome, event: Event, order: &str, quantity: u64) -> Reply {
+    match outcome {
+        FinalOutcome::Acknowledged(answer) => {
+            let mut body = json!(answer);
+            body["outcome"] = json!(event);
+            body["order"] = order.into();
+            body["quantity"] = quantity.into();
+            reply(200, &body)
         }
-    }
-
-    fn end(&mut self, order: &str, event: &str, port: u16) -> Reply {
-        self.holds.remove(order);
-        let mut entry = self.answers[order].clone();
-        if event != "confirmed" {
-            let quantity = entry["quantity"].as_i64().expect("a number");
-            let user = entry["user"].as_str().expect("a text").to_owned();
-            self.stock += quantity;
-            self.lucky -= quantity;
-            *self.users.entry(user).or_default() -= quantity;
-        }
-        entry["event"] = event.into();
-        entry["outcome"] = event.into();
-        entry["position"] = (self.ledger.len() + 1).into();
-        entry["remaining"] = self.stock.into();
-        entry["token"] = (1000 + self.ledger.len() / 10).into();
-        entry["instance"] = port.to_string().into();
-        self.ledger.push(entry.clone());
-        self.ends.insert(order.to_owned(), entry.clone());
-        reply(200, &entry)
-    }
-
-    fn change(&mut self, order: &str, event: &str, port: u16) -> Reply {
-        match self.ends.get(order) {
-            Some(end) if end["event"] == event => reply(200, end),
-            Some(end) if end["event"] == "confirmed" => problem(409, "order-final"),
-            Some(end) => problem(410, end["event"].as_str().expect("a text")),
-            None if self.answers.contains_key(order) => self.end(order, event, port),
-            None => problem(404, "unknown-order"),
-        }
-    }
-
-    fn reduce(&mut self, order: &str, user: &str, quantity: i64, port: u16) -> Reply {
-        if let Some(answer) = self.answers.get(order) {
-            return reply(200, answer);
-        }
-        if self.stock < quantity {
-            return problem(409, "sold-out");
-        }
-        let has = self.users.entry(user.to_owned()).or_default();
-        if self.terms["per_user"].as_i64().is_some_and(|limit| *has + quantity > limit) {
-            return problem(409, "limit-reached");
-        }
-        *has += quantity;
-        if let Some(seconds) = self.terms["hold_seconds"].as_u64() {
-            self.holds.insert(order.to_owned(), Instant::now() + Duration::from_secs(seconds));
-        }
-        self.stock -= quantity;
-        self.lucky += quantity;
-        let position = self.ledger.len() + 1;
-        let answer = json!({
-            "outcome": "reserved", "position": position, "order": order, "quantity": quantity,
-            "user": user, "remaining": self.stock, "instance": port.to_string(), "token": 1000 + position / 10,
-        });
-        self.ledger.push(answer.clone());
-        self.answers.insert(order.to_owned(), answer.clone());
-        reply(200, &answer)
+        FinalOutcome::SoldOut => problem(409, "sold-out"),
+        FinalOutcome::LimitReached => problem(409, "limit-reached"),
+        FinalOutcome::Over(Event::Confirmed) => problem(409, "order-final"),
+        FinalOutcome::Over(Event::Cancelled) => problem(410, "cancelled"),
+        FinalOutcome::Over(_) => problem(410, "expired"),
+        _ => problem(404, "unknown-order"),
     }
 }

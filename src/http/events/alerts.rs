@@ -3,7 +3,7 @@
 use fenced_lock::ObservedClaim;
 use serde::Serialize;
 
-use super::event_log::STUCK;
+use super::event_log::stuck_since;
 use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Item, Stock};
 use crate::sale::{GuardStatus, LockHealth, SaleError};
@@ -88,11 +88,8 @@ pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
 
 /// The alert for a holder that seems to be gone.
 pub(super) fn of_holder(queue: &[ObservedClaim]) -> Option<Alert> {
-    let [first, next, ..] = queue else { return None };
-    if first.since.max(next.since).elapsed() < STUCK {
-        return None;
-    }
-    let name = first.label.as_deref().unwrap_or("An instance");
+    stuck_since(queue)?;
+    let name = queue[0].label.as_deref().unwrap_or("An instance");
     let text = format!(
         "{name} holds the lock and does not release it: it is paused, cut off or dead. The next instance in \
          the queue gets the lock when the lease of the holder ends."

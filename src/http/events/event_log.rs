@@ -3,17 +3,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use fenced_lock::ObservedTenure;
+use fenced_lock::ObservedClaim;
 use serde::Serialize;
+use tokio::time::Instant;
 
-use super::clock::Clock;
 use crate::sale::Sale;
 
 /// The most notes that are kept.
 const KEPT: usize = 20;
 
 /// A holder that keeps the lock this long while others wait is paused, cut off or dead.
-pub(super) const STUCK: Duration = Duration::from_millis(1500);
+const STUCK: Duration = Duration::from_millis(1500);
 
 /// The notes on recent events.
 #[derive(Default)]
@@ -21,8 +21,8 @@ pub(super) struct EventLog {
     pub(super) notes: VecDeque<Note>,
     /// Counters of this instance at the last reading: stale batches, lost sessions, lost tenures.
     counters: Option<[u64; 3]>,
-    /// The token of the last tenure that was examined.
-    last_tenure: i64,
+    /// The holder, if it keeps the lock for long while others wait, and since when.
+    stuck: Option<(ObservedClaim, Instant)>,
 }
 
 /// What happened.
@@ -66,26 +66,29 @@ impl EventLog {
         }
     }
 
-    /// Notes the tenures whose holder did not release the lock.
-    pub(super) fn examine(&mut self, clock: &Clock, tenures: &[ObservedTenure]) {
-        for tenure in tenures {
-            if tenure.revision <= self.last_tenure {
-                continue;
-            }
-            self.last_tenure = tenure.revision;
-            let contended = tenure.contended_since.map(|since| tenure.ended_at - since);
-            if let Some(contended) = contended.filter(|contended| *contended >= STUCK) {
-                let name = tenure.label.as_deref().unwrap_or("A holder");
-                let text = format!(
-                    "{name} kept the lock for {:.1} s while others waited (token {}): it was paused or \
-                     cut off, or has died. The next in the queue has the lock now.",
-                    contended.as_secs_f64(),
-                    tenure.revision
-                );
-                self.note(clock.ms(tenure.ended_at), "claim-expired", text);
-            }
+    /// Notes a holder that kept the lock for long while others waited, once another one has it.
+    pub(super) fn examine(&mut self, at_ms: f64, queue: &[ObservedClaim]) {
+        let first = queue.first().map(|first| first.revision);
+        if let Some((holder, since)) = self.stuck.take()
+            && first != Some(holder.revision)
+        {
+            let name = holder.label.as_deref().unwrap_or("A holder");
+            let text = format!(
+                "{name} kept the lock for {:.1} s while others waited (token {}): it was paused or \
+                 cut off, or has died. The next in the queue has the lock now.",
+                since.elapsed().as_secs_f64(),
+                holder.revision
+            );
+            self.note(at_ms, "claim-expired", text);
         }
+        self.stuck = stuck_since(queue).map(|since| (queue[0].clone(), since));
     }
+}
+
+/// Since when the holder keeps the lock while others wait, if that is long.
+pub(super) fn stuck_since(queue: &[ObservedClaim]) -> Option<Instant> {
+    let [first, next, ..] = queue else { return None };
+    Some(first.since.max(next.since)).filter(|since| since.elapsed() >= STUCK)
 }
 
 /// The note on a batch of the instance `name` that the fence refused.

@@ -90,7 +90,7 @@ impl Projection {
         if let Some(queue_snapshot) = &queue_snapshot {
             let claims = queue_snapshot.queue.iter();
             self.instances.extend(claims.filter_map(|claim| claim.label.clone()));
-            self.event_log.examine(&self.clock, &queue_snapshot.tenures);
+            self.event_log.examine(self.clock.now_ms(), &queue_snapshot.queue);
         }
         self.queue_snapshot = queue_snapshot;
         self.event_log.count(self.clock.now_ms(), &self.sale);

@@ -18,8 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
 use super::failure::{
-    asks_to_authenticate, backend_error, distrusts, is_answer, malformed, may_be_done,
-    says_auth_is_off,
+    asks_to_authenticate, backend_error, distrusts, is_answer, may_be_done, says_auth_is_off,
 };
 use crate::chaos::Safeguard;
 use crate::shared::Shared;
@@ -99,8 +98,7 @@ impl Endpoints {
         let request = &request;
         self.first_answer(|index| async move {
             let Some(place) = self.place_at(index).await else {
-                let what = "requests to this member are not answered";
-                let error = BackendError::new(BackendErrorKind::Transient, what);
+                let error = BackendError::transient("requests to this member are not answered");
                 return Err(Failure { error, may_be_done: false });
             };
             let limit = self.options.request_timeout;
@@ -194,14 +192,14 @@ impl Endpoints {
                         Err(Failure { error, .. })
                             if may_be_second && error.kind != BackendErrorKind::LeaseGone =>
                         {
-                            Err(BackendError::new(BackendErrorKind::Transient, error))
+                            Err(BackendError::transient(error))
                         }
                         Err(Failure { error, .. }) => Err(error),
                     };
                 }
             }
         }
-        Err(latest.unwrap_or_else(|| BackendError::new(BackendErrorKind::Permanent, "no endpoint")))
+        Err(latest.unwrap_or_else(|| BackendError::permanent("no endpoint")))
     }
 
     /// Prefers this member for the next requests if `instead` says so of the preferred one.
@@ -262,9 +260,7 @@ impl Endpoints {
             is_open = answer.as_ref().is_err_and(may_be_done);
             answer.map_err(backend_error)
         });
-        let answer = answer
-            .await
-            .unwrap_or_else(|elapsed| Err(BackendError::new(BackendErrorKind::Transient, elapsed)));
+        let answer = answer.await.unwrap_or_else(|elapsed| Err(BackendError::transient(elapsed)));
         answer.map_err(|error| Failure { error, may_be_done: is_open })
     }
 
@@ -289,8 +285,8 @@ impl Endpoints {
             // on the backend's own runtime, where the connection's tasks then live
             let connecting =
                 self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
-            let ended = |error| BackendError::new(BackendErrorKind::Permanent, error);
-            let client = connecting.await.map_err(ended)?.map_err(backend_error)?;
+            let connected = connecting.await.map_err(BackendError::permanent)?;
+            let client = connected.map_err(backend_error)?;
             let authenticated_at = self.authenticate(client.clone()).await?;
             member.client.get_or_init(|| client);
             Ok(authenticated_at)
@@ -299,7 +295,7 @@ impl Endpoints {
             // boxed, as it is needed once
             member.authenticated.get(|_| true, Box::pin(connect)).await?;
         }
-        member.client.get().ok_or_else(|| malformed("no client"))
+        member.client.get().ok_or_else(|| BackendError::transient("no client"))
     }
 }
 

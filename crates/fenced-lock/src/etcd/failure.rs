@@ -140,20 +140,12 @@ fn kind_of(code: i32, message: &str) -> BackendErrorKind {
     }
 }
 
-pub(super) fn lease_gone() -> BackendError {
-    BackendError::new(BackendErrorKind::LeaseGone, "the lease has expired or was revoked")
-}
-
 /// Whether etcd answered with this gRPC status.
 pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
     matches!(error.cause(), Some(Error::GRpcStatus(status)) if status.code() as i32 == code)
 }
 
-/// An answer that etcd does not give; a proxy in between, perhaps.
-pub(super) fn malformed(what: &'static str) -> BackendError {
-    BackendError::new(BackendErrorKind::Transient, what)
-}
-
 pub(super) fn header_of(header: Option<&ResponseHeader>) -> Result<&ResponseHeader, BackendError> {
-    header.ok_or_else(|| malformed("an answer without a header"))
+    // not etcd's; a proxy in between, perhaps
+    header.ok_or_else(|| BackendError::transient("an answer without a header"))
 }

@@ -54,20 +54,3 @@ pub(super) fn parse_value(value: &[u8]) -> Option<(String, Duration)> {
     let age = SystemTime::now().duration_since(made_at).unwrap_or_default();
     Some((label.to_owned(), age))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: what one process writes, another one reads, and a foreign value is not an error.
-    #[test]
-    fn values_are_read_back() {
-        let claim = Claim { name: "n".into(), lease: 1, number: 1, label: "app 1".into() };
-        let (label, age) = parse_value(value(&claim).as_bytes()).expect("it was just written");
-        assert_eq!(label, "app 1");
-        assert!(age < Duration::from_mins(1));
-        assert_eq!(parse_value(b""), None);
-        assert_eq!(parse_value(b"foreign text"), None);
-        assert_eq!(parse_value(b"99999999999999999999999 x"), None);
-    }
-}

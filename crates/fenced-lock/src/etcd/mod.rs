@@ -40,22 +40,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::Client;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 pub use options::{EtcdOptions, EtcdUser};
-pub use snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
+pub use snapshot::{ObservedClaim, QueueSnapshot};
 
 use self::endpoints::Endpoints;
 use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
-use super::chaos::Safeguard;
+use super::BackendError;
 use super::own_thread::OwnThread;
-use super::{
-    Backend, BackendError, BackendFuture, Claim, Clock, Ends, Lease, Loss, Order, Promises,
-    PutMode, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
-};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -115,7 +110,7 @@ impl EtcdBackend {
         Ok(Self { options, endpoints, queues, runtime })
     }
 
-    /// The queue of `name` as this process sees it, without a request: the claims, and the last tenures. The first call
+    /// The queue of `name` as this process sees it, without a request. The first call
     /// begins to watch the queue, which ends some time after the last call.
     pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
         self.queues.with_or_new(&Arc::from(name), NameQueue::snapshot)
@@ -128,64 +123,6 @@ impl EtcdBackend {
     pub async fn version(&self) -> Result<String, BackendError> {
         let status = |mut client: Client| async move { client.status().await };
         Ok(self.endpoints.ask(status).await?.value.version().to_owned())
-    }
-}
-
-impl Backend for EtcdBackend {
-    type Token = Token;
-
-    fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Fifo,
-            wake: Wake::Pushed,
-            token: TokenLife::Durable,
-            ends: Ends::Lease(Clock::Monotonic),
-            loss: Loss::Pushed,
-            queue: QueueView::Whole,
-        }
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
-    }
-
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.open_lease(ttl))
-    }
-
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.renew_lease(lease))
-    }
-
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.revoke_lease(lease))
-    }
-
-    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            match mode {
-                PutMode::AtEnd => self.put_claim(claim, None).await,
-                PutMode::IfEmpty => self.put_claim_if_free(claim).await,
-                PutMode::After(held) if !Safeguard::OwnerByClaim.is_on() => {
-                    // the two claims share a key
-                    self.delete_claim(held).await?;
-                    self.put_claim(claim, None).await
-                }
-                PutMode::After(held) => self.put_claim(claim, Some(held)).await,
-            }
-        })
-    }
-
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.delete_claim(claim))
-    }
-
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(self.read_queue(name))
-    }
-
-    fn probe<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<QueueEntry>> {
-        Box::pin(self.probe_queue(name))
     }
 }
 
@@ -206,7 +143,7 @@ mod tests {
     use testkit::wait::eventually;
 
     use super::*;
-    use crate::ClusterId;
+    use crate::{Backend as _, Claim, ClusterId, Lease, PutMode};
 
     /// Goal: after requests that an outage cut short, nothing is remembered of a lease that was given up, so
     /// its queues are not watched for ever. Method: no process listens on etcd's port.
@@ -218,8 +155,8 @@ mod tests {
         let lease = Lease { id: 1, ttl: Duration::from_secs(2), cluster: ClusterId(0) };
         let claims =
             [1, 2, 3].map(|number| Claim { name: "a".into(), lease: 1, number, label: "".into() });
-        let modes = [PutMode::AtEnd, PutMode::IfEmpty, PutMode::After(&claims[0])];
-        for (claim, mode) in claims.iter().zip(modes) {
+        let modes = [PutMode::AtEnd, PutMode::IfEmpty, PutMode::After(claims[0].clone())];
+        for (claim, mode) in claims.iter().zip(&modes) {
             assert!(backend.put(claim, mode).await.is_err());
         }
         let error = backend.release(&claims[0]).await.expect_err("nobody listens");

@@ -10,7 +10,7 @@ use etcd_client::ConnectOptions;
 use etcd_client::{Certificate, Identity, TlsOptions};
 use tokio::task::spawn_blocking;
 
-use crate::{BackendError, BackendErrorKind};
+use crate::BackendError;
 
 /// Reads a password.
 type ReadPassword = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
@@ -41,14 +41,12 @@ impl EtcdUser {
     /// The name, and the password as it is now.
     ///
     /// # Errors
-    /// [`Permanent`](BackendErrorKind::Permanent) if the password cannot be read.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the password cannot be read.
     pub async fn credentials(&self) -> Result<(String, String), BackendError> {
         let read = Arc::clone(&self.password);
         let password =
             spawn_blocking(move || read()).await.unwrap_or_else(|error| Err(error.into()));
-        let password =
-            password.map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
-        Ok((self.name.clone(), password))
+        Ok((self.name.clone(), password.map_err(BackendError::permanent)?))
     }
 }
 
@@ -114,7 +112,7 @@ impl EtcdOptions {
         } else {
             return Ok(());
         };
-        Err(BackendError::new(BackendErrorKind::Permanent, what))
+        Err(BackendError::permanent(what))
     }
 
     /// One endpoint decides for all.

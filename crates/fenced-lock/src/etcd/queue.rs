@@ -1,21 +1,17 @@
 //! The queue of one lock, as its watch has shown it, and how it is watched.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::keys;
-use super::snapshot::{ObservedClaim, ObservedTenure, QueueSnapshot};
+use super::snapshot::{ObservedClaim, QueueSnapshot};
 use crate::watched::{Event, Key, WatchedQueue};
 
 /// How often a queue in use is read again in case its watcher has fallen silent, and how much later for each
 /// claim in it.
 const REREAD_EVERY: Duration = Duration::from_secs(1);
 const REREAD_LATER: Duration = Duration::from_millis(1);
-
-/// How many tenures that have ended are kept: a reader that looks a few times a second misses none.
-const MAX_TENURES: usize = 256;
 
 /// The watcher of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +31,8 @@ pub(super) struct NameQueue {
     prefix: String,
     pub(super) watcher: Watcher,
     pub(super) claims: WatchedQueue<ObservedClaim>,
-    /// The first claim, and since when it is the first; and since when the second one was there.
-    holder: Option<ObservedClaim>,
-    waiter: Option<Instant>,
-    /// The last tenures that have ended.
-    tenures: VecDeque<ObservedTenure>,
+    /// The revision of the first claim, and since when it is the first.
+    holder: Option<(i64, Instant)>,
     last_used: Instant,
     last_read: Instant,
 }
@@ -51,8 +44,6 @@ impl NameQueue {
             watcher: Watcher::None,
             claims: WatchedQueue::default(),
             holder: None,
-            waiter: None,
-            tenures: VecDeque::new(),
             last_used: Instant::now(),
             last_read: Instant::now(),
         }
@@ -79,16 +70,11 @@ impl NameQueue {
         }
     }
 
-    /// Applies what the watch said, one answer at a time.
+    /// Applies what the watch said.
     pub(super) fn apply(&mut self, mut events: Vec<Event<ObservedClaim>>) {
         events.retain(|event| keys::is_claim(&event.key, &self.prefix));
-        while let Some(first) = events.first() {
-            let change = first.change;
-            let later = events.iter().position(|event| event.change != change);
-            let later = events.split_off(later.unwrap_or(events.len()));
-            self.claims.apply(std::mem::replace(&mut events, later));
-            self.note_holder();
-        }
+        self.claims.apply(events);
+        self.note_holder();
     }
 
     /// Takes a list of all keys under the prefix: see [`WatchedQueue::load`].
@@ -159,34 +145,18 @@ impl NameQueue {
     /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn snapshot(&mut self) -> QueueSnapshot {
         let mut queue: Vec<_> = self.used().claims().cloned().collect();
-        if let (Some(first), Some(holder)) = (queue.first_mut(), &self.holder) {
-            first.since = holder.since;
+        if let (Some(first), Some((_, since))) = (queue.first_mut(), self.holder) {
+            first.since = since;
         }
-        let tenures = self.tenures.iter().cloned().collect();
-        QueueSnapshot { is_current: self.claims.is_current(), queue, tenures }
+        QueueSnapshot { is_current: self.claims.is_current(), queue }
     }
 
-    /// Notes the tenure that has ended and the one that begins, if another claim is the first now.
+    /// Notes since when the first claim is the first.
     fn note_holder(&mut self) {
-        let mut claims = self.claims.claims();
-        let (first, second) = (claims.next(), claims.next().map(|second| second.since));
-        let waiter = std::mem::replace(&mut self.waiter, second);
-        if first.map(|first| first.revision) == self.holder.as_ref().map(|holder| holder.revision) {
-            return;
+        let first = self.claims.claims().next().map(|first| first.revision);
+        if first != self.holder.map(|(revision, _)| revision) {
+            self.holder = first.map(|revision| (revision, Instant::now()));
         }
-        let now = Instant::now();
-        let next = first.map(|first| ObservedClaim { since: now, ..first.clone() });
-        let Some(holder) = std::mem::replace(&mut self.holder, next) else { return };
-        if self.tenures.len() == MAX_TENURES {
-            self.tenures.pop_front();
-        }
-        self.tenures.push_back(ObservedTenure {
-            revision: holder.revision,
-            label: holder.label,
-            began_at: holder.since,
-            ended_at: now,
-            contended_since: waiter.map(|since| since.max(holder.since)),
-        });
     }
 }
 
@@ -194,9 +164,7 @@ impl NameQueue {
 mod tests {
     use super::*;
     use crate::watched::Made;
-    use crate::{ClaimStatus, ClusterId, Ticket, Token};
-
-    const LINGER: Duration = Duration::from_secs(30);
+    use crate::{ClusterId, Ticket, Token};
 
     fn put(key: &str, revision: i64) -> Event<ObservedClaim> {
         let (key, since) = (Key::from(key.as_bytes()), Instant::now());
@@ -226,18 +194,6 @@ mod tests {
         (queue, ticket)
     }
 
-    /// Goal: keys of a lock `a/b` neither block nor count in `a`.
-    #[tokio::test]
-    async fn keys_of_longer_names_are_ignored() {
-        let (mut queue, ticket) = waiting();
-        queue.apply(vec![put("a/b/9-1", 8), delete("a/9-1", 9)]);
-        assert_ne!(*ticket.status.borrow(), ClaimStatus::Waiting);
-        assert!(!*ticket.contended.borrow());
-        let keys = [("a/b/9-1", 8), ("a/1-1", 7), ("a/b/9-2", 10)];
-        assert!(queue.load(keys.map(|(key, at)| put(key, at)).into(), 10, 9));
-        assert!(!*ticket.contended.borrow());
-    }
-
     /// Goal: a key from a request that was given up is found, once; others' keys are left alone. The queue is in use until
     /// it has gone.
     #[tokio::test]
@@ -256,48 +212,16 @@ mod tests {
         assert!(!queue.is_used());
     }
 
-    /// Goal: a queue is watched for a while after its last claim, and not for ever.
+    /// Goal: a holder is seen to hold since it is the first, and not since it came.
     #[tokio::test(start_paused = true)]
-    async fn a_queue_becomes_idle() {
+    async fn a_holder_holds_since_it_is_the_first() {
         let (mut queue, _ticket) = waiting();
-        tokio::time::advance(2 * LINGER).await;
-        assert!(!queue.is_idle(LINGER), "it has a claim");
-        queue.forget(b"a/1-1");
-        assert!(!queue.is_idle(LINGER), "a key may appear late");
-        tokio::time::advance(LINGER).await;
-        assert!(queue.is_idle(LINGER));
-    }
-
-    /// Goal: each tenure is reported once, from when its claim was the first to when it was gone.
-    #[tokio::test(start_paused = true)]
-    async fn tenures_follow_each_other() {
-        let (mut queue, _ticket) = waiting();
-        let waits_since = Instant::now();
         tokio::time::advance(Duration::from_millis(3)).await;
         queue.apply(vec![delete("a/9-1", 8)]);
+        let since = Instant::now();
         tokio::time::advance(Duration::from_millis(4)).await;
-        queue.apply(vec![delete("a/1-1", 9)]);
-        let QueueSnapshot { queue: claims, tenures, .. } = queue.snapshot();
-        let told = |t: &ObservedTenure| (t.revision, (t.ended_at - t.began_at).as_millis());
-        assert_eq!(tenures.iter().map(told).collect::<Vec<_>>(), [(5, 3), (7, 4)]);
-        assert_eq!(tenures[0].label.as_deref(), Some("a"));
-        assert_eq!(tenures[0].contended_since, Some(waits_since));
-        assert_eq!(tenures[1].contended_since, None);
-        assert!(claims.is_empty());
-    }
-
-    /// Goal: tenures that the watch shows in one answer are all reported, and only the last ones are kept.
-    #[tokio::test]
-    async fn only_the_last_tenures_are_kept() {
-        let mut queue = NameQueue::new("a");
-        assert!(queue.load(Vec::new(), 1, 0));
-        let mut events = Vec::new();
-        for number in 1..=i64::try_from(MAX_TENURES).expect("small") + 1 {
-            let key = format!("a/9-{number}");
-            events.extend([put(&key, 2 * number), delete(&key, 2 * number + 1)]);
-        }
-        queue.apply(events);
-        let tenures = queue.snapshot().tenures;
-        assert_eq!((tenures.len(), tenures[0].revision), (MAX_TENURES, 4));
+        queue.apply(vec![put("a/9-2", 9)]);
+        let claims = queue.snapshot().queue;
+        assert_eq!((claims.len(), claims[0].revision, claims[0].since), (2, 7, since));
     }
 }

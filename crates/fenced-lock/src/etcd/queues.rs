@@ -1,9 +1,10 @@
 //! All queues of one backend, shared by its requests and its watch.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::queue::{NameQueue, Watcher};
@@ -33,11 +34,7 @@ impl Queues {
 
     #[cfg(test)]
     pub(super) fn count(&self, which: impl Fn(&NameQueue) -> bool) -> usize {
-        self.state().by_name.values().filter(|queue| which(queue)).count()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().by_name.values().filter(|queue| which(queue)).count()
     }
 
     /// Works with the queue of `name`. One that is new is watched from now on.
@@ -46,7 +43,7 @@ impl Queues {
         name: &Arc<str>,
         work: impl FnOnce(&mut NameQueue) -> T,
     ) -> T {
-        work(self.state().by_name.entry(Arc::clone(name)).or_insert_with(|| {
+        work(self.state.lock().by_name.entry(Arc::clone(name)).or_insert_with(|| {
             // an error means that the backend's thread has ended, and the watch with it
             drop(self.new_names.send(Arc::clone(name)));
             NameQueue::new(name)
@@ -55,17 +52,17 @@ impl Queues {
 
     /// Works with the queue of `name` if there is one.
     pub(super) fn with<T>(&self, name: &str, work: impl FnOnce(&mut NameQueue) -> T) -> Option<T> {
-        self.state().by_name.get_mut(name).map(work)
+        self.state.lock().by_name.get_mut(name).map(work)
     }
 
     /// How many claims of this process are known.
     pub(super) fn count_own(&self) -> usize {
-        self.state().by_name.values().map(|queue| queue.claims.own_keys().count()).sum()
+        self.state.lock().by_name.values().map(|queue| queue.claims.own_keys().count()).sum()
     }
 
     /// Removes the queues that are not needed any more, and returns their watchers.
     pub(super) fn remove_idle(&self) -> Vec<Watcher> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let idle = state.by_name.extract_if(|_, queue| queue.is_idle(self.linger));
         let watchers = idle.map(|(_, queue)| queue.watcher).collect();
         shrink(&mut state.by_name);
@@ -74,7 +71,7 @@ impl Queues {
 
     /// Notes that there are no watchers any more. The names of all queues, which are to be watched.
     pub(super) fn unwatch(&self) -> Vec<Arc<str>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.by_name.values_mut().for_each(|queue| queue.unwatched(Watcher::None));
         state.by_name.keys().cloned().collect()
     }
@@ -82,7 +79,7 @@ impl Queues {
     /// At most `limit` queues to read again: those that have waited longest for it, half of them among those
     /// in which a claim of this process waits.
     pub(super) fn due(&self, limit: usize) -> Vec<Arc<str>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let due = state.by_name.iter().filter_map(|(name, queue)| {
             Some((queue.due_since()?, Arc::clone(name), queue.claims.is_waited_for()))
         });
@@ -99,12 +96,12 @@ impl Queues {
     }
 
     pub(super) fn add_lease(&self, id: i64) {
-        self.state().leases.insert(id);
+        self.state.lock().leases.insert(id);
     }
 
     /// Forgets a lease and all claims on it, which are gone or will be.
     pub(super) fn remove_lease(&self, id: i64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.leases.remove(&id);
         for queue in state.by_name.values_mut() {
             queue.remove_lease(id);
@@ -115,7 +112,7 @@ impl Queues {
     /// not know: from a request that was given up and carried out all the same. They would block the lock for
     /// as long as the session lives. From now on they are known, and nobody counts on them.
     pub(super) fn orphans(&self, name: &str, keys: Vec<Key>) -> Vec<Key> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let State { by_name, leases, .. } = &mut *state;
         let Some(queue) = by_name.get_mut(name) else { return Vec::new() };
         queue.orphans(keys, leases.iter().copied())

@@ -1,21 +1,23 @@
-//! The requests that change or read a queue.
+//! The requests.
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use etcd_client::{
     Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, SortOrder,
     SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use tokio::runtime::Handle;
 
 use super::endpoints::Answer;
-use super::failure::{code, header_of, is_refused_with, lease_gone, malformed};
+use super::failure::{code, header_of, is_refused_with};
 use super::list::list;
 use super::{EtcdBackend, keys};
 use crate::chaos::Safeguard;
 use crate::watched::{Key, Made};
 use crate::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, QueueEntry, Released,
-    Ticket, Token,
+    Backend, BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Promises,
+    PutMode, QueueEntry, Released, Ticket, Token,
 };
 
 /// How a claim stands after the transaction that was to put it.
@@ -26,8 +28,19 @@ struct Put {
     first: Option<Key>,
 }
 
-impl EtcdBackend {
-    pub(super) async fn open_lease(&self, ttl: Duration) -> Result<Lease, BackendError> {
+#[async_trait]
+impl Backend for EtcdBackend {
+    type Token = Token;
+
+    fn promises(&self) -> Promises {
+        Promises::MOST
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.runtime.clone())
+    }
+
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         if self.options.user.is_none() {
             // whether etcd asks for a user: it grants leases to anybody
             match self.endpoints.get(b"/", &GetOptions::new().with_keys_only()).await {
@@ -38,19 +51,19 @@ impl EtcdBackend {
         }
         // whole seconds, rounded up: a lease that is shorter than asked for would surprise
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-        let seconds = i64::try_from(seconds.max(1))
-            .map_err(|error| BackendError::new(BackendErrorKind::Permanent, error))?;
+        let seconds = i64::try_from(seconds.max(1)).map_err(BackendError::permanent)?;
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
         let granted = self.endpoints.ask(grant).await?.value;
-        let ttl = u64::try_from(granted.ttl()).map_err(|_| malformed("a lease without a TTL"))?;
+        let ttl = u64::try_from(granted.ttl())
+            .map_err(|_| BackendError::transient("a lease without a TTL"))?;
         let cluster = ClusterId(header_of(granted.header())?.cluster_id());
         self.queues.add_lease(granted.id());
         Ok(Lease { id: granted.id(), ttl: Duration::from_secs(ttl), cluster })
     }
 
-    /// Renews a lease once, and returns its TTL from now on. The stream is opened for that: it takes no more
-    /// than a stream that is kept, and no late answer is ever taken for that to a later renewal.
-    pub(super) async fn renew_lease(&self, lease: Lease) -> Result<Duration, BackendError> {
+    /// The stream is opened for one renewal: it takes no more than a stream that is kept, and no late answer is ever taken
+    /// for that to a later renewal.
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
         let keep_alive = |mut client: Client| async move {
             match client.lease_keep_alive(lease.id).await {
                 Ok(_renewed) => Ok(lease.ttl),
@@ -64,12 +77,12 @@ impl EtcdBackend {
         // short, so that there is time to ask another member before the session tries again
         let limit = if self.endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
         match self.endpoints.ask_within(limit, keep_alive).await? {
-            Duration::ZERO => Err(lease_gone()),
+            Duration::ZERO => Err(BackendError::lease_gone("the lease has expired or was revoked")),
             ttl => Ok(ttl),
         }
     }
 
-    pub(super) async fn revoke_lease(&self, lease: Lease) -> Result<(), BackendError> {
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
         self.queues.remove_lease(lease.id);
         let revoke = |mut client: Client| async move { client.lease_revoke(lease.id).await };
         match self.endpoints.ask(revoke).await {
@@ -78,8 +91,58 @@ impl EtcdBackend {
         }
     }
 
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Result<Option<Ticket>, BackendError> {
+        match mode {
+            PutMode::AtEnd => self.put_claim(claim, None).await,
+            PutMode::IfEmpty => self.put_claim_if_free(claim).await,
+            PutMode::After(held) if !Safeguard::OwnerByClaim.is_on() => {
+                // the two claims share a key
+                self.release(held).await?;
+                self.put_claim(claim, None).await
+            }
+            PutMode::After(held) => self.put_claim(claim, Some(held)).await,
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let key = claim.key();
+        let delete = TxnOp::delete(key.as_str(), None);
+        let txn = Txn::new().when([self.is_held(claim)]).and_then([delete]);
+        let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
+        self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
+        let may_be_done = may_be_second && Safeguard::UnknownRelease.is_on();
+        Ok(match response.succeeded() {
+            true => Released::Done,
+            false if may_be_done => Released::Unknown,
+            false => Released::Gone,
+        })
+    }
+
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        let (header, mut kvs) = list(&self.endpoints, name, &GetOptions::new()).await?;
+        kvs.sort_by_key(KeyValue::create_revision);
+        let prefix = keys::prefix(name);
+        let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
+        Ok(claims.map(|kv| entry(&header, kv)).collect())
+    }
+
+    /// Reads the first key of the queue, where a claim would not be refused.
+    async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+        let prefix = keys::prefix(name);
+        let response = self.endpoints.txn(&probe(name, &prefix)).await?.value;
+        let header = header_of(response.header())?;
+        match found(&response).last() {
+            Some(kv) if keys::is_claim(kv.key(), &prefix) => Ok(Some(entry(header, kv))),
+            // a key of a longer name: its lock is another one
+            Some(_) => Ok(self.queue(name).await?.into_iter().next()),
+            None => Ok(None),
+        }
+    }
+}
+
+impl EtcdBackend {
     /// Puts `claim` into the queue, and takes `held` out in the same transaction; `None` if `held` is gone.
-    pub(super) async fn put_claim(
+    async fn put_claim(
         &self,
         claim: &Claim,
         held: Option<&Claim>,
@@ -94,7 +157,7 @@ impl EtcdBackend {
             self.queues.with(&claim.name, |queue| queue.claims.is_current()) == Some(true);
         let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
         conditions.extend(held.map(|held| self.is_held(held)));
-        let put = self.put(claim, &key, &conditions, held, !is_watched).await?;
+        let put = self.send_put(claim, &key, &conditions, held, !is_watched).await?;
         let Some(token) = put.token else {
             self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
             return Ok(None);
@@ -116,22 +179,20 @@ impl EtcdBackend {
     }
 
     /// Puts `claim` into the queue only if that is empty, so that a try blocks no other claim.
-    pub(super) async fn put_claim_if_free(
-        &self,
-        claim: &Claim,
-    ) -> Result<Option<Ticket>, BackendError> {
+    async fn put_claim_if_free(&self, claim: &Claim) -> Result<Option<Ticket>, BackendError> {
         let (key, prefix) = (claim.key(), keys::prefix(&claim.name));
         let ticket = self.expect(claim, &key);
         let is_empty = Compare::create_revision(prefix.as_str(), CompareOp::Equal, 0).with_prefix();
-        let put = self.put(claim, &key, &[is_empty], None, true).await?;
+        let put = self.send_put(claim, &key, &[is_empty], None, true).await?;
         if let Some(token) = put.token {
             self.note_made(claim, &key, token, true);
             return Ok(Some(ticket));
         }
-        // after a failure from here on, the claim may be in the queue
-        let left = |error| BackendError::new(BackendErrorKind::Transient, error);
+        // after a failure from here on, the claim may be in the queue: it is transient
         let is_claimed = put.first.is_some_and(|first| keys::is_claim(&first, &prefix));
-        if is_claimed || self.first_claim(&claim.name).await.map_err(left)?.is_some() {
+        if is_claimed
+            || self.first_claim(&claim.name).await.map_err(BackendError::transient)?.is_some()
+        {
             self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
             return Ok(None);
         }
@@ -139,8 +200,8 @@ impl EtcdBackend {
         let Some(ticket) = self.put_claim(claim, None).await? else { return Ok(None) };
         // etcd is asked, since the watch may not have shown the claim yet
         let is_granted = *ticket.status.borrow() != ClaimStatus::Waiting;
-        if !is_granted && !self.is_first(claim, &key).await.map_err(left)? {
-            self.delete_claim(claim).await.map_err(left)?;
+        if !is_granted && !self.is_first(claim, &key).await.map_err(BackendError::transient)? {
+            self.release(claim).await.map_err(BackendError::transient)?;
             return Ok(None);
         }
         self.queues.with(&claim.name, |queue| queue.claims.granted(key.as_bytes()));
@@ -149,7 +210,7 @@ impl EtcdBackend {
 
     /// Sends the transaction that puts a claim and deletes `held` if the conditions hold. The claim is
     /// forgotten if etcd refuses that.
-    async fn put(
+    async fn send_put(
         &self,
         claim: &Claim,
         key: &str,
@@ -223,42 +284,6 @@ impl EtcdBackend {
         let prefix = keys::prefix(name);
         let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
         Ok(claims.min_by_key(|kv| kv.create_revision()).map(|kv| kv.key().into()))
-    }
-
-    /// Deletes the claim.
-    pub(super) async fn delete_claim(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let key = claim.key();
-        let delete = TxnOp::delete(key.as_str(), None);
-        let txn = Txn::new().when([self.is_held(claim)]).and_then([delete]);
-        let Answer { value: response, may_be_second } = self.endpoints.txn(&txn).await?;
-        self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
-        let may_be_done = may_be_second && Safeguard::UnknownRelease.is_on();
-        Ok(match response.succeeded() {
-            true => Released::Done,
-            false if may_be_done => Released::Unknown,
-            false => Released::Gone,
-        })
-    }
-
-    pub(super) async fn read_queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        let (header, mut kvs) = list(&self.endpoints, name, &GetOptions::new()).await?;
-        kvs.sort_by_key(KeyValue::create_revision);
-        let prefix = keys::prefix(name);
-        let claims = kvs.iter().filter(|kv| keys::is_claim(kv.key(), &prefix));
-        Ok(claims.map(|kv| entry(&header, kv)).collect())
-    }
-
-    /// Reads the first key of the queue, where a claim would not be refused.
-    pub(super) async fn probe_queue(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
-        let prefix = keys::prefix(name);
-        let response = self.endpoints.txn(&probe(name, &prefix)).await?.value;
-        let header = header_of(response.header())?;
-        match found(&response).last() {
-            Some(kv) if keys::is_claim(kv.key(), &prefix) => Ok(Some(entry(header, kv))),
-            // a key of a longer name: its lock is another one
-            Some(_) => Ok(self.read_queue(name).await?.into_iter().next()),
-            None => Ok(None),
-        }
     }
 }
 

@@ -13,8 +13,6 @@ pub struct QueueSnapshot {
     pub is_current: bool,
     /// The claims in the queue, the holder first.
     pub queue: Vec<ObservedClaim>,
-    /// The last tenures that have ended, at most 256, in their order.
-    pub tenures: Vec<ObservedTenure>,
 }
 
 /// A claim in a [`QueueSnapshot`].
@@ -33,20 +31,4 @@ pub struct ObservedClaim {
     pub made_at: Option<SystemTime>,
     /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
     pub since: Instant,
-}
-
-/// A tenure in a [`QueueSnapshot`]: one stretch of holding that has ended.
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedTenure {
-    /// The revision of its token.
-    pub revision: i64,
-    /// Who held, if this library made the claim.
-    pub label: Option<Arc<str>>,
-    /// When its claim was seen to be the first.
-    pub began_at: Instant,
-    /// When its claim was seen to be gone.
-    pub ended_at: Instant,
-    /// Since when another claim had waited behind it when it ended, if one had.
-    pub contended_since: Option<Instant>,
 }

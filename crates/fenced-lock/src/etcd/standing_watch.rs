@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use super::endpoints::Endpoints;
-use super::failure::{code, is_refused_with, malformed};
+use super::failure::{code, is_refused_with};
 use super::keys;
 use super::list::list;
 use super::queue::{NameQueue, Watcher};
@@ -140,7 +140,7 @@ impl StandingWatch {
                 },
                 Some(read) = reads.join_next() => {
                     if matches!(read, Ok(true)) && Safeguard::Reauthentication.is_on() {
-                        return Err(malformed("a watcher was refused for the stream's token"));
+                        return Err(BackendError::transient("a watcher was refused for the stream's token"));
                     }
                 }
                 _ = tidy.tick() => self.tidy(&mut stream)?,
@@ -211,7 +211,7 @@ impl StandingWatch {
             self.to_read.extend(self.queues.due(MAX_REREADS));
         }
         if stream.is_overdue() {
-            return Err(malformed("the watch stream does not get through"));
+            return Err(BackendError::transient("the watch stream does not get through"));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use tokio::time::Instant;
 
 use super::endpoints::Endpoints;
-use super::failure::{backend_error, malformed};
+use super::failure::backend_error;
 use super::keys;
 use crate::BackendError;
 
@@ -53,7 +53,7 @@ impl WatchedStream {
     pub(super) async fn next(&mut self) -> Result<WatchResponse, BackendError> {
         match self.responses.next().await {
             Some(response) => response.map_err(backend_error),
-            None => Err(malformed("the watch stream ended")),
+            None => Err(BackendError::transient("the watch stream ended")),
         }
     }
 

@@ -18,14 +18,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use std::{fmt, io, thread};
 
+use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use self::files::Files;
 use super::random::random_id;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Ends, Lease, Loss, Order,
-    Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token, TokenLife, Wake,
+    Backend, BackendError, Claim, Ends, Lease, Loss, Promises, PutMode, QueueEntry, Released,
+    Ticket, Token, Wake,
 };
 
 /// Where the locks are.
@@ -126,42 +127,42 @@ impl FileBackend {
     /// A backend for this directory. Nothing is read or written before a session is opened.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the threads cannot be started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the threads cannot be started.
     pub fn new(options: FileOptions) -> Result<Self, BackendError> {
-        let no_thread = |error| BackendError::new(BackendErrorKind::Permanent, error);
+        Self::start(options).map_err(BackendError::permanent)
+    }
+
+    fn start(options: FileOptions) -> io::Result<Self> {
         let (jobs, queued) = mpsc::channel();
-        let (ended, running) = io::pipe().map_err(no_thread)?;
+        let (ended, running) = io::pipe()?;
         #[cfg(target_os = "linux")]
-        let watch = watch::start(jobs.clone(), ended).map_err(no_thread)?;
+        let watch = watch::start(jobs.clone(), ended)?;
         #[cfg(not(target_os = "linux"))]
         let watch = drop(ended);
         let wake = if watch.is_some() { Wake::Pushed } else { Wake::Polled };
         let files = Files::new(options.directory.clone(), watch);
-        let thread = thread::Builder::new().name("file-lock".into());
-        thread.spawn(move || work(files, &queued)).map_err(no_thread)?;
+        thread::Builder::new().name("file-lock".into()).spawn(move || work(files, &queued))?;
         Ok(Self { options, jobs, wake, _running: running })
     }
 
     /// Has the files' thread do it, before anything that is asked for later. What nobody waits for any more is left
     /// out, so that a slow disk gets no slower by requests that are repeated.
-    fn ask<A: Send + 'static>(
+    async fn ask<A: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Files) -> io::Result<A> + Send + 'static,
-    ) -> BackendFuture<'_, A> {
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            // an error means that the thread has ended, which the answer shows too
-            drop(self.jobs.send(Box::new(move |files| {
-                if !reply.is_closed() {
-                    drop(reply.send(job(files).map_err(|error| files.failure(error))));
-                }
-            })));
-            let silence = |why| BackendError::new(BackendErrorKind::Transient, why);
-            match timeout(self.options.request_timeout, answer).await {
-                Ok(answer) => answer.map_err(|_| silence("the thread of the files has ended"))?,
-                Err(_) => Err(silence("the file system takes too long")),
+    ) -> Result<A, BackendError> {
+        let (reply, answer) = oneshot::channel();
+        // an error means that the thread has ended, which the answer shows too
+        drop(self.jobs.send(Box::new(move |files| {
+            if !reply.is_closed() {
+                drop(reply.send(job(files).map_err(|error| files.failure(error))));
             }
-        })
+        })));
+        match timeout(self.options.request_timeout, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(BackendError::transient("the thread of the files has ended")),
+            Err(_) => Err(BackendError::transient("the file system takes too long")),
+        }
     }
 }
 
@@ -185,62 +186,53 @@ fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
     }
 }
 
+#[async_trait]
 impl Backend for FileBackend {
     type Token = Token;
 
     fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Fifo,
-            wake: self.wake,
-            token: TokenLife::Durable,
-            ends: Ends::Process,
-            loss: Loss::AtRenewal,
-            queue: QueueView::Whole,
-        }
+        Promises { wake: self.wake, ends: Ends::Process, loss: Loss::AtRenewal, ..Promises::MOST }
     }
 
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         let id = random_id();
-        let opening = self.ask(move |files| files.open(id, ttl));
-        Box::pin(async move {
-            let opened = opening.await;
-            if opened.is_err() {
-                // it may be open, and nobody knows of it
-                drop(self.jobs.send(Box::new(move |files| drop(files.close(id)))));
-            }
-            opened
-        })
+        let opened = self.ask(move |files| files.open(id, ttl)).await;
+        if opened.is_err() {
+            // it may be open, and nobody knows of it
+            drop(self.jobs.send(Box::new(move |files| drop(files.close(id)))));
+        }
+        opened
     }
 
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        self.ask(move |files| files.renew(lease.id))
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        self.ask(move |files| files.renew(lease.id)).await
     }
 
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        self.ask(move |files| files.close(lease.id))
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        self.ask(move |files| files.close(lease.id)).await
     }
 
-    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
-        let (claim, is_try) = (claim.clone(), matches!(mode, PutMode::IfEmpty));
-        let held = if let PutMode::After(held) = mode { Some(held.clone()) } else { None };
-        self.ask(move |files| {
-            if let Some(held) = held
-                && files.release(&held)? == Released::Gone
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Result<Option<Ticket>, BackendError> {
+        let (claim, mode) = (claim.clone(), mode.clone());
+        let put = move |files: &mut Files| {
+            if let PutMode::After(held) = &mode
+                && files.release(held)? == Released::Gone
             {
                 return Ok(None);
             }
-            files.put(&claim, is_try)
-        })
+            files.put(&claim, matches!(mode, PutMode::IfEmpty))
+        };
+        self.ask(put).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let claim = claim.clone();
-        self.ask(move |files| files.release(&claim))
+        self.ask(move |files| files.release(&claim)).await
     }
 
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         let name = name.to_owned();
-        self.ask(move |files| files.queue(&name))
+        self.ask(move |files| files.queue(&name)).await
     }
 }
 

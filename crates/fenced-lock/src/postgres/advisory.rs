@@ -19,10 +19,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join, try_join_all};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -31,11 +32,11 @@ use tokio_postgres::{Error, Row};
 
 use super::PostgresOptions;
 use super::link::{Access, Link, Wire, failure};
-use crate::asked::{Asked, AskedBackend};
+use crate::asked::{Answered, Asked, AskedBackend};
 use crate::waiters::{Answer, Waiters};
 use crate::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Order,
+    Promises, PutMode, QueueEntry, Released, Token, Wake,
 };
 
 const LOCK: &str = "pg_advisory_lock(hashtextextended($1, 0)) IS NOT NULL";
@@ -177,24 +178,16 @@ fn parse(application_name: &str, name: &str, cluster: ClusterId) -> Option<Queue
 }
 
 fn lease_gone() -> BackendError {
-    BackendError::new(BackendErrorKind::LeaseGone, "the session's connection has ended")
+    BackendError::lease_gone("the session's connection has ended")
 }
 
 impl Advisory {
-    fn sessions(&self) -> MutexGuard<'_, HashMap<i64, (Arc<Wire>, Duration)>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn connections(&self) -> MutexGuard<'_, HashMap<Claim, Arc<Wire>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn connection(&self, claim: &Claim) -> Option<Arc<Wire>> {
-        self.connections().get(claim).cloned()
+        self.connections.lock().get(claim).cloned()
     }
 
     fn session(&self, lease: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
-        self.sessions().get(&lease).cloned().ok_or_else(lease_gone)
+        self.sessions.lock().get(&lease).cloned().ok_or_else(lease_gone)
     }
 
     /// A connection that ends by itself if nothing is sent on it for a TTL and this slack.
@@ -223,7 +216,9 @@ impl Advisory {
 
     /// Tells the claims whose connections have ended. The server may not know yet.
     fn tell_ended(&self) {
-        for (claim, _) in self.connections().iter().filter(|(_, wire)| wire.ended.is_cancelled()) {
+        for (claim, _) in
+            self.connections.lock().iter().filter(|(_, wire)| wire.ended.is_cancelled())
+        {
             self.waiters.note(claim, ClaimStatus::Gone);
         }
     }
@@ -288,8 +283,8 @@ impl Advisory {
     /// Forgets the leases that could not be closed before they ended.
     fn forget_ended(&self) {
         let leases = self.waiters.leases();
-        self.sessions().retain(|lease, _| leases.contains_key(lease));
-        self.connections().retain(|claim, _| leases.contains_key(&claim.lease));
+        self.sessions.lock().retain(|lease, _| leases.contains_key(lease));
+        self.connections.lock().retain(|claim, _| leases.contains_key(&claim.lease));
     }
 }
 
@@ -299,10 +294,8 @@ impl Asked for Advisory {
     const PROMISES: Promises = Promises {
         order: Order::Arrival,
         wake: Wake::ServerWait,
-        token: TokenLife::Durable,
         ends: Ends::Lease(Clock::Wall),
-        loss: Loss::Pushed,
-        queue: QueueView::Whole,
+        ..Promises::MOST
     };
 
     fn waiters(&self) -> &Waiters<Token> {
@@ -318,7 +311,7 @@ impl Asked for Advisory {
         let wire = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
         wire.ask(wire.client.batch_execute(CHECK_RIGHTS)).await?;
         let cluster = wire.cluster;
-        self.sessions().insert(id, (wire, ttl));
+        self.sessions.lock().insert(id, (wire, ttl));
         Ok(cluster)
     }
 
@@ -335,29 +328,25 @@ impl Asked for Advisory {
         let of_lease = |(claim, wire): (&Claim, &Arc<Wire>)| {
             (claim.lease == lease.id).then(|| Arc::clone(wire))
         };
-        let wires: Vec<_> = self.connections().iter().filter_map(of_lease).collect();
+        let wires: Vec<_> = self.connections.lock().iter().filter_map(of_lease).collect();
         for wire in &wires {
             wire.give_up();
         }
         let requests = self.requests.wire().await?;
         try_join_all(wires.iter().map(|wire| requests.terminate(wire))).await?;
-        self.connections().retain(|claim, _| claim.lease != lease.id);
-        self.sessions().remove(&lease.id);
+        self.connections.lock().retain(|claim, _| claim.lease != lease.id);
+        self.sessions.lock().remove(&lease.id);
         Ok(())
     }
 
-    async fn put(
-        &self,
-        claim: &Claim,
-        mode: PutMode<'_>,
-    ) -> Result<Option<Answer<Token>>, BackendError> {
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
         let wire = if let PutMode::After(held) = mode {
             let Some(wire) = self.connection(held).filter(|wire| !wire.ended.is_cancelled()) else {
                 // the server may not know yet
                 self.release(held).await?;
                 return Ok(None);
             };
-            self.connections().remove(held);
+            self.connections.lock().remove(held);
             wire
         } else {
             // an earlier connection of this claim ends first
@@ -368,14 +357,14 @@ impl Asked for Advisory {
             let name = application_name(claim, "-");
             try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?.1
         };
-        self.connections().insert(claim.clone(), Arc::clone(&wire));
+        self.connections.lock().insert(claim.clone(), Arc::clone(&wire));
         if matches!(mode, PutMode::IfEmpty) {
             let tried = wire.in_time(self.take(claim, &wire, TRY_LOCK)).await.flatten();
             match &tried {
                 Ok(Some(_)) => {}
                 Err(error) if error.kind == BackendErrorKind::Transient => wire.give_up(),
                 // a server that answers sees that the connection ends
-                _ => drop(self.connections().remove(claim)),
+                _ => drop(self.connections.lock().remove(claim)),
             }
             let granted = |token| Answer { status: ClaimStatus::Granted(token), ..WAITING };
             return Ok(tried?.map(granted));
@@ -401,7 +390,7 @@ impl Asked for Advisory {
         if holds && !wire.ended.is_cancelled() {
             match wire.in_time(unlock(&wire, claim)).await {
                 Ok(Ok(_)) => {
-                    self.connections().remove(claim);
+                    self.connections.lock().remove(claim);
                     return Ok(Released::Done);
                 }
                 Ok(Err(error))
@@ -412,11 +401,11 @@ impl Asked for Advisory {
         }
         // it waits, or its connection is lost, of which the server may not know
         let was_there = self.requests.wire().await?.terminate(&wire).await?;
-        self.connections().remove(claim);
+        self.connections.lock().remove(claim);
         Ok(if was_there && released == Released::Gone { Released::Done } else { released })
     }
 
-    async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         let wire = self.requests.wire().await?;
         let rows = wire.ask(wire.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
         let entry = |row: &Row| {

@@ -153,10 +153,8 @@ impl Access {
         // what takes too long must not go on: it may end in a connection that nobody has
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
         let limited = timeout(self.options.request_timeout, connecting).await;
-        let silence = |error| Err(BackendError::new(BackendErrorKind::Transient, error));
         // a task ends without a result when its runtime does
-        let joined = limited.unwrap_or_else(|elapsed| Ok(silence(elapsed.to_string())));
-        joined.unwrap_or_else(|error| silence(error.to_string()))
+        limited.map_err(BackendError::transient)?.map_err(BackendError::transient)?
     }
 
     /// Finds out what a connection leads to, its server process and its cluster, and makes the tables if they are missing.
@@ -260,7 +258,7 @@ impl Wire {
                 Err(_) => {
                     self.give_up();
                     let what = format!("PostgreSQL did not answer within {limit:?}");
-                    return Err(BackendError::new(BackendErrorKind::Transient, what));
+                    return Err(BackendError::transient(what));
                 }
             }
         }
@@ -271,8 +269,7 @@ impl Wire {
         &self,
         what: impl Future<Output = A>,
     ) -> Result<A, BackendError> {
-        let silence = |elapsed| BackendError::new(BackendErrorKind::Transient, elapsed);
-        timeout(self.limit, what).await.map_err(silence)
+        timeout(self.limit, what).await.map_err(BackendError::transient)
     }
 
     /// Makes durable what was sent before this is polled first. One sync serves all that wait while another is under way.
@@ -286,7 +283,7 @@ impl Wire {
             self.ask(self.query(SYNC, &[])).await.map(|_| sent_at)
         };
         let synced = self.synced.get(|sent_at| *sent_at > asked_at, sync).await;
-        synced.map(drop).map_err(|error| BackendError::new(BackendErrorKind::Transient, error))
+        synced.map(drop).map_err(BackendError::transient)
     }
 
     /// Ends the connection at once, whatever is under way.
@@ -310,7 +307,7 @@ impl Wire {
         match self.ask(self.client.query_typed_opt(TERMINATE, params)).await? {
             Some(row) if !row.get::<_, bool>(0) => {
                 let what = "an earlier connection does not end";
-                Err(BackendError::new(BackendErrorKind::Transient, what))
+                Err(BackendError::transient(what))
             }
             row => Ok(row.is_some()),
         }

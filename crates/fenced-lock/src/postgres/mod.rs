@@ -51,11 +51,11 @@ pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
 
 use self::link::{Access, Link, Params, SYNC, Wire, listen};
-use super::asked::{Asked, AskedBackend};
+use super::asked::{Answered, Asked, AskedBackend};
 use super::waiters::{Answer, Waiters};
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
+    BackendError, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Promises, PutMode,
+    QueueEntry, Released, Token,
 };
 
 /// Puts a claim at the end of its queue, once: if a claim is given, after releasing it, and if that was there; a try only if
@@ -177,7 +177,7 @@ impl AskedBackend<Postgres> {
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot be
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the address or a certificate cannot be read, or the thread cannot be
     /// started.
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let connector = options.connector()?;
@@ -247,14 +247,8 @@ async fn tell_first(wire: &Wire, names: &[&str], but: Option<&Claim>) -> Result<
 impl Asked for Postgres {
     type Token = Token;
 
-    const PROMISES: Promises = Promises {
-        order: Order::Fifo,
-        wake: Wake::Pushed,
-        token: TokenLife::Durable,
-        ends: Ends::Lease(Clock::Wall),
-        loss: Loss::AtRenewal,
-        queue: QueueView::Whole,
-    };
+    const PROMISES: Promises =
+        Promises { ends: Ends::Lease(Clock::Wall), loss: Loss::AtRenewal, ..Promises::MOST };
 
     fn waiters(&self) -> &Waiters<Token> {
         &self.waiters
@@ -276,15 +270,13 @@ impl Asked for Postgres {
         // a task of its own: to connect may take longer than this is waited for
         let events = Arc::clone(&self.events);
         let connecting = tokio::spawn(async move { events.wire().await }).await;
-        let no_runtime = |ended| BackendError::new(BackendErrorKind::Transient, ended);
-        let wire = connecting.map_err(no_runtime)??;
+        let wire = connecting.map_err(BackendError::transient)??;
         // short, so that there is time to connect anew
         let limit = (lease.ttl / 8).min(wire.limit);
         let ttl = lease.ttl.as_secs_f64();
         let rows = wire.ask_within(limit, wire.query(RENEW, &[&lease.id, &ttl])).await?;
         if rows.is_empty() {
-            let gone = "the lease has expired or was deleted";
-            return Err(BackendError::new(BackendErrorKind::LeaseGone, gone));
+            return Err(BackendError::lease_gone("the lease has expired or was deleted"));
         }
         let is_kept = |claim: &Claim| {
             let number = Some(claim.number.cast_signed());
@@ -305,11 +297,7 @@ impl Asked for Postgres {
     }
 
     /// Where the claim stands after this. What it takes out of the queue, it tells the next of.
-    async fn put(
-        &self,
-        claim: &Claim,
-        mode: PutMode<'_>,
-    ) -> Result<Option<Answer<Token>>, BackendError> {
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
         let (_, wire) = try_join(self.events.wire(), self.wire(&claim.name)).await?;
         let (held, is_try) = match mode {
             PutMode::AtEnd => (None, false),
@@ -333,18 +321,19 @@ impl Asked for Postgres {
         .await;
         put?;
         // whatever fails beside the put, the claim may be there
-        let left = |error: BackendError| BackendError::new(BackendErrorKind::Transient, error);
-        let ((), rows) = reaped.and(synced).and(standing).map_err(left)?;
+        let ((), rows) = reaped.and(synced).and(standing).map_err(BackendError::transient)?;
         let answer = self.answer(&wire, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
             // another one came at the same moment
-            self.release(claim).await.map_err(left)?;
+            self.release(claim).await.map_err(BackendError::transient)?;
             return Ok(None);
         }
         // the holder hears of the first who waits behind it
         let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
         if is_second && held.is_none() {
-            wire.ask(tell_first(&wire, &[name], Some(claim))).await.map_err(left)?;
+            wire.ask(tell_first(&wire, &[name], Some(claim)))
+                .await
+                .map_err(BackendError::transient)?;
         }
         Ok(Some(answer))
     }
@@ -368,7 +357,7 @@ impl Asked for Postgres {
         Ok(if deleted.is_empty() { Released::Gone } else { Released::Done })
     }
 
-    async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         let wire = self.wire(name).await?;
         let queue = async { wire.query(QUEUE, &[&name]).await };
         let ((), rows) = try_join(self.reap(&wire), wire.ask(queue)).await?;

@@ -13,9 +13,9 @@ use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 #[cfg(feature = "postgres-tls")]
 pub(super) use tokio_postgres_rustls::MakeRustlsConnect as Tls;
 
+use crate::BackendError;
 #[cfg(feature = "postgres-tls")]
 use crate::tls::{authorities, client_config};
-use crate::{BackendError, BackendErrorKind};
 
 /// A connection on which nothing comes is asked for a sign of life after this pause, and is given up half a minute
 /// after the last one at the latest.
@@ -68,12 +68,13 @@ impl PostgresOptions {
 
     /// What connects with these options, for a connection with these server settings.
     pub(super) fn connector(&self) -> Result<(Config, Tls), BackendError> {
-        let unusable = |error| BackendError::new(BackendErrorKind::Permanent, error);
         let parsed = self.url.parse::<Config>();
         // its error does not repeat the address, which may have a password in it
         let mut config = parsed.map_err(|error| {
             let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            unusable(format!("a PostgreSQL address is a URL or a list of settings{cause}"))
+            BackendError::permanent(format!(
+                "a PostgreSQL address is a URL or a list of settings{cause}"
+            ))
         })?;
         let is_encrypted = config.get_ssl_mode() == SslMode::Require || self.ca.is_some();
         let mode = if is_encrypted { SslMode::Require } else { SslMode::Disable };
@@ -89,12 +90,13 @@ impl PostgresOptions {
         #[cfg(not(feature = "postgres-tls"))]
         let tls = if is_encrypted {
             let what = "this program was built without TLS, which the PostgreSQL address asks for: turn on the feature postgres-tls";
-            return Err(unusable(what.to_owned()));
+            return Err(BackendError::permanent(what));
         } else {
             Tls
         };
         #[cfg(feature = "postgres-tls")]
-        let tls = self.tls(is_encrypted).map_err(|error| unusable(error.to_string()))?;
+        let tls =
+            self.tls(is_encrypted).map_err(|error| BackendError::permanent(error.to_string()))?;
         Ok((config, tls))
     }
 
@@ -113,8 +115,6 @@ impl PostgresOptions {
 impl fmt::Debug for PostgresOptions {
     /// Without the address, which may have a password in it, and the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresOptions")
-            .field("request_timeout", &self.request_timeout)
-            .finish_non_exhaustive()
+        f.debug_struct("PostgresOptions").finish_non_exhaustive()
     }
 }

@@ -87,7 +87,7 @@ impl Connection {
     ) -> Result<T, BackendError> {
         let silence = |_| {
             let error = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
-            BackendError::new(BackendErrorKind::Transient, error)
+            BackendError::transient(error)
         };
         let ends_at = Instant::now() + self.options.request_timeout;
         // a shorter limit is not for the connection, or a server far away would never be reached
@@ -201,11 +201,11 @@ async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendEr
     } else if field("role") == Some("slave") {
         // passes when it is promoted, or the address leads to the primary again
         let what = "this Redis is a replica, which grants no locks";
-        return Err(BackendError::new(BackendErrorKind::Transient, what));
+        return Err(BackendError::transient(what));
     } else {
         return Ok(());
     };
-    Err(BackendError::new(BackendErrorKind::Permanent, what))
+    Err(BackendError::permanent(what))
 }
 
 fn backend_error(error: RedisError) -> BackendError {

@@ -25,12 +25,12 @@ pub use options::RedisOptions;
 pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
-use super::asked::{Asked, AskedBackend};
+use super::asked::{Answered, Asked, AskedBackend};
 use super::random::random;
 use super::waiters::{Answer, Waiters};
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss, Order,
-    Promises, PutMode, QueueEntry, QueueView, Released, Token, TokenLife, Wake,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, Clock, ClusterId, Ends, Lease, Loss,
+    Promises, PutMode, QueueEntry, Released, Token, TokenLife,
 };
 
 /// How soon a waiter asks again at the earliest.
@@ -179,12 +179,10 @@ impl Asked for Redis {
     type Token = Token;
 
     const PROMISES: Promises = Promises {
-        order: Order::Fifo,
-        wake: Wake::Pushed,
         token: TokenLife::Volatile,
         ends: Ends::Lease(Clock::Wall),
         loss: Loss::AtRenewal,
-        queue: QueueView::Whole,
+        ..Promises::MOST
     };
 
     fn waiters(&self) -> &Waiters<Token> {
@@ -223,11 +221,7 @@ impl Asked for Redis {
         try_join_all(names.into_iter().map(sweep)).await.map(drop)
     }
 
-    async fn put(
-        &self,
-        claim: &Claim,
-        mode: PutMode<'_>,
-    ) -> Result<Option<Answer<Token>>, BackendError> {
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
         let (mode, held) = match mode {
             PutMode::AtEnd => ("wait", String::new()),
             PutMode::IfEmpty => ("try", String::new()),
@@ -250,9 +244,9 @@ impl Asked for Redis {
         Ok(if was_there { Released::Done } else { Released::Gone })
     }
 
-    async fn queue(&self, name: &str, most: u32) -> Result<Vec<QueueEntry>, BackendError> {
-        let mut list = on_queue("list", name, "");
-        let (cluster, entries) = self.connection.run::<Listed>(list.arg(most)).await?;
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        let list = on_queue("list", name, "");
+        let (cluster, entries) = self.connection.run::<Listed>(&list).await?;
         let cluster = cluster_of(&cluster)?;
         let entry = |(place, (id, ticket, age_ms, label)): (usize, ListedClaim)| {
             Some(QueueEntry {
@@ -309,8 +303,7 @@ fn parse_message(message: &str) -> Option<(Claim, Standing)> {
 }
 
 fn cluster_of(hex: &str) -> Result<ClusterId, BackendError> {
-    let unreadable = |error| BackendError::new(BackendErrorKind::Transient, error);
-    u64::from_str_radix(hex, 16).map(ClusterId).map_err(unreadable)
+    u64::from_str_radix(hex, 16).map(ClusterId).map_err(BackendError::transient)
 }
 
 /// Runs an operation on the queue of `name`.

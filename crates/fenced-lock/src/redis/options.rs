@@ -20,9 +20,9 @@ use tokio::time::timeout;
 
 use super::connection::refusal;
 use super::failure;
+use crate::BackendError;
 #[cfg(feature = "redis-tls")]
 use crate::tls::settle_cryptography;
-use crate::{BackendError, BackendErrorKind};
 
 /// How to reach a Redis.
 ///
@@ -59,8 +59,7 @@ impl RedisOptions {
             return Ok(Servers { clients: vec![self.client(&self.url)?], primary: None });
         };
         let what = "the name of the primary is missing: end the address with #NAME";
-        let unnamed = || BackendError::new(BackendErrorKind::Permanent, what);
-        let (rest, name) = rest.rsplit_once('#').ok_or_else(unnamed)?;
+        let (rest, name) = rest.rsplit_once('#').ok_or_else(|| BackendError::permanent(what))?;
         let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
         let (hosts, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let client = |host| self.client(&format!("{scheme}://{user}{host}{database}"));
@@ -69,15 +68,14 @@ impl RedisOptions {
     }
 
     fn client(&self, url: &str) -> Result<Client, BackendError> {
-        let permanent = |error| BackendError::new(BackendErrorKind::Permanent, error);
         let is_tls = url.starts_with("rediss://");
         if !is_tls && (self.ca.is_some() || self.identity.is_some()) {
             let what = "Redis's certificates are for an address with rediss://";
-            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+            return Err(BackendError::permanent(what));
         }
         if is_tls && !cfg!(feature = "redis-tls") {
             let what = "this program was built without TLS, which rediss:// needs: turn on the feature redis-tls";
-            return Err(BackendError::new(BackendErrorKind::Permanent, what));
+            return Err(BackendError::permanent(what));
         }
         let build = || -> RedisResult<Client> {
             let info = url.into_connection_info()?;
@@ -98,7 +96,7 @@ impl RedisOptions {
             }
             Client::open(info)
         };
-        build().map_err(permanent)
+        build().map_err(BackendError::permanent)
     }
 
     /// Where the server is, without user and password.

@@ -92,15 +92,13 @@ local function release()
   return is_alive and removed or 0
 end
 
--- {cluster, {{claim, ticket, age in milliseconds, label}, ..}}, the first ones only
-local function list(limit)
+-- {cluster, {{claim, ticket, age in milliseconds, label}, ..}}
+local function list()
   local entries, now = {}, now_ms()
   local members = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
   for i = 1, #members, 2 do
     local which, maker = members[i], redis.call('HGET', makers, members[i])
-    if #entries == limit then
-      break
-    elseif channel(which) then
+    if channel(which) then
       local made_at, label = string.match(maker or '', '^(%d+) (.*)$')
       local age = made_at and math.max(now - made_at, 0)
       entries[#entries + 1] = {which, tonumber(members[i + 1]), age or false, label or false}
@@ -122,7 +120,7 @@ elseif todo == 'ask' then
 elseif todo == 'release' then
   answer = release()
 elseif todo == 'list' then
-  answer = list(tonumber(ARGV[4]))
+  answer = list()
 end
 
 -- The holder is told when it becomes the holder, and when others begin or cease to wait. It is told again when a waiter

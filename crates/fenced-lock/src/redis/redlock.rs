@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Connection;
 use super::{failure, id_of, millis, parse_id};
-use crate::asked::{Asked, AskedBackend};
+use crate::asked::{Answered, Asked, AskedBackend};
 use crate::backoff::Backoff;
 use crate::random::random;
 use crate::waiters::{Answer, Waiters};
@@ -101,10 +101,10 @@ const OWN: u8 = 1;
 const MISSING: u8 = 2;
 
 /// A node, and its answer.
-type Answered<A> = (Arc<Connection>, A);
+type ByNode<A> = (Arc<Connection>, A);
 
 /// The answers of the nodes, as they come.
-type Answers<A> = UnboundedReceiver<Result<Answered<A>, BackendError>>;
+type Answers<A> = UnboundedReceiver<Result<ByNode<A>, BackendError>>;
 
 impl AskedBackend<Redlock> {
     /// A backend on these nodes. Nothing is sent before a session is opened.
@@ -116,11 +116,10 @@ impl AskedBackend<Redlock> {
     /// [`BackendErrorKind::Permanent`] if there are fewer than three nodes, an address or a certificate cannot be used,
     /// or the thread cannot be started.
     pub fn new(nodes: impl IntoIterator<Item = RedisOptions>) -> Result<Self, BackendError> {
-        let permanent = |what: &str| BackendError::new(BackendErrorKind::Permanent, what);
         let nodes: Vec<RedisOptions> = nodes.into_iter().collect();
         let patience = nodes.iter().map(|node| node.request_timeout).max().unwrap_or_default();
         if nodes.len() < 3 {
-            return Err(permanent("Redlock takes three nodes, or five"));
+            return Err(BackendError::permanent("Redlock takes three nodes, or five"));
         }
         let node = |options: RedisOptions| {
             Ok(Arc::new(Connection::new(options.servers()?, options, None, drop)))
@@ -153,8 +152,7 @@ impl Redlock {
     }
 
     fn lifetime_of(&self, lease: i64) -> Result<Duration, BackendError> {
-        let closed =
-            || BackendError::new(BackendErrorKind::LeaseGone, "the session is not open here");
+        let closed = || BackendError::lease_gone("the session is not open here");
         self.waiters.leases().get(&lease).map(|ttl| self.lifetime(*ttl)).ok_or_else(closed)
     }
 
@@ -221,14 +219,14 @@ impl Redlock {
         lifetime: Duration,
         claims: &[Claim],
         says: fn(u8) -> bool,
-    ) -> (Result<Vec<bool>, BackendError>, Vec<Answered<Done>>) {
+    ) -> (Result<Vec<bool>, BackendError>, Vec<ByNode<Done>>) {
         let (all, quorum) = (self.nodes.len(), self.quorum());
-        let verdict = |done: &[Answered<Done>], claim: usize| {
+        let verdict = |done: &[ByNode<Done>], claim: usize| {
             let agree = done.iter().filter(|(_, done)| says(done[claim])).count();
             let is_decided = agree >= quorum || done.len() - agree > all - quorum;
             is_decided.then_some(agree >= quorum)
         };
-        let verdicts = |done: &[Answered<Done>]| -> Option<Vec<bool>> {
+        let verdicts = |done: &[ByNode<Done>]| -> Option<Vec<bool>> {
             let verdicts = (0..claims.len()).map(|claim| verdict(done, claim));
             verdicts.collect::<Option<_>>().filter(|_| done.len() >= quorum)
         };
@@ -301,8 +299,8 @@ async fn run(
 /// Collects answers until these suffice, or all have come: what was done, and the errors.
 async fn gather<A>(
     mut answers: Answers<A>,
-    suffices: impl Fn(&[Answered<A>]) -> bool,
-) -> (Vec<Answered<A>>, Vec<BackendError>) {
+    suffices: impl Fn(&[ByNode<A>]) -> bool,
+) -> (Vec<ByNode<A>>, Vec<BackendError>) {
     let (mut done, mut errors) = (Vec::new(), Vec::new());
     while !suffices(&done)
         && let Some(answer) = answers.recv().await
@@ -354,11 +352,7 @@ impl Asked for Redlock {
         self.decide("delete", self.lifetime(lease.ttl), &claims, |_| true).await.0.map(drop)
     }
 
-    async fn put(
-        &self,
-        claim: &Claim,
-        mode: PutMode<'_>,
-    ) -> Result<Option<Answer<Unfenced>>, BackendError> {
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Unfenced>>> {
         if let PutMode::After(held) = mode
             && self.release(held).await? == Released::Gone
         {
@@ -390,7 +384,7 @@ impl Asked for Redlock {
     }
 
     /// The holder, if more than half of the nodes have the same value.
-    async fn queue(&self, name: &str, _most: u32) -> Result<Vec<QueueEntry>, BackendError> {
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         let answers = self.ask_all::<Option<Vec<u8>>, _>(|node| {
             let get = cmd("GET").arg(name).to_owned();
             async move { node.send(&get).await }

@@ -1,7 +1,5 @@
 //! What ZooKeeper's errors mean.
 
-use std::error::Error as StdError;
-
 use zookeeper_client::Error;
 
 use crate::{BackendError, BackendErrorKind};
@@ -30,12 +28,4 @@ pub(super) fn backend_error(error: impl Into<Error>) -> BackendError {
         _ => BackendErrorKind::Transient,
     };
     BackendError::new(kind, error)
-}
-
-pub(super) fn transient(what: impl Into<Box<dyn StdError + Send + Sync>>) -> BackendError {
-    BackendError::new(BackendErrorKind::Transient, what)
-}
-
-pub(super) fn lease_gone() -> BackendError {
-    BackendError::new(BackendErrorKind::LeaseGone, "the session has ended")
 }

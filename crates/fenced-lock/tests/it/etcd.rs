@@ -1,11 +1,17 @@
-//! What is particular to etcd: its watch, its compaction, its threads, its leases.
+//! What is particular to etcd: its watch, its compaction, its threads, its leases, its own lock, long queues.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::{DeleteOptions, Txn, TxnOp};
 use fenced_lock::{LostReason, Session, SessionOptions};
+use rustix::process::Signal;
+use testkit::Run;
+use testkit::shared::etcdctl;
 use testkit::wait::{eventually, within};
+use tokio::process::Command;
 
+use super::contract::queueing;
 use super::lab::{EtcdLab, FoundLab, LONG, Lab, ServerLab, TTL, queue_length, waiter};
 
 /// Goal: compaction of everything that was, again and again while waiters wait and the watch is cut,
@@ -30,6 +36,23 @@ async fn compaction_hides_no_grant() {
     }
 }
 
+/// Goal: `etcdctl lock` and the library exclude each other.
+#[tokio::test]
+async fn etcdctl_takes_its_turns() {
+    let lab = EtcdLab::shared().await;
+    let start = |name: &str| {
+        let mut command = Command::new(etcdctl());
+        command.args(["--endpoints", lab.endpoint(), "lock", "--ttl=4", name]);
+        Run::start(command.env("ETCDCTL_API", "3"))
+    };
+    // it says the key of its claim
+    queueing::a_peer_takes_its_turns(&lab, start, "lock-", async |_: &str, mut peer| {
+        peer.signal(Signal::TERM);
+        peer.ended().await;
+    })
+    .await;
+}
+
 /// Goal: while etcd is away, nobody knows whether somebody waits.
 #[tokio::test]
 async fn contention_is_not_known_while_etcd_is_away() {
@@ -38,27 +61,6 @@ async fn contention_is_not_known_while_etcd_is_away() {
     eventually("nobody waits", async || !guard.is_contended()).await;
     etcd.kill().await.unwrap();
     eventually("that is not known any more", async || guard.is_contended()).await;
-}
-
-/// Goal: a foreign key that is no text is a claim like any other: it is waited for, and shown.
-#[tokio::test]
-async fn a_key_need_not_be_text() {
-    let lab = EtcdLab::shared().await;
-    let session = lab.session().await;
-    let mutex = session.mutex(&lab.name()).unwrap();
-    let mut client = lab.client().await;
-    let foreign = [mutex.name().as_bytes(), b"/\xff\xfe"].concat();
-    for is_watched in [false, true] {
-        client.put(foreign.clone(), "", None).await.unwrap();
-        assert!(mutex.try_lock().await.unwrap().is_none());
-        let waiter = waiter(&mutex, 2).await;
-        let queue = mutex.queue().await.unwrap();
-        assert_eq!(queue[0].key, format!("{}/\u{fffd}\u{fffd}", mutex.name()), "{is_watched}");
-        assert!(!waiter.is_finished());
-        client.delete(foreign.clone(), None).await.unwrap();
-        let granted = within("the waiter is granted", waiter).await.unwrap().unwrap();
-        granted.unlock().await.unwrap();
-    }
 }
 
 /// Goal: a service that keeps all its threads busy does not lose its lease. Method: every worker
@@ -112,4 +114,37 @@ async fn a_renewal_learns_that_the_lease_is_gone() {
     assert_eq!(session.lease().ttl, Duration::from_secs(6));
     lab.revoke(session.lease().id).await;
     assert_eq!(within("the loss is told", session.lost()).await, LostReason::Revoked);
+}
+
+/// Goal: a queue that is larger than a message may be, of keys or of values, can be seen, tried and
+/// waited in.
+#[tokio::test]
+async fn a_queue_may_be_larger_than_a_message() {
+    let lab = EtcdLab::shared().await;
+    let backend = lab.backend_of_its_own();
+    let options = SessionOptions::new(LONG);
+    let session = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
+    let mut client = lab.client().await;
+    for (length, value, batch) in [(20_000, 0, 50), (100, 100_000, 10)] {
+        let mutex = session.mutex(&format!("{}-{}", lab.name(), "long".repeat(60))).unwrap();
+        let key = |number| format!("{}/{number:06}", mutex.name());
+        for begin in (0..length).step_by(batch) {
+            let puts = (begin..length.min(begin + batch))
+                .map(|n| TxnOp::put(key(n), vec![b' '; value], None));
+            client.txn(Txn::new().and_then(puts.collect::<Vec<_>>())).await.unwrap();
+        }
+        assert_eq!(mutex.queue().await.unwrap().len(), length);
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        eventually("all is seen", async || {
+            let seen = backend.queue_snapshot(mutex.name());
+            seen.is_current && seen.queue.len() == length
+        })
+        .await;
+        let waiter = waiter(&mutex, length + 1).await;
+        // the news of it are larger than a message may be, too
+        let all_before = DeleteOptions::new().with_range(format!("{}/1", mutex.name()));
+        client.delete(format!("{}/0", mutex.name()), Some(all_before)).await.unwrap();
+        drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+        queue_length(&mutex, 0).await;
+    }
 }

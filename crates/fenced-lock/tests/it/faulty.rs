@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, BackendFuture, Claim, Clock, Ends, Guard, Lease,
-    MemoryBackend, Mutex, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket,
+    Backend, BackendError, BackendErrorKind, Claim, Clock, Ends, Guard, Lease, MemoryBackend,
+    Mutex, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket,
 };
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -94,7 +95,7 @@ impl Faults {
             Some(Fault::Fails(kind)) => Err(BackendError::new(kind, "as the test wants it")),
             Some(Fault::AnswerLost) => {
                 request.await?;
-                Err(BackendError::new(BackendErrorKind::Transient, "the answer got lost"))
+                Err(BackendError::transient("the answer got lost"))
             }
             Some(Fault::Late(by)) => {
                 let answer = request.await;
@@ -124,8 +125,6 @@ pub(crate) struct FaultyBackend<B: ?Sized = MemoryBackend> {
     pub(crate) release: Faults,
     /// What is granted instead of the TTL that was asked for, as far as the client knows.
     pub(crate) grants_ttl: Option<Duration>,
-    /// What is granted whenever a lease is asked for.
-    pub(crate) grants_id: Option<i64>,
 }
 
 impl FaultyBackend {
@@ -137,10 +136,11 @@ impl FaultyBackend {
 impl<B: ?Sized> FaultyBackend<B> {
     pub(crate) fn of(service: Arc<B>) -> Self {
         let [open, renew, close, put, release] = [(); 5].map(|()| Faults::default());
-        Self { service, open, renew, close, put, release, grants_ttl: None, grants_id: None }
+        Self { service, open, renew, close, put, release, grants_ttl: None }
     }
 }
 
+#[async_trait]
 impl<B: Backend + ?Sized> Backend for FaultyBackend<B> {
     type Token = B::Token;
 
@@ -155,46 +155,41 @@ impl<B: Backend + ?Sized> Backend for FaultyBackend<B> {
         self.service.runtime()
     }
 
-    fn open(&self, ttl: Duration) -> BackendFuture<'_, Lease> {
-        Box::pin(async move {
-            let mut lease = self.open.apply(self.service.open(ttl)).await?;
-            lease.id = self.grants_id.unwrap_or(lease.id);
-            lease.ttl = self.grants_ttl.unwrap_or(lease.ttl);
-            Ok(lease)
-        })
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        let mut lease = self.open.apply(self.service.open(ttl)).await?;
+        lease.ttl = self.grants_ttl.unwrap_or(lease.ttl);
+        Ok(lease)
     }
 
-    fn renew(&self, lease: Lease) -> BackendFuture<'_, Duration> {
-        Box::pin(self.renew.apply(self.service.renew(lease)))
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        self.renew.apply(self.service.renew(lease)).await
     }
 
-    fn close(&self, lease: Lease) -> BackendFuture<'_, ()> {
-        Box::pin(self.close.apply(self.service.close(lease)))
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        self.close.apply(self.service.close(lease)).await
     }
 
-    fn put<'a>(
-        &'a self,
-        claim: &'a Claim,
-        mode: PutMode<'a>,
-    ) -> BackendFuture<'a, Option<Ticket<B::Token>>> {
-        Box::pin(async move {
-            let mode = match mode {
-                // in two steps, each with its faults
-                PutMode::After(held) => match self.release(held).await? {
-                    Released::Gone => return Ok(None),
-                    _ => PutMode::AtEnd,
-                },
-                mode => mode,
-            };
-            self.put.apply(self.service.put(claim, mode)).await
-        })
+    async fn put(
+        &self,
+        claim: &Claim,
+        mode: &PutMode,
+    ) -> Result<Option<Ticket<B::Token>>, BackendError> {
+        let mode = match mode {
+            // in two steps, each with its faults
+            PutMode::After(held) => match self.release(held).await? {
+                Released::Gone => return Ok(None),
+                _ => &PutMode::AtEnd,
+            },
+            mode => mode,
+        };
+        self.put.apply(self.service.put(claim, mode)).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BackendFuture<'a, Released> {
-        Box::pin(self.release.apply(self.service.release(claim)))
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        self.release.apply(self.service.release(claim)).await
     }
 
-    fn queue<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Vec<QueueEntry>> {
-        self.service.queue(name)
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        self.service.queue(name).await
     }
 }

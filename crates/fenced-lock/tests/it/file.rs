@@ -1,4 +1,5 @@
-//! The backend on files: what is particular to it, with processes that die and stop, and with `flock(1)`.
+//! The backend on files: how the contract has it, and what is particular to it, with processes that die and stop, and with
+//! `flock(1)`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -7,11 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions};
+use fenced_lock::{
+    Backend, BackendErrorKind, FileBackend, FileOptions, LockError, LostReason, Session,
+    SessionOptions, Token,
+};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use tempfile::TempDir;
+use testkit::Run;
 use testkit::wait::{eventually, within};
-use testkit::{Run, run};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -20,28 +25,77 @@ use super::lab::{
     FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
     waiter,
 };
-use super::lab_file::FileLab;
 
-/// This test binary again, as `worker`, behind a command that runs it, told the directories of the locks and of its notes.
+/// A directory.
+pub(crate) struct FileLab {
+    directory: PathBuf,
+    /// What removes it.
+    _owned: Option<TempDir>,
+}
+
+impl FileLab {
+    /// One of its own, which goes with it.
+    pub(crate) fn new() -> Self {
+        let owned = tempfile::tempdir().unwrap();
+        Self { directory: owned.path().to_owned(), _owned: Some(owned) }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The claims of all queues.
+    pub(crate) fn claims(&self) -> Vec<PathBuf> {
+        let Ok(queues) = self.directory().join("queues").read_dir() else { return Vec::new() };
+        let claims = queues.flat_map(|queue| queue.unwrap().path().read_dir().unwrap());
+        claims.map(|claim| claim.unwrap().path()).collect()
+    }
+}
+
+impl Lab for FileLab {
+    type Token = Token;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
+        Arc::new(FileBackend::new(FileOptions::new(self.directory())).unwrap())
+    }
+
+    async fn revoke(&self, lease: i64) {
+        std::fs::remove_file(self.directory().join(format!("sessions/{lease:x}"))).unwrap();
+    }
+
+    async fn delete(&self, key: &str) {
+        let (_, claim) = key.rsplit_once('/').unwrap();
+        let mut claims = self.claims().into_iter();
+        let file = claims.find(|path| path.to_str().unwrap().ends_with(&format!("-{claim}")));
+        std::fs::remove_file(file.unwrap()).unwrap();
+    }
+}
+
+impl FoundLab for FileLab {
+    fn address(&self) -> String {
+        self.directory.to_str().unwrap().to_owned()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { directory: address.into(), _owned: None }
+    }
+}
+
+/// This test binary again, as a worker of this module behind a command that runs it. `notes` are a directory for it.
 fn start_by(behind: &[&str], worker: &str, lab: &FileLab, notes: &Path) -> Run {
-    let mut command = run::worker(behind, &format!("file::{worker}"));
-    Run::start(command.env("LOCKS", lab.directory()).env("NOTES", notes))
+    let variables = [("LOCK_NOTES", notes.to_str().unwrap())];
+    lab.start_worker_by(behind, &format!("file::{worker}"), &variables)
 }
 
 /// The directories that this process is told, if it is a worker.
 fn directories() -> Option<(FileLab, PathBuf)> {
-    let locks = std::env::var("LOCKS").ok()?;
-    Some((FileLab::at(&locks), std::env::var_os("NOTES")?.into()))
+    let locks = std::env::var("LOCK_ADDRESS").ok()?;
+    Some((FileLab::at(&locks), std::env::var_os("LOCK_NOTES")?.into()))
 }
 
 /// Runs a worker to its end.
 async fn succeeds(mut worker: Run) {
     assert!(worker.ended().await.success());
-}
-
-/// A worker of the contract that holds the lock `a`, or waits for it.
-fn holder(lab: &FileLab) -> Run {
-    lab.start_worker(&[("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", "2")])
 }
 
 /// Whether a process may have namespaces of its own here.
@@ -55,49 +109,31 @@ fn may_unshare() -> bool {
     may
 }
 
-/// Goal: a holder that is stopped for longer than any TTL keeps its lock, so that no two processes hold it: it goes on
-/// as the holder, and when it is killed while it is stopped, the next is served.
+/// Goal: a holder that is stopped for longer than any TTL keeps its lock, and goes on as the holder, so that no two processes
+/// hold it. What is documented as the cost of that: a waiter that is stopped when its turn comes lets nobody pass, until it
+/// is killed.
 #[tokio::test]
-async fn a_stopped_holder_keeps_its_lock() {
-    // at the same time, since both wait for TTLs
-    let test = async |goes_on: bool| {
-        let lab = FileLab::new();
-        let mutex = lab.mutex("a").await;
-        let mut holder = holder(&lab);
-        holder.line_after("held ").await;
-        holder.signal(Signal::STOP);
-        let waiter = waiter(&mutex, 2).await;
-        sleep(2 * TTL).await;
-        assert!(!waiter.is_finished(), "nobody else holds it");
-        if goes_on {
-            holder.send("write").await;
-            holder.signal(Signal::CONT);
-            holder.line_after("wrote ").await;
-            assert_eq!(holder.line().await, "kept");
-            succeeds(holder).await;
-        } else {
-            holder.kill().await;
-        }
-        drop(within("the next is served", waiter).await.unwrap().unwrap());
-    };
-    tokio::join!(test(true), test(false));
-}
-
-/// Goal: what is documented as the cost of that: a waiter that is stopped when its turn comes lets nobody pass, until
-/// it is killed.
-#[tokio::test]
-async fn a_stopped_waiter_lets_nobody_pass() {
+async fn a_stopped_process_lets_nobody_pass() {
     let lab = FileLab::new();
     let mutex = lab.mutex("a").await;
-    let guard = mutex.lock().await.unwrap();
-    let mut stopped = holder(&lab);
+    let variables = [("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", "2")];
+    let mut first = lab.start_worker("contract::resilience::worker", &variables);
+    first.line_after("held ").await;
+    let mut second = lab.start_worker("contract::resilience::worker", &variables);
     queue_length(&mutex, 2).await;
-    stopped.signal(Signal::STOP);
+    first.signal(Signal::STOP);
+    second.signal(Signal::STOP);
     let waiter = waiter(&mutex, 3).await;
-    guard.unlock().await.unwrap();
+    sleep(2 * TTL).await;
+    assert!(!waiter.is_finished(), "the first holds it");
+    first.send("write").await;
+    first.signal(Signal::CONT);
+    first.line_after("wrote ").await;
+    assert_eq!(first.line().await, "kept");
+    assert!(first.ended().await.success());
     sleep(TTL).await;
-    assert!(!waiter.is_finished());
-    stopped.kill().await;
+    assert!(!waiter.is_finished(), "it is the second one's turn");
+    second.kill().await;
     drop(within("the next is served", waiter).await.unwrap().unwrap());
 }
 
@@ -347,7 +383,7 @@ async fn on_a_file_system(options: &str, worker: &str) {
         return;
     }
     let (lab, notes) = (FileLab::new(), tempfile::tempdir().unwrap());
-    let mount = format!("mount -t tmpfs -o {options} none \"$LOCKS\" && exec \"$@\"");
+    let mount = format!("mount -t tmpfs -o {options} none \"$LOCK_ADDRESS\" && exec \"$@\"");
     let by = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &mount, "sh"];
     succeeds(start_by(&by, worker, &lab, notes.path())).await;
 }
@@ -478,23 +514,4 @@ async fn no_session_stays_behind() {
     eventually("one session", async || count() == 1).await;
     drop(backend);
     eventually("no session", async || count() == 0).await;
-}
-
-/// Goal: a session that is closed while a queue of its claims cannot be looked at leaves no lock behind.
-#[tokio::test]
-async fn a_session_closed_while_its_queue_cannot_be_looked_at() {
-    let lab = FileLab::new();
-    let backend = lab.backend();
-    let session = Session::open(Arc::clone(&backend), SessionOptions::new(TTL)).await.unwrap();
-    let guard = session.mutex("a").unwrap().lock().await.unwrap();
-    let (queue, aside) = (lab.directory().join("queues/a"), lab.directory().join("aside"));
-    fs::rename(&queue, &aside).unwrap();
-    fs::write(&queue, "no directory").unwrap();
-    session.close().await.unwrap();
-    assert!(guard.is_lost());
-    assert!(File::open(lab.directory().join("a.lock")).unwrap().try_lock().is_ok());
-    fs::remove_file(&queue).unwrap();
-    fs::rename(&aside, &queue).unwrap();
-    drop(within("the next is granted", lab.mutex("a").await.lock()).await.unwrap());
-    drop(backend);
 }

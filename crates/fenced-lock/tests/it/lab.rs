@@ -1,6 +1,7 @@
 //! What the contract needs of a backend: clients of it, and ways to break things.
 
 use std::any::Any;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use testkit::server::{Kind, Private};
 use testkit::shared::shared_endpoint;
 use testkit::wait::eventually;
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd, Proxy, Run, probe, run};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// The TTL in the contract: short, since some tests wait for it to pass.
@@ -85,14 +88,14 @@ pub(crate) trait FoundLab: Lab + Sized {
 
     fn at(address: &str) -> Self;
 
-    /// This test binary again as a worker of the contract. `variables` are its environment.
-    fn start_worker(&self, variables: &[(&str, &str)]) -> Run {
-        self.start_worker_of("worker", variables)
+    /// This test binary again, as this worker. `variables` are its environment.
+    fn start_worker(&self, worker: &str, variables: &[(&str, &str)]) -> Run {
+        self.start_worker_by(&[], worker, variables)
     }
 
-    /// The same as this worker of the contract.
-    fn start_worker_of(&self, worker: &str, variables: &[(&str, &str)]) -> Run {
-        let mut command = run::worker(&[], &format!("contract::resilience::{worker}"));
+    /// The same behind a command that runs it.
+    fn start_worker_by(&self, behind: &[&str], worker: &str, variables: &[(&str, &str)]) -> Run {
+        let mut command = run::worker(behind, worker);
         let lab = std::any::type_name::<Self>();
         command.envs([("LOCK_LAB", lab), ("LOCK_ADDRESS", &self.address())]);
         Run::start(command.envs(variables.iter().copied()))
@@ -178,6 +181,25 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, LockError>, s
     let text = format!("{:#}", result.as_ref().unwrap_err());
     assert!(text.contains(said), "{text}");
     assert_eq!(kind_of(result), BackendErrorKind::Permanent, "{text}");
+}
+
+/// The address of a server that says one thing, to everything.
+pub(crate) async fn server_that_says(answer: &'static str) -> SocketAddr {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = server.accept().await.unwrap();
+            let mut request = [0; 4096];
+            while client.read(&mut request).await.is_ok_and(|length| length > 0) {
+                // the client sends some commands at once
+                if client.write_all(answer.repeat(4).as_bytes()).await.is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    address
 }
 
 /// How many calls of this gRPC method etcd has `started`, or `handled` to their end.

@@ -6,16 +6,11 @@
 mod claims;
 mod contract;
 mod etcd;
-mod etcdctl;
 mod examples;
 mod faulty;
 mod file;
 mod keeper;
 mod lab;
-mod lab_file;
-mod lab_postgres;
-mod lab_redis;
-mod lab_zookeeper;
 mod members;
 mod package;
 mod permissions;
@@ -24,13 +19,11 @@ mod postgres_advisory;
 mod promises;
 mod redis;
 mod redlock;
-mod scale;
 mod session;
-mod tokens;
 mod zookeeper;
 
 use contract::{basics, cancellation, loss, queueing, reentry, resilience};
-use lab_postgres::LockKind;
+use postgres::LockKind;
 
 /// Runs these tests of the contract against a backend, in a module of this name. Without a lab, its server is not
 /// installed.
@@ -138,28 +131,28 @@ server_contract!(
 whole_contract!(
     on_file,
     tokio::test(flavor = "multi_thread", worker_threads = 2),
-    Some(lab_file::FileLab::new());
+    Some(file::FileLab::new());
     forked_processes_exclude_each_other
     a_killed_holder_is_succeeded
 );
 server_contract!(
     on_postgres,
-    lab_postgres::PostgresLab::shared(LockKind::Queue).await;
+    postgres::PostgresLab::shared(LockKind::Queue).await;
     a_claim_of_another_process_is_withdrawn
 );
 server_contract!(
     on_redis,
-    Some(lab_redis::RedisLab::shared().await);
+    Some(redis::RedisLab::shared().await);
     a_claim_of_another_process_is_withdrawn
 );
 server_contract!(
     on_zookeeper,
-    lab_zookeeper::ZooKeeperLab::shared().await;
+    zookeeper::ZooKeeperLab::shared().await;
 );
 
 // What a lock must do that has no order, no tokens and no queue to look at.
 contract! {
-    on_redlock, tokio::test(flavor = "multi_thread", worker_threads = 2), Some(lab_redis::RedlockLab::shared().await);
+    on_redlock, tokio::test(flavor = "multi_thread", worker_threads = 2), Some(redlock::RedlockLab::shared().await);
     basics:
         a_lock_is_granted_and_released
         any_label_will_do
@@ -186,7 +179,7 @@ contract! {
 // an unused one closes has a test of its own.
 contract_with! {
     on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2),
-    lab_postgres::PostgresLab::shared(LockKind::Advisory).await;
+    postgres::PostgresLab::shared(LockKind::Advisory).await;
     resilience:
         a_stopped_holder_can_write_late
         forked_processes_exclude_each_other

@@ -1,14 +1,14 @@
-//! An etcd that asks who is there.
+//! An etcd that asks who is there, and whose tokens end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions, Permission, PutOptions};
+use etcd_client::{Client, ConnectOptions, Permission, PutOptions};
 use fenced_lock::{
-    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, LockError, Session, SessionOptions,
+    BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session, SessionOptions,
 };
 use testkit::wait::{eventually, within};
-use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, PrivateEtcd};
+use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd};
+use tokio::task::JoinHandle;
 
 use super::lab::{
     LONG, assert_refused, kind_of, metric, queue_length, queue_of, unseen_waiter, waiter, with,
@@ -25,17 +25,17 @@ fn backend_of(user: &str, password: &str, etcd: &PrivateEtcd) -> Arc<EtcdBackend
     Arc::new(EtcdBackend::new(options).unwrap())
 }
 
-pub(super) async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
+async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
     let backend = backend_of(user, "secret", etcd);
     Session::open(backend, SessionOptions::new(LONG)).await.unwrap()
 }
 
-pub(super) async fn allow(root: &mut Client, lock: &str) {
+async fn allow(root: &mut Client, lock: &str) {
     let keys = Permission::read_write(format!("{lock}/")).with_prefix();
     root.role_grant_permission("app", keys).await.unwrap();
 }
 
-pub(super) async fn forbid(root: &mut Client, lock: &str) {
+async fn forbid(root: &mut Client, lock: &str) {
     let keys = etcd_client::RoleRevokePermissionOptions::new().with_prefix();
     root.role_revoke_permission("app", format!("{lock}/"), Some(keys)).await.unwrap();
 }
@@ -48,7 +48,7 @@ async fn etcd_with_users() -> (PrivateEtcd, Client) {
 }
 
 /// Has it ask for the users `root` and `app`.
-pub(super) async fn with_users(etcd: &PrivateEtcd) -> Client {
+async fn with_users(etcd: &PrivateEtcd) -> Client {
     let mut client = Client::connect([etcd.endpoint()], None).await.unwrap();
     for name in ["root", "app"] {
         client.user_add(name, "secret", None).await.unwrap();
@@ -59,7 +59,7 @@ pub(super) async fn with_users(etcd: &PrivateEtcd) -> Client {
     root_of(etcd).await
 }
 
-pub(super) async fn root_of(etcd: &PrivateEtcd) -> Client {
+async fn root_of(etcd: &PrivateEtcd) -> Client {
     let as_root = ConnectOptions::new().with_user("root", "secret");
     Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
 }
@@ -247,26 +247,6 @@ async fn a_waiter_that_may_not_look_is_told() {
     assert!(within("the waiter is told", waiter).await.unwrap().is_err());
 }
 
-/// Goal: what a session holds is there, also when its user may do nothing any more: where etcd renews no
-/// lease then, the holder is told.
-#[tokio::test]
-async fn a_holder_that_may_do_nothing_is_told_if_its_lease_ends() {
-    let (etcd, mut root) = etcd_with_users().await;
-    allow(&mut root, "held").await;
-    let ttl = Duration::from_secs(4);
-    let backend = backend_of("app", "secret", &etcd);
-    let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(ttl)).await.unwrap();
-    let held = app.mutex("held").unwrap().lock().await.unwrap();
-    assert_eq!(kind_of(app.mutex("other").unwrap().lock().await), BackendErrorKind::Permanent);
-    assert!(format!("{backend:?}").contains("claims: 1"), "nothing is kept of what was refused");
-
-    root.user_revoke_role("app", "app").await.unwrap();
-    tokio::time::sleep(2 * ttl).await;
-    let prefix = GetOptions::new().with_prefix();
-    let is_there = root.get("held/", Some(prefix)).await.unwrap().count() == 1;
-    assert_eq!(held.is_lost(), !is_there);
-}
-
 /// Goal: a key that a given-up request left behind, and that could not be deleted when it was found, is deleted later
 /// though its lock is not used meanwhile: other processes wait behind it.
 #[tokio::test]
@@ -290,4 +270,92 @@ async fn an_orphan_that_cannot_be_deleted_is_found_again() {
     allow(&mut root, "a").await;
     let is_there = async || root.clone().get(orphan.clone(), None).await.unwrap().count() > 0;
     eventually("it is deleted", async || !is_there().await).await;
+}
+
+/// An etcd whose tokens are signed texts that end after three seconds, used or not.
+async fn with_short_tokens() -> (OwnedDir, PrivateEtcd) {
+    let dir = OwnedDir::create().unwrap();
+    let key = dir.path().join("key");
+    std::fs::write(&key, "a secret of the cluster").unwrap();
+    let tokens = format!("jwt,sign-method=HS256,priv-key={},ttl=3s", key.display());
+    let flags = ["--auth-token", &tokens, "--bcrypt-cost", "4"].map(str::to_owned).to_vec();
+    let etcd = PrivateEtcd::start(ServerOptions { flags, ..Default::default() }).await.unwrap();
+    (dir, etcd)
+}
+
+/// Waits until a token that is given now has ended.
+async fn until_tokens_have_ended(etcd: &PrivateEtcd) {
+    let options = ConnectOptions::new().with_user("app", "secret");
+    let client = Client::connect([etcd.endpoint()], Some(options)).await.unwrap();
+    let has_ended = async || client.clone().get("allowed/", None).await.is_err();
+    eventually("a token ends", has_ended).await;
+}
+
+/// A waiter behind a key of another client.
+async fn waiter_behind_a_key(
+    root: &mut Client,
+    session: &Session,
+    name: &str,
+) -> JoinHandle<Result<Guard, LockError>> {
+    root.put(format!("{name}/first"), "", None).await.unwrap();
+    waiter(&session.mutex(name).unwrap(), 2).await
+}
+
+/// Goal: when etcd has forgotten its tokens in a restart, a holder may hand over, waiters are granted and a holder is told of
+/// its loss all the same; and the watch is made anew once, however many names it watched.
+#[tokio::test]
+async fn tokens_forgotten_in_a_restart_are_no_matter() {
+    let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
+    let mut root = with_users(&etcd).await;
+    let session = session_of("root", &etcd).await;
+    let mut guard = session.mutex("held").unwrap().lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for number in 0..50 {
+        waiters.push(waiter_behind_a_key(&mut root, &session, &format!("name-{number}")).await);
+    }
+    for asks_at_once in [false, true] {
+        etcd.kill().await.unwrap();
+        etcd.restart().await.unwrap();
+        if asks_at_once {
+            guard = guard.requeue().await.unwrap();
+        }
+        eventually("the watch runs", async || !guard.is_contended()).await;
+    }
+    let mut root = root_of(&etcd).await;
+    for number in 0..50 {
+        root.delete(format!("name-{number}/first"), None).await.unwrap();
+    }
+    for waiter in waiters {
+        drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    }
+    root.delete(guard.key(), None).await.unwrap();
+    within("the holder is told", guard.lost()).await;
+    let streams = metric(&etcd, "started", "Watch").await;
+    assert!(streams <= 3, "{streams} streams");
+}
+
+/// Goal: a name that is new when the watch's token has ended is watched at once, and those that were watched before are
+/// watched again. Method: etcd refuses a watcher with each token that has ended, and each time one more stream is opened.
+#[tokio::test]
+async fn a_token_that_ended_stalls_no_new_name() {
+    let (_dir, etcd) = with_short_tokens().await;
+    let mut root = with_users(&etcd).await;
+    allow(&mut root, "allowed").await;
+    for number in 0..3 {
+        allow(&mut root, &format!("new-{number}")).await;
+    }
+    let app = session_of("app", &etcd).await;
+    let mut root = root_of(&etcd).await;
+    let first = waiter_behind_a_key(&mut root, &app, "allowed").await;
+    for number in 0..3 {
+        until_tokens_have_ended(&etcd).await;
+        let name = format!("new-{number}");
+        let mut root = root_of(&etcd).await;
+        let waiter = waiter_behind_a_key(&mut root, &app, &name).await;
+        root.delete(format!("{name}/first"), None).await.unwrap();
+        drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    }
+    root_of(&etcd).await.delete("allowed/first", None).await.unwrap();
+    drop(within("the first waiter is granted", first).await.unwrap().unwrap());
+    assert_eq!(metric(&etcd, "started", "Watch").await, 4, "one for each token");
 }

@@ -1,7 +1,5 @@
 //! What is particular to advisory locks of PostgreSQL.
 
-use std::time::Duration;
-
 use fenced_lock::{BackendErrorKind, Mutex, PostgresOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,11 +7,12 @@ use testkit::wait::{eventually, within};
 use testkit::{Direction, PostgresOptions as ServerOptions, Run};
 use tokio::process::Command;
 
+use super::contract::queueing;
 use super::lab::{
     FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
     waiter,
 };
-use super::lab_postgres::{LockKind, PostgresLab};
+use super::postgres::{LockKind, PostgresLab};
 
 /// How many claims of a worker wait behind the one that holds.
 const WAITERS_OF_A_WORKER: usize = 5;
@@ -30,39 +29,22 @@ impl PostgresLab {
     }
 }
 
-/// Goal: what `psql` holds, the library waits for, and sees in the queue; what the library holds, `psql` waits for, and a
-/// claim of the library behind it waits for both.
+/// Goal: `psql` and the library exclude each other, by the calls that the documentation names.
 #[tokio::test]
-async fn psql_is_excluded_and_excludes() {
+async fn psql_takes_its_turns() {
     let Some(lab) = lab().await else { return };
-    let mutex = lab.a().await;
-    let mut psql = Command::new(testkit::postgres::psql());
-    psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", lab.url()]);
-    let mut psql = Run::start(&mut psql);
-    // as the documentation says
-    let call =
-        |function: &str| format!("SELECT concat({function}(hashtextextended('a', 0)), '.');");
-    let (lock, try_lock) = (call("pg_advisory_lock"), call("pg_try_advisory_lock"));
-    psql.send(&lock).await;
-    assert_eq!(psql.line().await, ".");
-    assert!(mutex.try_lock().await.unwrap().is_none());
-    let next = waiter(&mutex, 2).await;
-    let queue = mutex.queue().await.unwrap();
-    assert_eq!((&queue[0].label, queue[0].token), (&None, None), "a foreign claim");
-    psql.send(&call("pg_advisory_unlock")).await;
-    assert_eq!(psql.line().await, "t.");
-    let guard = within("the library is granted", next).await.unwrap().unwrap();
-
-    psql.send(&try_lock).await;
-    assert_eq!(psql.line().await, "f.");
-    psql.send(&lock).await;
-    queue_length(&mutex, 2).await;
-    let next = waiter(&mutex, 3).await;
-    guard.unlock().await.unwrap();
-    assert_eq!(psql.line().await, ".");
-    assert!(!next.is_finished());
-    drop(psql);
-    drop(within("the library is granted", next).await.unwrap().unwrap());
+    let start = |name: &str| {
+        let lock =
+            format!("SELECT concat(pg_advisory_lock(hashtextextended('{name}', 0)), 'held')");
+        let mut psql = Command::new(testkit::postgres::psql());
+        psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", lab.url()]);
+        Run::start(psql.args(["--command", &lock, "--file", "-"]))
+    };
+    queueing::a_peer_takes_its_turns(&lab, start, "held", async |name: &str, mut peer| {
+        peer.send(&format!("SELECT pg_advisory_unlock(hashtextextended('{name}', 0));")).await;
+        assert_eq!(peer.line().await, "t");
+    })
+    .await;
 }
 
 /// Goal: a stopped process takes one turn or two, however many of its claims wait. Method: counts those of its connections
@@ -72,8 +54,9 @@ async fn a_stopped_process_takes_no_turn_for_each_claim() {
     let Some(lab) = lab().await else { return };
     let mutex = lab.a().await;
     let (ttl, waiters) = (TTL.as_secs().to_string(), WAITERS_OF_A_WORKER.to_string());
-    let variables = [("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", &ttl)];
-    let holder = lab.start_worker(&[&variables[..], &[("LOCK_WAITERS", &waiters)]].concat());
+    let variables =
+        [("LOCK_DOES", "hold"), ("LOCK_NAME", "a"), ("LOCK_TTL", &ttl), ("LOCK_WAITERS", &waiters)];
+    let holder = lab.start_worker("contract::resilience::worker", &variables);
     queue_length(&mutex, 1 + WAITERS_OF_A_WORKER).await;
     let lease = mutex.queue().await.unwrap()[0].lease;
     holder.signal(Signal::STOP);
@@ -250,41 +233,4 @@ async fn a_server_that_is_too_old_is_an_error() {
         let refused = kind.open(&options, HOUR).await;
         assert_refused(refused, "PostgreSQL 14 or later is needed");
     }
-}
-
-/// Goal: a claim whose connection ends before it can ask for the lock is told. Method: the server process of the session
-/// is stopped, so that the claim's connection waits for its answer, and ended meanwhile.
-#[tokio::test]
-async fn a_connection_that_ends_at_once_is_told() {
-    let Some(lab) = lab().await else { return };
-    let mutex = lab.a().await;
-    let holder = lab.a().await.lock().await.unwrap();
-    let operator = lab.client().await;
-    let database: String =
-        operator.query_one("SELECT current_database()::text", &[]).await.unwrap().get(0);
-    let pids = async |pattern: &str| -> Vec<i32> {
-        let sql = format!(
-            "SELECT pid FROM pg_stat_activity WHERE datname = '{database}'
-            AND application_name ~ '{pattern}' ORDER BY backend_start"
-        );
-        operator.query(&sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
-    };
-    let session = Pid::from_raw(pids("^fenced-lock [0-9a-f]+$").await[0]).unwrap();
-    let earlier = pids("^fenced-lock [0-9a-f]+-").await;
-    kill_process(session, Signal::STOP).unwrap();
-    let waiter = unseen_waiter(&mutex);
-    let mut ended = Vec::new();
-    eventually("the claim's connection ends", async || {
-        ended = pids("^fenced-lock [0-9a-f]+-").await;
-        ended.retain(|pid| !earlier.contains(pid));
-        !ended.is_empty()
-    })
-    .await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    operator.execute("SELECT pg_terminate_backend($1)", &[&ended[0]]).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    kill_process(session, Signal::CONT).unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    holder.unlock().await.unwrap();
-    drop(within("the waiter is told or served", waiter).await.unwrap());
 }

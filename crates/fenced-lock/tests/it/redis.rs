@@ -1,19 +1,102 @@
-//! What is particular to Redis: its messages, its restarts, its failovers, its rights.
+//! Redis: how the contract has it, and what is particular to it: its messages, its restarts, its failovers, its rights.
 
 use std::sync::Arc;
 
 use fenced_lock::{
-    Backend as _, BackendErrorKind, Claim, Clock, Ends, LockError, PutMode, RedisBackend,
-    RedisOptions, Session, SessionOptions, TokenLife,
+    Backend, BackendErrorKind, Claim, Clock, Ends, LockError, PutMode, RedisBackend, RedisOptions,
+    Session, SessionOptions, Token, TokenLife,
 };
+use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
 use testkit::{
     Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
-    RedisOptions as ServerOptions, ReplicatedRedis, Sentinels,
+    RedisOptions as ServerOptions, Sentinels,
 };
 
-use super::lab::{FoundLab, LONG, Lab, ServerLab as _, TTL, kind_of, queue_length, with};
-use super::lab_redis::{RedisLab, server_that_says};
+use super::lab::{
+    FoundLab, LONG, Lab, ServerLab, TTL, kind_of, queue_length, server_that_says, with,
+};
+
+pub(crate) struct RedisLab {
+    url: String,
+}
+
+impl RedisLab {
+    /// A database of its own in a Redis that the tests of this process share.
+    pub(crate) async fn shared() -> Self {
+        Self { url: fresh_database().await }
+    }
+
+    pub(crate) fn of(redis: &PrivateRedis) -> Self {
+        Self { url: redis.url() }
+    }
+
+    /// A connection of the server itself, past the library.
+    pub(crate) async fn raw(&self) -> Raw {
+        Raw::connect(&self.url).await
+    }
+}
+
+impl Lab for RedisLab {
+    type Token = Token;
+
+    fn backend(&self) -> Arc<dyn Backend<Token = Token>> {
+        Arc::new(RedisBackend::new(RedisOptions::new(&self.url)).unwrap())
+    }
+
+    async fn revoke(&self, lease: i64) {
+        let key = format!("{{fenced-lock}}:session:{lease:x}");
+        assert!(self.raw().await.run_with::<bool>("DEL", &key).await);
+    }
+
+    async fn delete(&self, key: &str) {
+        let (name, claim) = key.rsplit_once('/').unwrap();
+        let zrem = format!("ZREM {{fenced-lock}}:queue:{name}");
+        assert!(self.raw().await.run_with::<bool>(&zrem, claim).await);
+    }
+}
+
+impl FoundLab for RedisLab {
+    fn address(&self) -> String {
+        self.url.clone()
+    }
+
+    fn at(address: &str) -> Self {
+        Self { url: address.to_owned() }
+    }
+}
+
+impl ServerLab for RedisLab {
+    type Kind = testkit::redis::Redis;
+
+    const REQUESTS_OF_A_WAITER: u64 = 2;
+
+    async fn start() -> (PrivateRedis, Self) {
+        let redis = PrivateRedis::start(ServerOptions::default()).await.unwrap();
+        let lab = Self::of(&redis);
+        (redis, lab)
+    }
+
+    async fn requests(&self, redis: &PrivateRedis) -> u64 {
+        let stats: String = redis.run("INFO commandstats").await.unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.map_or(0, |line| line.split_once(',').unwrap().0.parse().unwrap())
+    }
+
+    /// All keys but the number of the latest grant.
+    async fn claims_and_sessions(&self, redis: &PrivateRedis) -> (u64, u64) {
+        let keys: Vec<String> = redis.run("KEYS *").await.unwrap();
+        let (mut claims, mut sessions) = (0, 0);
+        for key in keys {
+            if key.contains(":queue:") {
+                claims += redis.run::<u64>(&format!("ZCARD {key}")).await.unwrap();
+            } else if key != "{fenced-lock}:last" {
+                sessions += 1;
+            }
+        }
+        (claims, sessions)
+    }
+}
 
 /// The rights that the documentation asks for.
 const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \
@@ -93,25 +176,6 @@ async fn a_number_that_comes_twice_is_another_token() {
     }
 }
 
-/// Goal: what is not promised is missing. A failover to a replica that had not got a grant lets two hold the lock with
-/// the same number, until the first one's renewal; the cluster tells the two tokens apart.
-#[tokio::test]
-async fn a_failover_lets_two_hold() {
-    let options = ServerOptions { volatile: true, ..ServerOptions::default() };
-    let redis = ReplicatedRedis::start_in(&OwnedDir::create().unwrap(), options).await.unwrap();
-    let lab = RedisLab::at(&redis.url());
-    let (one, other) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
-    redis.hold_writes_back().await.unwrap();
-    let guard = one.mutex("a").unwrap().lock().await.unwrap();
-    redis.fail_over().await.unwrap();
-    let theirs = within("a grant", other.mutex("a").unwrap().lock()).await.unwrap();
-    assert!(!guard.is_lost(), "two hold");
-    assert_eq!(guard.token().revision(), theirs.token().revision());
-    assert_eq!(guard.token().partial_cmp(&theirs.token()), None);
-    within("the first is told by its renewal", guard.lost()).await;
-    assert!(!one.is_lost() && !theirs.is_lost());
-}
-
 /// Goal: sentinels lead an open session to the new primary after a failover. It grants the lock under a token of another
 /// cluster, and a holder that it does not know is told of its loss. So is one at a primary that lives on when the
 /// sentinels name another one. A wrong name is told.
@@ -189,7 +253,7 @@ async fn rights_and_certificates() {
         let claim =
             Claim { name: "a".into(), lease: one.lease().id, number: 1 << 40, label: "".into() };
         let backend = backend();
-        backend.put(&claim, PutMode::AtEnd).await?;
+        backend.put(&claim, &PutMode::AtEnd).await?;
         backend.release(&claim).await?;
         backend.renew(one.lease()).await?;
         other.queue().await?;
@@ -242,28 +306,24 @@ async fn rights_and_certificates() {
 /// Goal: a server on which a lock would not hold is refused, with a sentence that says why.
 #[tokio::test]
 async fn a_wrong_server_is_refused() {
-    let open = async |address: String| {
-        let error = RedisLab::at(&address).backend().open(TTL).await.unwrap_err();
-        (error.kind, format!("{error:#}"))
-    };
     let (redis, replica) = (volatile().await, volatile().await);
     replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {}", redis.port())).await.unwrap();
-    let (kind, text) = open(replica.url()).await;
-    assert!(kind == BackendErrorKind::Transient && text.contains("a replica"), "{text}");
     redis.run::<()>("CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru").await.unwrap();
-    let (kind, text) = open(redis.url()).await;
-    assert!(kind == BackendErrorKind::Permanent && text.contains("evicts keys"), "{text}");
     let options = RedisClusterOptions { replicas: 0, ..RedisClusterOptions::default() };
     let cluster = PrivateRedisCluster::start(options).await.unwrap();
-    let (kind, text) = open(cluster.nodes[0].url()).await;
-    let said = "a node of a Redis Cluster";
-    assert!(kind == BackendErrorKind::Permanent && text.contains(said), "{text}");
-
-    let says = async |answer| open(server_that_says(answer).await).await;
-    let (kind, text) = says("-ERR unknown command 'HELLO'\r\n").await;
-    assert!(kind == BackendErrorKind::Permanent && text.contains("HELLO"), "{text}");
-    let (kind, text) = says("HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    assert!(kind == BackendErrorKind::Permanent && text.contains("no Redis"), "{text}");
+    let old = server_that_says("-ERR unknown command 'HELLO'\r\n").await;
+    let other = server_that_says("HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    for (address, kind, said) in [
+        (replica.url(), BackendErrorKind::Transient, "a replica"),
+        (redis.url(), BackendErrorKind::Permanent, "evicts keys"),
+        (cluster.nodes[0].url(), BackendErrorKind::Permanent, "a node of a Redis Cluster"),
+        (format!("redis://{old}"), BackendErrorKind::Permanent, "HELLO"),
+        (format!("redis://{other}"), BackendErrorKind::Permanent, "no Redis"),
+    ] {
+        let error = RedisLab::at(&address).backend().open(TTL).await.unwrap_err();
+        let text = format!("{error:#}");
+        assert!(error.kind == kind && text.contains(said), "{text}");
+    }
     let error = RedisBackend::new(RedisOptions::new("http://127.0.0.1:1")).unwrap_err();
     assert_eq!(error.kind, BackendErrorKind::Permanent, "no address: {error}");
 }

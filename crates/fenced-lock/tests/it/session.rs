@@ -40,21 +40,6 @@ async fn a_lease_is_renewed_in_time() {
     assert_eq!(session.lost_reason(), None);
 }
 
-/// Goal: two sessions on one lease, which a backend must not grant twice, still make different claims and
-/// exclude each other.
-#[tokio::test(start_paused = true)]
-async fn sessions_on_one_lease_exclude_each_other() {
-    let grants_id = Some(1);
-    let backend =
-        Arc::new(FaultyBackend { grants_id, ..FaultyBackend::of(Arc::new(MemoryBackend::new())) });
-    let (first, second) = (session(&backend).await, session(&backend).await);
-    let held = first.mutex("a").unwrap().lock().await.unwrap();
-    let mutex = second.mutex("a").unwrap();
-    assert!(mutex.try_lock().await.unwrap().is_none());
-    held.unlock().await.unwrap();
-    drop(mutex.lock().await.unwrap());
-}
-
 /// Goal: what was refused has put nothing into the queue, so nothing is withdrawn; a claim is, if an attempt before the
 /// refusal may have made it.
 #[tokio::test(start_paused = true)]
@@ -119,17 +104,22 @@ async fn a_release_whose_answer_got_lost_is_a_release() {
     }
 }
 
-/// Goal: where the lease ends while it is not known whether a release was done, the holder is told of the loss.
+/// Goal: where the lease ends, by its clock or as the service says, while it is not known whether a release was done, the
+/// holder is told of the loss.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_outlives_the_lease_is_a_loss() {
-    let backend = FaultyBackend::new();
-    backend.renew.always(Fault::Hangs);
-    let session = session(&backend).await;
-    let guard = session.mutex("a").unwrap().lock().await.unwrap();
-    sleep_until(guard.valid_until() - Duration::from_millis(10)).await;
-    backend.release.next(Some(Fault::AnswerLost));
-    let reason = LostReason::Expired;
-    assert_eq!(guard.unlock().await, Err(LockError::SessionLost { reason }));
+    for reason in [LostReason::Expired, LostReason::Revoked] {
+        let (backend, session, _, guard) = held().await;
+        backend.renew.always(Fault::Hangs);
+        backend.release.next(Some(Fault::AnswerLost));
+        if reason == LostReason::Expired {
+            sleep_until(guard.valid_until() - Duration::from_millis(10)).await;
+        } else {
+            backend.release.next(Some(Fault::Fails(BackendErrorKind::LeaseGone)));
+        }
+        assert_eq!(guard.unlock().await, Err(LockError::SessionLost { reason }));
+        assert_eq!(session.lost_reason(), Some(reason));
+    }
 }
 
 /// Goal: a backend that panics leaves no claim behind, and its session lives.
@@ -159,17 +149,6 @@ async fn a_slow_renewal_counts_from_when_it_was_sent() {
     assert_eq!(session.lost().await, LostReason::Expired);
     // sent after a third of the nine seconds that the margin leaves
     assert_eq!(opened_at.elapsed().as_secs(), 3 + 9);
-}
-
-/// Goal: a renewal that learns that the lease is gone ends the session at once.
-#[tokio::test(start_paused = true)]
-async fn a_renewal_tells_that_the_lease_is_gone() {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
-    let opened_at = Instant::now();
-    backend.service.revoke(session.lease().id);
-    assert_eq!(session.lost().await, LostReason::Revoked);
-    assert_eq!(opened_at.elapsed().as_secs(), 3, "by the first renewal");
 }
 
 /// Goal: releases that are under way when the session is closed are seen to their end before the
@@ -205,16 +184,6 @@ async fn a_second_close_tells_the_same() {
         assert!(matches!(result, Err(LockError::Backend(_))), "{result:?}");
     }
     assert_eq!(backend.close.count(), asked);
-}
-
-/// Goal: a session that is opened for nobody is closed.
-#[tokio::test(start_paused = true)]
-async fn a_session_for_nobody_is_closed() {
-    let backend = FaultyBackend::new();
-    backend.open.next(Some(Fault::Slow(2 * SECOND)));
-    let gave_up = tokio::time::timeout(SECOND, session(&backend)).await;
-    gave_up.unwrap_err();
-    eventually("it is closed", async || backend.close.count() == 1).await;
 }
 
 /// Goal: the lease of a lost session is given back, with patience, and not for ever.

@@ -35,7 +35,7 @@ async fn connect(proxy: &Proxy) -> TcpStream {
 #[tokio::test]
 async fn what_was_held_arrives_late() {
     let (port, got) = echo().await;
-    let proxy = Proxy::with_marker(port, b"x").await.unwrap();
+    let proxy = Proxy::to(port).await.unwrap();
     let mut client = connect(&proxy).await;
     proxy.hold(Direction::ToServer);
     client.write_u8(b'x').await.unwrap();
@@ -43,10 +43,7 @@ async fn what_was_held_arrives_late() {
     drop(client);
     assert_eq!(got.load(Ordering::Relaxed), 0);
     proxy.release();
-    eventually("it arrives", async || {
-        got.load(Ordering::Relaxed) == 1 && proxy.marked_answers() == 1
-    })
-    .await;
+    eventually("it arrives", async || got.load(Ordering::Relaxed) == 1).await;
 }
 
 /// Goal: what is to be lost ends its connection alone: a request does not arrive, and one whose answer is lost does.
@@ -93,21 +90,4 @@ async fn delays_do_not_add_up() {
     client.write_all(&chunks).await.unwrap();
     within("all chunks come back", client.read_exact(&mut chunks)).await.unwrap();
     assert!(sent.elapsed() >= delay * 2, "there and back");
-}
-
-/// Goal: a refusing proxy ends open and new connections, until it accepts again.
-#[tokio::test]
-async fn refuses_and_admits() {
-    let (port, _) = echo().await;
-    let proxy = Proxy::to(port).await.unwrap();
-    let mut open = connect(&proxy).await;
-    open.write_u8(b'x').await.unwrap();
-    open.read_u8().await.unwrap();
-    proxy.refuse();
-    assert!(open.read_u8().await.is_err());
-    assert!(connect(&proxy).await.read_u8().await.is_err());
-    proxy.accept();
-    let mut client = connect(&proxy).await;
-    client.write_u8(b'y').await.unwrap();
-    assert_eq!(client.read_u8().await.unwrap(), b'y');
 }

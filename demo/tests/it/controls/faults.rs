@@ -3,31 +3,26 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use testkit::shared::{Raw, fresh_database};
-use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
 
 use super::program::Program;
-use crate::support::etcd::session;
 
 /// Has the program killed at `point` by its first order. Returns the connection to what it left.
 async fn killed_at(point: &str) -> Raw {
-    let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
-    let fault = format!("{point}:kill:file=DIR/now");
-    let flags = ["--lock-ttl", "2s", "--fault-at", &fault];
-    let mut program = Program::start(&etcd, &redis, &lock, &flags).await;
-    program.sell(10).await;
+    let fault = format!("{point}:kill:DIR/now");
+    let mut program = Program::selling(&["--lock-ttl", "2s", "--fault-at", &fault]).await;
     let file = program.ask_for("now");
     let _order = program.send_order("a").await;
     if point == "before-release" {
         // another client has to want the lock
-        let other = session(&etcd, "other").await;
-        let mutex = other.mutex(&lock).unwrap();
+        let other = program.other_session().await;
+        let mutex = other.mutex(&program.lock).unwrap();
         within("the dead holder is succeeded", mutex.lock()).await.unwrap().unlock().await.unwrap();
     }
     assert_eq!(program.exit().await.signal(), Some(9), "{point}");
     assert!(!file.exists(), "{point}");
-    Raw::connect(&redis).await
+    program.redis().await
 }
 
 #[tokio::test]

@@ -2,11 +2,9 @@
 //! and once with it if that is quick.
 
 use fenced_lock::Session;
-use testkit::Proxy;
-use testkit::shared::fresh_database;
-use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{eventually, within};
-use testkit::{EtcdOptions, PrivateEtcd};
+use testkit::{EtcdOptions, PrivateEtcd, Proxy};
 
 use super::program::Program;
 use crate::support::etcd::session;
@@ -18,21 +16,18 @@ async fn claims(session: &Session, name: &str) -> usize {
 
 #[tokio::test]
 async fn without_claim_cleanup_a_claim_stays() {
-    let (etcd, lock) = (shared_endpoint().await, fresh_lock_name());
-    let flags = ["--without", "claim-cleanup"];
-    let program = Program::start(&etcd, &fresh_database().await, &lock, &flags).await;
-    program.sell(10).await;
-    let other = session(&etcd, "other").await;
-    let _guard = other.mutex(&lock).unwrap().lock().await.unwrap();
+    let program = Program::selling(&["--without", "claim-cleanup"]).await;
+    let (other, lock) = (program.other_session().await, &program.lock);
+    let _guard = other.mutex(lock).unwrap().lock().await.unwrap();
     let order = program.send_order("a").await;
-    eventually("the order waits", async || claims(&other, &lock).await == 2).await;
+    eventually("the order waits", async || claims(&other, lock).await == 2).await;
     drop(order);
     eventually("no order waits any more", async || {
         program.metric("flash_sale_orders_waiting").await == 0
     })
     .await;
     let _order = program.send_order("b").await;
-    eventually("the next claim stands behind it", async || claims(&other, &lock).await == 3).await;
+    eventually("the next claim stands behind it", async || claims(&other, lock).await == 3).await;
 }
 
 /// Sends orders to a program that is cut off from etcd, until another one has sold. Returns how many of
@@ -118,10 +113,9 @@ async fn without_relist_a_break_hides_what_happened() {
 
 /// Starves the runtime for longer than a lease lasts, and waits until so many sessions were lost.
 async fn loses_while_starved(flags: &[&str], lost: u64) {
-    let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
-    let flags = [&["--lock-ttl", "4s", "--fault-at", "after-answer:starve=6s:1"], flags].concat();
-    let program = Program::start(&etcd, &redis, &lock, &flags).await;
-    program.sell(10).await;
+    let flags = [&["--lock-ttl", "4s", "--fault-at", "after-answer:starve=6s:DIR/now"], flags];
+    let program = Program::selling(&flags.concat()).await;
+    program.ask_for("now");
     let mut order = program.send_order("a").await;
     // the answer waits for a worker
     assert_eq!(within("the order is answered", order.answer()).await.status, 200);
@@ -140,7 +134,7 @@ async fn without_its_own_thread_a_busy_runtime_loses_the_lease() {
 /// Whether two programs of one name can hold the lock at the same time.
 async fn are_taken_for_one(flags: &[&str]) -> bool {
     let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
-    let flags = [&["--instance", "same", "--fault-at", "after-answer:stop:file=DIR/now"], flags];
+    let flags = [&["--instance", "same", "--fault-at", "after-answer:stop:DIR/now"], flags];
     let flags = flags.concat();
     let one = Program::start(&etcd, &redis, &lock, &flags).await;
     let other = Program::start(&etcd, &redis, &lock, &flags).await;
@@ -170,13 +164,10 @@ async fn without_owner_by_claim_a_name_is_enough() {
 
 /// The status of an order of item `a` while another client holds the lock of item `a-b`.
 async fn beside_a_longer_name(flags: &[&str]) -> u16 {
-    let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
-    let flags = [&["--wait-timeout", "1s"], flags].concat();
-    let program = Program::start(&etcd, &redis, &lock, &flags).await;
-    let mut raw = testkit::shared::Raw::connect(&redis).await;
-    let () = raw.run("SET stock:{a} 10").await;
-    let other = session(&etcd, "other").await;
-    let _guard = other.mutex(&format!("{lock}:a-b")).unwrap().lock().await.unwrap();
+    let program = Program::selling(&[&["--wait-timeout", "1s"], flags].concat()).await;
+    let () = program.redis().await.run("SET stock:{a} 10").await;
+    let other = program.other_session().await;
+    let _guard = other.mutex(&format!("{}:a-b", program.lock)).unwrap().lock().await.unwrap();
     program.send_order_of("?item=a", "a").await.answer().await.status
 }
 

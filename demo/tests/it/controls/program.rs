@@ -4,24 +4,39 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
+use fenced_lock::Session;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::client::{Answer, Connection};
 use testkit::ports::free_ports;
+use testkit::shared::{Raw, fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{eventually, within};
 use tokio::process::Child;
 
 use crate::launch;
+use crate::support::etcd::session;
 
 /// A running program. It is killed when this is dropped.
 pub(super) struct Program {
     child: Child,
     port: u16,
     dir: TempDir,
+    /// The name of its lock.
+    pub(super) lock: String,
+    redis: String,
 }
 
 impl Program {
+    /// Starts it with these flags over a store and a lock of its own, with a sale of ten units.
+    pub(super) async fn selling(flags: &[&str]) -> Self {
+        let redis = fresh_database().await;
+        let program =
+            Self::start(&shared_endpoint().await, &redis, &fresh_lock_name(), flags).await;
+        program.sell(10).await;
+        program
+    }
+
     /// Starts it over these servers, with these flags besides, and waits until it can sell. `DIR` in a
     /// flag is a directory of its own.
     pub(super) async fn start(etcd: &str, redis: &str, lock_name: &str, flags: &[&str]) -> Self {
@@ -32,7 +47,17 @@ impl Program {
         let flags = servers.into_iter().chain(flags.iter().map(String::as_str));
         let [port] = free_ports().unwrap();
         let child = launch::start("serve", port, &flags.collect::<Vec<_>>()).await;
-        Self { child, port, dir }
+        Self { child, port, dir, lock: lock_name.to_owned(), redis: redis.to_owned() }
+    }
+
+    /// Its store.
+    pub(super) async fn redis(&self) -> Raw {
+        Raw::connect(&self.redis).await
+    }
+
+    /// A session of another client of its lock, which is on the shared etcd.
+    pub(super) async fn other_session(&self) -> Session {
+        session(&shared_endpoint().await, "other").await
     }
 
     /// Makes the file that `DIR/name` stands for in its flags.

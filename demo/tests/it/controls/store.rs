@@ -4,39 +4,32 @@
 use std::os::unix::process::ExitStatusExt;
 
 use serde_json::json;
-use testkit::Proxy;
-use testkit::shared::{Raw, fresh_database};
-use testkit::shared::{fresh_lock_name, shared_endpoint};
+use testkit::shared::{Raw, fresh_lock_name, shared_endpoint};
 use testkit::wait::eventually;
-use testkit::{PrivateRedis, RedisOptions};
+use testkit::{PrivateRedis, Proxy, RedisOptions};
 
 use super::program::Program;
-use crate::support::etcd::session;
-
-async fn without(flags: &[&str]) -> (Program, Raw) {
-    let redis = fresh_database().await;
-    let program = Program::start(&shared_endpoint().await, &redis, &fresh_lock_name(), flags).await;
-    program.sell(10).await;
-    (program, Raw::connect(&redis).await)
-}
 
 #[tokio::test]
 async fn without_order_ids_a_retry_buys_again() {
-    let (program, mut redis) = without(&["--without", "order-ids"]).await;
+    let program = Program::selling(&["--without", "order-ids"]).await;
     for _ in 0..2 {
         assert_eq!(program.order("a").await.status, 200);
     }
+    let mut redis = program.redis().await;
     assert_eq!(redis.run::<u32>("GET stock").await, 8);
     assert_eq!(redis.run::<Vec<String>>("LRANGE ledger 0 -1").await, ["a", "a"]);
 }
 
 #[tokio::test]
 async fn without_an_atomic_ledger_a_death_loses_units() {
-    let flags = ["--without", "atomic-ledger", "--fault-at", "between-writes:kill:2"];
-    let (mut program, mut redis) = without(&flags).await;
+    let flags = ["--without", "atomic-ledger", "--fault-at", "between-writes:kill:DIR/now"];
+    let mut program = Program::selling(&flags).await;
+    let mut redis = program.redis().await;
     assert_eq!(program.order("a").await.status, 200);
     assert_eq!(redis.run::<(u32, u32)>("MGET stock lucky").await, (9, 1));
     assert_eq!(redis.run::<u32>("LLEN ledger").await, 1);
+    program.ask_for("now");
     let _order = program.send_order("b").await;
     assert_eq!(program.exit().await.signal(), Some(9));
     assert_eq!(redis.run::<(u32, u32)>("MGET stock lucky").await, (8, 1));
@@ -45,10 +38,11 @@ async fn without_an_atomic_ledger_a_death_loses_units() {
 
 #[tokio::test]
 async fn without_batch_ownership_the_client_is_told_otherwise() {
-    let flags = ["--without", "batch-ownership", "--fault-at", "after-send:pause=5s:1"];
-    let (program, mut redis) = without(&flags).await;
+    let flags = ["--without", "batch-ownership", "--fault-at", "after-send:pause=5s:DIR/now"];
+    let program = Program::selling(&flags).await;
+    program.ask_for("now");
     program.order("a").await.assert_problem(503, "wait-too-long");
-    assert_eq!(redis.run::<Vec<String>>("LRANGE ledger 0 -1").await, ["a"]);
+    assert_eq!(program.redis().await.run::<Vec<String>>("LRANGE ledger 0 -1").await, ["a"]);
 }
 
 #[tokio::test]
@@ -91,12 +85,10 @@ async fn without_script_reload_a_flush_ends_the_sale() {
 
 #[tokio::test]
 async fn without_deadlines_an_order_waits_for_ever() {
-    let (etcd, lock) = (shared_endpoint().await, fresh_lock_name());
     let flags = ["--without", "deadlines", "--wait-timeout", "10ms"];
-    let program = Program::start(&etcd, &fresh_database().await, &lock, &flags).await;
-    program.sell(10).await;
-    let other = session(&etcd, "other").await;
-    let guard = other.mutex(&lock).unwrap().lock().await.unwrap();
+    let program = Program::selling(&flags).await;
+    let other = program.other_session().await;
+    let guard = other.mutex(&program.lock).unwrap().lock().await.unwrap();
     let mut order = program.send_order("a").await;
     // with the deadline it would be answered after a fifth of this
     assert!(order.is_silent().await);
@@ -106,7 +98,7 @@ async fn without_deadlines_an_order_waits_for_ever() {
 
 #[tokio::test]
 async fn without_limits_a_head_of_any_size_is_taken() {
-    let (program, _) = without(&["--without", "limits"]).await;
+    let program = Program::selling(&["--without", "limits"]).await;
     let mut connection = program.connection().await;
     let head = format!("X-Large: {}\r\n", "x".repeat(1 << 20));
     connection.send(format!("GET /stock HTTP/1.1\r\nHost: test\r\n{head}\r\n")).await;

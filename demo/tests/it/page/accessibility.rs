@@ -37,24 +37,19 @@ async fn an_empty_page_is_accessible() {
     page.assert_is_accessible().await;
 }
 
-/// Goal: the page with everything on it: a verdict, orders, tenures, and then all that can be wrong with a sale.
+/// Goal: the page with everything on it: a verdict, orders, and then all that can be wrong with a sale.
 #[tokio::test]
 async fn a_full_page_is_accessible() {
     let demo = Demo::with(&[]).await;
     let page = demo.live_page().await;
-    page.run_sale("etcd", "", "lock").await;
-    page.until_reads("#verdict-title", "Correct").await;
-    page.until_reads("#sentence", "No unit was sold twice").await;
-    page.assert_is_accessible().await;
-
-    page.run_sale("no-lock", "", "none").await;
-    page.until_reads("#verdict-title", "Wrong").await;
-    page.until_reads("#sentence", "again and again").await;
-    page.until_reads("#proof-text", "too many").await;
-    page.fill("#units", "-1").await;
-    page.click("#run").await;
-    page.until_reads("#form-error", "whole").await;
-    page.assert_is_accessible().await;
+    for (guard, title, sentence) in
+        [("etcd", "Correct", "No unit was sold twice"), ("no-lock", "Wrong", "again and again")]
+    {
+        page.run_sale(guard, "").await;
+        page.until_reads("#verdict-title", title).await;
+        page.until_reads("#sentence", sentence).await;
+        page.assert_is_accessible().await;
+    }
 }
 
 /// Goal: the audit finds each defect that it is there for. Method: one of each, in a page that has none.
@@ -73,10 +68,6 @@ async fn the_audit_finds_defects() {
         (&format!("<p {pale_text}>pale</p>"), "color-contrast: "),
         (&format!("<p {pale_text} aria-hidden=true>●</p>"), "contrast of a sign: "),
         (&format!("<button {pale_edge}>pale</button>"), "contrast of an edge: "),
-        ("<h1>second</h1>", "2 headings of level 1"),
-        ("<p id=stock>second</p>", "id used twice: stock"),
-        ("<footer>second</footer>", "2 with the role contentinfo"),
-        (&"<p role=status></p>".repeat(9), "with the role status"),
     ] {
         let insert = format!(
             "window.defect = document.createElement('div');
@@ -84,9 +75,8 @@ async fn the_audit_finds_defects() {
              // the page's policy refuses the attribute `style`
              const [first] = window.defect.children;
              first.style.cssText = first.dataset.style ?? '';
-             document.querySelector('{}').append(window.defect)",
-            json!(defect),
-            if defect.contains("footer") { "body" } else { ".sum" }
+             document.querySelector('.sum').append(window.defect)",
+            json!(defect)
         );
         page.run(&insert).await;
         let faults = page.faults().await.to_string();
@@ -107,8 +97,7 @@ async fn text_from_outside_is_text() {
         json!(order)
     );
     page.run_async(&send).await;
-    page.until_reads("#orders", "<img/s").await;
-    assert_eq!(page.run("return document.querySelector('#orders .cut').title").await, order);
+    page.until_reads("#orders", order).await;
     assert_eq!(page.run("return document.querySelectorAll('#orders img').length").await, 0);
     assert_ne!(page.run("return document.title").await, "taken");
     assert_eq!(page.complaints().await, Vec::<String>::new());

@@ -28,12 +28,14 @@ const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Device {
     pub(super) width: u32,
+    pub(super) height: u32,
     pub(super) dark: bool,
     pub(super) reduced_motion: bool,
 }
 
-pub(super) const DESKTOP: Device = Device { width: 1440, dark: false, reduced_motion: false };
-pub(super) const PHONE: Device = Device { width: 390, dark: false, reduced_motion: false };
+pub(super) const DESKTOP: Device =
+    Device { width: 1440, height: 900, dark: false, reduced_motion: false };
+pub(super) const PHONE: Device = Device { width: 390, height: 844, ..DESKTOP };
 
 /// The browser, for one test at a time.
 pub(super) struct Tab(MutexGuard<'static, WebDriver>);
@@ -63,9 +65,9 @@ impl Tab {
     }
 
     pub(super) async fn become_device(&self, device: Device) {
-        let Device { width, dark, reduced_motion } = device;
+        let Device { width, height, dark, reduced_motion } = device;
         let metrics = json!({
-            "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600,
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600,
         });
         self.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
         let scheme = if dark { "dark" } else { "light" };
@@ -131,9 +133,11 @@ impl Tab {
         eventually(&format!("{selector} reads {words:?}"), contains).await;
     }
 
-    /// Clicks as a mouse does: fails on an element that is hidden, covered or disabled.
+    /// Scrolls to it and clicks as a mouse does: fails on an element that is hidden, covered or disabled.
     pub(super) async fn click(&self, selector: &str) {
-        self.element(selector).await.click().await.unwrap();
+        let element = self.element(selector).await;
+        element.scroll_into_view().await.unwrap();
+        element.click().await.unwrap();
     }
 
     /// Replaces the text of a field.

@@ -22,16 +22,6 @@ const BREAK: Duration = Duration::from_millis(700);
 /// The longest `Retry-After` of a refusal.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
 
-pub(super) fn leader_lost() -> Case {
-    let fault = "the leader of three etcd members is killed, or stands still";
-    Case {
-        etcd_members: 3,
-        round: AWAY + Duration::from_secs(2),
-        goes_on_within: 2 * TTL + Duration::from_secs(3),
-        ..Case::new("etcd-leader-lost", fault, &lose_leader)
-    }
-}
-
 pub(super) fn killed() -> Case {
     let fault = "the only etcd is killed and started again";
     Case {
@@ -42,7 +32,13 @@ pub(super) fn killed() -> Case {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    let (leader_lost, killed) = (leader_lost(), killed());
+    let fault = "the leader of three etcd members is killed, or stands still";
+    let leader_lost = Case {
+        etcd_members: 3,
+        round: AWAY + Duration::from_secs(2),
+        goes_on_within: 2 * TTL + Duration::from_secs(3),
+        ..Case::new("etcd-leader-lost", fault, &lose_leader)
+    };
     let one_endpoint = Case { one_endpoint: true, ..leader_lost };
 
     let fault = "etcd is compacted every 200 ms, and watches break";
@@ -76,8 +72,8 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         leader_lost,
         one_endpoint.as_control("a second endpoint", &["I5"]),
-        killed,
-        killed.without_safeguard("re-watch", &["I5"]),
+        killed(),
+        killed().without_safeguard("re-watch", &["I5"]),
         compacted,
         compacted.without_safeguard("relist", &["I5"]),
         full,

@@ -120,7 +120,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Stops the holder when it is about to write, and resumes it after another instance has sold.
 async fn pause_holder(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
-    let before = scene.stale_batches().await;
+    let before = scene.stale_batches().await?;
     scene.trigger(index, "before-write:stop").await?;
     let stopped = Instant::now();
     scene
@@ -133,8 +133,7 @@ async fn pause_holder(scene: &mut Scene) -> Result<()> {
     scene.lease_gone(lease).await?;
     sleep((3 * TTL).saturating_sub(stopped.elapsed())).await;
     scene.cluster.instances[index].child.resume()?;
-    scene.note_stale_batches(before).await;
-    Ok(())
+    scene.note_stale_batches(before).await
 }
 
 /// Kills the holder at each point in turn, and restarts it once another instance holds the lock.

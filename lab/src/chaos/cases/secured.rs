@@ -7,7 +7,7 @@ use etcd_client::{Permission, RoleRevokePermissionOptions};
 use hyper::Method;
 use testkit::{AuthTokens, LOCK_NAME, etcd, probe, redis};
 
-use super::etcd::{killed, leader_lost, restart_once};
+use super::etcd::{killed, restart_once};
 use crate::chaos::case::{Case, Fault};
 use crate::chaos::scene::Scene;
 
@@ -18,7 +18,6 @@ const LASTING: u64 = 300;
 const SHORT: u64 = 2;
 
 pub(super) fn cases() -> Vec<Case> {
-    let lasting = Some(AuthTokens::Simple(LASTING));
     let case = |name, fault, tokens, inject: &'static dyn Fault| {
         let case = Case::new(name, fault, inject);
         Case { secured: Some(tokens), round: Duration::from_secs(4), ..case }
@@ -26,17 +25,10 @@ pub(super) fn cases() -> Vec<Case> {
     let killed = Case {
         name: "secured-etcd-killed",
         fault: "the only etcd, with TLS and users, is killed and started again",
-        secured: lasting,
+        secured: Some(AuthTokens::Simple(LASTING)),
         ..killed()
     };
     let killed_once = Case { inject: &restart_once, ..killed };
-    let leader_lost = Case {
-        name: "secured-leader-lost",
-        fault: "the leader of three etcd members with TLS and users is killed, or stands still",
-        rounds: 2,
-        secured: lasting,
-        ..leader_lost()
-    };
 
     let fault = "etcd's simple tokens expire after 2 s without use";
     let tokens = AuthTokens::Simple(SHORT);
@@ -64,7 +56,6 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         killed,
         killed_once.without_safeguard("reauthentication", &["I5"]),
-        leader_lost,
         simple,
         jwt,
         changed,

@@ -27,49 +27,28 @@ fn asked(at: u64, outcome: FinalOutcome) -> Order {
     Order { sent: at * 1000, ended: at * 1000 + 5000, ..order(0, outcome) }
 }
 
-fn history(steps: &[Step]) -> History {
-    let (per_user, hold_seconds) = (Some(1), Some(2));
-    let before =
-        StockState { stock: 10, initial: 10, per_user, hold_seconds, ..StockState::default() };
-    let mut it = History {
-        users: 12,
-        before: before.clone(),
-        orders: vec![asked(500, FinalOutcome::LimitReached); 13],
-        ledger: Vec::new(),
-        ..history_of(1)
-    };
-    it.orders[10] = asked(200, SoldOut);
-    let mut remaining = 10;
-    for (position, &Step(at, event, number, is_told)) in (1..).zip(steps) {
-        remaining += event.to_stock(1);
-        it.ledger.push(LedgerEntry {
-            position,
-            event,
-            order: order_id(RUN, number),
-            user: it.user(number),
-            quantity: 1,
-            remaining,
-            instance: Some("8080".to_owned()),
-            token: Some(7),
-        });
-        let told = asked(at, acknowledged(remaining, Some(7)));
+fn run(steps: &[Step]) -> History {
+    let terms = StockState { per_user: Some(1), hold_seconds: Some(2), ..StockState::default() };
+    let mut sale = Sale::new(10, terms);
+    let setup = setup(sale.before.clone(), 1, 12);
+    let mut orders = vec![asked(500, FinalOutcome::LimitReached); 13];
+    orders[10] = asked(200, SoldOut);
+    for &Step(at, event, number, is_told) in steps {
+        let answer = sale.write(event, &setup.id(number), &setup.user(number), 1);
+        let told = asked(at, FinalOutcome::Acknowledged(answer));
         match event {
             _ if !is_told => {}
-            Event::Reserved => it.orders[number] = told,
+            Event::Reserved => orders[number] = told,
             Event::Expired => {
-                *it.orders[number].change(Event::Confirmed) = asked(at, FinalOutcome::Over(event));
+                *orders[number].change(Event::Confirmed) = asked(at, FinalOutcome::Over(event));
             }
-            _ => *it.orders[number].change(event) = told,
+            _ => *orders[number].change(event) = told,
         }
     }
-    let again = it.orders[5].changes[0].1.clone();
-    it.orders[5].changes.push((Event::Confirmed, again));
-    *it.orders[7].change(Event::Confirmed) = asked(440, FinalOutcome::Over(Event::Cancelled));
-    let entries = Some(u64_from(steps.len()));
-    let after =
-        StockState { stock: remaining, lucky: 10 - remaining, orders: 11, entries, ..before };
-    it.after = vec![("a".to_owned(), after)];
-    it
+    let again = orders[5].changes[0].1.clone();
+    orders[5].changes.push((Event::Confirmed, again));
+    *orders[7].change(Event::Confirmed) = asked(440, FinalOutcome::Over(Event::Cancelled));
+    history(sale, setup, orders)
 }
 
 /// Goal: each damage to the steps of a sale, or to what is known of it, is found for its own reasons. What is in the ledger
@@ -98,11 +77,16 @@ fn damages() {
             },
         ),
         ("lost untold", "such as run-4", |_| {}, |it| it.ledger[4].user.clear()),
-        ("token_went_down", "20, from 7 to 6", |_| {}, |it| it.ledger[19].token = Some(6)),
-        ("over_limit", "1 order was accepted, such as of run-u0 with run-12", sell_twice, |_| {}),
+        ("token_went_down", "20, from 101 to 100", |_| {}, |it| it.ledger[19].token = Some(100)),
+        (
+            "over_limit",
+            "1 order was accepted beyond the limit of its user, such as run-12 of run-u0",
+            sell_twice,
+            |_| {},
+        ),
         (
             "still_held",
-            "1 hold is open after the end, such as run-11",
+            "1 order was held after the end, such as run-11",
             |it| it.truncate(21),
             |_| {},
         ),
@@ -110,8 +94,13 @@ fn damages() {
         // between the answer to a cancellation and the next order; and during that order
         ("sold_out_too_early", "such as run-10", |_| {}, |it| it.orders[10] = asked(410, SoldOut)),
         ("", "PASS", |_| {}, |it| it.orders[10] = asked(425, SoldOut)),
-        ("limited_too_early", "such as run-12", |_| {}, |it| it.before.per_user = Some(2)),
-        ("hold_not_kept", "1 hold was not as long as it must", |it| it[19].0 = 1900, |_| {}),
+        (
+            "limited_too_early",
+            "such as run-12",
+            |_| {},
+            |it| it.setup.items[0].before.per_user = Some(2),
+        ),
+        ("hold_not_kept", "1 order was not held as long as it must", |it| it[19].0 = 1900, |_| {}),
         (
             "hold_not_kept",
             "such as run-5",
@@ -126,7 +115,7 @@ fn damages() {
     for (expected, text, change_steps, mutate) in damages {
         let mut steps = steps();
         change_steps(&mut steps);
-        let mut history = history(&steps);
+        let mut history = run(&steps);
         mutate(&mut history);
         judged(&history, Limits::default(), expected, text);
     }

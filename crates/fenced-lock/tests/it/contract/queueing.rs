@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use fenced_lock::{Order, Owner, Token};
+use testkit::Run;
 use testkit::wait::{eventually, within};
 
 use crate::lab::{LONG, Lab, queue_length, queue_of, unseen_waiter, waiter};
@@ -102,4 +103,36 @@ pub(crate) async fn contention_is_known_to_the_holder(lab: &impl Lab) {
     eventually("somebody waits", async || guard.is_contended()).await;
     waiter.abort();
     eventually("alone again", async || !guard.is_contended()).await;
+}
+
+/// Goal: another program's lock and ours are one: each waits for the other, first come, first served, and one that dies is
+/// succeeded. Method: `start` has it take the lock of this name, or wait for it; when it has it, it says `granted`.
+pub(crate) async fn a_peer_takes_its_turns(
+    lab: &impl Lab,
+    start: impl Fn(&str) -> Run,
+    granted: &str,
+    release: impl AsyncFn(&str, Run),
+) {
+    let mutex = lab.session_for(LONG).await.mutex(&lab.name()).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let mut second = start(mutex.name());
+    queue_length(&mutex, 2).await;
+    let third = waiter(&mutex, 3).await;
+    let mut fourth = start(mutex.name());
+    queue_length(&mutex, 4).await;
+    let queue = mutex.queue().await.unwrap();
+    assert_eq!(queue[0].key, guard.key());
+    assert!(queue.iter().map(|entry| entry.label.is_some()).eq([true, false, true, false]));
+    guard.unlock().await.unwrap();
+    assert!(second.line().await.starts_with(granted));
+    assert!(!third.is_finished());
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    release(mutex.name(), second).await;
+    let guard = within("our turn", third).await.unwrap().unwrap();
+    assert_eq!(queue_of(&mutex).await.len(), 2, "theirs waits");
+    guard.unlock().await.unwrap();
+    assert!(fourth.line().await.starts_with(granted));
+    let fifth = waiter(&mutex, 2).await;
+    fourth.kill().await;
+    drop(within("our turn again", fifth).await.unwrap().unwrap());
 }

@@ -28,7 +28,7 @@ use crate::lab::{
 async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, i64) {
     let ttl = ttl.as_secs().to_string();
     let variables = [("LOCK_DOES", "hold"), ("LOCK_NAME", name), ("LOCK_TTL", &ttl)];
-    let mut holder = lab.start_worker(&variables);
+    let mut holder = lab.start_worker("contract::resilience::worker", &variables);
     let token = holder.line_after("held ").await.parse().unwrap();
     (holder, token)
 }
@@ -72,11 +72,11 @@ async fn work_on_lab() {
         };
     }
     work_on!(EtcdLab);
-    work_on!(crate::lab_file::FileLab);
-    work_on!(crate::lab_postgres::PostgresLab);
-    work_on!(crate::lab_redis::RedisLab);
-    work_on!(crate::lab_redis::RedlockLab);
-    work_on!(crate::lab_zookeeper::ZooKeeperLab);
+    work_on!(crate::file::FileLab);
+    work_on!(crate::postgres::PostgresLab);
+    work_on!(crate::redis::RedisLab);
+    work_on!(crate::redlock::RedlockLab);
+    work_on!(crate::zookeeper::ZooKeeperLab);
     panic!("an unknown lab: {lab}");
 }
 
@@ -172,7 +172,12 @@ pub(crate) async fn forked_processes_exclude_each_other(lab: &impl FoundLab) {
     std::fs::write(&file, "0").unwrap();
     let path = file.to_str().unwrap();
     let variables = [("LOCK_DOES", "add"), ("LOCK_NAME", &name), ("LOCK_FILE", path)];
-    assert!(lab.start_worker_of("forking_worker", &variables).ended().await.success());
+    assert!(
+        lab.start_worker("contract::resilience::forking_worker", &variables)
+            .ended()
+            .await
+            .success()
+    );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "68");
 }
 
@@ -454,7 +459,7 @@ pub(crate) async fn a_claim_of_another_process_is_withdrawn(lab: &impl Lab<Token
     let session = lab.session_for(LONG).await;
     let (lease, label) = (session.lease().id, Arc::from(""));
     let claim = Claim { name: lab.name().into(), lease, number: 99, label };
-    lab.backend().put(&claim, PutMode::AtEnd).await.unwrap();
+    lab.backend().put(&claim, &PutMode::AtEnd).await.unwrap();
     let another = lab.backend();
     assert_eq!(another.release(&claim).await.unwrap(), Released::Done);
     assert_eq!(another.release(&claim).await.unwrap(), Released::Gone);

@@ -1,4 +1,5 @@
-//! The private servers of a lock, and sessions of it. A lock takes part by its row in [`demo::locks`].
+//! The private servers of a lock, and sessions of it, for arena and articles. A lock takes part by its row in
+//! [`demo::locks`].
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use testkit::OwnedDir;
 use crate::clients::{Clients, clients_of};
 
 /// Opens a session of the lock at these addresses, as a process of its own would.
-pub(super) async fn open(lock: LockMode, addresses: &[String], ttl: Duration) -> Result<Clients> {
+pub(crate) async fn open(lock: LockMode, addresses: &[String], ttl: Duration) -> Result<Clients> {
     let options = SessionOptions::new(ttl);
     Ok(match AnyLock::at(lock, addresses)? {
         AnyLock::Fenced(lock) => clients_of(Session::open(lock, options).await?),
@@ -20,16 +21,16 @@ pub(super) async fn open(lock: LockMode, addresses: &[String], ttl: Duration) ->
 }
 
 /// The private servers of a lock.
-pub(super) struct Servers {
-    pub(super) lock: LockMode,
-    pub(super) promises: Promises,
-    pub(super) all: LockServers,
-    pub(super) dir: OwnedDir,
+pub(crate) struct Servers {
+    pub(crate) lock: LockMode,
+    pub(crate) promises: Promises,
+    pub(crate) all: LockServers,
+    pub(crate) dir: OwnedDir,
 }
 
 impl Servers {
     /// Starts them. `members` counts for etcd and ZooKeeper only.
-    pub(super) async fn start(lock: LockMode, members: usize, parent: &OwnedDir) -> Result<Self> {
+    pub(crate) async fn start(lock: LockMode, members: usize, parent: &OwnedDir) -> Result<Self> {
         let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
         let all = LockServers::start_members(lock.server(), members, &dir).await?;
         let promises = AnyLock::at(lock, &all.addresses())?.promises();
@@ -38,7 +39,7 @@ impl Servers {
 
     /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
     /// number includes the requests of this function, the same number each time.
-    pub(super) async fn requests(&self) -> Option<u64> {
+    pub(crate) async fn requests(&self) -> Option<u64> {
         // where the lock is on Redis: not the commands that a script calls
         let counts = self.all.members.iter().map(|one| one.requests(&["evalsha"]));
         let counts = join_all(counts).await;
@@ -46,7 +47,7 @@ impl Servers {
     }
 
     /// Stops them and removes their files.
-    pub(super) async fn stop(self) -> Result<()> {
+    pub(crate) async fn stop(self) -> Result<()> {
         let removed = self.all.remove().await.and(self.dir.remove().await);
         removed.context("a server or its directory cannot be removed")
     }

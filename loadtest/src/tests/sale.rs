@@ -1,0 +1,97 @@
+//! A sale as it should be, in memory: what the shop sells, and what the checker's tests damage.
+
+use crate::checker::{Acknowledgement, Event, FinalOutcome, LedgerEntry, StockState, u64_from};
+
+pub(crate) struct Sale {
+    /// The state at its beginning, with its terms.
+    pub(crate) before: StockState,
+    pub(crate) ledger: Vec<LedgerEntry>,
+    /// The instance that writes.
+    pub(crate) instance: String,
+}
+
+impl Sale {
+    /// A new sale of so many units, on these terms.
+    pub(crate) fn new(units: i64, mut before: StockState) -> Self {
+        (before.stock, before.initial) = (units, units);
+        Self { before, ledger: Vec::new(), instance: "8080".to_owned() }
+    }
+
+    /// Takes an order; one that was accepted has its first answer again.
+    pub(crate) fn order(&mut self, order: &str, user: &str, quantity: u64) -> FinalOutcome {
+        if let Some(first) = self.ledger.iter().find(|entry| entry.order == order) {
+            return FinalOutcome::Acknowledged(answer(first));
+        }
+        let to_stock = Event::Reserved.to_stock(quantity);
+        let of_user = self.ledger.iter().filter(|entry| entry.user == user);
+        let has: i64 = of_user.map(|entry| -entry.event.to_stock(entry.quantity)).sum();
+        if self.before.per_user.is_some_and(|limit| has - to_stock > limit.cast_signed()) {
+            FinalOutcome::LimitReached
+        } else if self.stock() + to_stock < 0 {
+            FinalOutcome::SoldOut
+        } else {
+            FinalOutcome::Acknowledged(self.write(Event::Reserved, order, user, quantity))
+        }
+    }
+
+    /// Confirms, cancels or ends an order; unknown ones are not answered.
+    pub(crate) fn change(&mut self, order: &str, event: Event) -> FinalOutcome {
+        match self.ledger.iter().rfind(|entry| entry.order == order).cloned() {
+            Some(LedgerEntry { event: Event::Reserved, user, quantity, .. }) => {
+                FinalOutcome::Acknowledged(self.write(event, order, &user, quantity))
+            }
+            Some(end) if end.event == event => FinalOutcome::Acknowledged(answer(&end)),
+            Some(end) => FinalOutcome::Over(end.event),
+            None => FinalOutcome::Unknown,
+        }
+    }
+
+    /// Writes what happened, right or wrong; ten entries have one token.
+    pub(crate) fn write(
+        &mut self,
+        event: Event,
+        order: &str,
+        user: &str,
+        quantity: u64,
+    ) -> Acknowledgement {
+        let position = u64_from(self.ledger.len()) + 1;
+        let entry = LedgerEntry {
+            position,
+            event,
+            order: order.to_owned(),
+            user: user.to_owned(),
+            quantity,
+            remaining: self.stock() + event.to_stock(quantity),
+            instance: Some(self.instance.clone()),
+            token: Some(100 + (position.cast_signed() - 1) / 10),
+        };
+        let answer = answer(&entry);
+        self.ledger.push(entry);
+        answer
+    }
+
+    pub(crate) fn stock(&self) -> i64 {
+        self.ledger.last().map_or(self.before.stock, |last| last.remaining)
+    }
+
+    pub(crate) fn state(&self) -> StockState {
+        let (entries, stock) = (u64_from(self.ledger.len()), self.stock());
+        let is_order = |entry: &&LedgerEntry| entry.event == Event::Reserved;
+        let orders = u64_from(self.ledger.iter().filter(is_order).count());
+        StockState {
+            stock,
+            lucky: self.before.initial - stock,
+            orders,
+            entries: Some(entries),
+            // each other entry ends a hold
+            held: self.before.hold_seconds.map(|_| (2 * orders).saturating_sub(entries)),
+            ..self.before.clone()
+        }
+    }
+}
+
+fn answer(entry: &LedgerEntry) -> Acknowledgement {
+    let LedgerEntry { remaining, token, position, .. } = *entry;
+    let instance = entry.instance.clone().unwrap_or_default();
+    Acknowledgement { remaining, instance, token, position: Some(position) }
+}
