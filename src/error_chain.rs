@@ -27,19 +27,3 @@ impl fmt::Display for ErrorChain<'_> {
         f.write_str(&shown)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sale::SaleError;
-
-    #[test]
-    fn every_source_is_shown_once() {
-        let source = Box::new(std::io::Error::other("connection refused"));
-        let error = SaleError::LockUnavailable { source };
-        let shown = "the lock service does not answer or is out of space: nothing was taken, retry later: \
-                     connection refused";
-        assert_eq!(ErrorChain(&error).to_string(), shown);
-        assert_eq!(ErrorChain(&std::io::Error::other(error)).to_string(), shown);
-    }
-}

@@ -53,20 +53,35 @@ fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     Some((ended.status.success(), text))
 }
 
-/// Goal: the dashboard and the alerts use each metric, and none that does not exist.
+/// The metrics with their types, as docs/operations.md has them.
+fn documented() -> BTreeSet<String> {
+    let (_, docs) = include_str!("../../docs/operations.md").split_once("\n## Metrics").unwrap();
+    let (section, _) = docs.split_once("\n## ").unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    rows.flat_map(|row| {
+        let [_, names, kind, ..] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let names = names.split('`').skip(1).step_by(2).map(|name| name.split('{').next().unwrap());
+        names.map(|name| format!("{name} {}", kind.trim())).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+/// Goal: the documentation has each metric and no other; so have the dashboard and the alerts together.
 fn assert_names(page: &str) {
-    let metrics = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
-    let metrics: BTreeSet<_> = metrics.collect();
+    let metrics = page.lines().filter_map(|line| line.strip_prefix("# TYPE flash_sale_"));
+    let metrics: BTreeSet<_> = metrics.map(str::to_owned).collect();
+    assert_eq!(metrics, documented());
+    let names: BTreeSet<_> = metrics.iter().filter_map(|metric| metric.split(' ').next()).collect();
     let alerts = std::fs::read_to_string(ops().join("prometheus/alerts.yml")).unwrap();
     let texts = queries().join("\n") + &alerts;
     let mut used = BTreeSet::new();
-    for word in words(&texts, "flash_sale_") {
+    for word in words(&texts, "flash_sale_").filter_map(|word| word.strip_prefix("flash_sale_")) {
         let parts =
             ["_bucket", "_sum", "_count"].into_iter().filter_map(|end| word.strip_suffix(end));
-        let known = parts.chain([word]).find(|name| metrics.contains(name));
+        let known = parts.chain([word]).find(|name| names.contains(name));
         used.insert(known.unwrap_or_else(|| panic!("there is no metric {word}")));
     }
-    assert_eq!(used, metrics, "each metric is of use");
+    assert_eq!(used, names, "each metric is of use");
     for choice in texts
         .split("outcome")
         .filter_map(|rest| rest.trim_start_matches(['=', '!', '~']).strip_prefix('"'))

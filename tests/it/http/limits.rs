@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::HeaderName;
 use flash_sale::config::Rate;
-use flash_sale::secret::SecretSource;
+use serde_json::json;
 use testkit::client::Connection;
 use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::eventually;
@@ -70,28 +70,38 @@ async fn pages_wait_for_each_other() {
     second.assert_retry_after();
 }
 
-/// Goal: a lock in use is shown without a request to etcd; one that is not watched is read, one at a time. Method: an etcd
-/// that stands still.
+/// Goal: the lock is shown with its holder and who waits. One in use is shown without a request to etcd; one that is not
+/// watched is read, one at a time. Method: an etcd that stands still.
 #[tokio::test]
 async fn the_lock_is_shown_from_its_watch() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
     shop.start(5).await;
-    shop.order("a-1").await.json(200);
-    shop.until_queued(1).await;
-    let read = shop.call("GET /lock").await.json(200);
-    etcd.child().pause().unwrap();
-    let mut watched = shop.call("GET /lock").await.json(200);
-    for field in ["token", "key", "lease", "instance"] {
-        assert_eq!(watched["holder"][field], read["holder"][field]);
-    }
-    assert!(watched["holder"].take()["age_ms"].is_u64());
-    let (first, second) =
-        tokio::join!(shop.call("GET /lock?item=tea"), shop.call("GET /lock?item=tea"));
-    first.problem(503, "lock-unavailable");
-    second.problem(503, "too-many-watchers");
-    second.assert_retry_after();
-    etcd.child().resume().unwrap();
+    shop.until_queued(0).await;
+    let empty = shop.call("GET /lock").await.json(200);
+    assert_eq!(empty, json!({"name": shop.lock_name, "holder": null, "queue": []}));
+    let (session, guard) = shop.hold_lock().await;
+    let (bought, ()) = tokio::join!(shop.order("waits"), async {
+        shop.until_queued(2).await;
+        etcd.child().pause().unwrap();
+        let lock = shop.call("GET /lock").await.json(200);
+        let read = || shop.call("GET /lock?item=tea");
+        let (first, second) = tokio::join!(read(), read());
+        etcd.child().resume().unwrap();
+        let holder = &lock["holder"];
+        assert_eq!(*holder, lock["queue"][0]);
+        assert_eq!(holder["token"], guard.token().revision());
+        assert_eq!(holder["lease"], format!("{:x}", session.lease().id));
+        assert_eq!(holder["instance"], "other");
+        assert!(holder["key"].as_str().unwrap().starts_with(&shop.lock_name), "{lock}");
+        assert!(holder["age_ms"].is_u64());
+        assert_eq!(lock["queue"][1]["instance"], "8080");
+        first.problem(503, "lock-unavailable");
+        second.problem(503, "too-many-watchers");
+        second.assert_retry_after();
+        guard.unlock().await.unwrap();
+    });
+    bought.json(200);
     eventually("there is room again", async || shop.call("GET /lock?item=tea").await.status == 200)
         .await;
 }
@@ -132,31 +142,4 @@ async fn orders_of_one_client_are_limited() {
         }
         order("GET /stock").await.json(200);
     }
-}
-
-/// Goal: a new admin token in the file counts at once, however it got there, and the old one no longer. Without one, nobody
-/// may start a sale.
-#[tokio::test]
-async fn the_admin_token_can_be_changed() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("token");
-    let rewrite = |token: &str| std::fs::write(&file, token).unwrap();
-    rewrite("first\n");
-    let token = SecretSource::File(file.clone());
-    let shop = Shop::empty(ShopOptions::http(|http| http.admin_token = Some(token))).await;
-    let is_token = async |token: &str| {
-        let bearer = format!("Bearer {token}");
-        let header = [("authorization", bearer.as_str())];
-        shop.call_with("PUT /stock", &header, r#"{"stock":9}"#).await.status == 200
-    };
-    assert!(is_token("first").await);
-    rewrite("second\n");
-    assert!(is_token("second").await && !is_token("first").await);
-    let renamed = dir.path().join("new");
-    std::fs::write(&renamed, "third").unwrap();
-    std::fs::rename(&renamed, &file).unwrap();
-    assert!(is_token("third").await && !is_token("second").await);
-    rewrite("");
-    assert!(!is_token("third").await && !is_token("").await);
-    shop.put("default", "").await.problem(500, "internal");
 }

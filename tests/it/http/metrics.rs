@@ -82,26 +82,3 @@ async fn gauges_show_the_present() {
     reply.json(200);
     assert!(value(&page(&shop).await, "flash_sale_oldest_order_seconds") <= 0.0);
 }
-
-/// Goal: docs/operations.md lists every metric with its type, and no other.
-#[tokio::test]
-async fn the_documentation_lists_the_metrics() {
-    let shop = Shop::selling(2, ShopOptions::default()).await;
-    let page = shop.call("GET /metrics").await.text;
-    let metrics = page.lines().filter_map(|line| line.strip_prefix("# TYPE flash_sale_"));
-    let mut metrics: Vec<_> = metrics.collect();
-    let docs = include_str!("../../../docs/operations.md");
-    let (_, docs) = docs.split_once("\n## Metrics").unwrap();
-    let (section, _) = docs.split_once("\n## ").unwrap();
-    let mut documented = Vec::new();
-    for row in section.lines().filter(|line| line.starts_with("| `")) {
-        let [_, names, kind, ..] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
-        let names = names.split('`').skip(1).step_by(2);
-        documented.extend(
-            names.map(|name| format!("{} {}", name.split('{').next().unwrap(), kind.trim())),
-        );
-    }
-    metrics.sort_unstable();
-    documented.sort_unstable();
-    assert_eq!(metrics, documented);
-}

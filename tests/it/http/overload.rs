@@ -13,26 +13,10 @@ use tokio::time::Instant;
 use crate::shop::{Shop, ShopOptions};
 use crate::support::store::connect;
 
-/// Goal: with one place to wait, the second order is refused at once, and the first one gets its unit.
+/// Goal: with one place to wait, the second order is refused at once, and the first one gets its unit. A buyer that
+/// disconnects gives up the place and the claim, buys nothing, and is counted.
 #[tokio::test]
 async fn a_full_queue_turns_away() {
-    let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
-    let shop = Shop::selling(5, options).await;
-    let (_session, guard) = shop.hold_lock().await;
-    let (first, ()) = tokio::join!(shop.order("first"), async {
-        shop.until_queued(2).await;
-        let reply = shop.order("second").await;
-        reply.problem(429, "queue-full");
-        reply.assert_retry_after();
-        guard.unlock().await.unwrap();
-    });
-    first.json(200);
-    shop.order("second").await.json(200);
-}
-
-/// Goal: a buyer that disconnects gives up the place and the claim, buys nothing, and is counted.
-#[tokio::test]
-async fn an_order_whose_buyer_goes_away_is_skipped() {
     let options = ShopOptions { queue_length: 1, ..ShopOptions::default() };
     let shop = Shop::selling(5, options).await;
     let (_session, guard) = shop.hold_lock().await;
@@ -45,9 +29,16 @@ async fn an_order_whose_buyer_goes_away_is_skipped() {
     for line in ["orders_waiting 0", "orders_total{outcome=\"abandoned\"} 1"] {
         assert!(metrics.contains(&format!("\nflash_sale_{line}\n")), "{line}: {metrics}");
     }
-    guard.unlock().await.unwrap();
-    shop.order("patient").await.json(200);
-    assert_eq!(shop.stock().await["lucky"], 1);
+    let (first, ()) = tokio::join!(shop.order("first"), async {
+        shop.until_queued(2).await;
+        let reply = shop.order("second").await;
+        reply.problem(429, "queue-full");
+        reply.assert_retry_after();
+        guard.unlock().await.unwrap();
+    });
+    first.json(200);
+    shop.order("second").await.json(200);
+    assert_eq!(shop.stock().await["lucky"], 2);
 }
 
 /// Goal: an order waits for the lock no longer than it may, and sells nothing then.

@@ -3,15 +3,12 @@
 //! them; `GET /readyz` is asked.
 
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
-use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::Item;
 use serde_json::{Value, json};
 use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use crate::shop::{Shop, ShopOptions};
-use crate::support::store::connect;
 
 /// Waits until the instance is not ready for this reason.
 async fn until_unready(shop: &Shop, status: u16, word: &str) {
@@ -76,20 +73,6 @@ async fn damage_is_noticed_by_who_has_not_sold_yet() {
         shop.call(line).await.problem(500, "damaged");
     }
     until_unready(&shop, 500, "damaged").await;
-}
-
-#[tokio::test]
-async fn a_foreign_fence_is_in_the_way() {
-    let shop = Shop::empty(ShopOptions::default()).await;
-    shop.until_ready().await;
-    let foreign = Token::new(ClusterId(0xabc), 7);
-    connect(&shop.redis).await.start(&Item::DEFAULT, Some(foreign), 5).await.unwrap();
-    until_unready(&shop, 503, "foreign-fence").await;
-    let reply = shop.order("a-1").await;
-    let problem = reply.problem(503, "foreign-fence");
-    assert!(problem["detail"].as_str().unwrap().contains("cluster abc"), "{problem}");
-    assert!(!reply.headers.contains_key("retry-after"), "waiting mends nothing");
-    assert_eq!(shop.stock().await["stock"], 5);
 }
 
 /// Goal: a key without a lease that holds the lock is named, and does not block the lock of another item.

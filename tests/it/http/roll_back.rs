@@ -110,7 +110,12 @@ async fn an_operator_accepts_another_cluster() {
     before.start(5).await;
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), redis.url(), patient());
-    shop.order("a-1").await.problem(503, "foreign-fence");
+    for line in ["POST /stock/reduce", "GET /readyz"] {
+        let reply = shop.call(line).await;
+        let problem = reply.problem(503, "foreign-fence");
+        assert!(problem["detail"].as_str().unwrap().contains("recover cluster"), "{problem}");
+        assert!(!reply.headers.contains_key("retry-after"), "waiting mends nothing");
+    }
 
     let text = recover("store", &shop, &["--yes"], 1).await;
     assert!(text.contains("recover cluster"), "{text}");

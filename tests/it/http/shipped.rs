@@ -11,7 +11,6 @@ fn nothing_of_the_laboratory_is_in_it() {
         "FLASH_SALE_LOCK_AT",
         "FLASH_SALE_WITHOUT",
         "FLASH_SALE_FAULT_AT",
-        "FLASH_SALE_STARVE_FILE",
         "FLASH_SALE_DEMO",
         "Nothing guards the stock",
         "The fence is off",
@@ -22,8 +21,6 @@ fn nothing_of_the_laboratory_is_in_it() {
         "local-expiry",
         "script-reload",
         "RUNNING WITHOUT",
-        "Scoreboard",
-        "both-status",
     ] {
         assert!(!program.contains(text), "{text}");
     }
