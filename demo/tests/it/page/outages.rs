@@ -119,7 +119,8 @@ async fn redis_goes_away_and_comes_back() {
     shop.redis.kill().await.unwrap();
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads(".troubles [data-kind=redis-away]", "Redis").await;
-    assert_eq!(page.text("#proof-text").await, "not known");
+    let is_unknown = async || page.text("#proof-text").await == "not known";
+    testkit::wait::eventually("nothing is known of the sale", is_unknown).await;
     assert!(!page.text(".troubles").await.contains("last known"));
 
     shop.redis.restart().await.unwrap();
