@@ -58,6 +58,13 @@ impl Inventory {
                  acknowledged until they are connected."
             ));
         }
+        let version = info("redis_version").unwrap_or_default();
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if major.is_some_and(|major| major < 7) {
+            warnings.push(format!(
+                "{address}: Redis {version} lacks what the scripts use. Use 7 or later, or Valkey."
+            ));
+        }
         Ok(warnings)
     }
 }
