@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use demo::locks::LockMode;
+use demo::locks::{LockMode, LockServer};
 use serde::Serialize;
 use testkit::wait::in_time;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions};
@@ -206,7 +206,14 @@ pub async fn shown(
         }
         // boxed, as it is large
         let mut servers = Box::pin(Servers::start(ours, 1, dir)).await?;
-        let stock = PrivateRedis::start_in(&servers.dir, RedisOptions::default()).await?;
+        // in memory alone: no disk holds up a renewal
+        for server in &servers.all.members {
+            if let LockServer::Redis(redis) = server {
+                redis.run::<()>("CONFIG SET appendonly no").await?;
+            }
+        }
+        let in_memory = RedisOptions { volatile: true, ..RedisOptions::default() };
+        let stock = PrivateRedis::start_in(&servers.dir, in_memory).await?;
         for &(lock, flaw, accident) in flaws {
             note(&format!("{}: {flaw}", lock.name()));
             let mut tell = async |article| {

@@ -116,7 +116,7 @@ pub(super) async fn tell(
     // of three units one is sold before, so that the fence knows the cluster of the tokens
     let (units, pair) = match accident {
         Accident::FailOver => {
-            let options = RedisOptions::default();
+            let options = RedisOptions { volatile: true, ..RedisOptions::default() };
             (3, Some(ReplicatedRedis::start_in(&servers.dir, options).await?))
         }
         _ => (1, None),
