@@ -104,17 +104,3 @@ pub fn in_words(promises: Promises) -> [&'static str; 5] {
         },
     ]
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a lock without its addresses is refused, with the flag that gives them.
-    #[test]
-    fn addresses_are_needed() {
-        for lock in LockMode::shared() {
-            let refused = AnyLock::at(lock, &[]).err().expect("there is no address");
-            assert!(format!("{refused:#}").contains("--lock-at"), "{refused:#}");
-        }
-    }
-}

@@ -99,15 +99,10 @@ async fn is_served_after_a_break(flags: &[&str], is_compacted: bool) -> bool {
 }
 
 #[tokio::test]
-async fn without_re_watch_a_broken_watch_is_the_end() {
-    assert!(!is_served_after_a_break(&["--without", "re-watch"], false).await);
+async fn without_re_watch_or_relist_a_break_hides_what_happened() {
     assert!(is_served_after_a_break(&[], true).await);
-}
-
-#[tokio::test]
-async fn without_relist_a_break_hides_what_happened() {
-    for is_compacted in [false, true] {
-        assert!(!is_served_after_a_break(&["--without", "relist"], is_compacted).await);
+    for (safeguard, is_compacted) in [("re-watch", false), ("relist", false), ("relist", true)] {
+        assert!(!is_served_after_a_break(&["--without", safeguard], is_compacted).await);
     }
 }
 
