@@ -92,6 +92,11 @@ impl ZooKeeperBackend {
             let what = format!("a root is written /NODE or /NODE/NODE, not {root:?}");
             return Err(BackendError::permanent(what));
         }
+        if options.identity.is_some() && options.ca.is_none() {
+            let what =
+                "ZooKeeper's client certificate needs a CA: without one nothing is encrypted";
+            return Err(BackendError::permanent(what));
+        }
         #[cfg(not(feature = "zookeeper-tls"))]
         if options.ca.is_some() {
             let what = "this program was built without TLS, which a CA asks for: turn on the feature zookeeper-tls";

@@ -351,13 +351,14 @@ async fn certificates() {
         &|options: &mut ZooKeeperOptions| options.ca = Some(others.clone()),
         &|options| options.identity = None,
         &|options| options.servers = server.address(),
-        &|options| options.ca = None,
+        &|options| (options.ca, options.identity) = (None, None),
         &|options| options.servers = options.servers.replace("127.0.0.1", "localhost"),
     ];
     refused(BackendErrorKind::Transient, transient).await;
     let permanent: &[&dyn Fn(&mut _)] = &[
         &|options: &mut ZooKeeperOptions| options.identity = Some((key.clone(), key.clone())),
         &|options| options.ca = Some(Vec::new()),
+        &|options| options.ca = None,
     ];
     refused(BackendErrorKind::Permanent, permanent).await;
 }
