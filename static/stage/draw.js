@@ -288,7 +288,7 @@ function drawLanes(brush, { width, bottom, shops }, { recording: { final, end },
   const block = (ink, from, to, shop) => brush.fill(ink, from, top(shop), Math.max(1.5, to - from), LANE);
   shops.forEach((_, shop) => block("--sunken", EDGE, width - EDGE, shop));
   for (const { shop, number, from, to, bounced } of final.tenures) {
-    const [left, right] = [x(from), x(to ?? end)];
+    const [left, right] = [x(from), to === null ? width - EDGE : x(to)];
     pen.globalAlpha = 0.3;
     block(looks(shop).ink, left, right, shop);
     pen.globalAlpha = 1;
