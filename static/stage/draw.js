@@ -153,7 +153,7 @@ export function unitAt({ shelf, square, squares, perSquare }, x, y) {
  */
 export function draw(brush, places, scene) {
   const { film, position, isStill } = scene;
-  const flown = (at) => (isStill ? 1 : Math.min(1, (position - film.positionOf(at)) / FLIGHT));
+  const flown = (at) => (isStill ? 1 : Math.min(1, Math.max(0, (position - film.positionOf(at)) / FLIGHT)));
   if (places.width === 0) return;
   brush.begin();
   for (const part of [drawShops, drawShelf, drawGate, drawBuyers, drawDoings, drawKeys, drawLanes]) part(brush, places, { ...scene, flown });
@@ -267,9 +267,9 @@ function drawGate(brush, { gate, isWide, shops }, { now, flown, recording }) {
   brush.text(seen > 0 ? `≥ ${seen}` : "", ...place, { size: 14, weight: 700, ink: "--ink", align: isWide ? "center" : "right" });
   for (const { shop, number, at } of now.bounces) {
     const { x, y, w, h } = shops[shop];
-    const from = [x + (isWide ? w / 2 : 32), y + h / 2];
+    const from = [x + w / 2, y + h / 2];
     // towards the gate, and a little way back
-    const near = (distance) => (isWide ? [gate.x - distance, from[1]] : [from[0], gate.y - distance / 3]);
+    const near = (distance) => (isWide ? [gate.x - distance, from[1]] : [from[0], gate.y - distance]);
     const far = flown(at);
     const place = far < 0.6 ? between(from, near(18), far / 0.6) : between(near(18), near(38), (far - 0.6) / 0.4);
     brush.say(`✕ ${number}`, ...place, { size: 16, ink: "--bad" });
@@ -288,7 +288,7 @@ function drawLanes(brush, { width, bottom, shops }, { recording: { final, end },
   const block = (ink, from, to, shop) => brush.fill(ink, from, top(shop), Math.max(1.5, to - from), LANE);
   shops.forEach((_, shop) => block("--sunken", EDGE, width - EDGE, shop));
   for (const { shop, number, from, to, bounced } of final.tenures) {
-    const [left, right] = [x(from), x(to ?? end)];
+    const [left, right] = [x(from), to === null ? width - EDGE : x(to)];
     pen.globalAlpha = 0.3;
     block(looks(shop).ink, left, right, shop);
     pen.globalAlpha = 1;

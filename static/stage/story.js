@@ -46,12 +46,14 @@ export function scenes(recording, { id }) {
   const [first, last] = [sales[0] ?? end, sales.at(-1) ?? end];
   const people = sample ? `${count(final.buyers.size)} of ${count(buyers)} people are drawn here; they want` : `${count(buyers)} people want`;
   const start = `${people} ${counted(stock, "unit")}. ${shops.length === 2 ? "Two" : count(shops.length)} shops sell them, from one shelf.`;
-  const ending = { seconds: 3, text: endingOf(recording, id), isEnding: true };
+  const ending = { text: endingOf(recording, id), isEnding: true };
+  // what is in flight at the end comes to rest
+  const endings = (at) => (at < end ? [{ at, seconds: 2, ...ending }, { at: end, seconds: 1, ...ending }] : [{ at, seconds: 3, ...ending }]);
   const [sleep] = final.sleeps;
   const old = sleep && final.tenures.findLast((one) => one.shop === sleep.shop && one.from <= sleep.from);
   const next = old && final.tenures.find((one) => one.shop !== sleep.shop && one.from > sleep.from);
   if (!old || !next || sleep.to === null) {
-    return [{ at: 0, seconds: 3, text: start }, { at: first, seconds: 4, text: MIDDLE[id] ?? "" }, { at: last, ...ending }];
+    return [{ at: 0, seconds: 3, text: start }, { at: first, seconds: 4, text: MIDDLE[id] ?? "" }, ...endings(last)];
   }
   const [sleeper, other] = [capital(shopName(sleep.shop)), capital(shopName(next.shop))];
   const served = sales.findLast((at) => at < sleep.to && at > next.from) ?? next.from;
@@ -61,7 +63,7 @@ export function scenes(recording, { id }) {
     { at: next.from, seconds: 4, text: `${other} gets the key, now with number ${count(next.number)}, and sells.${fence ? ` The store remembers ${count(next.number)}.` : ""}` },
     { at: served, seconds: 1, text: `${sleeper} still sleeps, and does not know.` },
     { at: sleep.to, seconds: 3, text: `${sleeper} wakes up. It still believes in its key, number ${count(old.number)}, and writes what it decided before.` },
-    { at: Math.max(last, sleep.to), ...ending },
+    ...endings(Math.max(last, sleep.to)),
   ];
   return list.filter(({ at }, index) => index === 0 || at >= list[index - 1].at);
 }
