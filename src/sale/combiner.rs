@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Guard;
+use futures_util::future::join;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
@@ -119,11 +120,14 @@ impl Combiner {
         loop {
             let tenure = metrics.granted(asked_at, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
+            // of the latest batch
+            let mut answers = Vec::new();
             loop {
                 let waiting = queue.len();
                 if guard.is_contended() && !policy.runs_another(Instant::now(), waiting) {
                     break;
                 }
+                deliver(std::mem::take(&mut answers));
                 if waiting == 0 {
                     tokio::select! {
                         biased;
@@ -149,7 +153,10 @@ impl Combiner {
                     span.follows_from(&waiting.span);
                 }
                 match self.run_batch(&guard, batch, policy.ends_at()).instrument(span).await {
-                    Ok(took) => policy.ran(Instant::now(), took, orders),
+                    Ok((took, ran)) => {
+                        policy.ran(Instant::now(), took, orders);
+                        answers = ran;
+                    }
                     Err(pause) => return Some(pause),
                 }
             }
@@ -161,11 +168,13 @@ impl Combiner {
             metrics.handovers.add(1);
             asked_at = Instant::now();
             // The next claim is made even if no order waits: the buyers that were just answered may order again, and
-            // this way release and claim are one transaction.
+            // this way release and claim are one transaction. It leaves before the answers: to send hundreds of them takes a
+            // good part of a handover.
+            let span = tracing::debug_span!("claim", item = %queue.item);
             let next = tokio::select! {
                 biased;
+                (next, ()) = join(guard.requeue().instrument(span), async { deliver(answers) }) => next,
                 () = stopping.cancelled() => return None,
-                next = guard.requeue().instrument(tracing::debug_span!("claim", item = %queue.item)) => next,
             };
             match next {
                 Ok(next) => guard = next,
@@ -177,8 +186,8 @@ impl Combiner {
         }
     }
 
-    /// Runs one batch under the guard's token, and answers its orders or puts them back into the queue. Returns how
-    /// long the store took, or, if the tenure is over, the pause before the lock is taken again.
+    /// Runs one batch under the guard's token. Returns how long the store took, and the answers; or, if the tenure is over,
+    /// answers the orders or puts them back into the queue, and returns the pause before the lock is taken again.
     ///
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
     /// and no other instance waits for it. A store that does not answer this instance may answer another
@@ -188,7 +197,7 @@ impl Combiner {
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
-    ) -> Result<Duration, Duration> {
+    ) -> Result<(Duration, Answers), Duration> {
         let Self { lock, queue } = self;
         let SaleContext { inventory, options, metrics, stock_reads, .. } = &*lock.context;
         let put_back_for_another_tenure = |batch| {
@@ -222,8 +231,12 @@ impl Combiner {
         let (ran, unanswered) = until_known(send, may_repeat).await;
         let latest = match ran {
             Ok((outcomes, took)) => {
-                let is_decided = self.answer(batch, outcomes, unanswered.as_ref());
-                return is_decided.then_some(took).ok_or(LOST_PAUSE);
+                let (answers, is_decided) = self.answers(batch, outcomes, unanswered.as_ref());
+                if is_decided {
+                    return Ok((took, answers));
+                }
+                deliver(answers);
+                return Err(LOST_PAUSE);
             }
             Err(latest) => latest,
         };
@@ -246,14 +259,14 @@ impl Combiner {
         Err(STORE_PAUSE)
     }
 
-    /// Answers the orders of a batch. `unanswered`: it was sent before as well, and that attempt may still arrive. What it
-    /// could change then waits for another tenure, whose token makes it stale. Returns whether all are answered.
-    fn answer(
+    /// The answers to the orders of a batch, and whether they are all. `unanswered`: it was sent before as well, and that
+    /// attempt may still arrive. What it could change then waits for another tenure, whose token makes it stale.
+    fn answers(
         &self,
         batch: Vec<WaitingOrder>,
         outcomes: Vec<Outcome>,
         unanswered: Option<&Arc<InventoryError>>,
-    ) -> bool {
+    ) -> (Answers, bool) {
         let Self { lock, queue } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted.remaining),
@@ -267,7 +280,7 @@ impl Combiner {
         queue.store_error.lock().take();
         let with_holds = || lock.context.inventory.items_with_holds();
         let has_holds = unanswered.is_some() && with_holds().contains(&queue.item);
-        let (mut undecided, mut firsts) = (Vec::new(), HashSet::new());
+        let (mut answers, mut undecided, mut firsts) = (Vec::new(), Vec::new(), HashSet::new());
         for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
             if unanswered.is_some() && outcome.may_change(has_holds) || outcome == Outcome::HoldsDue
             {
@@ -278,12 +291,12 @@ impl Combiner {
             // what this instance repeats itself is no repetition to the buyer who asked first
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
             let is_first = is_own && firsts.insert((waiting.order.key(), waiting.order.action));
-            waiting.answer(Ok(if is_first { outcome.into_first() } else { outcome }));
+            answers.push((waiting, if is_first { outcome.into_first() } else { outcome }));
         }
         // an answer that can come late is the only reason for another tenure
         let is_decided = unanswered.is_none() || undecided.is_empty();
         queue.put_back(undecided);
-        is_decided
+        (answers, is_decided)
     }
 
     /// Whether to send the batch again: if it was not answered. A refusal would only repeat.
@@ -307,6 +320,15 @@ impl Combiner {
             Some(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
             None => self.lock.not_granted(),
         }
+    }
+}
+
+/// Orders with their outcomes.
+type Answers = Vec<(WaitingOrder, Outcome)>;
+
+fn deliver(answers: Answers) {
+    for (waiting, outcome) in answers {
+        waiting.answer(Ok(outcome));
     }
 }
 
