@@ -81,15 +81,16 @@ async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
 
 /// Stops and removes everything; at a signal, at once.
 async fn stop(cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> io::Result<()> {
+    // what fails does not keep the rest from its end, also after an interrupted start
+    let mut done = Ok(());
     if let Some(mut cluster) = cluster {
         tokio::select! {
-            stopped = cluster.stop() => stopped?,
+            stopped = cluster.stop() => done = stopped,
             _ = signals.next() => cluster.kill().await,
         }
-        cluster.remove().await?;
+        done = done.and(cluster.remove().await);
     }
-    // also after an interrupted start
-    dir.remove().await
+    dir.remove().await.and(done)
 }
 
 /// The state of all steps.

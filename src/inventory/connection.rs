@@ -169,15 +169,23 @@ impl Connection {
             }
         };
         // also after a timeout, since the server may be gone without closing the connection; and when it
-        // became a replica, since the address may lead to the new primary by now
+        // became a replica, since the address may lead to the new primary by now; a store that was rolled back may be the
+        // wrong server, too: connect anew once in a while, but not for each order, since other items may be whole
         if let Err(error) = &answer
             && (error.is_io_error()
                 || error.is_unrecoverable_error()
-                || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly))
+                || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+                || error.code() == Some("ROLLEDBACK") && self.is_old())
         {
             attempt.broken.store(true, Ordering::Release);
         }
         Ok(answer)
+    }
+
+    /// Whether the latest attempt is so old that another one would not wait.
+    fn is_old(&self) -> bool {
+        let slot = self.slot.lock();
+        slot.pauses.begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
     }
 
     fn attempt(&self) -> Attempt {
@@ -207,7 +215,7 @@ impl Connection {
             });
         let Self { directory, node, .. } = self.clone();
         let (_, connection) = shared_task(begins_at, async move {
-            let server = directory.target()?.node(&node)?;
+            let server = directory.server(&node).await?;
             let mut connection = directory.access.connect(server, &config).await?;
             // within the time for one answer, as any other command
             check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;

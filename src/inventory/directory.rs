@@ -4,7 +4,7 @@
 //! Sentinels and nodes of a cluster are asked once a second, and as soon as an answer says that the last one is outdated:
 //! a server does not answer, is a replica now, or does not serve the slot. A former primary may go on to take orders, for
 //! about ten seconds or for as long as the sentinels do not reach it, and then loses them. If nobody answers, the last
-//! answer counts.
+//! answer counts, and no new connection is opened to a server that sentinels named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use redis::{ErrorKind, RedisError, RedisResult, Value};
+use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -87,6 +87,17 @@ impl Directory {
         }
         let what = "the address leads to another kind of store than before: restart the instance";
         Err((ErrorKind::InvalidClientConfig, what).into())
+    }
+
+    /// Where to connect to reach this server. Sentinels are asked before: a former primary that starts again takes
+    /// orders until they make it a replica.
+    pub(super) async fn server(self: &Arc<Self>, node: &Node) -> RedisResult<ConnectionInfo> {
+        let target = self.target()?;
+        let asks = matches!(target.kind, TargetKind::Sentinels(_)) && REDIRECTS.is_on();
+        if asks && !self.ask().await?.nodes.contains(node) {
+            return Err((ErrorKind::Io, "the sentinels name another primary").into());
+        }
+        target.node(node)
     }
 
     /// What was said last; asks if nothing was.

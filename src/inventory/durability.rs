@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use redis::{FromRedisValue, InfoDict};
 
 use super::connection::Connection;
@@ -15,11 +15,18 @@ impl Inventory {
     /// sentence, not an error.
     ///
     /// # Errors
-    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if some primary does not answer.
+    /// [`InventoryError::Unreachable`]; in a Redis Cluster, if no primary answers.
     pub async fn durability(&self) -> Result<Vec<String>, InventoryError> {
         let servers = self.shards.all().await?;
-        let warnings = servers.iter().map(|server| self.durability_of(server));
-        Ok(try_join_all(warnings).await?.concat())
+        let mut answers = join_all(servers.iter().map(|server| self.durability_of(server))).await;
+        if answers.iter().all(Result::is_err) {
+            return answers.swap_remove(0);
+        }
+        let away = |server: &Connection| {
+            vec![format!("{}: cannot be reached: check its settings by hand.", server.address())]
+        };
+        let of_servers = servers.iter().zip(answers);
+        Ok(of_servers.flat_map(|(server, told)| told.unwrap_or_else(|_| away(server))).collect())
     }
 
     async fn durability_of(&self, server: &Connection) -> Result<Vec<String>, InventoryError> {

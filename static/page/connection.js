@@ -57,7 +57,8 @@ export class Connection {
     this.#lose();
     // EventSource does not say why it was refused. An item has a stream only after its first sale has started
     const answer = await fetch(this.#url, { method: "HEAD" }).catch(() => null);
+    if (this.#isLive) return;
     this.#isUnsold = answer?.status === 404;
-    if (!this.#isLive) this.#lose();
+    this.#lose();
   }
 }

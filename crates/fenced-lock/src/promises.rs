@@ -34,7 +34,7 @@ pub struct Promises {
 
 impl Promises {
     /// The most that a lock promises.
-    pub const MOST: Self = Self {
+    pub(crate) const MOST: Self = Self {
         order: Order::Fifo,
         wake: Wake::Pushed,
         token: TokenLife::Durable,

@@ -72,14 +72,21 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut results = Results { machine: machine(), ..Results::default() };
     let mut cluster =
         Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
+    let mut failure = None;
     for (rounds, mut stages) in case::stages(options) {
-        case::run(&mut cluster, rounds, &mut stages, options).await?;
+        failure = case::run(&mut cluster, rounds, &mut stages, options).await.err();
+        // what was measured before counts
         results.cases.extend(stages.into_iter().flatten());
+        if failure.is_some() {
+            break;
+        }
     }
     let stopped = cluster.stop().await.and(cluster.remove().await);
     stopped.context("not everything is stopped")?;
 
-    results.faults = results.cases.iter().flat_map(Measured::faults).collect();
+    let failure = failure.map(|error| format!("stopped: {error:#}"));
+    results.faults =
+        failure.into_iter().chain(results.cases.iter().flat_map(Measured::faults)).collect();
     results.findings = ratios::findings(&results);
     let mut text = table::text(&results);
     if options.short {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use rand::RngExt as _;
@@ -352,7 +352,9 @@ impl Scene {
     pub(super) async fn note_stale_batches(&mut self, before: u64) -> Result<()> {
         let is_refused = async || anyhow::Ok(self.stale_batches().await? > before);
         let _ = until("a batch is refused", REFUSED_WITHIN, is_refused).await;
-        self.evidence.add("stale batches refused", self.stale_batches().await? - before);
+        let refused = self.stale_batches().await?.checked_sub(before);
+        self.evidence
+            .add("stale batches refused", refused.context("Redis lost its count of errors")?);
         Ok(())
     }
 

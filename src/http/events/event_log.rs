@@ -70,7 +70,7 @@ impl EventLog {
     pub(super) fn examine(&mut self, at_ms: f64, queue: &[ObservedClaim]) {
         let first = queue.first().map(|first| first.revision);
         if let Some((holder, since)) = self.stuck.take()
-            && first != Some(holder.revision)
+            && first.is_some_and(|first| first != holder.revision)
         {
             let name = holder.label.as_deref().unwrap_or("A holder");
             let text = format!(

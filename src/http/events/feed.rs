@@ -25,6 +25,9 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a state is sent again that did not change.
 const REPEAT: Duration = Duration::from_millis(500);
 
+/// How long a client waits before a reconnect.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// How long a feed outlives its last watcher, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -110,7 +113,7 @@ impl Watcher {
             let over = watcher.feed.over.clone();
             over.run_until_cancelled(watcher.latest.changed()).await?.ok()?;
             let state = Arc::clone(&watcher.latest.borrow_and_update());
-            let message = Event::default().event(watcher.kind).data(state);
+            let message = Event::default().event(watcher.kind).retry(RETRY).data(state);
             watcher.kind = "change";
             Some((Ok::<_, Infallible>(message), watcher))
         }))

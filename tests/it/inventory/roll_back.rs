@@ -5,7 +5,8 @@
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, NewSale, Replaces, User};
 use testkit::copies::{DataCopy, restart_with};
-use testkit::{PrivateRedis, RedisOptions};
+use testkit::wait::eventually;
+use testkit::{PrivateRedis, Proxy, RedisOptions};
 
 use super::{ITEM, Raw, connect, order, sell, token};
 
@@ -300,4 +301,20 @@ async fn a_repeated_answer_is_remembered() {
     assert!(other.order(&ITEM, &order("a", 1).id, &User::default()).await.unwrap().1.is_some());
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
+}
+
+/// Goal: a wrong server that answered at the address is left once the address leads to the right one again.
+#[tokio::test]
+async fn a_wrong_server_is_left() {
+    let (right, wrong) = (redis().await, redis().await);
+    let proxy = Proxy::to(right.port()).await.unwrap();
+    let inventory = connect(&format!("redis://127.0.0.1:{}", proxy.port())).await;
+    inventory.start(&ITEM, Some(token(1)), 10).await.unwrap();
+    proxy.redirect_to(wrong.port());
+    proxy.cut();
+    let order = async || sell(&inventory, Some(token(1)), "a").await;
+    let is_lost = async || matches!(order().await, Err(InventoryError::RolledBack { .. }));
+    eventually("the wrong one is noticed", is_lost).await;
+    proxy.redirect_to(right.port());
+    eventually("the right one sells", async || order().await.is_ok()).await;
 }

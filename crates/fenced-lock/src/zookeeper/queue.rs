@@ -199,4 +199,17 @@ mod tests {
         assert_status(&ticket, ClaimStatus::Granted(TOKEN));
         assert_eq!(queue.leave(&claim(1)), Some(ours.name));
     }
+
+    /// Goal: a queue is given up at the second look without a claim of ours, and read again while one waits.
+    #[test]
+    fn an_unused_queue_is_given_up() {
+        let mut queue = Queue::default();
+        queue.load(&[], 0);
+        let (_ticket, node) = made(&mut queue, 1, 5);
+        assert!(queue.take_use() && queue.claims.is_waited_for());
+        queue.created(&node);
+        assert!(queue.take_use() && !queue.claims.is_waited_for(), "it holds");
+        queue.claims.forget(prefix(&claim(1)).as_bytes());
+        assert!(!queue.take_use());
+    }
 }

@@ -41,11 +41,16 @@ mod tests {
 
     use super::*;
 
-    /// Goal: each case has a title of its own, which names its directory.
+    /// Goal: each case has a title of its own, which names its directory; the scenarios of a short run exist and have a
+    /// control.
     #[test]
-    fn titles_are_unique() {
+    fn titles_are_unique_and_short_rows_exist() {
         let all = all();
         let titles: BTreeSet<_> = all.iter().map(Case::title).collect();
         assert_eq!(titles.len(), all.len());
+        for name in SHORT {
+            let of_name: Vec<_> = all.iter().filter(|case| case.name == *name).collect();
+            assert!(of_name.len() >= 2 && of_name[1..].iter().all(|it| it.control.is_some()));
+        }
     }
 }
