@@ -29,6 +29,9 @@ pub(super) const SLOTS: u16 = 16384;
 /// How often the question is asked again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// An answer of the sentinels that is no older need not be asked for again.
+const NEW: Duration = Duration::from_millis(100);
+
 /// How many nodes of a cluster are asked before the question counts as failed.
 const MAX_ASKED: usize = 8;
 
@@ -51,6 +54,7 @@ pub(super) struct Directory {
 #[derive(Default)]
 struct State {
     slots: Option<Arc<Slots>>,
+    answered_at: Option<Instant>,
     /// The latest question, and its task. Callers share it until the task ends, also by a panic.
     question: Option<(AbortHandle, Question)>,
     pauses: Pauses,
@@ -93,9 +97,14 @@ impl Directory {
     /// orders until they make it a replica.
     pub(super) async fn server(self: &Arc<Self>, node: &Node) -> RedisResult<ConnectionInfo> {
         let target = self.target()?;
-        let asks = matches!(target.kind, TargetKind::Sentinels(_)) && REDIRECTS.is_on();
-        if asks && !self.ask().await?.nodes.contains(node) {
-            return Err((ErrorKind::Io, "the sentinels name another primary").into());
+        if matches!(target.kind, TargetKind::Sentinels(_)) && REDIRECTS.is_on() {
+            let is_new = |at: Instant| at.elapsed() < NEW;
+            if !self.state.lock().answered_at.is_some_and(is_new) {
+                self.ask().await?;
+            }
+            if !self.has(node) {
+                return Err((ErrorKind::Io, "the sentinels name another primary").into());
+            }
         }
         target.node(node)
     }
@@ -163,7 +172,11 @@ impl Directory {
     }
 
     fn note(self: &Arc<Self>, slots: &Arc<Slots>) {
-        let before = self.state.lock().slots.replace(Arc::clone(slots));
+        let before = {
+            let mut state = self.state.lock();
+            state.answered_at = Some(Instant::now());
+            state.slots.replace(Arc::clone(slots))
+        };
         match before {
             None if self.kind != TargetKind::Server => self.watch(),
             Some(before) if before.primaries() != slots.primaries() => {
