@@ -18,7 +18,7 @@ use super::reduce::{answer, named_order, prefers};
 use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{
-    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome,
+    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome, SaleId,
 };
 
 /// The default length of a page.
@@ -54,6 +54,9 @@ struct Line<'a> {
     sale: &'a str,
     #[serde(flatten)]
     entry: &'a Accepted,
+    /// Where the ledger goes on behind it, where lines are not in a page that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
 }
 
 /// A part of a ledger that is read page by page.
@@ -100,7 +103,8 @@ impl Reading {
         let pages = stream::try_unfold((self, Some(first)), |(mut reading, page)| async {
             let Some(page) = page else { return Ok(None) };
             let mut text = Vec::new();
-            for line in lines_of(&page) {
+            for mut line in lines_of(&page) {
+                line.cursor = Some(format!("{}:{}", page.name, line.entry.position));
                 serde_json::to_writer(&mut text, &line)?;
                 text.push(b'\n');
             }
@@ -117,7 +121,7 @@ impl Reading {
 }
 
 fn lines_of(page: &LedgerPage) -> impl Iterator<Item = Line<'_>> {
-    page.entries.iter().map(|entry| Line { sale: &page.sale, entry })
+    page.entries.iter().map(|entry| Line { sale: &page.sale, entry, cursor: None })
 }
 
 /// One page of the ledger, or the rest of it.
@@ -168,7 +172,8 @@ fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, P
         let detail = "send the `cursor` of a page as `after`, which is SALE:POSITION; a number above 0 needs `sale`";
         Problem::new(ProblemType::BAD_PARAMETER, detail)
     })?;
-    Ok(LedgerPosition { sale, of: of.map(str::to_owned), after })
+    let of = of.or(sale.as_ref().map(SaleId::as_str).filter(|_| after > 0)).map(str::to_owned);
+    Ok(LedgerPosition { sale, of, after })
 }
 
 fn wait_time(text: &str) -> Result<Duration, Problem> {
@@ -186,7 +191,7 @@ pub(super) async fn one(
     let (head, _) = request.into_parts();
     let Order { id, item, user, .. } = named_order(&app, id, &head, Action::Reserve)?;
     match app.sale.order(&item, &id, &user).await? {
-        (sale, Some(entry)) => Ok(reply::json(&Line { sale: &sale, entry: &entry })),
+        (sale, Some(entry)) => Ok(reply::json(&Line { sale: &sale, entry: &entry, cursor: None })),
         (_, None) => answer(&id, &item, Outcome::Unknown),
     }
 }

@@ -330,7 +330,7 @@ impl Inventory {
 fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged>)> {
     let Text(answer) = redis::from_redis_value(answer).ok()?;
     let (word, rest) = answer.split_once('\t').unwrap_or((&answer, ""));
-    // of an order that is over: when its hold ended by itself, which its change tells late
+    // of an order that expired: when, which may be before the time of its change
     let (ended_at, change) = rest.split_once('\t').unwrap_or_default();
     let entry = match word {
         // the version of the record of an order that was accepted now

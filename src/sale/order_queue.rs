@@ -30,7 +30,7 @@ pub(super) struct WaitingOrder {
     pub(super) span: Span,
     /// The error of an attempt that was sent and not answered: the order may have been accepted.
     pub(super) unknown: Option<Arc<InventoryError>>,
-    /// The error of a batch with it under a token that was stale.
+    /// The error of its latest batch, if that was stale.
     pub(super) stale: Option<Arc<InventoryError>>,
     /// How far the ledger was known here when the order was first sent.
     pub(super) sent_behind: Option<u64>,
@@ -74,7 +74,7 @@ pub(super) struct OrderQueue {
     wait_timeout: Duration,
     orders: Mutex<VecDeque<WaitingOrder>>,
     arrived: Notify,
-    /// Why the store did not answer the latest batch, while the orders of its time wait; `None` after a batch that it answered.
+    /// Why the latest batch failed in the store, while the orders of its time wait; `None` after one that succeeded or was stale.
     pub(super) store_error: Mutex<Option<Arc<InventoryError>>>,
 }
 

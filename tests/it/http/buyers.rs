@@ -168,12 +168,12 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     let lines = [("accept", "application/x-ndjson")];
     let ledger = fresh.call_with("GET /orders?limit=2", &lines, "").await;
     assert_eq!(ledger.headers["content-type"], "application/x-ndjson");
-    let entries = ledger.text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let events: Vec<_> = entries.map(|entry| entry["event"].clone()).collect();
+    let entries = ledger.text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let entries: Vec<Value> = entries.collect();
+    let events: Vec<_> = entries.iter().map(|entry| entry["event"].clone()).collect();
     let all = ["reserved", "reserved", "reserved", "confirmed", "cancelled", "expired"];
     assert_eq!(events, all);
-    let cursor = format!("{}:6", stock["id"].as_str().unwrap());
-    let line = format!("GET /orders?after={cursor}&wait=30s");
+    let line = format!("GET /orders?after={}&wait=30s", entries[5]["cursor"].as_str().unwrap());
     let (page, _) = tokio::join!(fresh.call(&line), async {
         tokio::time::sleep(Duration::from_millis(300)).await; // the reader waits by then, or finds it at once
         fresh.order("d").await
