@@ -13,8 +13,8 @@
 --         a named one
 --       forget: 7 id of the sale
 --       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
---       covers all that it read; 8 instance, then for each order its key, its quantity or a word (confirm, cancel,
---       expire: ends what is due, for no order), and its user
+--       covers all that it read; 8 instance, 9 token of an earlier call with some of the orders that was not answered, then
+--       for each order its key, its quantity or a word (confirm, cancel, expire: ends what is due, for no order), and its user
 --
 -- Answer: the sale, the fence, whether it has holds, and a list: for reduce the answer to each
 --         order, which is its record, or a word and what belongs to it; for probe stock, lucky and the open holds; for a
@@ -181,7 +181,14 @@ local per_order, per_user, hold = terms.per_order, terms.per_user, terms.hold_se
 
 local instance = ARGV[8]
 local keys = {}
-for i = 1, (#ARGV - 8) / 3 do keys[i] = ARGV[3 * i + 6] end
+for i = 1, (#ARGV - 9) / 3 do keys[i] = ARGV[3 * i + 7] end
+
+-- An order that may have been accepted in an earlier sale is not carried out in this one as well.
+local _, _, sale_cluster, sale_revision = beginning(sale or '')
+local sent_cluster, sent_revision = parts(ARGV[9])
+if sent_cluster and sent_cluster == sale_cluster and below(sent_revision, sale_revision) then
+  return refused('sale-replaced', running or '')
+end
 local known = redis.call('HMGET', ORDERS, unpack(keys))
 
 local changes, due_keys, due_records, units = {}, {}, {}, {}  -- units: of each user
@@ -190,7 +197,7 @@ if open_holds > 0 then due_keys = due(MOST_DUE) end
 if #due_keys > 0 then due_records = redis.call('HMGET', ORDERS, unpack(due_keys)) end
 if per_user then
   local users = {}
-  for i = 1, #keys do users[i] = ARGV[3 * i + 8] end
+  for i = 1, #keys do users[i] = ARGV[3 * i + 9] end
   for _, record in ipairs(due_records) do
     local _, _, user = fields_of(record or '')
     if user then users[#users + 1] = user end
@@ -294,7 +301,7 @@ end
 local has_rules = terms.opens or terms.closes or per_order or per_user
 
 for i = 1, #keys do
-  local key, quantity, user = keys[i], ARGV[3 * i + 7], ARGV[3 * i + 8]
+  local key, quantity, user = keys[i], ARGV[3 * i + 8], ARGV[3 * i + 9]
   local record = known[i] or accepted[key]
   if record then
     answers[i] = answer_known(key, quantity, user, record, changed[key] or changes[i])

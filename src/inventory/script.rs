@@ -89,13 +89,14 @@ impl<'a> Call<'a> {
     /// Sells a batch. `writes_always`: also if there is nothing to write, so that a `WAIT` behind the call covers all
     /// that it read.
     pub(super) fn reduce(
-        Batch { item, token, instance, orders }: Batch<'a>,
+        Batch { item, token, instance, sent_under, orders }: Batch<'a>,
         sent: &Watermark,
         writes_always: bool,
     ) -> Result<Self, InventoryError> {
         let mut call = Self::write("reduce", item, token, sent)?
             .arg(if writes_always { "1" } else { "" })
-            .arg(instance);
+            .arg(instance)
+            .arg(sent_under.map(token_record).unwrap_or_default());
         for order in orders {
             call = match order.action {
                 Action::Reserve => call.arg(order.key()).arg(order.quantity.get()),

@@ -55,6 +55,8 @@ pub struct Batch<'a> {
     pub token: Option<Token>,
     /// The instance that sells, without control characters.
     pub instance: &'a str,
+    /// The token of an earlier call with some of the orders that was not answered.
+    pub sent_under: Option<Token>,
     /// The orders.
     pub orders: &'a [&'a Order],
 }
@@ -160,6 +162,25 @@ impl Inventory {
         instance: &str,
         orders: &[impl Borrow<Order>],
     ) -> Result<Vec<Outcome>, InventoryError> {
+        self.reduce_again(item, token, None, instance, orders).await
+    }
+
+    /// The same, where an earlier call with some of the orders, under the token `sent_under`, was not answered.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce); [`InventoryError::SaleRefused`] in a sale that was started since: the order may have been
+    /// accepted in the one before.
+    ///
+    /// # Cancel safety
+    /// As [`reduce`](Self::reduce).
+    pub async fn reduce_again(
+        &self,
+        item: &Item,
+        token: Option<Token>,
+        sent_under: Option<Token>,
+        instance: &str,
+        orders: &[impl Borrow<Order>],
+    ) -> Result<Vec<Outcome>, InventoryError> {
         let is_of_item = |order: &Order| order.item == *item;
         if orders.len() > Self::MAX_BATCH || !orders.iter().map(Borrow::borrow).all(is_of_item) {
             let what = "a batch has at most 1000 orders, all of one item";
@@ -170,7 +191,7 @@ impl Inventory {
         }
         let orders: Vec<&Order> = orders.iter().map(Borrow::borrow).collect();
         let instance = instance.replace(char::is_control, "?");
-        let batch = Batch { item, token, instance: &instance, orders: &orders };
+        let batch = Batch { item, token, instance: &instance, sent_under, orders: &orders };
         match &self.batch_writer {
             Some(writer) => writer.reduce(self, batch).await,
             None => self.reduce_by_script(batch).await,
@@ -319,7 +340,7 @@ impl Inventory {
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
         // an order without an id
-        let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 5]);
+        let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 6]);
         let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
         self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);
         Ok(())

@@ -22,7 +22,7 @@ use tracing::Instrument as _;
 
 use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, is_refused, unavailable};
-use super::order_queue::{Answer, OrderQueue, WaitingOrder};
+use super::order_queue::{Answer, OrderQueue, Unanswered, WaitingOrder};
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
 use crate::inventory::{InventoryError, Order, Outcome};
@@ -210,12 +210,14 @@ impl Combiner {
         // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
         let deadline = Instant::now() + options.wait_timeout;
+        let sent_before = batch.iter().filter_map(|waiting| waiting.unknown.as_ref());
+        let sent_under = sent_before.map(|(_, token)| *token).min_by_key(|token| token.revision());
+        let token = Some(entry.token());
         let send = || async {
             let orders: Vec<&Order> = batch.iter().map(|waiting| &waiting.order).collect();
             let sent_at = Instant::now();
-            let ran =
-                inventory.reduce(&queue.item, Some(entry.token()), &options.instance, &orders);
-            let ran = ran.await;
+            let (item, instance) = (&queue.item, &*options.instance);
+            let ran = inventory.reduce_again(item, token, sent_under, instance, &orders).await;
             metrics.batch(orders.len(), sent_at, &ran);
             Ok((ran?, sent_at.elapsed()))
         };
@@ -225,12 +227,14 @@ impl Combiner {
                 // the next orders read the stock first, and soon notice that the store does not answer
                 stock_reads.forget(&queue.item);
             }
-            *queue.store_error.lock() = Some(Arc::clone(error)).filter(|error| !is_stale(error));
+            *queue.store_error.lock() =
+                Some(Arc::clone(error)).filter(|error| error.is_retryable());
             self.can_repeat(error, &batch, deadline)
                 && !entry.is_lost()
                 && !(entry.is_contended() && Instant::now() >= ends_at)
         };
         let (ran, unanswered) = until_known(send, may_repeat).await;
+        let unanswered = unanswered.map(|error| (error, entry.token()));
         let latest = match ran {
             Ok((outcomes, took)) => {
                 let (answers, is_decided) = self.answers(batch, outcomes, unanswered.as_ref());
@@ -244,7 +248,7 @@ impl Combiner {
         };
         if let Some(unanswered) = unanswered {
             for waiting in &mut batch {
-                waiting.unknown.get_or_insert_with(|| Arc::clone(&unanswered));
+                waiting.unknown.get_or_insert_with(|| unanswered.clone());
             }
         }
         let can_repeat = self.can_repeat(&latest, &batch, deadline);
@@ -257,6 +261,11 @@ impl Combiner {
         if can_repeat {
             queue.put_back(batch);
         } else {
+            // what may have been done in a sale that was replaced stays unknown; the others are for the one that runs
+            let is_replaced = matches!(*latest, InventoryError::SaleRefused { .. });
+            let (batch, others): (Vec<_>, _) =
+                batch.into_iter().partition(|waiting| !is_replaced || waiting.unknown.is_some());
+            queue.put_back(others);
             for waiting in batch {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
@@ -270,7 +279,7 @@ impl Combiner {
         &self,
         batch: Vec<WaitingOrder>,
         outcomes: Vec<Outcome>,
-        unanswered: Option<&Arc<InventoryError>>,
+        unanswered: Option<&Unanswered>,
     ) -> (Answers, bool) {
         let Self { lock, queue } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {

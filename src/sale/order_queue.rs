@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fenced_lock::Token;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -20,6 +21,9 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// The answer to an order.
 pub(super) type Answer = Result<Outcome, SaleError>;
 
+/// The error of an attempt that was sent and not answered, and its token.
+pub(super) type Unanswered = (Arc<InventoryError>, Token);
+
 /// An order that waits, or is in a batch.
 pub(super) struct WaitingOrder {
     pub(super) order: Order,
@@ -28,8 +32,8 @@ pub(super) struct WaitingOrder {
     deadline: Instant,
     /// The span that it came from.
     pub(super) span: Span,
-    /// The error of an attempt that was sent and not answered: the order may have been accepted.
-    pub(super) unknown: Option<Arc<InventoryError>>,
+    /// The first attempt that was sent and not answered: the order may have been accepted.
+    pub(super) unknown: Option<Unanswered>,
     /// The error of its latest batch, if that was stale.
     pub(super) stale: Option<Arc<InventoryError>>,
     /// How far the ledger was known here when the order was first sent.
@@ -59,7 +63,7 @@ impl WaitingOrder {
     /// failed later.
     pub(super) fn fail(self, error: impl FnOnce(&Self) -> SaleError) {
         let error = match &self.unknown {
-            Some(unknown) => SaleError::of_order(Arc::clone(unknown), &self.order),
+            Some((unknown, _)) => SaleError::of_order(Arc::clone(unknown), &self.order),
             None => error(&self),
         };
         self.answer(Err(error));
@@ -207,6 +211,8 @@ impl OrderQueue {
 
 #[cfg(test)]
 mod tests {
+    use fenced_lock::ClusterId;
+
     use super::*;
     use crate::inventory::{Action, OrderId, Quantity, User};
 
@@ -227,7 +233,8 @@ mod tests {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
         let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
         let mut batch = queue.take(2);
-        batch[0].unknown = Some(Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 }));
+        let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
+        batch[0].unknown = Some((error, Token::new(ClusterId(1), 1)));
         queue.put_back(batch);
         queue.fail_all(|_| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));

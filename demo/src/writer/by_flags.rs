@@ -31,7 +31,7 @@ return 'ok'";
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
-    Batch { item, token, instance, orders }: Batch<'_>,
+    Batch { item, token, instance, orders, .. }: Batch<'_>,
     seen: Option<Lookup>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };

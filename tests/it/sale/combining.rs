@@ -144,6 +144,29 @@ async fn a_silent_store_does_not_keep_the_lock() {
     stuck.abort();
 }
 
+/// Goal: an order with an attempt that was not answered is not carried out in a sale that was started since: its first one may
+/// have it. One that was not sent is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_was_sent_stays_in_its_sale() {
+    let other = Shop::selling(100, patient()).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
+    settle(&shop).await;
+    proxy.freeze();
+    let sale = shop.sale.clone();
+    let sent = tokio::spawn(async move { sale.reduce(order("sent", 1)).await });
+    eventually("its batch is under way", async || proxy.has_held_data()).await;
+    let sale = shop.sale.clone();
+    let waits = tokio::spawn(async move { sale.reduce(order("waits", 1)).await });
+    eventually("the other one waits", async || shop.sale.guard().waiting() == 1).await;
+    within("the new sale starts", other.start(5)).await;
+    proxy.release();
+    let sent = within("it is answered", sent).await.unwrap();
+    assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
+    let waits = within("so is the other one", waits).await.unwrap().unwrap();
+    assert_eq!(accepted(&waits).remaining, 4);
+    assert_eq!(ledger(&shop).await.len(), 1);
+}
+
 /// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
 #[tokio::test]
 async fn a_closing_sale_sends_nothing_again() {
