@@ -259,8 +259,9 @@ impl Combiner {
         Err(STORE_PAUSE)
     }
 
-    /// The answers to the orders of a batch, and whether they are all. `unanswered`: it was sent before as well, and that
-    /// attempt may still arrive. What it could change then waits for another tenure, whose token makes it stale.
+    /// The answers to the orders of a batch, and whether no order is left. With `unanswered`, an earlier attempt to send the
+    /// batch may still arrive at the store. Orders that it could then change wait for another tenure, whose token makes that
+    /// attempt stale.
     fn answers(
         &self,
         batch: Vec<WaitingOrder>,
@@ -288,7 +289,7 @@ impl Combiner {
                 undecided.push(waiting);
                 continue;
             }
-            // what this instance repeats itself is no repetition to the buyer who asked first
+            // this instance sent the order again by itself: its buyer asked once, and gets a first answer
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
             let is_first = is_own && firsts.insert((waiting.order.key(), waiting.order.action));
             answers.push((waiting, if is_first { outcome.into_first() } else { outcome }));
@@ -299,7 +300,7 @@ impl Combiner {
         (answers, is_decided)
     }
 
-    /// Whether to send the batch again: if it was not answered. A refusal would only repeat.
+    /// Whether to send the batch again: yes if it got no answer, no if the store refused it, since it would refuse again.
     fn can_repeat(
         &self,
         error: &InventoryError,
@@ -314,7 +315,7 @@ impl Combiner {
             && !batch.iter().all(WaitingOrder::is_disconnected)
     }
 
-    /// The error of an order whose time is over.
+    /// The error of an order that has waited too long.
     fn too_late(&self) -> SaleError {
         match &*self.queue.store_error.lock() {
             Some(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
