@@ -78,6 +78,7 @@ export function setup() {
   if (started.status === 428) {
     // in place of a sale with orders
     headers['If-Match'] = '*';
+    terms.sale = `k6-${Date.now()}`;
     started = start();
   }
   if (started.status < 200 || started.status > 299) {

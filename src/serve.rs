@@ -2,9 +2,13 @@
 
 mod connect;
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixDatagram;
+#[cfg(target_os = "linux")]
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{self as unix, UnixDatagram};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,9 +149,19 @@ pub async fn serve_with(
 /// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
 fn tell_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = UnixDatagram::unbound().and_then(|from| from.send_to(state.as_bytes(), socket));
+    let told = socket_address(&socket)
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = told {
         tracing::warn!(%error, "systemd could not be told {state}");
+    }
+}
+
+/// The address of a socket that is a file or, with `@` before its name, none.
+fn socket_address(name: &OsStr) -> io::Result<unix::SocketAddr> {
+    match name.as_bytes() {
+        #[cfg(target_os = "linux")]
+        [b'@', name @ ..] => unix::SocketAddr::from_abstract_name(name),
+        _ => unix::SocketAddr::from_pathname(name),
     }
 }
 
@@ -221,6 +235,15 @@ fn ignores_hang_up() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_socket_can_be_abstract() {
+        let [file, abstract_name] =
+            ["/run/notify", "@notify"].map(|name| socket_address(name.as_ref()).unwrap());
+        assert_eq!(file.as_pathname(), Some("/run/notify".as_ref()));
+        assert_eq!(abstract_name.as_abstract_name(), Some(&b"notify"[..]));
+    }
 
     #[test]
     fn connections_leave_room_for_other_files() {

@@ -53,6 +53,7 @@ impl Problem {
 struct Page {
     orders: Vec<LedgerEntry>,
     next: Option<String>,
+    cursor: String,
 }
 
 /// Calls one instance about one item.
@@ -93,6 +94,9 @@ impl<'a> Api<'a> {
         match self.call(&request, ATTEMPTS).await {
             // another sale has orders, which the caller replaces
             Err(error) if status(&error) == Some(StatusCode::PRECONDITION_REQUIRED) => {
+                let mut named = sale.clone();
+                named["sale"] = uuid::Uuid::new_v4().to_string().into();
+                *request.body_mut() = named.to_string().into();
                 request.headers_mut().insert(header::IF_MATCH, HeaderValue::from_static("*"));
                 self.call(&request, ATTEMPTS).await.map(drop)
             }
@@ -116,11 +120,18 @@ impl<'a> Api<'a> {
     /// # Errors
     /// The service cannot be reached or refuses.
     pub(crate) async fn ledger(&self, mut position: u64) -> Result<Vec<LedgerEntry>> {
+        let page =
+            async |query: String| self.get::<Page>(&path_of("/orders", self.item, &query)).await;
         let mut orders = Vec::new();
-        let mut after = position.to_string();
+        let mut after = "0".to_owned();
+        if position > 0 {
+            // a position goes with the name of the ledger
+            let cursor = page("limit=1".to_owned()).await?.cursor;
+            let name = cursor.rsplit_once(':').map_or("", |(name, _)| name);
+            after = format!("{name}:{position}");
+        }
         loop {
-            let query = format!("after={after}&limit={PAGE_ORDERS}");
-            let page: Page = self.get(&path_of("/orders", self.item, &query)).await?;
+            let page = page(format!("after={after}&limit={PAGE_ORDERS}")).await?;
             orders.extend(page.orders);
             // the number behind the sale
             let number = |next: &str| next.rsplit(':').next().and_then(|text| text.parse().ok());

@@ -18,7 +18,7 @@ use super::reduce::{answer, named_order, prefers};
 use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{
-    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome,
+    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome, SaleId,
 };
 
 /// The default length of a page.
@@ -161,11 +161,14 @@ fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, P
     if let Some(of) = of {
         params::sale_id(of.split('~').next().unwrap_or_default())?;
     }
-    let of = of.map(str::to_owned);
-    let after = params::number(after).ok_or_else(|| {
-        let detail = "`after` is a position, or a sale and a position, as in `next`";
+    // a number alone would skip the beginning of the next sale
+    let is_named = of.is_some() || sale.is_some();
+    let after = params::number(after).filter(|after| is_named || *after == 0);
+    let after = after.ok_or_else(|| {
+        let detail = "send the `cursor` of a page as `after`, which is SALE:POSITION; a number above 0 needs `sale`";
         Problem::new(ProblemType::BAD_PARAMETER, detail)
     })?;
+    let of = of.or(sale.as_ref().map(SaleId::as_str).filter(|_| after > 0)).map(str::to_owned);
     Ok(LedgerPosition { sale, of, after })
 }
 

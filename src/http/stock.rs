@@ -72,6 +72,10 @@ pub(super) async fn start(
     let replaces = match replaced(&head.headers)? {
         None if id.is_none() && is_demo => Replaces::Unconditionally,
         None => Replaces::WithoutOrders,
+        Some(Replaces::Any) if id.is_none() && !is_demo => {
+            let detail = "`If-Match: *` needs an id of the new sale: repeated without one, the call would replace that sale";
+            return Err(bad(detail.to_owned()));
+        }
         Some(replaces) => replaces,
     };
     let per_order = terms.per_order.or((!is_demo).then_some(1));

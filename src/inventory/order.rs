@@ -257,7 +257,7 @@ pub enum Outcome {
     Over {
         /// Which of both.
         event: Event,
-        /// When.
+        /// When. The entry of a hold that ended by itself can be later.
         time: Timestamp,
     },
     /// It is final, and cannot be cancelled.

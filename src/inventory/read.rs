@@ -16,7 +16,8 @@ use super::stock::{began, parse_token};
 use super::terms::StoredTerms;
 use super::watermark::Acknowledged;
 use super::{
-    Accepted, Inventory, InventoryError, Item, OrderId, SaleId, Stock, Terms, Timestamp, User,
+    Accepted, Event, Inventory, InventoryError, Item, OrderId, SaleId, Stock, Terms, Timestamp,
+    User,
 };
 
 /// How many items the readiness check probes.
@@ -415,7 +416,8 @@ fn looked_up(
     if let Some(text) = change
         && let Some(change) = Accepted::parse(key, &text.0)
     {
-        (order.event, order.changed) = (change.event, Some(change.time));
+        let ended_at = order.hold_until.filter(|_| change.event == Event::Expired);
+        (order.event, order.changed) = (change.event, ended_at.or(Some(change.time)));
         (position, entry) = (change.position, text.0);
     }
     (Ok(Some(order)), Some(Acknowledged { position, key: key.to_owned(), entry }))

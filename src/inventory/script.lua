@@ -261,7 +261,7 @@ local function answer_known(key, word, user, record, final)
     final = change('expired', key, tonumber(quantity), first_user)
   end
   local kind = final and kind_of(final)
-  local over = final and kind ~= 'confirmed' and 'over\t' .. final
+  local over = final and kind ~= 'confirmed' and 'over\t' .. (kind == 'expired' and hold_end or '') .. '\t' .. final
   if word ~= 'confirm' and word ~= 'cancel' then
     -- the first answer again, unless the id was used for another order
     if quantity ~= word or first_user ~= user then return 'conflict' end

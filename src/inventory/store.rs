@@ -333,11 +333,14 @@ impl Inventory {
 fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged>)> {
     let Text(answer) = redis::from_redis_value(answer).ok()?;
     let (word, rest) = answer.split_once('\t').unwrap_or((&answer, ""));
+    // of an order that is over: when its hold ended by itself, which its change tells late
+    let (ended_at, change) = rest.split_once('\t').unwrap_or_default();
     let entry = match word {
         // the version of the record of an order that was accepted now
         "2" => Some(&*answer),
         // no word: it is not UTF-8, as a damaged record may be
-        "repeated" | "changed" | "unchanged" | "over" | "" => Some(rest),
+        "repeated" | "changed" | "unchanged" | "" => Some(rest),
+        "over" => Some(change),
         _ => None,
     };
     if let Some(entry) = entry {
@@ -351,7 +354,10 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged
         let outcome = match word {
             "2" => Outcome::Reserved(found),
             "repeated" => Outcome::Repeated(found),
-            "over" => Outcome::Over { event: found.event, time: found.time },
+            "over" => {
+                let time = ended_at.parse().map_or(found.time, Timestamp);
+                Outcome::Over { event: found.event, time }
+            }
             _ => Outcome::Changed { change: found, is_repeated: word == "unchanged" },
         };
         return Some((outcome, Some(entry)));

@@ -67,7 +67,7 @@ impl Combiner {
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     async fn run(&self) {
-        self.queue.while_expiring(self.serve(), || self.too_late()).await;
+        self.queue.while_expiring(self.serve(), |waiting| self.too_late(waiting)).await;
     }
 
     async fn serve(&self) {
@@ -223,7 +223,7 @@ impl Combiner {
                 // the next orders read the stock first, and soon notice that the store does not answer
                 stock_reads.forget(&queue.item);
             }
-            *queue.store_error.lock() = Some(Arc::clone(error));
+            *queue.store_error.lock() = Some(Arc::clone(error)).filter(|error| !is_stale(error));
             self.can_repeat(error, &batch, deadline)
                 && !entry.is_lost()
                 && !(entry.is_contended() && Instant::now() >= ends_at)
@@ -246,6 +246,9 @@ impl Combiner {
             }
         }
         let can_repeat = self.can_repeat(&latest, &batch, deadline);
+        for waiting in &mut batch {
+            waiting.stale = Some(Arc::clone(&latest)).filter(|error| is_stale(error));
+        }
         if is_stale(&latest) || can_repeat && entry.is_lost() {
             return put_back_for_another_tenure(batch);
         }
@@ -316,8 +319,8 @@ impl Combiner {
     }
 
     /// The error of an order that has waited too long.
-    fn too_late(&self) -> SaleError {
-        match &*self.queue.store_error.lock() {
+    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
+        match self.queue.store_error.lock().as_ref().or(waiting.stale.as_ref()) {
             Some(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
             None => self.lock.not_granted(),
         }

@@ -30,6 +30,8 @@ pub(super) struct WaitingOrder {
     pub(super) span: Span,
     /// The error of an attempt that was sent and not answered: the order may have been accepted.
     pub(super) unknown: Option<Arc<InventoryError>>,
+    /// The error of a batch with it under a token that was stale.
+    pub(super) stale: Option<Arc<InventoryError>>,
 }
 
 impl WaitingOrder {
@@ -62,7 +64,7 @@ pub(super) struct OrderQueue {
     wait_timeout: Duration,
     orders: Mutex<VecDeque<WaitingOrder>>,
     arrived: Notify,
-    /// Why the latest batch failed in the store, while the orders of its time wait; `None` after a batch that succeeded.
+    /// Why the store did not answer the latest batch, while the orders of its time wait; `None` after a batch that it answered.
     pub(super) store_error: Mutex<Option<Arc<InventoryError>>>,
 }
 
@@ -88,7 +90,8 @@ impl OrderQueue {
         let (reply, answer) = oneshot::channel();
         let deadline = Instant::now() + self.wait_timeout;
         let span = Span::current();
-        orders.push_back(WaitingOrder { order, reply, deadline, span, unknown: None });
+        let (unknown, stale) = (None, None);
+        orders.push_back(WaitingOrder { order, reply, deadline, span, unknown, stale });
         drop(orders);
         self.arrived.notify_one();
         Ok(answer)
@@ -147,7 +150,7 @@ impl OrderQueue {
     pub(super) async fn while_expiring<F: Future>(
         &self,
         future: F,
-        error: impl Fn() -> SaleError,
+        error: impl Fn(&WaitingOrder) -> SaleError,
     ) -> F::Output {
         let mut future = pin!(future);
         let mut sweep_at = Instant::now();
@@ -167,7 +170,7 @@ impl OrderQueue {
             let expired: Vec<_> = orders.drain(..count).collect();
             drop(orders);
             for order in expired {
-                order.fail(|_| error());
+                order.fail(&error);
             }
         }
     }

@@ -166,14 +166,16 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
     match (path, fault) {
         ("/stock", _) => Ok(reply(200, &json!(sale.state()))),
         ("/orders", _) => {
-            // behind the sale, on the second page
-            let after = query["after"].trim_start_matches("sale-1:");
-            let after: usize = after.parse().expect("a number, or what was in `next`");
+            let after = query.get("after").copied().unwrap_or("0");
+            let after = if after == "0" { "sale-1:0" } else { after };
+            let after = after.strip_prefix("sale-1:").expect("a position of this sale");
+            let after: usize = after.parse().expect("a number");
             let limit: usize = number("limit");
             let page: Vec<_> = sale.ledger.iter().skip(after).take(limit).collect();
             let end = after + page.len();
-            let next = (end < sale.ledger.len()).then(|| format!("sale-1:{end}"));
-            Ok(reply(200, &json!({ "orders": page, "next": next })))
+            let cursor = format!("sale-1:{end}");
+            let next = (end < sale.ledger.len()).then_some(&cursor);
+            Ok(reply(200, &json!({ "orders": page, "next": next, "cursor": cursor })))
         }
         ("/stock/reduce", Fault::Problem(_, status, kind)) => Ok(problem(status, kind)),
         ("/stock/reduce", _) => {

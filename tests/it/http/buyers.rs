@@ -47,6 +47,8 @@ async fn starting_a_sale_is_safe() {
     }
     let two_names = start(&other, &body, &[("idempotency-key", "tea-2")]).await;
     two_names.problem(400, "bad-body");
+    // it would replace what it started when it comes again
+    start(&other, &json!({"stock": 5}), &[("if-match", "*")]).await.problem(400, "bad-body");
     let unnamed = json!({"stock": 5});
     start(&other, &unnamed, &[("idempotency-key", "a b")]).await.problem(400, "bad-sale-id");
     assert_eq!(shop.stock().await["orders"], 1);
@@ -64,7 +66,7 @@ async fn starting_a_sale_is_safe() {
     assert_eq!([&kept["orders"][0]["order"], &kept["sale"]], ["a", "tea-1"]);
     let gone = shop.call("GET /orders?after=tea-1:1").await.problem(409, "sale-replaced");
     assert_eq!(gone["sale"], "tea-2");
-    shop.call("GET /orders?after=2").await.problem(409, "sale-replaced");
+    shop.call("GET /orders?sale=tea-2&after=2").await.problem(409, "sale-replaced");
     shop.call("DELETE /sales/tea-1").await.problem(401, "token-required");
     for (line, status, word) in [
         ("DELETE /sales/tea-2", 409, "not-replaced"),
@@ -145,7 +147,8 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     raw.run::<()>("ZADD holds 1000000 b").await;
     // the instances remember the record as it was
     let fresh = Shop::beside(&shop, "c");
-    fresh.call("POST /orders/b/confirm").await.problem(410, "expired");
+    let ended = fresh.call("POST /orders/b/confirm").await.problem(410, "expired");
+    assert_eq!(ended["time"], "1970-01-01T00:00:01.000000Z");
     let one = fresh.call("GET /orders/b").await.json(200);
     assert_eq!((&one["event"], &one["position"]), (&json!("expired"), &json!(2)));
     let stock = fresh.stock().await;

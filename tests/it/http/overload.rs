@@ -6,9 +6,7 @@ use std::time::Duration;
 use fenced_lock::Token;
 use flash_sale::inventory::Item;
 use serde_json::json;
-use testkit::shared::shared_endpoint;
-use testkit::{PrivateRedis, RedisOptions};
-use tokio::time::Instant;
+use testkit::wait::eventually;
 
 use crate::shop::{Shop, ShopOptions};
 use crate::support::store::connect;
@@ -56,34 +54,31 @@ async fn waiting_too_long_is_given_up() {
     shop.until_queued(1).await;
 }
 
-/// Goal: an order under a stale token is refused once its time to wait for another tenure is over. Method: a
-/// later token in the store, and a Redis that is held up.
+/// Goal: an order under a stale token takes nothing, and is told so once its time is over. One that came later, and was in
+/// no batch, is not. Method: a later token in the store, and another client that has the lock before and afterwards.
 #[tokio::test]
 async fn a_stale_token_sells_nothing() {
-    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let wait_timeout = Duration::from_secs(5);
-    let store_timeout = Duration::from_secs(30);
-    let options = ShopOptions { wait_timeout, store_timeout, ..ShopOptions::default() };
-    let shop = Shop::at(shared_endpoint().await, redis.url(), options);
-    shop.start(5).await;
+    let options = ShopOptions { wait_timeout: Duration::from_secs(5), ..ShopOptions::default() };
+    let shop = Shop::selling(5, options).await;
     let (_session, guard) = shop.hold_lock().await;
-    let (reply, ()) = tokio::join!(shop.order("stale"), async {
+    let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
+    let inventory = connect(&shop.redis).await;
+    inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
+    let (stale, waits) = tokio::join!(shop.order("stale"), async {
         shop.until_queued(2).await;
-        // the order began to wait before it was seen to
-        let waited_at = Instant::now() + wait_timeout;
-        let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
-        let inventory = connect(&shop.redis).await;
-        inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
-        redis.child().pause().unwrap();
-        guard.unlock().await.unwrap();
-        tokio::time::sleep_until(waited_at).await;
-        redis.child().resume().unwrap();
+        let (_held, waits) = tokio::join!(shop.hold_lock(), async {
+            shop.until_queued(3).await;
+            guard.unlock().await.unwrap();
+            let batches = || shop.sale.metrics().stale_batches.get();
+            eventually("its batch is refused", async || batches() > 0).await;
+            shop.order("waits").await
+        });
+        waits
     });
-    reply.problem(503, "stale-token");
-    reply.assert_retry_after();
+    for (reply, word) in [(stale, "stale-token"), (waits, "wait-too-long")] {
+        reply.problem(503, word);
+        reply.assert_retry_after();
+    }
     let stock = shop.stock().await;
     assert_eq!((&stock["stock"], &stock["orders"]), (&json!(5), &json!(0)));
-    // an order that was in no batch was not refused by the fence
-    let _held = shop.hold_lock().await;
-    shop.order("waits").await.problem(503, "wait-too-long");
 }

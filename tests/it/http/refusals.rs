@@ -27,8 +27,10 @@ async fn wrong_parameters_take_nothing() {
         ("GET /orders?limit=0", "bad-parameter"),
         ("GET /orders?limit=1001", "bad-parameter"),
         ("GET /orders?limit=%2B1", "bad-parameter"),
-        ("GET /orders?after=-1", "bad-parameter"),
-        ("GET /orders?after=%2B1", "bad-parameter"),
+        // as if of the sale that runs now
+        ("GET /orders?after=1", "bad-parameter"),
+        ("GET /orders?sale=tea&after=-1", "bad-parameter"),
+        ("GET /orders?after=tea:%2B1", "bad-parameter"),
         ("GET /orders?after=tea:x", "bad-parameter"),
         ("GET /orders?after=a%20b:1", "bad-sale-id"),
         ("GET /orders?sale=", "bad-sale-id"),

@@ -61,7 +61,7 @@ async fn a_sale_from_start_to_end() {
         first_page,
         json!({"orders": [entry], "sale": sale, "next": cursor, "cursor": cursor})
     );
-    let rest = shop.call("GET /orders?after=1&limit=5").await.json(200);
+    let rest = shop.call(&format!("GET /orders?sale={sale}&after=1&limit=5")).await.json(200);
     assert_eq!((&rest["orders"][0]["order"], &rest["next"]), (&json!(id), &json!(null)));
     let one = shop.call(&format!("GET /orders/{id}")).await.json(200);
     assert_eq!(one, rest["orders"][0]);
@@ -118,10 +118,8 @@ async fn starting_a_sale_needs_the_token() {
     let token = SecretSource::File(file.clone());
     let shop = Shop::selling(5, ShopOptions::http(|http| http.admin_token = Some(token))).await;
     let body = r#"{"stock":9}"#;
-    let start = async |header: &str| {
-        let headers = [("authorization", header), ("if-match", "*")];
-        shop.call_with("PUT /stock", &headers, body).await
-    };
+    let start =
+        async |header: &str| shop.call_with("PUT /stock", &[("authorization", header)], body).await;
     let reply = shop.call_with("PUT /stock", &[], body).await;
     reply.problem(401, "token-required");
     assert_eq!(reply.headers["www-authenticate"], "Bearer");

@@ -86,8 +86,8 @@ async fn a_sale_is_right_with_the_lock_and_wrong_without() {
     // the newest order took the last unit and is the last entry of the ledger
     page.until_reads("#orders tr:first-child td:first-child", "300").await;
     assert_eq!(page.text("#orders tr:first-child td:last-child").await, "0");
-    let last = page.run_async("return (await fetch('orders?after=299')).json()").await;
-    let id = last["orders"][0]["order"].as_str().unwrap_or_else(|| panic!("{last}"));
+    let last = page.run_async("return (await fetch('orders?limit=300')).json()").await;
+    let id = last["orders"][299]["order"].as_str().unwrap_or_else(|| panic!("{last}"));
     assert_eq!(page.text("#orders tr:first-child td:nth-child(2)").await, id);
     page.assert_no_complaints().await;
 }
