@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_socket_can_be_abstract() {
         let [file, abstract_name] =
-            ["/run/notify", "@notify"].map(|name| socket_address(name.as_ref()).unwrap());
+            ["/run/notify", "@notify"].map(|name| socket_address(name.as_ref()).expect("a name"));
         assert_eq!(file.as_pathname(), Some("/run/notify".as_ref()));
         assert_eq!(abstract_name.as_abstract_name(), Some(&b"notify"[..]));
     }

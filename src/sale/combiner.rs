@@ -116,7 +116,7 @@ impl Combiner {
         mut asked_at: Instant,
     ) -> Option<Duration> {
         let Self { lock, queue } = self;
-        let SaleContext { metrics, stopping, options, .. } = &*lock.context;
+        let SaleContext { inventory, metrics, stopping, options, .. } = &*lock.context;
         loop {
             let tenure = metrics.granted(asked_at, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
@@ -142,15 +142,17 @@ impl Combiner {
                     }
                     continue;
                 }
-                let batch = queue.take(options.batch_size);
+                let mut batch = queue.take(options.batch_size);
                 let orders = batch.len();
                 // all buyers may have disconnected
                 if orders == 0 {
                     continue;
                 }
                 let span = tracing::debug_span!(parent: &tenure.span, "batch", orders);
-                for waiting in &batch {
+                let known = inventory.known_position(&queue.item);
+                for waiting in &mut batch {
                     span.follows_from(&waiting.span);
+                    waiting.sent_behind.get_or_insert(known);
                 }
                 match self.run_batch(&guard, batch, policy.ends_at()).instrument(span).await {
                     Ok((took, ran)) => {
@@ -294,7 +296,9 @@ impl Combiner {
             }
             // this instance sent the order again by itself: its buyer asked once, and gets a first answer
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
-            let is_first = is_own && firsts.insert((waiting.order.key(), waiting.order.action));
+            let is_first = is_own
+                && waiting.was_done_for(&outcome, &lock.context.options.instance)
+                && firsts.insert((waiting.order.key(), waiting.order.action));
             answers.push((waiting, if is_first { outcome.into_first() } else { outcome }));
         }
         // an answer that can come late is the only reason for another tenure

@@ -32,6 +32,8 @@ pub(super) struct WaitingOrder {
     pub(super) unknown: Option<Arc<InventoryError>>,
     /// The error of a batch with it under a token that was stale.
     pub(super) stale: Option<Arc<InventoryError>>,
+    /// How far the ledger was known here when the order was first sent.
+    pub(super) sent_behind: Option<u64>,
 }
 
 impl WaitingOrder {
@@ -43,6 +45,14 @@ impl WaitingOrder {
     pub(super) fn answer(self, answer: Answer) {
         // fails if the buyer disconnected
         drop(self.reply.send(answer));
+    }
+
+    /// Whether this instance wrote what the outcome tells after the order was first sent. Nobody else was answered then.
+    pub(super) fn was_done_for(&self, outcome: &Outcome, instance: &str) -> bool {
+        let (Outcome::Repeated(entry) | Outcome::Changed { change: entry, .. }) = outcome else {
+            return false;
+        };
+        entry.instance == instance && self.sent_behind.is_some_and(|known| entry.position > known)
     }
 
     /// Answers with an error. Once the order was sent and not answered, its outcome is unknown, whatever
@@ -88,10 +98,15 @@ impl OrderQueue {
             self.store_error.lock().take();
         }
         let (reply, answer) = oneshot::channel();
-        let deadline = Instant::now() + self.wait_timeout;
-        let span = Span::current();
-        let (unknown, stale) = (None, None);
-        orders.push_back(WaitingOrder { order, reply, deadline, span, unknown, stale });
+        orders.push_back(WaitingOrder {
+            order,
+            reply,
+            deadline: Instant::now() + self.wait_timeout,
+            span: Span::current(),
+            unknown: None,
+            stale: None,
+            sent_behind: None,
+        });
         drop(orders);
         self.arrived.notify_one();
         Ok(answer)

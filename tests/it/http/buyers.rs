@@ -86,8 +86,8 @@ async fn starting_a_sale_is_safe() {
 /// cancellation; and it is done once.
 #[tokio::test]
 async fn a_lost_answer_is_found_again() {
-    let shop = Shop::empty(ShopOptions::default()).await;
-    let (shop, proxy) = shop.behind_proxy("a").await;
+    let other = Shop::empty(ShopOptions::default()).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
     shop.until_ready().await;
     let body = json!({"stock": 5, "sale": "tea-1", "hold_seconds": 60});
     proxy.lose_after(Direction::ToClient, 0);
@@ -98,6 +98,13 @@ async fn a_lost_answer_is_found_again() {
     let ordered = shop.order("a").await;
     assert!(proxy.has_lost());
     assert_eq!(shop.stock().await["stock"], 4);
+    // nor is an order new that was answered before, here or elsewhere
+    other.order("b").await.json(200);
+    for id in ["a", "b"] {
+        proxy.lose_after(Direction::ToClient, 0);
+        let again = shop.order(id).await;
+        assert!(proxy.has_lost() && is_replayed(&again), "{id}: {again:?}");
+    }
     proxy.lose_after(Direction::ToClient, 0);
     let cancel = || shop.call("POST /orders/a/cancel");
     let (cancelled, again) = tokio::join!(cancel(), cancel());
@@ -108,7 +115,7 @@ async fn a_lost_answer_is_found_again() {
         assert_eq!(is_replayed(&reply), is_again, "{reply:?}");
     }
     assert!(is_replayed(&cancel().await));
-    assert_eq!(shop.stock().await["stock"], 5);
+    assert_eq!(shop.stock().await["stock"], 4);
 }
 
 /// Goal: a hold is confirmed, cancelled, or ends; each answer says which, and the ledger has each change.

@@ -261,6 +261,21 @@ async fn each_item_has_a_stream_of_its_own() {
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
 }
 
+/// Goal: a holder that keeps the lock while others wait is shown, and noted once another one has the lock.
+#[tokio::test]
+async fn a_silent_holder_is_shown() {
+    let shop = Shop::selling(1, ShopOptions::default()).await;
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.next().await;
+    let (_session, guard) = shop.hold_lock().await;
+    let (sold, ()) = tokio::join!(shop.order("a"), async {
+        watcher.until("it is shown", |view| has(view, "troubles", "holder-silent")).await;
+        guard.unlock().await.unwrap();
+    });
+    sold.json(200);
+    watcher.until("it is noted", |view| has(view, "notes", "claim-expired")).await;
+}
+
 /// Goal: older data is shown as a roll-back and not as a new sale, also by an instance that sold nothing.
 #[tokio::test]
 async fn a_roll_back_is_no_new_sale() {

@@ -66,10 +66,11 @@ async fn refusals(node: &PrivateRedis, code: &str) -> u32 {
     count.map_or(0, |count| count.parse().unwrap())
 }
 
-/// Goal: every call works for the items of each shard, with the rights of an instance; the settings of each are checked.
+/// Goal: every call works for the items of each shard, with the rights of an instance; the settings of each are checked, also
+/// while another one is away.
 #[tokio::test]
 async fn items_sell_over_all_shards() {
-    let cluster = start(RedisClusterOptions::default()).await;
+    let mut cluster = start(RedisClusterOptions::default()).await;
     let (one, other) = (connect(&seller(&cluster).await).await, connect(&cluster.url()).await);
     for item in &item_of_each(&cluster).await {
         one.start(item, Some(token(1)), 3).await.unwrap();
@@ -85,8 +86,11 @@ async fn items_sell_over_all_shards() {
     }
     one.check(None).await.unwrap();
     cluster.nodes[1].run::<()>("CONFIG SET appendfsync everysec").await.unwrap();
-    let weak = format!("127.0.0.1:{}: Redis answers before", cluster.nodes[1].port());
+    let told = |what| format!("127.0.0.1:{}: {what}", cluster.nodes[1].port());
+    let [weak, away] = ["Redis answers before", "cannot be reached"].map(told);
     assert_told(&one.durability().await.unwrap(), &[&weak]);
+    cluster.nodes[1].kill().await.unwrap();
+    assert_told(&one.durability().await.unwrap(), &[&away]);
 }
 
 /// Goal: a wrong password and a Redis that is no cluster are refused for good, with the reason and without the

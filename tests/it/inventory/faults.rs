@@ -86,8 +86,6 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     let error = sell().await.unwrap_err();
     assert!(matches!(error, InventoryError::Unreachable { .. }), "{error}");
     assert!(error.nothing_written() && error.is_retryable());
-    let error = inventory.available(&ITEM).await.unwrap_err();
-    assert!(error.nothing_written(), "{error}");
     let calls = (0..200).map(|_| inventory.ping());
     let results = within("they share it", futures_util::future::join_all(calls)).await;
     assert!(results.iter().all(Result::is_err));
@@ -107,7 +105,6 @@ async fn a_restart_between_calls_is_not_noticed() {
         redis.kill().await.unwrap();
         redis.restart().await.unwrap();
         sell(&inventory, Some(token(1)), id).await.unwrap();
-        redis.run::<()>("SCRIPT FLUSH SYNC").await.unwrap();
     }
     assert_eq!(inventory.stock(&ITEM).await.unwrap().stock, 7);
     redis.run::<()>("SCRIPT FLUSH SYNC").await.unwrap();
