@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::http::rate_limit::Unlimited;
 use crate::http::server::{self, MAX_BEYOND, ServerOptions};
 use crate::http::{AppState, Extension, HttpOptions, buyers_router, router};
 use crate::sale::{BoxError, Sale};
@@ -91,7 +92,8 @@ pub async fn serve_with(
         tracing::info!("operators: http://{address}");
         doors.push((listener, buyers_router(Arc::clone(&state)), options));
         let options = ServerOptions { max_connections: operators, ..options };
-        doors.push((admin, router(Arc::clone(&state)), options));
+        let router = router(Arc::clone(&state)).layer(axum::Extension(Unlimited));
+        doors.push((admin, router, options));
     } else {
         if is_service {
             tracing::warn!(

