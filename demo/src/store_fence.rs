@@ -15,11 +15,10 @@ use crate::decorated::{Decorated, Decoration};
 /// The cluster of the tokens that the store itself numbers: `store` in ASCII.
 pub const STORE: ClusterId = ClusterId(0x0073_746f_7265);
 
-/// The pause before a tenure that was not opened is tried again.
+/// The pause before another attempt to open a tenure.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Counts the fence of an item up, and returns it. A fence of another cluster is left as it is: the batches then
-/// say so.
+/// Increments the fence of an item, and returns it. A fence of another cluster is left as it is: it refuses the batches.
 ///
 /// KEYS: the fence. ARGV: the cluster in hexadecimal.
 const OPEN_TENURE: &str = "#!lua
@@ -29,19 +28,19 @@ local opened = string.format('%.0f', (tonumber(revision) or 0) + 1)
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. opened)
 return tonumber(opened)";
 
-/// Any lock, with tokens that the store numbers: with each grant the holder opens a tenure at the stock, which
-/// counts the item's fence up. A holder that was overtaken is refused there, even if the lock let two in. The lock
-/// brings order and speed, the store safety.
+/// Any lock, with tokens that the store numbers: after each grant the holder opens a tenure at the store, which increments
+/// the item's fence. The store refuses the earlier of two holders, even if the lock let both in. The lock brings order and
+/// speed, the store safety.
 ///
-/// A holder that was paused between its grant and its tenure opens a later one than its successor, and fences
-/// that one. Then the successor loses its turn, but no write of the two interleaves.
+/// A holder that was paused between its grant and its tenure opens a later tenure than its successor. Then the successor is
+/// refused and loses its turn, but the writes of the two never interleave.
 pub type StoreFence<T> = Decorated<T, StoreTokens>;
 
 /// Makes the tokens of grants: tenures that it opens at the store.
 #[derive(Clone)]
 pub struct StoreTokens {
     inventory: Inventory,
-    /// The name of the default item's lock, with which those of the others begin.
+    /// The name of the default item's lock; the names of all other locks begin with it.
     lock_name: Arc<str>,
 }
 
@@ -72,7 +71,7 @@ impl<T: GrantToken> StoreFence<T> {
 }
 
 impl<T: GrantToken> Decoration<T> for StoreTokens {
-    /// The ticket of a claim whose grant, shown by `lock`, becomes one with a tenure at the store.
+    /// A ticket that is granted once `lock`, the claim's ticket, is granted and the store has opened a tenure.
     fn ticket(&self, claim: &Claim, lock: Ticket<T>) -> Ticket {
         let Ticket { status: mut lock, contended, .. } = lock;
         let (publish, status) = watch::channel(ClaimStatus::Waiting);

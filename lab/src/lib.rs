@@ -2,9 +2,9 @@
 //!
 //! - [`arena`]: every lock under the same load and the same faults
 //! - [`articles`]: the locks of well-known articles, and what goes wrong under each
-//! - [`mod@bench`]: the sale beside others, in rounds
-//! - `experiment`: what these have in common
-//! - `chaos`: faults and what must hold all the same; with `--cfg fenced_lock_chaos`
+//! - [`mod@bench`]: the guarded sale beside other guards, in rounds
+//! - `chaos`: the fault suite, only in a build with `--cfg fenced_lock_chaos`
+//! - `experiment`: what all of them use
 
 pub mod arena;
 pub mod articles;

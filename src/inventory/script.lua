@@ -8,17 +8,18 @@
 -- ARGV  5 operation: reduce, probe (whether reduce would work; writes nothing), start, forget, recover-cluster,
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked
---       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 the ids that it may replace, with spaces around each; or
---               *: any; !: any, and its orders are kept only if it has a name; empty: one without orders, and a named one only by
---         a named one
+--       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 which sales it may replace: their ids, with spaces around
+--         each; or *: any; !: any, and the orders of a sale without a name are deleted; empty: a sale without orders, and a
+--         named sale only if the new one is named too
 --       forget: 7 id of the sale
 --       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
---       covers all that it read; 8 instance, 9 token of an earlier call with some of the orders that was not answered, then
---       for each order its key, its quantity or a word (confirm, cancel, expire: ends what is due, for no order), and its user
+--         covers all that it read; 8 instance; 9 token of an earlier call with some of the orders that was not answered;
+--         then for each order its key, its quantity or a word (confirm, cancel; or expire, which ends the holds that are
+--         due and belongs to no order), and its user
 --
--- Answer: the sale, the fence, whether it has holds, and a list: for reduce the answer to each
---         order, which is its record, or a word and what belongs to it; for probe stock, lucky and the open holds; for a
---         start that was done before, a word.
+-- Answer: the sale, the fence, whether the sale has holds, and a list. For reduce, the list has the answer to each order:
+--         its record, or a word with its details; for probe, stock, lucky and the number of open holds; for a repeated
+--         start, a word.
 
 local operation, token = ARGV[5], ARGV[6]
 
@@ -30,8 +31,8 @@ local MOST_SALES = 1000
 
 local running = id_of()
 
--- Redis checks the permissions for KEYS before the script runs, and that for a command when it runs: a missing one would
--- leave half of the writes done.
+-- Redis checks the permissions for KEYS before the script runs, but that for a command only when the command runs: if one is
+-- missing then, half of the writes are done.
 local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}}
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')

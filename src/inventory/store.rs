@@ -24,22 +24,25 @@ use super::{
 const REPLICATED_CONNECTIONS: usize = 8;
 
 /// The stock of all items in one Redis (version 7 or later, or Valkey), or of named items in a Redis Cluster.
-/// Clones share one connection to each server, which comes back by itself after a failure, and the watermarks
-/// of its items.
+/// Clones share the items' watermarks and one connection to each server, which is reopened after a failure.
 ///
-/// Each command takes at most one `response_timeout`; when it must connect first, also one
-/// `connect_timeout`, two `response_timeout` for handshake and role, and half a second when the connection broke
-/// more than once lately; a write also the time to wait
-/// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
-/// [`durability`](Self::durability) is two, and [`check`](Self::check) one for each item, all at once. In a
-/// Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
-/// its slot moves or the nodes do not agree about it. The first call also asks all sentinels, or up to eight nodes for the
-/// map, almost at once: one `connect_timeout`, one `response_timeout` and half a second.
+/// How long a call takes at most is the sum of:
+///
+/// - for each command one `response_timeout`, and for a write the time to wait for [`Replicas`]. A call is one command, or two
+///   when Redis has forgotten the script; [`durability`](Self::durability) is two; [`check`](Self::check) sends one for each
+///   item, all at once;
+/// - to connect first, one `connect_timeout`, two `response_timeout` for handshake and role, and half a second if the
+///   connection broke more than once lately;
+/// - in the first call, one `connect_timeout`, one `response_timeout` and half a second, to ask all sentinels, or up to
+///   eight nodes for the map.
+///
+/// In a Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
+/// its slot moves or the nodes disagree about the slot.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) shards: Shards,
-    /// For writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads and
-    /// most other items use other connections. Each is opened when it is first used.
+    /// The connections for writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads
+    /// and most other items use other ones. Each is opened when it is first used.
     replicated_connections: Option<(Arc<[Shards; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
     /// Writes the batches instead of the script. Another program may plug it in.
@@ -286,7 +289,7 @@ impl Inventory {
     /// a fence is never lowered. [`InventoryError::Damaged`] if the fence cannot be parsed: stop all instances
     /// and delete its key.
     pub async fn recover_cluster(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        // this mends no roll-back
+        // it does not end a roll-back, which `recover_store` does
         self.change("recover-cluster", item, Some(token), &[]).await.map(drop)
     }
 
@@ -305,7 +308,7 @@ impl Inventory {
         Ok(done)
     }
 
-    /// Runs a call of the script that writes. One with the effect of a read waits for no replicas.
+    /// Calls the script with an operation of it. One that only reads waits for no replicas.
     async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
         let (shards, replicas) = match (call.effect, &self.replicated_connections) {
             (Effect::Write, Some((connections, replicas))) => {

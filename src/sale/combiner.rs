@@ -273,8 +273,9 @@ impl Combiner {
         Err(STORE_PAUSE)
     }
 
-    /// The answers to the orders of a batch, and whether they are all. `unanswered`: it was sent before as well, and that
-    /// attempt may still arrive. What it could change then waits for another tenure, whose token makes it stale.
+    /// The answers to the orders of a batch, and whether no order is left. With `unanswered`, an earlier attempt to send the
+    /// batch may still arrive at the store. Orders that it could then change wait for another tenure, whose token makes that
+    /// attempt stale.
     fn answers(
         &self,
         batch: Vec<WaitingOrder>,
@@ -302,7 +303,7 @@ impl Combiner {
                 undecided.push(waiting);
                 continue;
             }
-            // what this instance repeats itself is no repetition to the buyer who asked first
+            // this instance sent the order again by itself: its buyer asked once, and gets a first answer
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
             let is_first = is_own
                 && waiting.was_done_for(&outcome, &lock.context.options.instance)
@@ -315,7 +316,7 @@ impl Combiner {
         (answers, is_decided)
     }
 
-    /// Whether to send the batch again: if it was not answered. A refusal would only repeat.
+    /// Whether to send the batch again: yes if it got no answer, no if the store refused it, since it would refuse again.
     fn can_repeat(
         &self,
         error: &InventoryError,
@@ -330,7 +331,7 @@ impl Combiner {
             && !batch.iter().all(WaitingOrder::is_disconnected)
     }
 
-    /// The error of an order whose time is over.
+    /// The error of an order that has waited too long.
     fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
         match self.queue.store_error.lock().as_ref().or(waiting.stale.as_ref()) {
             Some(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),

@@ -16,7 +16,8 @@ use super::retry::until_known;
 use super::{SaleContext, SaleError};
 use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Started};
 
-/// How long a question about a lock may take: less than the readiness check, which could not tell who is silent.
+/// How long a question about a lock may take: less than the readiness check may, so that the check can still say that the
+/// lock service is silent.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The pause before the next request for a lock after a failure of the lock service.
@@ -134,7 +135,7 @@ impl SaleGuard for EtcdLock {
         // its units are not those that were seen last
         stock_reads.forget(item);
         match started {
-            // what this instance repeats itself is no repetition to the caller
+            // this instance sent the start again by itself: the caller asked once
             Ok(Started { stock, is_repeated }) => {
                 Ok(Started { stock, is_repeated: is_repeated && unanswered.is_none() })
             }

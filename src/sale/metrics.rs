@@ -1,5 +1,7 @@
-//! The metrics of a sale. An update is a few additions in memory for a batch; for an order, one, and an entry of the
-//! latencies under a mutex.
+//! The metrics of a sale. A batch costs a few additions in memory; an order costs one, and an entry in the latencies, which
+//! are behind a mutex.
+//!
+//! A new metric is a field of [`Metrics`], a line in `http/metrics.rs`, and a row in docs/operations.md.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +68,7 @@ impl Histogram {
     }
 }
 
-/// How long an order counts.
+/// For how long an order counts in [`Latency::recent`].
 pub const LATENCY_WINDOW: Duration = Duration::from_secs(5);
 
 /// The times from the arrival of an order to its answer.
@@ -103,7 +105,7 @@ impl Latency {
     }
 }
 
-/// For up to a minute, with two significant digits.
+/// An empty histogram, for up to a minute, with two significant digits.
 fn no_latencies() -> hdrhistogram::Histogram<u64> {
     hdrhistogram::Histogram::new_with_max(60_000_000, 2).expect("the bounds are in order")
 }

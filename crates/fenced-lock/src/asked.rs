@@ -1,12 +1,12 @@
-//! The engine of the services that are asked where a claim stands.
+//! The engine for services that must be asked where a claim stands.
 //!
-//! [`Waiters`] is its state, without any request. A service supplies requests ([`Asked`]); an [`AskedBackend`] sends them,
-//! notes what is said, and asks for each claim that waits until it does not wait any more. The backends on Redis and
-//! PostgreSQL are made so, and one of your own can be: implement `Asked`, and [start](AskedBackend::start) a backend.
+//! [`Waiters`] is its state, without I/O. A service supplies requests ([`Asked`]); an [`AskedBackend`] sends them, notes the
+//! answers, and asks about each waiting claim until it is granted or gone. The backends on Redis and PostgreSQL work this
+//! way. For one of your own, implement `Asked`, and [start](AskedBackend::start) a backend.
 //!
 //! Why no waiter is forgotten: each has a task that asks again by itself, at the latest when its
-//! [`Answer::ask_again_in`] is over. It ends when the service says that the claim is granted or gone, or refuses for good to
-//! tell, which counts as gone. What messages bring ([`Waiters::wake`], [`Waiters::note`]) only makes that sooner.
+//! [`Answer::ask_again_in`] is over. The task ends when the service answers that the claim is granted or gone; a permanent
+//! refusal counts as gone. Messages ([`Waiters::wake`], [`Waiters::note`]) only make it ask sooner.
 
 use std::fmt;
 use std::iter::repeat;
@@ -25,8 +25,8 @@ use super::{
     Promises, PutMode, QueueEntry, Released, Ticket,
 };
 
-/// The requests of a service that is asked where a claim stands. It notes in its [`Waiters`] what it hears by itself, and
-/// whether others wait behind a claim that holds.
+/// The requests to a service that must be asked where a claim stands. The implementation notes messages of the service in its
+/// [`Waiters`], and whether others wait behind a claim that holds.
 pub trait Asked: Send + Sync + 'static {
     /// What a grant carries.
     type Token: GrantToken;
@@ -67,7 +67,7 @@ pub trait Asked: Send + Sync + 'static {
     fn queue(&self, name: &str) -> impl Future<Output = Answered<Vec<QueueEntry>>> + Send;
 }
 
-/// What comes of a request.
+/// The result of a request.
 pub type Answered<T> = Result<T, BackendError>;
 
 /// A backend on an [`Asked`] service, with a thread of its own. It may serve several sessions.
@@ -77,7 +77,7 @@ pub struct AskedBackend<A> {
 }
 
 impl<A: Asked> AskedBackend<A> {
-    /// Starts the thread, and makes the service. It gets the thread's runtime, and a pointer to itself.
+    /// Starts the thread, and makes the service, which gets the thread's runtime and a pointer to itself.
     ///
     /// # Errors
     /// [`Permanent`](BackendErrorKind::Permanent) if the thread cannot be started.

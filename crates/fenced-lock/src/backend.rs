@@ -14,9 +14,9 @@ pub enum PutMode {
     AtEnd,
     /// Only if the queue is empty.
     IfEmpty,
-    /// At the end, after taking out this claim of the same name; nothing is done if that is not there. In one step if the
-    /// service can. After an error of the kind `Transient`, the session takes `None` for a removal that was done, and
-    /// puts the claim at the end.
+    /// At the end, after this claim of the same name was removed; if it is not there, nothing is done. Both happen in one
+    /// step if the service can do that. When the session repeats the request after an error of the kind `Transient`, it
+    /// takes `None` to mean that the claim was removed, and puts the new one at the end.
     After(Claim),
 }
 
@@ -68,9 +68,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Revokes the lease; its claims end.
     async fn close(&self, lease: Lease) -> Result<(), BackendError>;
 
-    /// Puts the claim into its name's queue, as `mode` says. `None` if `mode` forbids it, or if the claim is not there any
-    /// more: nothing is left of it. An error of the kind `Transient` leaves open whether it is there; after any other this
-    /// request has not put it there.
+    /// Puts the claim into its name's queue, as `mode` says. Returns `None` if `mode` forbids it, or if the claim is gone
+    /// again. After an error of the kind `Transient` the claim may be in the queue; after any other error it is not, unless
+    /// an earlier request put it there.
     async fn put(
         &self,
         claim: &Claim,

@@ -33,7 +33,7 @@ impl Lease {
 pub struct Claim {
     /// The lock's name.
     pub name: Arc<str>,
-    /// The id of the lease that it hangs on.
+    /// The id of its lease.
     pub lease: i64,
     /// Counts the claims of its process.
     pub number: u64,
@@ -79,7 +79,7 @@ pub struct Ticket<T = Token> {
 }
 
 impl<T> Ticket<T> {
-    /// The place of the claim of which these tell.
+    /// The place of the claim that these channels report.
     pub fn new(status: watch::Receiver<ClaimStatus<T>>, contended: watch::Receiver<bool>) -> Self {
         Self { status, contended }
     }

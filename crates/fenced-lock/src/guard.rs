@@ -74,7 +74,7 @@ impl<T: GrantToken> Guard<T> {
     }
 
     /// How long the request took that put the claim into the queue, or handed over to it. Where the backend pushes grants,
-    /// a handover costs about as much: the release goes the same way, and so does the grant.
+    /// a handover takes about as long: half of the way for the release, half for the grant.
     pub fn enqueued_in(&self) -> Duration {
         self.hold.enqueued_in
     }

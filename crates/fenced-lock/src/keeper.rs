@@ -1,4 +1,4 @@
-//! Always a live session.
+//! A session that is replaced when it is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,15 +39,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 ///
 /// # What is retried
 ///
-/// [`lock`](Self::lock) makes a new claim, in the next session if need be, when its claim or its session was lost while it
-/// waited, and when the service has no room. It does so for a TTL at the most, counted from when the trouble began, and then
-/// tells the latest error. A claim that is not answered is made again for as long as its session lives. What cannot pass is
-/// told at once: a wrong password, a name that is none.
+/// [`lock`](Self::lock) makes a new claim, if necessary in the next session, when it loses its claim or its session while it
+/// waits, and when the service has no room. It retries for one TTL after the first failure, and then returns the latest
+/// error. A claim without an answer is repeated for as long as its session lives. Errors that no retry can mend, such as a
+/// wrong password or an invalid name, are returned at once.
 ///
-/// What was *held* in a lost session stays lost: its holders are told by their guards, and whether to do the work again is
-/// theirs to say. After an outage, the claims of the lost session stand until its lease ends.
+/// Locks that were *held* in a lost session stay lost: each guard reports it, and its holder decides whether to do the work
+/// again. After an outage, the claims of the lost session stay in their queues until its lease ends.
 ///
-/// Failures are also logged with `tracing`, and told by [`latest_error`](Self::latest_error).
+/// Failures are also logged with `tracing`, and returned by [`latest_error`](Self::latest_error).
 #[derive(Clone, Debug)]
 pub struct SessionKeeper<T: GrantToken = Token> {
     state: watch::Receiver<State<T>>,
@@ -57,7 +57,7 @@ pub struct SessionKeeper<T: GrantToken = Token> {
     losses: Arc<AtomicU64>,
 }
 
-/// What the keeper's task has got so far. The task has stopped when the channel is closed.
+/// The state of the keeper's task. The task has stopped when the channel is closed.
 #[derive(Clone, Debug)]
 enum State<T: GrantToken> {
     /// No session, and why the latest attempt to open one failed, if it has.

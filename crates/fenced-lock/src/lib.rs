@@ -28,17 +28,17 @@
 //! # }
 //! ```
 //!
-//! Below it, a [`Session`] is one lease, kept alive; all claims of its [`Mutex`]es hang on it. See there for re-entry, and for
-//! who waits and holds.
+//! Below it, a [`Session`] is one lease, kept alive; all claims of its [`Mutex`]es depend on it. [`Mutex`] has re-entry, and
+//! the queue of those that hold and wait.
 //!
 //! # What it promises
 //!
-//! On etcd; [`Backend::promises`] and the README say what the other backends keep of it.
+//! These are the promises on etcd; [`Backend::promises`] and the README list those of the other backends.
 //!
 //! - **Turns in order.** Claims are served by the order in which the service put them into the
 //!   queue, across all processes.
 //! - **One holder at a time**, while the holder's lease lives.
-//! - **A holder that dies is succeeded** when its lease has ended: within the TTL and two seconds.
+//! - **A dead holder is replaced** when its lease has ended: within the TTL and two seconds.
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than that of any earlier grant.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
@@ -72,15 +72,15 @@
 //!
 //! # Connections
 //!
-//! A backend makes connections of its own, from its options; many sessions share one backend. It takes none from a pool of the
-//! service: a pool that is used up would renew no lease, and a connection comes from it with the state of its last user.
+//! A backend opens connections of its own, by its options; many sessions share one backend. It uses no connection pool of the
+//! service: with an exhausted pool no lease could be renewed, and a pooled connection has the state of its last user.
 //!
 //! # Logs and metrics
 //!
 //! Events of `tracing` at the level debug tell of each grant, each release and each loss, with the claim (its name first) and
-//! its token; waiting and [`Guard::run`] have a span each, `lock` and `hold`. What an operator should see is a warning.
+//! its token. Waiting has the span `lock`, [`Guard::run`] the span `hold`. What an operator should see is a warning.
 //!
-//! With the feature `metrics`, the crate of that name is told: `fenced_lock_wait_seconds` and `fenced_lock_hold_seconds`
+//! The feature `metrics` reports to the crate `metrics`: `fenced_lock_wait_seconds` and `fenced_lock_hold_seconds`
 //! (histograms), `fenced_lock_lost_holds_total` and `fenced_lock_lost_sessions_total` (counters).
 //!
 //! # Modules, for readers of the source
@@ -92,7 +92,7 @@
 //! | `inner` | what a session's handles share. A release whose answer got lost is repeated in `SessionInner::release` |
 //! | `hold` | one tenure with its entries |
 //! | `renewal`, `validity` | what keeps the lease alive, and the local deadline |
-//! | `backend`, `promises`, `claim` | what a lock service must do, what it says of itself, and what passes between |
+//! | `backend`, `promises`, `claim` | what a lock service must do; what it promises; leases, claims and their places |
 //! | `watched` | the engine for a service that shows each change: its queue, without I/O |
 //! | `asked`, `waiters` | the engine for a service that is asked: its driver, and its state without I/O |
 //! | `etcd`, `file`, `postgres`, `redis`, `zookeeper`, `memory` | the backends |

@@ -46,7 +46,7 @@ pub struct MemoryBackend {
     silent: Arc<watch::Sender<bool>>,
 }
 
-/// There is one.
+/// The only cluster.
 const CLUSTER: ClusterId = ClusterId(0);
 
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ struct State {
     /// When each lease ends, and its TTL.
     leases: HashMap<i64, (Instant, Duration)>,
     queues: HashMap<Arc<str>, Queue>,
-    /// What tells the claims where they stand.
+    /// Tells each claim its place in the queue.
     waiters: Waiters<Token>,
 }
 
@@ -98,11 +98,11 @@ impl State {
         self.remove_where(|claim| claim.lease == lease);
     }
 
-    /// Returns whether there were any.
+    /// Removes the claims for which `goes` is true. Returns whether there were any.
     fn remove_where(&mut self, goes: impl Fn(&Claim) -> bool) -> bool {
         let mut removed = false;
         for queue in self.queues.values_mut() {
-            // all of these end before the first of the rest is granted, so that none of these is granted
+            // first remove all of these claims, then grant: otherwise one of them could be granted
             queue.retain(|_, (claim, _)| {
                 let stays = !goes(claim);
                 if !stays {

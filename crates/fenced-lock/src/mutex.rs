@@ -111,7 +111,7 @@ impl<T: GrantToken> Mutex<T> {
         self.lock().await?.with(work).await
     }
 
-    /// The queue as it stands, the holder first, of all processes.
+    /// The queue as it stands now, with the claims of all processes, the holder first.
     ///
     /// # Cancel safety
     /// Safe.

@@ -24,11 +24,11 @@ pub struct RedisOptions {
     pub volatile: bool,
     /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
     pub secured: bool,
-    /// As a node of a Redis Cluster that is silent for this long, it counts as gone; no node if `None`.
+    /// Makes it a node of a Redis Cluster, which counts as gone when it is silent for this long.
     pub node_timeout: Option<Duration>,
 }
 
-/// How long a starting Redis may take to say who it is.
+/// How long a starting Redis may take to answer with its process id.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The user of a secured Redis with the rights of an instance only.
@@ -150,7 +150,7 @@ impl PrivateRedis {
         Self::start_in(None, options).await
     }
 
-    /// As [`start`](Self::start), with its directory in `parent`, if there is one, which then stays until it is gone.
+    /// As [`start`](Self::start), with its directory in `parent`, if there is one, which is kept until this Redis is gone.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -265,7 +265,7 @@ pub(crate) fn command(line: &str) -> Cmd {
 
 fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Launch<Redis>> {
     let dir = OwnedDir::create_in(parent)?;
-    // a port of its own for other nodes: by itself it is one of the system's for outgoing connections
+    // a free port for the other nodes: Redis' default may be one that the system uses for outgoing connections
     let [port, cluster_port] = free_ports()?;
     let mut args = flags([
         ("--bind", "127.0.0.1"),
@@ -285,7 +285,7 @@ fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Laun
             ("--cluster-enabled", "yes"),
             ("--cluster-port", &cluster_port.to_string()),
             ("--cluster-node-timeout", &timeout.as_millis().to_string()),
-            // what has its primary sells on
+            // shards whose primary lives go on selling
             ("--cluster-require-full-coverage", "no"),
             // a replica need not wait for further ones
             ("--repl-diskless-sync-delay", "0"),

@@ -8,10 +8,10 @@ use super::server::{Kind, Private, ServerError};
 /// A kind of server that can follow another one.
 #[allow(async_fn_in_trait, reason = "for the servers of this crate")]
 pub trait Follow: Kind {
-    /// When a server does not answer, or refuses.
+    /// A server does not answer, or refuses.
     type Error;
 
-    /// The address for clients that connect to this port instead.
+    /// The address of the primary for clients that connect to `port` instead, such as a proxy's.
     fn url_at(primary: &Private<Self>, port: u16) -> String;
 
     /// Waits until the replica has all that the primary has now.
@@ -29,7 +29,7 @@ pub trait Follow: Kind {
 pub struct Replicated<K> {
     /// The primary, until [`fail_over`](Self::fail_over).
     pub primary: Private<K>,
-    /// The replica, until then.
+    /// The replica, until [`fail_over`](Self::fail_over).
     pub replica: Private<K>,
     /// What the clients connect to.
     pub address: Proxy,
@@ -55,7 +55,7 @@ impl<K: Follow> Replicated<K> {
         K::url_at(&self.primary, self.address.port())
     }
 
-    /// From now on the replica gets nothing, once it has all that was written before.
+    /// Waits until the replica has all writes so far, and lets no further one reach it.
     ///
     /// # Errors
     /// When one of the two does not answer, or the replica does not catch up within

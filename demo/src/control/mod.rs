@@ -1,5 +1,5 @@
-//! The control of a demo: the one process that runs sales and asks the instances for their status. They know its
-//! address, and nothing of each other.
+//! The control of a demo: the one process that runs sales and asks the instances for their status. An instance knows the
+//! address of the control, and no other instance.
 
 pub(crate) mod client;
 pub(crate) mod problem;
@@ -43,10 +43,10 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// How long it may take for a command, which must not be lost only because the machine is busy.
+/// How long an instance may take to carry out a command: long, so that a busy machine loses none.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long it may take to start a sale, which waits for the lock.
+/// How long the start of a sale may take: it waits for the lock.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The most notes that are kept.
@@ -103,7 +103,7 @@ struct Known {
 
 #[derive(Clone)]
 struct Instance {
-    /// Its port until it has answered.
+    /// Its name; its port until it has answered.
     name: String,
     authority: String,
     is_up: bool,
@@ -149,7 +149,7 @@ impl Instance {
 }
 
 impl Control {
-    /// For the instances of a cluster.
+    /// The control of a cluster's instances.
     pub fn of(cluster: &Cluster) -> Arc<Self> {
         let instances = cluster.instances.iter();
         Self::new(instances.map(|instance| format!("127.0.0.1:{}", instance.port)))
@@ -214,7 +214,7 @@ impl Control {
             let one = &mut known.instances[place];
             let was_up = std::mem::replace(&mut one.is_up, read.is_ok());
             let Ok((now, tenures)) = read else {
-                // before its first answer it may still be on its way
+                // before its first answer the instance may still be starting
                 if was_up && one.status.is_some() {
                     let name = one.name.clone();
                     let text = format!("{name} does not answer: it is stopped, or has died.");
@@ -256,7 +256,7 @@ impl Control {
         Err(Problem::new(ProblemType::BAD_BODY, detail))
     }
 
-    /// The running instance that a fault hits: not the one that the page comes from.
+    /// The running instance that a fault hits: not `from`, which serves the page.
     fn any_but(&self, from: Option<&str>) -> Result<Instance, Problem> {
         let up = self.up();
         let another = up.iter().rev().find(|instance| Some(&*instance.name) != from);

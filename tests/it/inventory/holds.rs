@@ -50,7 +50,7 @@ async fn end_hold(raw: &mut Raw, key: &str) {
     raw.run::<()>(&format!("ZADD holds 1000000 {key}")).await;
 }
 
-/// Goal: what becomes of a hold is decided once; whoever asks again, or asks for something else, is told what it was.
+/// Goal: a hold ends once; every later confirmation or cancellation is told how it ended.
 #[tokio::test]
 async fn the_first_end_of_a_hold_stands() {
     let (inventory, mut raw) = fresh().await;
@@ -211,7 +211,8 @@ async fn a_sale_that_ended_answers_for_its_orders() {
     assert!(matches!(confirmed, Outcome::Changed { .. }), "{confirmed:?}");
 }
 
-/// Goal: a lost confirmation is missed like a lost order; and the confirmation or the end of the latest order is no loss.
+/// Goal: the loss of a confirmation is noticed like that of an order; the confirmation or the end of the latest order does
+/// not look like a loss.
 #[tokio::test]
 async fn a_lost_confirmation_is_a_roll_back() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

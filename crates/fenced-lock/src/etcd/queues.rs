@@ -15,14 +15,14 @@ use crate::watched::{Key, shrink};
 pub(super) struct Queues {
     state: Mutex<State>,
     linger: Duration,
-    /// Those that are to be watched from now on.
+    /// Sends the name of each new queue to the watch.
     new_names: mpsc::UnboundedSender<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     by_name: HashMap<Arc<str>, NameQueue>,
-    /// Of the sessions.
+    /// The leases of this process' sessions.
     leases: HashSet<i64>,
 }
 
@@ -37,7 +37,7 @@ impl Queues {
         self.state.lock().by_name.values().filter(|queue| which(queue)).count()
     }
 
-    /// Works with the queue of `name`. One that is new is watched from now on.
+    /// Runs `work` on the queue of `name`. A new queue is watched from now on.
     pub(super) fn with_or_new<T>(
         &self,
         name: &Arc<str>,
@@ -50,7 +50,7 @@ impl Queues {
         }))
     }
 
-    /// Works with the queue of `name` if there is one.
+    /// Runs `work` on the queue of `name`, if there is one.
     pub(super) fn with<T>(&self, name: &str, work: impl FnOnce(&mut NameQueue) -> T) -> Option<T> {
         self.state.lock().by_name.get_mut(name).map(work)
     }
@@ -69,15 +69,15 @@ impl Queues {
         watchers
     }
 
-    /// Notes that there are no watchers any more. The names of all queues, which are to be watched.
+    /// Notes that the watch has ended. Returns the names of all queues, to be watched again.
     pub(super) fn unwatch(&self) -> Vec<Arc<str>> {
         let mut state = self.state.lock();
         state.by_name.values_mut().for_each(|queue| queue.unwatched(Watcher::None));
         state.by_name.keys().cloned().collect()
     }
 
-    /// At most `limit` queues to read again: those that have waited longest for it, half of them among those
-    /// in which a claim of this process waits.
+    /// At most `limit` queues to read again: those that were read longest ago. Half of them are queues in which a claim of
+    /// this process waits.
     pub(super) fn due(&self, limit: usize) -> Vec<Arc<str>> {
         let mut state = self.state.lock();
         let due = state.by_name.iter().filter_map(|(name, queue)| {
@@ -108,9 +108,9 @@ impl Queues {
         }
     }
 
-    /// Those of `keys` in the queue of `name` that this process made (their lease is one of its own) but does
-    /// not know: from a request that was given up and carried out all the same. They would block the lock for
-    /// as long as the session lives. From now on they are known, and nobody counts on them.
+    /// The keys among `keys` that are on a lease of this process but belong to no claim that it knows: etcd carried out a
+    /// request that this process had given up. Such a key would block the lock for as long as the session lives. From now
+    /// on the key is known, and no caller waits for it.
     pub(super) fn orphans(&self, name: &str, keys: Vec<Key>) -> Vec<Key> {
         let mut state = self.state.lock();
         let State { by_name, leases, .. } = &mut *state;

@@ -30,8 +30,9 @@ use crate::{BackendError, BackendErrorKind, ClusterId, Token};
 /// The tables, for a database that has none.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Which server process a connection leads to, and which tables. A process id may be used again, so its start belongs to it.
-/// The first version with `idle_session_timeout`, and with a `pg_terminate_backend` that waits, is 14.
+/// Asks which server process a connection leads to, and which tables. A process id may be used again, so the start of the
+/// process is part of its name. Version 14 is the first with `idle_session_timeout`, and the first whose
+/// `pg_terminate_backend` can wait.
 const IDENTIFY: &str = "
     SELECT (
             SELECT concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start))
@@ -47,8 +48,8 @@ const IDENTIFY: &str = "
         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END";
 
-/// The columns of [`IDENTIFY`] that speak against a server. A standby may be promoted, or the address lead to the primary
-/// later.
+/// The columns of [`IDENTIFY`] that rule a server out. A standby is refused for now only: it may be promoted, or the address
+/// may lead to the primary later.
 const REFUSALS: [(usize, BackendErrorKind, &str); 3] = [
     (1, BackendErrorKind::Permanent, "PostgreSQL 14 or later is needed"),
     (2, BackendErrorKind::Transient, "this PostgreSQL is a standby, which grants no locks"),
@@ -81,8 +82,8 @@ pub(super) fn listen(waiters: &Waiters<Token>) -> String {
     iter::once("UNLISTEN *".to_owned()).chain(channels).collect()
 }
 
-/// A message came: the queue of a claim that is its first has changed. Any user of the database can send it, so
-/// it only says that it is time to ask.
+/// Handles a message: the queue of this claim, which is the first in it, has changed. Any user of the database can send a
+/// message, so the claim only asks the server again.
 fn hear(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
     let lease = channel.strip_prefix(CHANNEL)?.parse().ok()?;
     let mut words = payload.split(' ');
@@ -94,7 +95,7 @@ fn hear(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
     Some(())
 }
 
-/// What a statement is sent with.
+/// The parameters of a statement.
 pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
 
 /// What every connection needs.
@@ -107,8 +108,8 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Connects, with the name that `pg_stat_activity` shows, and with more settings of the server. What messages
-    /// say goes to the waiters.
+    /// Connects under `name`, which `pg_stat_activity` shows, with these further settings of the server. Messages go to
+    /// the waiters.
     pub(super) async fn connect(
         self: &Arc<Self>,
         name: &str,
@@ -123,7 +124,7 @@ impl Access {
         let connecting = async move {
             let mut connected = config.connect(tls.clone()).await;
             if connected.as_ref().is_err_and(is_read_only) {
-                // to be asked why
+                // connect all the same, to ask the server why it is read-only
                 config.target_session_attrs(TargetSessionAttrs::Any);
                 connected = config.connect(tls.clone()).await;
             }

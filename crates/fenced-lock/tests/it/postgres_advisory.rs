@@ -149,8 +149,8 @@ async fn a_cut_at_any_request_leaves_nothing_behind() {
     }
 }
 
-/// Goal: what is not promised: each claim takes a connection, and the server has only so many. Of a thousand names at
-/// once some are held, the others are refused; none waits for ever, and it is no loss to the others.
+/// Goal: a limit: each claim takes a connection, and the server has only so many. Of a thousand names at once some are
+/// held and the others refused; none waits for ever, and no held lock is lost.
 #[tokio::test]
 async fn each_claim_takes_a_connection() {
     let Some(lab) = lab().await else { return };

@@ -32,7 +32,7 @@ use crate::contract::{basics, queueing};
 static SERVER: OnceCell<PrivateZooKeeper> = OnceCell::const_new();
 
 pub(crate) struct ZooKeeperLab {
-    /// That without encryption.
+    /// The port without encryption.
     port: u16,
     pub(crate) options: ZooKeeperOptions,
 }
@@ -315,7 +315,7 @@ async fn wrong_rights_are_refused() {
     drop(session.mutex(&lab.name()).unwrap().lock().await.unwrap());
 }
 
-/// Goal: what listens on the port and is no ZooKeeper, and silence, are not waited for without end.
+/// Goal: opening a session ends in time at a port that is silent, or where another program listens.
 #[tokio::test]
 async fn another_server_opens_no_session() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -330,8 +330,8 @@ async fn another_server_opens_no_session() {
     assert_eq!(kind_of(opened), BackendErrorKind::Transient);
 }
 
-/// Goal: with TLS the lock is granted and released as without; what does not fit together opens no session, and ends in
-/// time.
+/// Goal: with TLS the lock is granted and released as without; with wrong certificates or settings no session opens, and the
+/// attempt ends in time.
 #[tokio::test]
 async fn certificates() {
     let Some((server, lab)) = ZooKeeperLab::secured().await else { return };
@@ -434,8 +434,8 @@ async fn other_libraries_take_their_turns() {
     tokio::join!(meets("curator"), meets("recipe"), meets("kazoo"));
 }
 
-/// Goal: what happens deeper in the tree, or to the lock's own node, says nothing of its queue. Method: below the lock's
-/// node is a node with the root of another backend, in which nodes named as the claims come and go.
+/// Goal: changes deeper in the tree, or of the lock's own node, do not change its queue. Method: a second backend has its root
+/// below the lock's node; in there, nodes with names like those of the claims come and go.
 #[tokio::test]
 async fn deeper_nodes_say_nothing() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };

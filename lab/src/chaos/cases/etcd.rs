@@ -150,10 +150,10 @@ async fn compact(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// The suite takes the lock, and loses the answer to its own release, since no instance waits for the answer to
-/// its release. Answers to the instances are lost as well.
+/// Loses the answer to a release. No instance waits for the answer to its release, so the suite takes the lock itself and
+/// loses its own answer. Answers to the instances are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<()> {
-    // for the suite's own release; in no other case is its answer lost
+    // for the suite's own release, whose answer is lost in this case only
     Safeguard::UnknownRelease.set(scene.case.without != Some("unknown-release"));
     let proxy = Proxy::to(scene.cluster.etcd[0].port()).await?;
     let session = etcd::session(&[proxy.url(), scene.cluster.etcd[1].endpoint()]).await?;
