@@ -74,11 +74,11 @@ impl Sentinels {
         format!("redis-sentinel://{}#{PRIMARY_NAME}", at.join(","))
     }
 
-    /// Waits until all sentinels know one another, and that all replicas follow.
+    /// Waits until all sentinels know one another, and that all replicas follow: no failover is under way.
     ///
     /// # Errors
     /// When a server does not answer, or that takes longer than [`START_TIMEOUT`].
-    async fn until_whole(&self) -> RedisResult<()> {
+    pub async fn until_whole(&self) -> RedisResult<()> {
         until("the sentinels agree", START_TIMEOUT, async || {
             for sentinel in &self.sentinels {
                 let ask = |what| format!("SENTINEL {what} {PRIMARY_NAME}");
