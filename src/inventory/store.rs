@@ -29,7 +29,7 @@ const REPLICATED_CONNECTIONS: usize = 8;
 ///
 /// Each command takes at most one `response_timeout`; when it must connect first, also one
 /// `connect_timeout`, two `response_timeout` for handshake and role, and half a second when the connection broke
-/// more than once lately, and as much again if another server has the item by then; a write also the time to wait
+/// more than once lately; a write also the time to wait
 /// for [`Replicas`]. A call is one command, or two when Redis has forgotten the script;
 /// [`durability`](Self::durability) is two, and [`check`](Self::check) one for each item, all at once. In a
 /// Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
