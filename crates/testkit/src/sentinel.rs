@@ -74,11 +74,11 @@ impl Sentinels {
         format!("redis-sentinel://{}#{PRIMARY_NAME}", at.join(","))
     }
 
-    /// Waits until all sentinels know one another, and that all replicas follow: no failover is under way.
+    /// Waits until all sentinels know one another, and that all replicas follow.
     ///
     /// # Errors
     /// When a server does not answer, or that takes longer than [`START_TIMEOUT`].
-    pub async fn until_whole(&self) -> RedisResult<()> {
+    async fn until_whole(&self) -> RedisResult<()> {
         until("the sentinels agree", START_TIMEOUT, async || {
             for sentinel in &self.sentinels {
                 let ask = |what| format!("SENTINEL {what} {PRIMARY_NAME}");
@@ -126,6 +126,25 @@ impl Sentinels {
         let promoted = promoted.ok_or_else(unknown)?;
         std::mem::swap(primary, promoted);
         Ok(promoted)
+    }
+
+    /// Waits until all sentinels watch `primary`, and none leads a failover any more.
+    ///
+    /// # Errors
+    /// When a sentinel does not answer, or that takes longer than a minute.
+    pub async fn until_settled(&self, primary: &PrivateRedis) -> RedisResult<()> {
+        let port = primary.port().to_string();
+        until("the failover is over", FAILOVER_LIMIT, async || {
+            for sentinel in &self.sentinels {
+                let ask = format!("SENTINEL MASTER {PRIMARY_NAME}");
+                let watched: HashMap<String, String> = sentinel.run(&ask).await?;
+                if watched["port"] != port || watched["flags"] != "master" {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
     }
 
     /// From now on the replicas get nothing, once they have all that was written before: they look for their primary

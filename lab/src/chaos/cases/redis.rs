@@ -109,7 +109,7 @@ async fn fail_over(scene: &mut Scene) -> Result<()> {
     former.restart().await?;
     follow(former, redis, redis.port()).await?;
     // the sentinel that led this failover ends it after its promoted replica is named, and cannot if that dies before
-    Ok(sentinels.until_whole().await?)
+    Ok(sentinels.until_settled(redis).await?)
 }
 
 /// Cuts off the end of the append-only file, as a power loss may. Each instance must report it and sell
