@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use demo::locks::{AnyLock, LockMode, LockServers};
+use demo::locks::{AnyLock, LockMode, LockServer, LockServers};
 use fenced_lock::{Promises, Session, SessionOptions};
 use futures_util::future::join_all;
 use testkit::OwnedDir;
@@ -40,9 +40,7 @@ impl Servers {
     /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
     /// number includes the requests of this function, the same number each time.
     pub(crate) async fn requests(&self) -> Option<u64> {
-        // where the lock is on Redis: not the commands that a script calls
-        let counts = self.all.members.iter().map(|one| one.requests(&["evalsha"]));
-        let counts = join_all(counts).await;
+        let counts = join_all(self.all.members.iter().map(LockServer::requests)).await;
         counts.into_iter().reduce(|sum, count| Some(sum? + count?))?
     }
 

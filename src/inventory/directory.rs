@@ -29,8 +29,8 @@ pub(super) const SLOTS: u16 = 16384;
 /// How often the question is asked again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An answer of the sentinels that is no older need not be asked for again.
-const NEW: Duration = Duration::from_millis(100);
+/// For how long an answer of the sentinels holds for new connections.
+const ANSWER_HOLDS_FOR: Duration = Duration::from_millis(100);
 
 /// How many nodes of a cluster are asked before the question counts as failed.
 const MAX_ASKED: usize = 8;
@@ -98,8 +98,8 @@ impl Directory {
     pub(super) async fn server(self: &Arc<Self>, node: &Node) -> RedisResult<ConnectionInfo> {
         let target = self.target()?;
         if matches!(target.kind, TargetKind::Sentinels(_)) && REDIRECTS.is_on() {
-            let is_new = |at: Instant| at.elapsed() < NEW;
-            if !self.state.lock().answered_at.is_some_and(is_new) {
+            let holds = |at: Instant| at.elapsed() < ANSWER_HOLDS_FOR;
+            if !self.state.lock().answered_at.is_some_and(holds) {
                 self.ask().await?;
             }
             if !self.has(node) {

@@ -108,6 +108,11 @@ impl Shards {
             let answer = self.connection(&node).send(command, then).await;
             let Ok(Err(error)) = &answer else {
                 if answer.is_err() {
+                    // nothing was sent, and another server has the item by now
+                    if hops == 0 && !self.directory.has(&node) {
+                        hops += 1;
+                        continue;
+                    }
                     // the server does not answer, or is a replica now
                     self.directory.refresh();
                 }

@@ -128,6 +128,25 @@ impl Sentinels {
         Ok(promoted)
     }
 
+    /// Waits until all sentinels watch `primary`, and none leads a failover any more.
+    ///
+    /// # Errors
+    /// When a sentinel does not answer, or that takes longer than a minute.
+    pub async fn until_settled(&self, primary: &PrivateRedis) -> RedisResult<()> {
+        let port = primary.port().to_string();
+        until("the failover is over", FAILOVER_LIMIT, async || {
+            for sentinel in &self.sentinels {
+                let ask = format!("SENTINEL MASTER {PRIMARY_NAME}");
+                let watched: HashMap<String, String> = sentinel.run(&ask).await?;
+                if watched["port"] != port || watched["flags"] != "master" {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+
     /// From now on the replicas get nothing, once they have all that was written before: they look for their primary
     /// elsewhere. The sentinels correct that after some seconds.
     ///

@@ -80,9 +80,9 @@ impl LockServer {
     }
 
     /// How many requests it has got so far by its own counters; `None` without such a counter. They include the
-    /// requests of this function, the same number each time. At a Redis only these commands count, and not those that a
-    /// script calls.
-    pub async fn requests(&self, redis_commands: &[&str]) -> Option<u64> {
+    /// requests of this function, the same number each time. At a Redis only the runs of scripts count, as all that a lock
+    /// asks of it.
+    pub async fn requests(&self) -> Option<u64> {
         match self {
             // messages from its clients, also those on open streams
             Self::Etcd(server) => {
@@ -94,11 +94,8 @@ impl LockServer {
             }
             Self::Redis(server) => {
                 let info: String = server.run("INFO commandstats").await.ok()?;
-                let calls = |command: &&str| {
-                    let calls = info.split(&format!("cmdstat_{command}:calls=")).nth(1);
-                    number(calls.unwrap_or("0").split([',', '\r', '\n']).next()?)
-                };
-                redis_commands.iter().map(calls).sum()
+                let calls = info.split("cmdstat_evalsha:calls=").nth(1).unwrap_or("0");
+                number(calls.split(',').next()?)
             }
             // statements
             Self::Postgres(server) => {

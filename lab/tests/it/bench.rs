@@ -1,10 +1,11 @@
 //! The bench in its short form: everything is measured once. What is asserted are counts, never times.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use testkit::processes::processes;
+use testkit::wait::within;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::{ended, lab, results};
 
@@ -13,13 +14,6 @@ const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
 const CONTENDERS: [&str; 6] =
     ["combined", "batched-script", "atomic-script", "etcd-recipe", "etcd-rpc", "no-store"];
-
-/// Runs `lab bench` and returns its status and what it said, all together.
-async fn bench(temp: &Path, out: &Path, flags: &[&str]) -> (Option<i32>, String) {
-    let mut command = lab(temp, &["bench"]);
-    command.args(flags).arg("--out").arg(out);
-    ended(command, RUN_DEADLINE).await
-}
 
 /// The load of this measure and contender, of which there is one.
 fn only_load<'a>(results: &'a Value, measure: &str, contender: &str) -> Option<&'a Value> {
@@ -35,7 +29,9 @@ fn only_load<'a>(results: &'a Value, measure: &str, contender: &str) -> Option<&
 async fn short_run_measures_everything() {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let out = out.path().join("made");
-    let (status, said) = bench(temp.path(), &out, &["--short"]).await;
+    let mut command = lab(temp.path(), &["bench", "--short"]);
+    command.arg("--out").arg(&out);
+    let (status, said) = ended(command, RUN_DEADLINE).await;
     assert_eq!(status, Some(0), "{said}");
 
     let results = results(&out);
@@ -84,15 +80,25 @@ async fn short_run_measures_everything() {
     assert!(left.is_empty() && alive.is_empty(), "{left:?} {alive:?}");
 }
 
-/// Goal: one measure of one contender alone.
+/// Goal: one measure of one contender alone; and if it cannot go on, what was measured before is written. Method:
+/// after the first round its directory is gone, and no instance starts without a log.
 #[tokio::test]
-async fn one_measure_alone() {
+async fn one_measure_alone_and_what_was_measured_before_a_failure() {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let flags = ["--short", "--only", "burst", "--contenders", "atomic-script", "--rounds", "2"];
-    let (status, said) = bench(temp.path(), out.path(), &flags).await;
-    assert_eq!(status, Some(0), "{said}");
+    let mut command = lab(temp.path(), &["bench", "--short", "--only=burst", "--rounds=3"]);
+    command.arg("--contenders=atomic-script").arg("--out").arg(out.path());
+    let mut bench = command.spawn().unwrap();
+    let mut said = BufReader::new(bench.stderr.take().unwrap()).lines();
+    while let Some(line) = within("it goes on", said.next_line()).await.unwrap() {
+        if line.contains("round 2 of 3") {
+            let dir = std::fs::read_dir(temp.path()).unwrap().next().unwrap().unwrap();
+            std::fs::rename(dir.path(), temp.path().join("away")).unwrap();
+        }
+    }
+    assert_eq!(bench.wait().await.unwrap().code(), Some(1));
     let results = results(out.path());
     let cases = results["cases"].as_array().unwrap();
     assert!(cases.len() == 1 && cases[0]["measure"] == "burst", "{cases:?}");
-    assert_eq!(cases[0]["loads"].as_array().unwrap().len(), 2);
+    assert!(!cases[0]["loads"].as_array().unwrap().is_empty());
+    assert!(results["faults"][0].as_str().unwrap().starts_with("stopped: "), "{results}");
 }

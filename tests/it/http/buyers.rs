@@ -80,6 +80,17 @@ async fn starting_a_sale_is_safe() {
             reply.problem(status, word);
         }
     }
+    // a reader that waits has one ledger, although it named none
+    let empty = json!({"stock": 7});
+    let start_empty = async || start(&shop, &empty, &[("if-match", "*")]).await.json(200);
+    start_empty().await;
+    let reader = tokio::spawn(async move { other.call("GET /orders?wait=30s").await });
+    eventually("the reader is told", async || {
+        start_empty().await;
+        reader.is_finished()
+    })
+    .await;
+    reader.await.unwrap().problem(409, "sale-replaced");
 }
 
 /// Goal: what the instance itself repeats after a lost answer is no repetition to the client: a start, an order, a

@@ -184,11 +184,12 @@ async fn a_closing_sale_sends_nothing_again() {
 }
 
 /// Goal: an order that loses the lock at any moment around its grant is answered in its time, and the sale
-/// closes. Method: a lock service in memory and one thread, so that a number of turns of the runtime decides
-/// when the claim is deleted; from then on another client holds the lock.
+/// closes; so is one of the last batch before a release, while another client holds the lock. Method: a lock service in
+/// memory and one thread, so that a number of turns of the runtime decides when the claim is deleted, at last never;
+/// from then on another client holds the lock.
 #[tokio::test]
 async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
-    for turns in 0..16 {
+    for turns in 0..=16 {
         let inventory = connect(&fresh_database().await).await;
         inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
         let service = MemoryBackend::new();
@@ -225,7 +226,9 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
                 for _ in 0..turns {
                     yield_now().await;
                 }
-                service.delete(&claim.key);
+                if turns < 16 {
+                    service.delete(&claim.key);
+                }
             });
             after.unwrap()
         };
@@ -234,7 +237,7 @@ async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
         let orders = inventory.ledger(&Item::DEFAULT, 0, 1000).await.unwrap().entries.len();
         match sold {
             Ok(Outcome::Reserved(_)) => assert_eq!(orders, 1),
-            Err(SaleError::WaitTooLong { .. }) => assert_eq!(orders, 0),
+            Err(SaleError::WaitTooLong { .. }) if turns < 16 => assert_eq!(orders, 0),
             other => panic!("after {turns} turns: {other:?}"),
         }
     }
