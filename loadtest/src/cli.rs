@@ -155,7 +155,8 @@ pub struct Args {
     pub(crate) concurrency: usize,
 
     /// Start a new sale with this many units [default: continue the current one].
-    #[arg(long, value_name = "UNITS", value_parser = Units::new().range(0..=1_000_000_000_000))]
+    #[arg(long, value_name = "UNITS", allow_negative_numbers = true,
+          value_parser = Units::new().range(0..=1_000_000_000_000))]
     pub(crate) stock: Option<u64>,
 
     /// Item to order, 1 to 64 characters of a-z, 0-9 and - [default: the default item].
@@ -333,7 +334,7 @@ mod tests {
             ("--item", "Shoe", "1 to 64 characters of a-z, 0-9 and -"),
             ("--timeout", "30", "with its unit"),
             ("--requests", "0", "1..=10000000"),
-            ("--quantity", "0", "1..=1000000"),
+            ("--stock", "-5", "0..=1000000000000"),
             ("--probe-path", "healthz", "looks like /healthz"),
             ("--process", "etcd", "such as etcd=1234"),
             ("--process", "=12", "such as etcd=1234"),
