@@ -12,11 +12,12 @@ export function prepare(recording) {
 }
 
 /**
- * A shop sells while it has the key, and the buyer hears of it later; only that was measured. So a sale that was heard of
- * after the end of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
+ * A shop sells while it has the key; only when the buyer heard of it was measured. So a sale that was heard of after the end
+ * of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
  */
 function underTheKey(events) {
   const { tenures, sleeps } = state(events, Infinity);
+  const asked = new Map(events.filter(([, kind]) => kind === "asked").map(([at, , buyer]) => [buyer, at]));
   const late = new Map();
   const moved = events.map((event) => {
     const [at, kind, , shop, , number] = event;
@@ -30,7 +31,9 @@ function underTheKey(events) {
     const awake = sleeps.filter((one) => one.shop === shop && one.to !== null && one.to < to).map((one) => one.to);
     const start = Math.max(from, ...awake);
     sales.forEach((sale, index) => {
-      sale[0] = start + ((to - start) * (index + 1)) / (sales.length + 1);
+      // not before its buyer has asked
+      const earliest = Math.max(start, asked.get(sale[2]));
+      sale[0] = earliest + (Math.max(0, to - earliest) * (index + 1)) / (sales.length + 1);
     });
   }
   return moved.sort(([one], [other]) => one - other);
