@@ -130,7 +130,7 @@ export function layout({ width, height, dots, stock, shops, lanes }) {
 }
 
 /** A grid of `count` cells in a box, as large as they fit: the upper left corner of a cell, its middle, and the cell of a place. */
-function grid({ x, y, w, h }, count, most) {
+export function grid({ x, y, w, h }, count, most) {
   let size = Math.min(most, Math.sqrt((w * h) / Math.max(1, count)));
   const fits = (size) => Math.floor(w / size) * Math.floor(h / size) >= count;
   while (!fits(size) && size > 1) size *= 0.985;

@@ -32,6 +32,12 @@ export function chapterOf({ guard, fence, fault }) {
   return CHAPTERS.find(isIt) ?? OWN;
 }
 
+/** The same for a visitor who has seen no other one. */
+export function openingOf(recording) {
+  const chapter = chapterOf(recording);
+  return chapter.id === "shared" ? OPENING : chapter;
+}
+
 /** How the stage names a shop. */
 export const shopName = (shop) => `shop ${String.fromCharCode(65 + shop)}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
