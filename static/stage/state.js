@@ -51,7 +51,7 @@ export function state(events, t) {
     buyers: new Map(),
     /** By unit: its owners as `{ buyer, shop, at, number, heard }`. More than one is what must not happen. */
     units: new Map(),
-    /** By shop: `{ came, waiting, sold, asleep }`. */
+    /** By shop: `{ came, waiting, sold, asleep, read }`; `read` is how many units it saw, or undefined. */
     shops: [],
     /** Who believed to have the key and when: `{ shop, number, from, to, bounced }`; `to` is null while it goes on. */
     tenures: [],
@@ -59,6 +59,8 @@ export function state(events, t) {
     sleeps: [],
     /** The refusals: `{ shop, number, fence, at }`. */
     bounces: [],
+    /** The largest number that the store has seen. */
+    fence: 0,
     sold: 0,
     none: 0,
     failed: 0,
@@ -88,7 +90,11 @@ const APPLY = {
     owners.push({ buyer, shop, at, number, heard: times[0] });
     now.units.set(unit, owners);
     shopOf(now, shop).sold += 1;
+    now.fence = Math.max(now.fence, number ?? 0);
     if (owners.length === 2) now.doubled += 1;
+  },
+  read(now, shop, left) {
+    shopOf(now, shop).read = left;
   },
   none: (now, buyer, shop, at) => answer(now, buyer, shop, "none", at),
   failed: (now, buyer, shop, at) => answer(now, buyer, shop, "failed", at),

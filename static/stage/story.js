@@ -136,6 +136,7 @@ const WORDS = {
     `${shopName(shop)} sells unit ${count(unit)} to buyer ${buyer + 1}${number === null ? "" : `, under number ${count(number)}; heard of at ${moment(heard)}`}`,
   none: (buyer, shop) => `${shopName(shop)} tells buyer ${buyer + 1} that nothing is left`,
   failed: (buyer, shop) => `buyer ${buyer + 1} gets no answer from ${shopName(shop)}`,
+  read: (shop, left) => `${shopName(shop)} reads that ${counted(left, "unit is", "units are")} left`,
   key: (shop, number) => `${shopName(shop)} gets the key, number ${count(number)}`,
   drop: (shop, number) => `${shopName(shop)} gives up key ${count(number)}`,
   bounced: (shop, number, fence) => `the store refuses number ${count(number)} of ${shopName(shop)}: it has seen ${count(fence)}`,
