@@ -86,7 +86,7 @@ export class OwnSale {
       if (!this.#isLive) throw new Error(NO_ANSWER);
       await actions[name]();
     } catch (error) {
-      say({ "form-error": error.message });
+      say({ "form-error": sentence(error.message) });
     }
     this.#isCalling = false;
     this.#showBusy();

@@ -108,7 +108,7 @@ export class Stage {
   /** While there is nothing to replay, one button makes a recording. A run starts a new sale, so it waits for a visitor. */
   #invite() {
     if (this.#shown !== NOTHING) return;
-    this.#say("No sale was recorded yet. One click starts one, and replays it.");
+    this.#say("No sale was recorded yet.");
     byId("next").hidden = false;
     say({ next: "Run the first sale →" });
   }
@@ -183,13 +183,13 @@ export class Stage {
         run = await call("GET", "demo/run");
         say({ clock: `recording, ${duration(run.elapsed_ms)}` });
       } while (run.id === id && isRunning(run));
-      if (run.state === "failed") throw new Error(sentence(run.error));
+      if (run.state === "failed") throw new Error(run.error);
       const recording = await call("GET", "demo/run/replay");
       if (recording?.run !== id) throw new Error("This run was not recorded.");
       this.#seen.add(id);
       this.#open(this.#keep(recording), chapter === OPENING ? openingOf(recording) : chapter);
     } catch (error) {
-      say({ "stage-error": error.message });
+      say({ "stage-error": sentence(error.message) });
       this.#invite();
       this.#request();
     } finally {

@@ -51,7 +51,8 @@ export function scenes(recording, { id }) {
   const sales = events.filter((event) => event[1] === "sold").map(([at]) => at);
   const [first, last] = [sales[0] ?? end, sales.at(-1) ?? end];
   const people = sample ? `${count(final.buyers.size)} of ${count(buyers)} people are drawn here; they want` : `${count(buyers)} people want`;
-  const start = `${people} ${counted(stock, "unit")}. ${shops.length === 2 ? "Two" : count(shops.length)} shops sell them, from one shelf.`;
+  const sellers = { 1: "One shop sells", 2: "Two shops sell" }[shops.length] ?? `${count(shops.length)} shops sell`;
+  const start = `${people} ${counted(stock, "unit")}. ${sellers} them, from one shelf.`;
   const ending = { text: endingOf(recording, id), isEnding: true };
   // what is in flight at the end comes to rest
   const endings = (at) => (at < end ? [{ at, seconds: 2, ...ending }, { at: end, seconds: 1, ...ending }] : [{ at, seconds: 3, ...ending }]);
