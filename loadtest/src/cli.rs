@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{RangedU64ValueParser, Resettable};
+use clap::builder::{RangedI64ValueParser, RangedU64ValueParser, Resettable};
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -33,7 +33,7 @@ pub struct Cli {
 }
 
 pub(crate) type Count = RangedU64ValueParser<usize>;
-type Units = RangedU64ValueParser<u64>;
+type Units = RangedI64ValueParser<u64>;
 
 impl Cli {
     /// The command line, and the environment.
