@@ -94,7 +94,7 @@ impl Buyer {
         {
             let mut order = Order::default();
             self.ask(number, None, 0, &mut order).await?;
-            run.live.count(&order.outcome);
+            run.live.count(run.setup.rate, number, &order);
             let answered = order.is_settled() || order.abandoned;
             unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
             let hold = run.setup.item().before.hold_seconds;

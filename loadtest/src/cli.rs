@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{RangedU64ValueParser, Resettable};
+use clap::builder::{RangedI64ValueParser, RangedU64ValueParser, Resettable};
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -33,7 +33,7 @@ pub struct Cli {
 }
 
 pub(crate) type Count = RangedU64ValueParser<usize>;
-type Units = RangedU64ValueParser<u64>;
+type Units = RangedI64ValueParser<u64>;
 
 impl Cli {
     /// The command line, and the environment.
@@ -155,7 +155,8 @@ pub struct Args {
     pub(crate) concurrency: usize,
 
     /// Start a new sale with this many units [default: continue the current one].
-    #[arg(long, value_name = "UNITS", value_parser = Units::new().range(0..=1_000_000_000_000))]
+    #[arg(long, value_name = "UNITS", allow_negative_numbers = true,
+          value_parser = Units::new().range(0..=1_000_000_000_000))]
     pub(crate) stock: Option<u64>,
 
     /// Item to order, 1 to 64 characters of a-z, 0-9 and - [default: the default item].
@@ -333,7 +334,7 @@ mod tests {
             ("--item", "Shoe", "1 to 64 characters of a-z, 0-9 and -"),
             ("--timeout", "30", "with its unit"),
             ("--requests", "0", "1..=10000000"),
-            ("--quantity", "0", "1..=1000000"),
+            ("--stock", "-5", "0..=1000000000000"),
             ("--probe-path", "healthz", "looks like /healthz"),
             ("--process", "etcd", "such as etcd=1234"),
             ("--process", "=12", "such as etcd=1234"),

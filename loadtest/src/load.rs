@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use hdrhistogram::Histogram;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
@@ -25,6 +26,8 @@ use crate::connection::Connection;
 use crate::cpu::cpu_seconds;
 use crate::endpoint::Endpoint;
 use crate::record::{Recorder, Setup};
+use crate::report::{histogram, latency};
+use crate::table::milliseconds;
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -141,6 +144,8 @@ pub struct Live {
     pub sold_out: AtomicU64,
     /// Orders that ended otherwise, or without an answer.
     pub unsettled: AtomicU64,
+    /// The latencies since the progress was told last; `None` while nobody asks for it.
+    pub recent: Mutex<Option<Histogram<u64>>>,
     /// When the buyers came, once they have.
     pub started: OnceLock<SystemTime>,
     /// How long the load took, once the last buyer is done.
@@ -154,13 +159,28 @@ pub struct Live {
 
 impl Live {
     /// Counts an order that has ended.
-    pub(crate) fn count(&self, outcome: &FinalOutcome) {
-        let counter = match outcome {
+    pub(crate) fn count(&self, rate: Option<f64>, number: usize, order: &Order) {
+        if order.is_settled()
+            && let Some(recent) = &mut *self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            recent.record(latency(rate, number, order)).expect("it grows");
+        }
+        let counter = match &order.outcome {
             FinalOutcome::Acknowledged(_) => &self.acknowledged,
             FinalOutcome::SoldOut => &self.sold_out,
             _ => &self.unsettled,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many orders have ended, and the latency since the last call.
+    pub(crate) fn progress(&self) -> String {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = recent.replace(histogram()).filter(|recent| !recent.is_empty());
+        let at = |recent: &Histogram<u64>, share| milliseconds(recent.value_at_quantile(share));
+        let now =
+            recent.map(|it| format!("; last second: p50 {}, p99 {}", at(&it, 0.5), at(&it, 0.99)));
+        format!("{} orders{}", self.ended(), now.unwrap_or_default())
     }
 
     /// How many orders have ended.

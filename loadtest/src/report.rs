@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{History, judge};
+use crate::checker::{History, Order, judge};
 pub use crate::checker::{StockState, Tally, Turns};
 use crate::cli::Limits;
 use crate::load::due;
@@ -154,8 +154,18 @@ impl Percentiles {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("so many digits are allowed")
+}
+
+/// The latency of an order, in microseconds.
+///
+/// At a rate, it begins when the order was due, also if all connections were busy then: else a service that stalls
+/// would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013), calls that coordinated
+/// omission.
+pub(crate) fn latency(rate: Option<f64>, number: usize, order: &Order) -> u64 {
+    let due = rate.and_then(|rate| u64::try_from(due(rate, number).as_micros()).ok());
+    order.ended.saturating_sub(due.unwrap_or(u64::MAX).min(order.sent))
 }
 
 impl Report {
@@ -198,21 +208,14 @@ impl Report {
     }
 
     /// The figures of the orders that were sent.
-    ///
-    /// At a rate, the latency of an order begins when it was due, also if all connections were busy then: else a
-    /// service that stalls would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013),
-    /// calls that coordinated omission.
     fn of_load(history: &History) -> Self {
         let History { setup, orders, interrupted, .. } = history;
         let sent = || orders.iter().enumerate().filter(|(_, order)| order.attempts > 0);
         let mut by_status = BTreeMap::new();
         for (number, order) in sent() {
             let Some(status) = order.status() else { continue };
-            let due = setup.rate.map(|rate| due(rate, number).as_micros());
-            let due = due.and_then(|due| u64::try_from(due).ok());
-            let latency = order.ended.saturating_sub(due.unwrap_or(u64::MAX).min(order.sent));
             let of_status = by_status.entry(status.to_string()).or_insert_with(histogram);
-            of_status.record(latency).expect("it grows");
+            of_status.record(latency(setup.rate, number, order)).expect("it grows");
         }
         let mut all = histogram();
         for of_status in by_status.values() {

@@ -104,11 +104,12 @@ pub(crate) async fn run(
     Ok((report, history))
 }
 
-/// Shows on stderr how many orders have ended.
+/// Shows the progress on stderr.
 async fn show_progress(live: &Live) -> Infallible {
+    live.progress();
     loop {
         tokio::time::sleep(PROGRESS_INTERVAL).await;
-        eprintln!("{} orders", live.ended());
+        eprintln!("{}", live.progress());
     }
 }
 

@@ -96,9 +96,12 @@ fn latencies(report: &Report) -> Vec<String> {
 
 fn percentiles(latency: &Percentiles) -> String {
     let Percentiles { min, p50, p90, p99, p99_9, max } = *latency;
-    let [min, p50, p90, p99, p99_9, max] = [min, p50, p90, p99, p99_9, max]
-        .map(|micros| format!("{}.{} ms", micros / 1000, micros % 1000 / 100));
+    let [min, p50, p90, p99, p99_9, max] = [min, p50, p90, p99, p99_9, max].map(milliseconds);
     format!("min {min}  p50 {p50}  p90 {p90}  p99 {p99}  p99.9 {p99_9}  max {max}")
+}
+
+pub(crate) fn milliseconds(micros: u64) -> String {
+    format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
 }
 
 fn stock(report: &Report) -> Vec<String> {

@@ -123,13 +123,14 @@ async fn instance_goes_away() {
     assert_eq!(report.notes, [format!("{} does not answer after the run", shop.urls[1])]);
 }
 
-/// Goal: a caller in the same process sees the orders end, and which instance gets orders first.
+/// Goal: a caller in the same process sees the orders end and their latency, and which instance gets orders first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_watches_and_gives_a_head_start() {
     let shop = Shop::open(Fault::NotReady).await;
     let start = CancellationToken::new();
     let live = Arc::new(Live { head_start: Some((1, start.clone())), ..Live::default() });
     let args = args(&shop, "--requests=30 --concurrency=10 --stock=20");
+    assert_eq!(live.progress(), "0 orders");
     let released = async {
         while live.ended() < 30 {
             tokio::task::yield_now().await;
@@ -138,6 +139,9 @@ async fn a_caller_watches_and_gives_a_head_start() {
     };
     let (ran, ()) = tokio::join!(crate::run_in_process(&args, &live), released);
     let (report, orders) = ran.expect("the shop sells all the same");
+    let progress = live.progress();
+    assert!(progress.starts_with("30 orders; last second: p50 "), "{progress}");
+    assert_eq!(live.progress(), "30 orders", "no more answers since then");
     assert!(report.pass, "{}", report.verdict);
     assert_eq!(report.instances.len(), 1, "{:?}", report.instances);
     let counted = [&live.acknowledged, &live.sold_out, &live.unsettled];

@@ -1,6 +1,6 @@
 // The stream of events. After a break: say so, and reconnect.
 
-/** The server sends two messages a second. After this much silence the figures count as old. */
+/** There are two messages a second. After this much silence the figures count as old. */
 const LATE_MS = 1500;
 /** After this much silence the connection is replaced. */
 const SILENCE_MS = 8000;

@@ -8,14 +8,12 @@ export function count(number) {
   return Number.isFinite(number) ? whole.format(number) : "–";
 }
 
-/** A length of time, from milliseconds: 0.4 ms, 12 ms, 3.2 s, 2 min 05 s. */
+/** A length of time, from milliseconds: 0.4 ms, 12 ms, 3.2 s. */
 export function duration(ms) {
   if (!Number.isFinite(ms)) return "–";
   if (ms < 10) return `${tenth.format(Math.max(0, ms))} ms`;
   if (ms < 1000) return `${whole.format(ms)} ms`;
-  if (ms < 100_000) return `${tenth.format(ms / 1000)} s`;
-  const seconds = Math.floor(ms / 1000);
-  return `${Math.floor(seconds / 60)} min ${String(seconds % 60).padStart(2, "0")} s`;
+  return `${(ms < 100_000 ? tenth : whole).format(ms / 1000)} s`;
 }
 
 /** `1 unit`, `2 units`: a count with its noun. */

@@ -1,4 +1,4 @@
-// The connection to the instance, and what is wrong now. The sentences are the server's, except those about a lost connection.
+// The connection to the instance, and what is wrong now, mostly in the server's words.
 
 import { byId, list, say, setData, setText } from "../page/dom.js";
 import { duration } from "../page/format.js";

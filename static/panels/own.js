@@ -39,7 +39,6 @@ export class OwnSale {
     });
   }
 
-  /** Shows the state of the demo. */
   show({ now, link }) {
     this.#demo = now?.demo ?? null;
     this.#isLive = link.state === "live";
@@ -87,13 +86,13 @@ export class OwnSale {
       if (!this.#isLive) throw new Error(NO_ANSWER);
       await actions[name]();
     } catch (error) {
-      say({ "form-error": error.message });
+      say({ "form-error": sentence(error.message) });
     }
     this.#isCalling = false;
     this.#showBusy();
   }
 
-  #showResult({ stock, sold }) {
+  #showResult({ stock }) {
     const { run } = this.#demo;
     const panel = byId("verdict");
     panel.hidden = !run;
@@ -101,7 +100,7 @@ export class OwnSale {
     const [tone, title, text] = reading(run);
     setData(panel, "tone", tone);
     setData(panel, "run", run.id);
-    const isEarlier = run.verdict && stock && (run.stock !== stock.initial || run.sold > sold);
+    const isEarlier = run.verdict && stock && run.sale !== stock.sale;
     say({
       "verdict-sign": { good: "✓", bad: "✕" }[tone] ?? "",
       "verdict-title": isEarlier ? `An earlier sale: ${title}` : title,
@@ -111,7 +110,6 @@ export class OwnSale {
   }
 }
 
-/** The tone, the title and the text of a run. */
 function reading({ state, verdict, error, fault, hit_ms: hit }) {
   if (verdict) return verdict.pass ? ["good", "Correct", verdict.text] : ["bad", "Wrong", verdict.text];
   if (state === "failed") return ["quiet", "No verdict", sentence(error ?? "The cause is not known.")];
@@ -121,7 +119,6 @@ function reading({ state, verdict, error, fault, hit_ms: hit }) {
     : ["quiet", "The holder is asleep", "It sleeps for longer than its lease lasts. Then it wakes up and writes."];
 }
 
-/** The run and its result, in numbers. */
 function about(run) {
   const { words, hasTokens } = guardOf(run.guard);
   const fault = run.fault && run.victim ? `; instance ${run.victim} ${FAULTS[run.fault]}` : "";

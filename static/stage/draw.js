@@ -28,7 +28,6 @@ export class Brush {
     for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) matchMedia(query).addEventListener("change", forget);
   }
 
-  /** Clears the canvas. */
   begin() {
     const scale = Math.min(devicePixelRatio || 1, 3);
     const [width, height] = [this.#canvas.clientWidth, this.#canvas.clientHeight].map((size) => Math.round(size * scale));
@@ -51,7 +50,6 @@ export class Brush {
     this.pen.fillRect(...box);
   }
 
-  /** Fills what `path` adds. */
   area(ink, path) {
     this.pen.fillStyle = this.ink(ink);
     this.pen.beginPath();
@@ -59,7 +57,6 @@ export class Brush {
     this.pen.fill();
   }
 
-  /** Strokes what `path` adds. */
   stroke(ink, width, path, dash = []) {
     const { pen } = this;
     pen.strokeStyle = this.ink(ink);
@@ -130,7 +127,7 @@ export function layout({ width, height, dots, stock, shops, lanes }) {
 }
 
 /** A grid of `count` cells in a box, as large as they fit: the upper left corner of a cell, its middle, and the cell of a place. */
-function grid({ x, y, w, h }, count, most) {
+export function grid({ x, y, w, h }, count, most) {
   let size = Math.min(most, Math.sqrt((w * h) / Math.max(1, count)));
   const fits = (size) => Math.floor(w / size) * Math.floor(h / size) >= count;
   while (!fits(size) && size > 1) size *= 0.985;
@@ -170,7 +167,8 @@ function drawShops(brush, { shops }, { now, key }) {
 
 function drawDoings(brush, { shops }, { now }) {
   shops.forEach(({ x, y, w, h }, index) => {
-    const { asleep, waiting, sold } = now.shops[index] ?? {};
+    const { asleep, waiting, sold, read } = now.shops[index] ?? {};
+    if (waiting && read !== undefined) brush.say(`reads “${count(read)} left”`, x + w / 2, y + h - 33, { size: 14 });
     const words = asleep ? "z z z  asleep" : [waiting ? `${count(waiting)} wait` : "", sold ? `sold ${count(sold)}` : ""].filter(Boolean).join(", ");
     if (words) brush.say(words, x + w / 2, y + h - 11, asleep && { size: 14, ink: "--warn" });
   });
@@ -257,14 +255,12 @@ function drawKey(brush, [x, y], ink, number = "", isGhost = false) {
   brush.text(number, x - 13, y + 5, { size: 15, weight: 700, ink: isGhost ? "--ink-soft" : "--ink", align: "right" });
 }
 
-/** The store's gate before the shelf: it knows the largest number that came through, and lets no smaller one pass. */
+/** The store's gate before the shelf: it lets no smaller number pass than it has seen. */
 function drawGate(brush, { gate, isWide, shops }, { now, flown, recording }) {
   if (!recording.fence || recording.final.sleeps.length === 0) return;
-  const sleeps = ({ shop, from, to }) => now.sleeps.some((sleep) => sleep.shop === shop && sleep.from >= from && !(to !== null && to < sleep.from));
-  const seen = Math.max(0, ...now.tenures.filter((one) => !one.bounced && !sleeps(one)).map(({ number }) => number));
   brush.line("--ink", 4, [gate.x, gate.y + (isWide ? 22 : 0)], [gate.x + gate.w, gate.y + gate.h]);
   const place = isWide ? [gate.x, gate.y + 14] : [gate.x + gate.w, gate.y + 18];
-  brush.text(seen > 0 ? `≥ ${seen}` : "", ...place, { size: 14, weight: 700, ink: "--ink", align: isWide ? "center" : "right" });
+  brush.text(now.fence > 0 ? `≥ ${now.fence}` : "", ...place, { size: 14, weight: 700, ink: "--ink", align: isWide ? "center" : "right" });
   for (const { shop, number, at } of now.bounces) {
     const { x, y, w, h } = shops[shop];
     const from = [x + w / 2, y + h / 2];

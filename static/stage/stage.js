@@ -5,8 +5,8 @@ import { byId, children, list, say, setCell, setData, setText } from "../page/do
 import { count, duration, sentence } from "../page/format.js";
 import { looks } from "../page/instances.js";
 import { film, holder, mostSold, prepare, state } from "./state.js";
-import { Brush, draw, layout, unitAt } from "./draw.js";
-import { CHAPTERS, LOCK, OPENING, chapterOf, moment, scenes, shopName, soldTo, words } from "./story.js";
+import { Brush, draw, grid, layout, unitAt } from "./draw.js";
+import { CHAPTERS, LOCK, OPENING, chapterOf, moment, openingOf, scenes, shopName, soldTo, words } from "./story.js";
 import { asLink, asPage, download, fromLink } from "./share.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -16,7 +16,7 @@ const NEAR = 0.005;
 /** The unit whose owners are listed where none has several. */
 const USUAL_UNIT = 6;
 /** What the stage shows before there is a recording. */
-const NOTHING = prepare({ guard: "", fence: false, fault: null, stock: 300, buyers: 500, shops: ["", ""], took_us: 0, sample: null, events: [] });
+const NOTHING = prepare({ guard: null, fence: null, fault: null, stock: 300, buyers: 500, shops: ["", ""], took_us: 0, sample: null, events: [] });
 
 export class Stage {
   #brush = new Brush(byId("scene"), () => this.#request());
@@ -50,8 +50,8 @@ export class Stage {
       play: () => this.#play(!this.#isPlaying),
       back: () => this.#step(-1),
       forward: () => this.#step(1),
-      next: () => this.#choose(this.#next()),
-      again: () => this.#run(this.#chapter.run ? this.#chapter : CHAPTERS[2]),
+      next: () => (this.#shown === NOTHING ? this.#again() : this.#choose(this.#next())),
+      again: () => this.#again(),
       checks: () => this.#choose(CHAPTERS.find(({ id }) => id === "asleep")),
       scene: ({ offsetX, offsetY }) => this.#pick(unitAt(this.#layout(), offsetX, offsetY)),
       save: () => this.#save(),
@@ -98,13 +98,19 @@ export class Stage {
     this.#take(isFirst);
   }
 
-  /** Replays the last run, if it was recorded and is not shown yet. */
   async #take(isFirst) {
     const recording = await call("GET", "demo/run/replay").catch(() => null);
-    if (!recording && this.#shown === NOTHING) this.#say("No sale was recorded yet. Choose a chapter.");
+    if (!recording) this.#invite();
     if (!recording || recording.run === this.#shown.run) return;
-    const chapter = chapterOf(recording);
-    this.#open(this.#keep(recording), isFirst && chapter.id === "shared" ? OPENING : chapter);
+    this.#open(this.#keep(recording), isFirst ? openingOf(recording) : chapterOf(recording));
+  }
+
+  /** While there is nothing to replay, one button makes a recording. A run starts a new sale, so it waits for a visitor. */
+  #invite() {
+    if (this.#shown !== NOTHING) return;
+    this.#say("No sale was recorded yet.");
+    byId("next").hidden = false;
+    say({ next: "Run the first sale →" });
   }
 
   #keep(recording) {
@@ -112,12 +118,10 @@ export class Stage {
     return recording;
   }
 
-  /** The guard of a run in this demo. */
   #guard({ guard }) {
     return guard === LOCK ? this.#demo?.locks[0] : guard;
   }
 
-  /** Replays a recording as this chapter. */
   #open(recording, chapter) {
     byId("stage").hidden = false;
     this.#shown = prepare(recording);
@@ -152,10 +156,15 @@ export class Stage {
     else this.#run(chapter);
   }
 
+  #again() {
+    const { stock, buyers, guard, fence, fault } = this.#shown;
+    this.#run(this.#chapter, { stock, requests: buyers, guard, fence, fault });
+  }
+
   /** Has the demo run the sale of a chapter, and replays it. */
-  async #run(chapter) {
+  async #run(chapter, sale = chapter.run) {
     if (this.#isBusy) return;
-    if (byId(`chapter-${chapter.id}`).dataset.off) {
+    if (CHAPTERS.includes(chapter) && byId(`chapter-${chapter.id}`).dataset.off) {
       say({ "stage-error": "This demo was started with another guard." });
       return;
     }
@@ -163,25 +172,25 @@ export class Stage {
     this.#seek(0);
     byId("next").hidden = true;
     setData(byId("stage"), "busy", true);
-    const { fault, stock, requests } = chapter.run;
+    const { fault, stock, requests } = sale;
     say({ "stage-error": "" });
     this.#say(`${count(requests)} people come for ${count(stock)} units, to the real shops. ${fault ? "One shop falls asleep for some seconds. " : ""}Recording.`);
     try {
-      const { id } = await call("POST", "demo/run", { ...chapter.run, guard: this.#guard(chapter.run) });
+      const { id } = await call("POST", "demo/run", { ...sale, guard: this.#guard(sale) });
       let run;
       do {
         await new Promise((done) => setTimeout(done, LOOK_MS));
         run = await call("GET", "demo/run");
         say({ clock: `recording, ${duration(run.elapsed_ms)}` });
       } while (run.id === id && isRunning(run));
-      if (run.state === "failed") throw new Error(sentence(run.error));
+      if (run.state === "failed") throw new Error(run.error);
       const recording = await call("GET", "demo/run/replay");
       if (recording?.run !== id) throw new Error("This run was not recorded.");
       this.#seen.add(id);
-      this.#kept.set(chapter.id, recording);
-      this.#open(recording, chapter);
+      this.#open(this.#keep(recording), chapter === OPENING ? openingOf(recording) : chapter);
     } catch (error) {
-      say({ "stage-error": error.message });
+      say({ "stage-error": sentence(error.message) });
+      this.#invite();
       this.#request();
     } finally {
       this.#isBusy = false;
@@ -205,7 +214,6 @@ export class Stage {
     this.#request();
   }
 
-  /** Stops at another position. */
   #seek(position) {
     this.#play(false);
     this.#isStill = true;
@@ -322,7 +330,6 @@ export class Stage {
     this.#showUp();
   }
 
-  /** Names each shop's instance, and says whether it is up. */
   #showUp() {
     this.#shown.shops.forEach((name, index) => {
       const shop = byId("shops").children[index];
@@ -364,7 +371,7 @@ export class Stage {
     if (lens.dataset.key === key) return;
     setData(lens, "key", key);
     setData(lens, "tone", owners.length > 1 && "bad");
-    lens.style.setProperty("--size", `${Math.min(100, Math.sqrt((lens.clientWidth * lens.clientHeight) / Math.max(1, owners.length)) * 0.88)}px`);
+    lens.style.setProperty("--size", `${grid({ w: lens.clientWidth - 8, h: lens.clientHeight - 8 }, owners.length, 100).size}px`);
     list(lens, [owners.map(({ shop }) => looks(shop))]);
     list(byId("owners"), owners.map(({ buyer, shop, number, heard }) => [looks(shop),
       `buyer ${count(buyer + 1)}, ${shopName(shop)}${number !== null && this.#hasNumbers() ? `, number ${count(number)}` : ""}`, moment(heard)]));
@@ -374,8 +381,6 @@ export class Stage {
     const events = byId("events-details").open ? this.#shown.events : [];
     list(byId("events"), events.map((event, index) => [count(index + 1), moment(event[0]), words(event)]));
   }
-
-  // --- sharing ---
 
   /** What was recorded, without what was derived from it, and first the one that is shown. */
   #recordings() {

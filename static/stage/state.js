@@ -12,11 +12,12 @@ export function prepare(recording) {
 }
 
 /**
- * A shop sells while it has the key, and the buyer hears of it later; only that was measured. So a sale that was heard of
- * after the end of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
+ * A shop sells while it has the key; only when the buyer heard of it was measured. So a sale that was heard of after the end
+ * of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
  */
 function underTheKey(events) {
   const { tenures, sleeps } = state(events, Infinity);
+  const asked = new Map(events.filter(([, kind]) => kind === "asked").map(([at, , buyer]) => [buyer, at]));
   const late = new Map();
   const moved = events.map((event) => {
     const [at, kind, , shop, , number] = event;
@@ -30,7 +31,9 @@ function underTheKey(events) {
     const awake = sleeps.filter((one) => one.shop === shop && one.to !== null && one.to < to).map((one) => one.to);
     const start = Math.max(from, ...awake);
     sales.forEach((sale, index) => {
-      sale[0] = start + ((to - start) * (index + 1)) / (sales.length + 1);
+      // not before its buyer has asked
+      const earliest = Math.max(start, asked.get(sale[2]));
+      sale[0] = earliest + (Math.max(0, to - earliest) * (index + 1)) / (sales.length + 1);
     });
   }
   return moved.sort(([one], [other]) => one - other);
@@ -48,7 +51,7 @@ export function state(events, t) {
     buyers: new Map(),
     /** By unit: its owners as `{ buyer, shop, at, number, heard }`. More than one is what must not happen. */
     units: new Map(),
-    /** By shop: `{ came, waiting, sold, asleep }`. */
+    /** By shop: `{ came, waiting, sold, asleep, read }`; `read` is how many units it saw, or undefined. */
     shops: [],
     /** Who believed to have the key and when: `{ shop, number, from, to, bounced }`; `to` is null while it goes on. */
     tenures: [],
@@ -56,6 +59,8 @@ export function state(events, t) {
     sleeps: [],
     /** The refusals: `{ shop, number, fence, at }`. */
     bounces: [],
+    /** The largest number that the store has seen. */
+    fence: 0,
     sold: 0,
     none: 0,
     failed: 0,
@@ -85,7 +90,11 @@ const APPLY = {
     owners.push({ buyer, shop, at, number, heard: times[0] });
     now.units.set(unit, owners);
     shopOf(now, shop).sold += 1;
+    now.fence = Math.max(now.fence, number ?? 0);
     if (owners.length === 2) now.doubled += 1;
+  },
+  read(now, shop, left) {
+    shopOf(now, shop).read = left;
   },
   none: (now, buyer, shop, at) => answer(now, buyer, shop, "none", at),
   failed: (now, buyer, shop, at) => answer(now, buyer, shop, "failed", at),

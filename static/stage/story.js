@@ -32,6 +32,12 @@ export function chapterOf({ guard, fence, fault }) {
   return CHAPTERS.find(isIt) ?? OWN;
 }
 
+/** The same for a visitor who has seen no other one. */
+export function openingOf(recording) {
+  const chapter = chapterOf(recording);
+  return chapter.id === "shared" ? OPENING : chapter;
+}
+
 /** How the stage names a shop. */
 export const shopName = (shop) => `shop ${String.fromCharCode(65 + shop)}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -45,7 +51,8 @@ export function scenes(recording, { id }) {
   const sales = events.filter((event) => event[1] === "sold").map(([at]) => at);
   const [first, last] = [sales[0] ?? end, sales.at(-1) ?? end];
   const people = sample ? `${count(final.buyers.size)} of ${count(buyers)} people are drawn here; they want` : `${count(buyers)} people want`;
-  const start = `${people} ${counted(stock, "unit")}. ${shops.length === 2 ? "Two" : count(shops.length)} shops sell them, from one shelf.`;
+  const sellers = { 1: "One shop sells", 2: "Two shops sell" }[shops.length] ?? `${count(shops.length)} shops sell`;
+  const start = `${people} ${counted(stock, "unit")}. ${sellers} them, from one shelf.`;
   const ending = { text: endingOf(recording, id), isEnding: true };
   // what is in flight at the end comes to rest
   const endings = (at) => (at < end ? [{ at, seconds: 2, ...ending }, { at: end, seconds: 1, ...ending }] : [{ at, seconds: 3, ...ending }]);
@@ -130,6 +137,7 @@ const WORDS = {
     `${shopName(shop)} sells unit ${count(unit)} to buyer ${buyer + 1}${number === null ? "" : `, under number ${count(number)}; heard of at ${moment(heard)}`}`,
   none: (buyer, shop) => `${shopName(shop)} tells buyer ${buyer + 1} that nothing is left`,
   failed: (buyer, shop) => `buyer ${buyer + 1} gets no answer from ${shopName(shop)}`,
+  read: (shop, left) => `${shopName(shop)} reads that ${counted(left, "unit is", "units are")} left`,
   key: (shop, number) => `${shopName(shop)} gets the key, number ${count(number)}`,
   drop: (shop, number) => `${shopName(shop)} gives up key ${count(number)}`,
   bounced: (shop, number, fence) => `the store refuses number ${count(number)} of ${shopName(shop)}: it has seen ${count(fence)}`,

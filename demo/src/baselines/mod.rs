@@ -16,7 +16,7 @@
 //! an order, the connection to the store, and the script where order ids and ledger are kept.
 
 pub mod etcd;
-mod naive;
+pub(crate) mod naive;
 mod order_locks;
 mod per_order;
 mod switch;

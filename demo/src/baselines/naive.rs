@@ -7,9 +7,21 @@
 //! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
 //! again. Do not build on it.
 
+use std::collections::VecDeque;
+
 use flash_sale::inventory::{
-    Accepted, Action, Event, Inventory, InventoryError, Order, Outcome, Timestamp,
+    Accepted, Action, Event, Inventory, InventoryError, Item, Order, Outcome, Timestamp,
 };
+use parking_lot::Mutex;
+
+use crate::writer::tenures::now_ms;
+
+/// The most looks that are kept.
+pub(crate) const MOST: usize = 1000;
+
+/// When this process looked last at the default item, in Unix milliseconds, and how many units it saw: for the replay on the
+/// page.
+pub(crate) static LOOKS: Mutex<VecDeque<(f64, u64)>> = Mutex::new(VecDeque::new());
 
 /// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no time, no token,
 /// and `remaining` as this caller computed it. After [`InventoryError::Unanswered`] anything may be half done.
@@ -23,6 +35,12 @@ pub(super) async fn reduce(
     }
     let seen = u64::try_from(inventory.available(&order.item).await?).unwrap_or(0);
     // from here on it may be wrong
+    if order.item == Item::DEFAULT {
+        let mut looks = LOOKS.lock();
+        let excess = (looks.len() + 1).saturating_sub(MOST);
+        looks.drain(..excess);
+        looks.push_back((now_ms(), seen));
+    }
     let Some(remaining) = seen.checked_sub(u64::from(order.quantity.get())) else {
         return Ok(Outcome::SoldOut { remaining: seen });
     };

@@ -101,7 +101,7 @@ struct Known {
     notes: Vec<Note>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Instance {
     /// Its name; its port until it has answered.
     name: String,
@@ -110,6 +110,8 @@ struct Instance {
     /// Its last answer.
     status: Option<Status>,
     tenures: Vec<Tenure>,
+    /// What it read without a shared lock: when, and how many units were left.
+    looks: Vec<(f64, u64)>,
 }
 
 impl Instance {
@@ -158,7 +160,7 @@ impl Control {
     fn new(authorities: impl Iterator<Item = String>) -> Arc<Self> {
         let instance = |authority: String| {
             let name = authority.rsplit(':').next().unwrap_or_default().to_owned();
-            Instance { name, authority, is_up: true, status: None, tenures: Vec::new() }
+            Instance { name, authority, is_up: true, ..Instance::default() }
         };
         let instances = authorities.map(instance).collect();
         let known = Mutex::new(Known { instances, ..Known::default() });
@@ -208,12 +210,12 @@ impl Control {
     async fn read_all(&self) {
         let all = self.instances();
         let read = all.iter().map(|one| one.ask(Method::GET, "/demo/here", None));
-        let read: Vec<Result<(Status, Vec<Tenure>), _>> = join_all(read).await;
+        let read: Vec<Result<(Status, _, _), _>> = join_all(read).await;
         let mut known = self.known.lock();
         for (place, read) in read.into_iter().enumerate() {
             let one = &mut known.instances[place];
             let was_up = std::mem::replace(&mut one.is_up, read.is_ok());
-            let Ok((now, tenures)) = read else {
+            let Ok((now, tenures, looks)) = read else {
                 // before its first answer the instance may still be starting
                 if was_up && one.status.is_some() {
                     let name = one.name.clone();
@@ -223,7 +225,7 @@ impl Control {
                 continue;
             };
             let (name, stale_batches) = (now.instance.clone(), now.stale_batches);
-            (one.name, one.tenures) = (name.clone(), tenures);
+            (one.name, one.tenures, one.looks) = (name.clone(), tenures, looks);
             let Some(before) = one.status.replace(now) else { continue };
             if !was_up {
                 known.note(&name, format!("{name} answers again."));

@@ -54,6 +54,8 @@ pub struct Run {
     pub fence: bool,
     pub fault: Option<Fault>,
     pub victim: Option<String>,
+    /// The sale that it has started, as `GET /stock` names it.
+    pub sale: Option<u64>,
     pub answered: u64,
     pub sold: u64,
     pub sold_out: u64,

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::Instance;
 use super::record::{Fault, Run};
+use crate::baselines::naive;
 use crate::writer::tenures::Tenure;
 
 /// The most events.
@@ -91,6 +92,14 @@ fn of_the_shops(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -
         // the last holder keeps the lock
         if let Some(to) = to_ms.filter(|_| from_ms < last) {
             note(to, "drop", shop, &[token]);
+        }
+    }
+    // of a larger run the first ones are forgotten
+    let is_whole = run.requests <= naive::MOST as u64;
+    for instance in instances.iter().filter(|instance| instance.is_up && is_whole) {
+        let Some(shop) = place(&instance.name) else { continue };
+        for (at, left) in instance.looks.iter().filter(|(at, _)| *at >= run.began_ms) {
+            note(*at, "read", shop, &[left.cast_signed()]);
         }
     }
     // one that was killed remembers nothing

@@ -163,6 +163,9 @@ impl Control {
         let stale_before = self.stale_batches();
         let units = json!({"stock": run.stock});
         let started = self.sale(victim, Method::PUT, Some(units)).await.map_err(in_words)?;
+        if let Some(begun) = &mut self.known.lock().run {
+            begun.run.sale = started;
+        }
         if let Some(victim) = victim {
             victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
         }
@@ -189,12 +192,12 @@ impl Control {
         victim: Option<&Instance>,
         method: Method,
         body: Option<Value>,
-    ) -> Result<Value, Problem> {
+    ) -> Result<Option<u64>, Problem> {
         let mut up = self.up().into_iter();
         let safe = up.find(|one| victim.is_none_or(|victim| victim.name != one.name));
         let safe = safe.ok_or_else(nobody_answers)?;
-        let mut stock: Value = safe.ask(method, "/stock", body).await?;
-        Ok(stock["sale"].take())
+        let stock: Value = safe.ask(method, "/stock", body).await?;
+        Ok(stock["sale"].as_u64())
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.

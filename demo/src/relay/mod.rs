@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::baselines::Switch;
+use crate::baselines::{Switch, naive};
 use crate::control::client;
 use crate::control::problem::NO_CONTROL;
 use crate::control::record::{Command, Fault, Status};
@@ -129,7 +129,7 @@ async fn status(State(relay): App) -> Response {
         fence: switch.writer.has(Safeguard::Fence),
         stale_batches: sale.metrics().stale_batches.get(),
     };
-    reply::json(&(status, switch.writer.tenures.of_default_item()))
+    reply::json(&(status, switch.writer.tenures.of_default_item(), &*naive::LOOKS.lock()))
 }
 
 async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> {

@@ -173,6 +173,16 @@ async fn runs_are_judged_and_can_be_replayed() {
             let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
             assert_eq!(replay.sold(), entries(&ledger), "{run}");
         }
+        // without a shared lock a shop sells what it has read
+        let is_naive = ["no-lock", "local"].contains(&guard);
+        for sold in &told {
+            let left = 61 - sold[4].as_u64().unwrap();
+            let is_read = |read: &&Value| {
+                let is_before = read[0].as_u64() <= sold[0].as_u64();
+                is_before && read[2] == sold[3] && read[3] == left
+            };
+            assert_eq!(replay.all("read").iter().any(is_read), is_naive, "{sold}");
+        }
         let count = |what| replay.all(what).len();
         let is_paused = fault == Some("pause");
         assert_eq!(

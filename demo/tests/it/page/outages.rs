@@ -6,7 +6,8 @@ use serde_json::json;
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::Shop;
 
-/// Goal: the page notices that its instance is down, says so, and reconnects by itself.
+/// Goal: the page notices that its instance hangs, although the connection still stands, or is down; says so, with the age of
+/// its figures; and goes on by itself.
 #[tokio::test]
 async fn the_instance_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
@@ -14,6 +15,12 @@ async fn the_instance_goes_away_and_comes_back() {
     page.until_reads("#stock", "40").await;
     // the instance may learn of the control only after its first events
     page.until_shown("#run[aria-disabled=false]").await;
+
+    shop.signal_instance(Signal::STOP);
+    page.until_reads("#link-age", "figures").await;
+    assert_eq!(page.text("#rate").await, "–");
+    shop.signal_instance(Signal::CONT);
+    page.until_reads("#link-text", "live").await;
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
@@ -45,26 +52,6 @@ async fn the_instance_goes_away_and_comes_back() {
     assert!(!page.text(".troubles").await.contains("has lost its instance"));
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;
-}
-
-/// Goal: an instance that hangs is not shown as live, and its figures have an age, although the connection still stands;
-/// when it continues, the page does too.
-#[tokio::test]
-async fn an_instance_that_stands_still_is_noticed() {
-    let shop = Shop::selling(40).await;
-    let page = Tab::open(&shop.url(), DESKTOP).await;
-    page.until_reads("#link-text", "live").await;
-    page.until_reads("#stock", "40").await;
-    assert_eq!(page.text("#link-age").await, "");
-
-    shop.signal_instance(Signal::STOP);
-    page.until_reads("#link-age", "figures").await;
-    page.until_reads(".troubles", "has lost its instance").await;
-    assert_eq!(page.text("#rate").await, "–");
-    shop.signal_instance(Signal::CONT);
-    page.until_reads("#link-text", "live").await;
-    assert_eq!(page.text("#link-age").await, "");
-    assert_eq!(page.number("#stock").await, Some(40));
 }
 
 /// Goal: a page without any messages shows its static parts, and why there are no messages. Method: an instance without
