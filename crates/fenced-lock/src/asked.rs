@@ -7,6 +7,125 @@
 //! Why no waiter is forgotten: each has a task that asks again by itself, at the latest when its
 //! [`Answer::ask_again_in`] is over. The task ends when the service answers that the claim is granted or gone; a permanent
 //! refusal counts as gone. Messages ([`Waiters::wake`], [`Waiters::note`]) only make it ask sooner.
+//!
+//! # A service of your own
+//!
+//! Here a list in this process stands for the service, and each look at it for a request. Where a request can stay
+//! without an answer, it may come twice, and `put` must find what the first one did.
+//!
+//! ```
+//! use std::sync::{Arc, Mutex};
+//! use std::time::Duration;
+//! use fenced_lock::asked::{Answer, Answered, Asked, AskedBackend, Waiters};
+//! use fenced_lock::{
+//!     Claim, ClaimStatus, ClusterId, Lease, LockError, Order, Promises, PutMode, QueueEntry, Released,
+//!     Session, SessionOptions, Token,
+//! };
+//!
+//! const CLUSTER: ClusterId = ClusterId(7);
+//!
+//! #[derive(Default)]
+//! struct Service {
+//!     /// The number of the latest claim, and the claims on all names in their order.
+//!     claims: Mutex<(i64, Vec<(i64, Claim)>)>,
+//!     waiters: Waiters<Token>,
+//! }
+//!
+//! impl Service {
+//!     fn queue_of(&self, name: &str) -> Vec<(i64, Claim)> {
+//!         let (_, claims) = &*self.claims.lock().unwrap();
+//!         claims.iter().filter(|(_, claim)| *claim.name == *name).cloned().collect()
+//!     }
+//!
+//!     fn standing(&self, claim: &Claim) -> Answer<Token> {
+//!         let queue = self.queue_of(&claim.name);
+//!         let status = match queue.iter().position(|(_, other)| other == claim) {
+//!             Some(0) => ClaimStatus::Granted(Token::new(CLUSTER, queue[0].0)),
+//!             Some(_) => ClaimStatus::Waiting,
+//!             None => ClaimStatus::Gone,
+//!         };
+//!         Answer::new(status, Duration::from_millis(10))
+//!     }
+//!
+//!     /// Whether there were any.
+//!     fn remove(&self, goes: impl Fn(&Claim) -> bool) -> bool {
+//!         let (_, claims) = &mut *self.claims.lock().unwrap();
+//!         claims.extract_if(.., |(_, claim)| goes(claim)).count() > 0
+//!     }
+//! }
+//!
+//! impl Asked for Service {
+//!     type Token = Token;
+//!
+//!     const PROMISES: Promises = {
+//!         let mut promises = Promises::LEAST;
+//!         promises.order = Order::Fifo;
+//!         promises
+//!     };
+//!
+//!     fn waiters(&self) -> &Waiters<Token> {
+//!         &self.waiters
+//!     }
+//!
+//!     async fn open(&self, _id: i64, _ttl: Duration) -> Answered<ClusterId> {
+//!         Ok(CLUSTER)
+//!     }
+//!
+//!     async fn renew(&self, _lease: Lease, held: &[Claim]) -> Answered<Vec<bool>> {
+//!         Ok(held.iter().map(|claim| self.standing(claim).status != ClaimStatus::Gone).collect())
+//!     }
+//!
+//!     async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Answered<()> {
+//!         self.remove(|claim| claim.lease == lease.id);
+//!         Ok(())
+//!     }
+//!
+//!     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
+//!         let is_possible = match mode {
+//!             PutMode::AtEnd => true,
+//!             PutMode::IfEmpty => self.queue_of(&claim.name).is_empty(),
+//!             PutMode::After(held) => self.remove(|other| other == held),
+//!         };
+//!         if !is_possible {
+//!             return Ok(None);
+//!         }
+//!         {
+//!             let (latest, claims) = &mut *self.claims.lock().unwrap();
+//!             *latest += 1;
+//!             claims.push((*latest, claim.clone()));
+//!         }
+//!         Ok(Some(self.standing(claim)))
+//!     }
+//!
+//!     async fn ask(&self, claim: &Claim) -> Answered<Answer<Token>> {
+//!         Ok(self.standing(claim))
+//!     }
+//!
+//!     async fn release(&self, claim: &Claim) -> Answered<Released> {
+//!         let was_there = self.remove(|other| other == claim);
+//!         Ok(if was_there { Released::Done } else { Released::Gone })
+//!     }
+//!
+//!     async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>> {
+//!         let claims = self.queue_of(name).into_iter().take(most);
+//!         Ok(claims.map(|(_, claim)| QueueEntry::new(claim.lease, claim.key())).collect())
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), LockError> {
+//! let backend = AskedBackend::start("example", |_runtime, _this| Service::default())?;
+//! let options = SessionOptions::new(Duration::from_secs(10));
+//! let session = Session::open(Arc::new(backend), options).await?;
+//! let mutex = session.mutex("stock-lock")?;
+//! let guard = mutex.lock().await?;
+//! let token = guard.token();
+//! let (unlocked, next) = tokio::join!(guard.unlock(), mutex.lock());
+//! unlocked?;
+//! assert!(next?.token() > token);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
 use std::iter::repeat;
@@ -63,8 +182,12 @@ pub trait Asked: Send + Sync + 'static {
     /// Takes a claim out of its queue.
     fn release(&self, claim: &Claim) -> impl Future<Output = Answered<Released>> + Send;
 
-    /// The queue of this name, the holder first.
-    fn queue(&self, name: &str) -> impl Future<Output = Answered<Vec<QueueEntry>>> + Send;
+    /// The queue of this name, the holder first: at most so many of its claims.
+    fn queue(
+        &self,
+        name: &str,
+        most: usize,
+    ) -> impl Future<Output = Answered<Vec<QueueEntry>>> + Send;
 }
 
 /// The result of a request.
@@ -177,7 +300,11 @@ impl<A: Asked> Backend for AskedBackend<A> {
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        self.service.queue(name).await
+        self.service.queue(name, usize::MAX).await
+    }
+
+    async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+        Ok(self.service.queue(name, 1).await?.pop())
     }
 }
 
@@ -313,7 +440,7 @@ mod tests {
             self.answer(if was_there { Released::Done } else { Released::Gone }).await
         }
 
-        async fn queue(&self, _: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        async fn queue(&self, _: &str, _: usize) -> Result<Vec<QueueEntry>, BackendError> {
             Ok(Vec::new())
         }
     }

@@ -40,11 +40,84 @@ pub enum Released {
 /// away. The wait can be dropped at any time. A put that was sent must come to its end, or a claim could
 /// appear after it was withdrawn.
 ///
-/// [`MemoryBackend`](super::MemoryBackend) is the example to follow. Implement the trait with the attribute of the crate
-/// `async-trait`.
-///
 /// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did.
 /// Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
+///
+/// [`MemoryBackend`](super::MemoryBackend) is the example to follow; for a service that is asked where a claim stands,
+/// [`asked`](super::asked) has one. A backend may also add to another one:
+///
+/// ```
+/// use std::time::Duration;
+/// use fenced_lock::{
+///     Backend, BackendError, Claim, Lease, Promises, PutMode, QueueEntry, Released, Ticket, async_trait,
+/// };
+/// use tokio::runtime::Handle;
+///
+/// /// The locks of one tenant: each name stands below the tenant's.
+/// struct Tenant<B> {
+///     locks: B,
+///     tenant: &'static str,
+/// }
+///
+/// impl<B> Tenant<B> {
+///     fn name(&self, name: &str) -> String {
+///         format!("{}/{name}", self.tenant)
+///     }
+///
+///     fn claim(&self, claim: &Claim) -> Claim {
+///         Claim { name: self.name(&claim.name).into(), ..claim.clone() }
+///     }
+/// }
+///
+/// #[async_trait]
+/// impl<B: Backend> Backend for Tenant<B> {
+///     type Token = B::Token;
+///
+///     fn promises(&self) -> Promises {
+///         self.locks.promises()
+///     }
+///
+///     fn runtime(&self) -> Option<Handle> {
+///         self.locks.runtime()
+///     }
+///
+///     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+///         self.locks.open(ttl).await
+///     }
+///
+///     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+///         self.locks.renew(lease).await
+///     }
+///
+///     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+///         self.locks.close(lease).await
+///     }
+///
+///     async fn put(
+///         &self,
+///         claim: &Claim,
+///         mode: &PutMode,
+///     ) -> Result<Option<Ticket<B::Token>>, BackendError> {
+///         let mode = match mode {
+///             PutMode::After(held) => PutMode::After(self.claim(held)),
+///             other => other.clone(),
+///         };
+///         self.locks.put(&self.claim(claim), &mode).await
+///     }
+///
+///     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+///         self.locks.release(&self.claim(claim)).await
+///     }
+///
+///     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+///         self.locks.queue(&self.name(name)).await
+///     }
+///
+///     async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+///         self.locks.probe(&self.name(name)).await
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// What a grant carries: [`Token`](super::Token), or [`Unfenced`](super::Unfenced).

@@ -93,9 +93,12 @@
 //! | `hold` | one tenure with its entries |
 //! | `renewal`, `validity` | what keeps the lease alive, and the local deadline |
 //! | `backend`, `promises`, `claim` | what a lock service must do; what it promises; leases, claims and their places |
-//! | `watched` | the engine for a service that shows each change: its queue, without I/O |
-//! | `asked`, `waiters` | the engine for a service that is asked: its driver, and its state without I/O |
-//! | `etcd`, `file`, `postgres`, `redis`, `zookeeper`, `memory` | the backends |
+//! | `watched` | the engine for a service that shows each change: its queue, without I/O, and why no waiter is forgotten |
+//! | `asked`, `waiters` | the engine for a service that is asked: its driver, with the same, and its state without I/O |
+//! | `etcd`, `zookeeper` | the backends that are watched |
+//! | `postgres`, `redis` | the backends that are asked; advisory locks are waited for at the server |
+//! | `file` | a thread that looks at each queue in which it waits: when the kernel tells of a change, and at least four times a second |
+//! | `memory` | the example: what takes a claim out grants the next one in the same step |
 //! | `token` | the fencing token, and how a store checks it |
 //! | `observe` | events and metrics |
 //! | `chaos` | switches for fault suites: each safeguard can be left out |
@@ -150,6 +153,8 @@ mod watched;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
+/// The attribute that an implementation of [`Backend`] takes.
+pub use async_trait::async_trait;
 pub use backend::{Backend, PutMode, Released};
 pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};

@@ -405,7 +405,7 @@ impl Asked for Advisory {
         Ok(if was_there && released == Released::Gone { Released::Done } else { released })
     }
 
-    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+    async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let wire = self.requests.wire().await?;
         let rows = wire.ask(wire.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
         let entry = |row: &Row| {
@@ -416,6 +416,6 @@ impl Asked for Advisory {
             let age = row.get::<_, Option<f64>>(2);
             QueueEntry { age: age.and_then(|age| Duration::try_from_secs_f64(age).ok()), ..entry }
         };
-        Ok(rows.iter().map(entry).collect())
+        Ok(rows.iter().take(most).map(entry).collect())
     }
 }

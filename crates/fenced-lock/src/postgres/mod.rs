@@ -135,7 +135,7 @@ const REAP: &str = "
 
 const QUEUE: &str = "
     SELECT ticket, lease, number, label, EXTRACT(EPOCH FROM clock_timestamp() - made_at)::float8
-    FROM fenced_lock.claims WHERE name = $1 ORDER BY ticket";
+    FROM fenced_lock.claims WHERE name = $1 ORDER BY ticket LIMIT $2";
 
 /// How soon a waiter asks again at the earliest: a lease that has expired is deleted by one of those who wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -357,9 +357,10 @@ impl Asked for Postgres {
         Ok(if deleted.is_empty() { Released::Gone } else { Released::Done })
     }
 
-    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+    async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let wire = self.wire(name).await?;
-        let queue = async { wire.query(QUEUE, &[&name]).await };
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let queue = async { wire.query(QUEUE, &[&name, &most]).await };
         let ((), rows) = try_join(self.reap(&wire), wire.ask(queue)).await?;
         let entry = |row: &Row| QueueEntry {
             token: Some(Token::new(wire.cluster, row.get(0))),

@@ -244,8 +244,10 @@ impl Asked for Redis {
         Ok(if was_there { Released::Done } else { Released::Gone })
     }
 
-    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
-        let list = on_queue("list", name, "");
+    async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
+        let mut list = on_queue("list", name, "");
+        // the rank of the last one
+        list.arg(i64::try_from(most).map_or(-1, |most| most - 1));
         let (cluster, entries) = self.connection.run::<Listed>(&list).await?;
         let cluster = cluster_of(&cluster)?;
         let entry = |(place, (id, ticket, age_ms, label)): (usize, ListedClaim)| {

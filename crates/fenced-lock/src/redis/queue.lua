@@ -3,7 +3,8 @@
 -- KEYS: 1 queue, the claims by their tickets; 2 makers, when and by whom each was made; 3 last, the last ticket.
 -- A claim is `SESSION-NUMBER`. The keys of the sessions are not among KEYS: they follow from the claims. So this runs
 -- on one server only.
--- ARGV: 1 what to do, 2 the name, 3 the claim, then for `put`: 4 `wait`, `try` or `after`, 5 its label, 6 after which.
+-- ARGV: 1 what to do, 2 the name, 3 the claim, then for `put`: 4 `wait`, `try` or `after`, 5 its label, 6 after which;
+-- for `list`: 4 the last rank.
 local queue, makers, last = KEYS[1], KEYS[2], KEYS[3]
 local todo, name, claim = ARGV[1], ARGV[2], ARGV[3]
 
@@ -93,9 +94,9 @@ local function release()
 end
 
 -- {cluster, {{claim, ticket, age in milliseconds, label}, ..}}
-local function list()
+local function list(last_rank)
   local entries, now = {}, now_ms()
-  local members = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
+  local members = redis.call('ZRANGE', queue, 0, last_rank, 'WITHSCORES')
   for i = 1, #members, 2 do
     local which, maker = members[i], redis.call('HGET', makers, members[i])
     if channel(which) then
@@ -120,7 +121,7 @@ elseif todo == 'ask' then
 elseif todo == 'release' then
   answer = release()
 elseif todo == 'list' then
-  answer = list()
+  answer = list(ARGV[4])
 end
 
 -- The holder is told when it becomes the holder, and when others begin or cease to wait. It is told again when a waiter

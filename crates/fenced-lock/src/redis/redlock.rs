@@ -384,7 +384,7 @@ impl Asked for Redlock {
     }
 
     /// The holder, if more than half of the nodes have the same value.
-    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+    async fn queue(&self, name: &str, _most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let answers = self.ask_all::<Option<Vec<u8>>, _>(|node| {
             let get = cmd("GET").arg(name).to_owned();
             async move { node.send(&get).await }

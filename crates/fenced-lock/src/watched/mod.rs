@@ -6,6 +6,19 @@
 //!
 //! What makes it sound to decide from memory: a queue that is complete as of the change that made a claim lacks no claim
 //! before it, so once that claim is the first, it stays the first.
+//!
+//! Why no waiter is forgotten: a claim of this process is known here before its request is sent (`expect`). The answer to
+//! that request (`made`), each change that could make it the first or take it out (`apply`), and each list (`load`) end in
+//! `settle`. So a claim waits too long only if a change was missed. Whoever owns the watch then has to load a list, which
+//! makes up for all that was missed:
+//!
+//! - A watch that breaks (`interrupted`) is followed by a new one and then by a list, which are tried for until they succeed.
+//! - A change can get lost though no watch broke. So a queue in which a claim waits is read again from time to time: on etcd
+//!   after a second, on `ZooKeeper` after 15.
+//! - If the queue may not be looked at any more, its waiters are told that they are gone (`denied`), and their callers get an
+//!   error.
+//!
+//! Besides, a session that is lost, at the latest by the local clock, ends the wait of all its claims: see `acquire`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

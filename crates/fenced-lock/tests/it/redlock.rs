@@ -301,7 +301,8 @@ async fn a_wrong_node_is_named() {
     refused(&urls, 1, "HELLO").await;
 }
 
-/// Goal: what is not promised is missing: one who came later is served before one who waits.
+/// Goal: what is not promised is missing: one who came later is served before one who waits. Method: the one who waits asks
+/// every 50 to 250 ms, and may be lucky; so again and again, until it is not.
 #[tokio::test]
 async fn a_waiter_is_overtaken() {
     let lab = RedlockLab::shared().await;
@@ -310,8 +311,8 @@ async fn a_waiter_is_overtaken() {
         let guard = one.lock().await.unwrap();
         let waiting = other.clone();
         let waiter = tokio::spawn(async move { waiting.lock().await.map(drop) });
-        // it has asked in vain, and asks again later
         tokio::task::yield_now().await;
+        // its question was on the same connections before this one: it was answered in vain, and asks again later
         assert!(other.try_lock().await.unwrap().is_none());
         guard.unlock().await.unwrap();
         let late = one.try_lock().await.unwrap()?;

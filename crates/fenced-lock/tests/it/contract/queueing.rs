@@ -45,9 +45,9 @@ pub(crate) async fn the_queue_can_be_seen(lab: &impl Lab<Token = Token>) {
     let waiter = waiter(&second.mutex(&name).unwrap(), 2).await;
     let queue = mutex.queue().await.unwrap();
     assert_eq!(queue[0].token, Some(guard.token()));
-    assert_eq!(queue[0].lease, first.lease().id);
+    assert_eq!(mutex.probe().await.unwrap().unwrap().key, queue[0].key);
+    assert_eq!((queue[0].lease, queue[1].lease), (first.lease().id, second.lease().id));
     assert_eq!(queue[0].label.as_deref(), Some("app 1"));
-    assert_eq!(queue[1].lease, second.lease().id);
     assert_eq!(queue[1].label.as_deref(), Some("app-2"));
     assert!(queue[1].age.unwrap() < Duration::from_mins(1));
     assert!(queue[0].key.starts_with(&format!("{name}/{:x}-", first.lease().id)));
