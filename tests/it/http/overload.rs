@@ -44,7 +44,9 @@ async fn a_full_queue_turns_away() {
 async fn waiting_too_long_is_given_up() {
     let options =
         ShopOptions { wait_timeout: Duration::from_millis(200), ..ShopOptions::default() };
-    let shop = Shop::selling(5, options).await;
+    let shop = Shop::empty(options).await;
+    // not by the shop, whose short time would also bound the start
+    connect(&shop.redis).await.start(&Item::DEFAULT, None, 5).await.unwrap();
     let _held = shop.hold_lock().await;
     let reply = shop.order("late").await;
     reply.problem(503, "wait-too-long");
@@ -62,8 +64,7 @@ async fn a_stale_token_sells_nothing() {
     let shop = Shop::selling(5, options).await;
     let (_session, guard) = shop.hold_lock().await;
     let later = Token::new(guard.token().cluster(), guard.token().revision() + 1_000_000);
-    let inventory = connect(&shop.redis).await;
-    inventory.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
+    connect(&shop.redis).await.start(&Item::DEFAULT, Some(later), 5).await.unwrap();
     let (stale, waits) = tokio::join!(shop.order("stale"), async {
         shop.until_queued(2).await;
         let (_held, waits) = tokio::join!(shop.hold_lock(), async {
