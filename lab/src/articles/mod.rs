@@ -206,10 +206,17 @@ pub async fn shown(
         }
         // boxed, as it is large
         let mut servers = Box::pin(Servers::start(ours, 1, dir)).await?;
-        // in memory alone: no disk holds up a renewal
+        // no disk holds up a renewal
         for server in &servers.all.members {
-            if let LockServer::Redis(redis) = server {
-                redis.run::<()>("CONFIG SET appendonly no").await?;
+            match server {
+                LockServer::Redis(redis) => {
+                    redis.run::<()>("CONFIG SET appendonly no").await?;
+                }
+                LockServer::Postgres(postgres) => {
+                    postgres.run("ALTER SYSTEM SET fsync = off").await?;
+                    postgres.run("SELECT pg_reload_conf()").await?;
+                }
+                _ => {}
             }
         }
         let in_memory = RedisOptions { volatile: true, ..RedisOptions::default() };
