@@ -184,10 +184,11 @@ local instance = ARGV[8]
 local keys = {}
 for i = 1, (#ARGV - 9) / 3 do keys[i] = ARGV[3 * i + 7] end
 
--- An order that may have been accepted in an earlier sale is not carried out in this one as well.
-local _, _, sale_cluster, sale_revision = beginning(sale or '')
+-- An order that may have been accepted in an earlier sale is not carried out in this one as well. A sale that was found,
+-- since its stock was set by hand, begins with its first batch, which can be that of the order itself.
+local how, _, sale_cluster, sale_revision = beginning(sale or '')
 local sent_cluster, sent_revision = parts(ARGV[9])
-if sent_cluster and sent_cluster == sale_cluster and below(sent_revision, sale_revision) then
+if how ~= 'found' and sent_cluster and sent_cluster == sale_cluster and below(sent_revision, sale_revision) then
   return refused('sale-replaced', running or '')
 end
 local known = redis.call('HMGET', ORDERS, unpack(keys))

@@ -152,7 +152,7 @@ impl Combiner {
                 let known = inventory.known_position(&queue.item);
                 for waiting in &mut batch {
                     span.follows_from(&waiting.span);
-                    waiting.sent_behind.get_or_insert(known);
+                    waiting.sent_behind.get_or_insert((known, guard.token()));
                 }
                 match self.run_batch(&guard, batch, policy.ends_at()).instrument(span).await {
                     Ok((took, ran)) => {
@@ -246,7 +246,9 @@ impl Combiner {
             }
             Err(latest) => latest,
         };
-        if let Some(unanswered) = unanswered {
+        // refused, since a sale began in which what was sent before must not be carried out again
+        let is_replaced = matches!(*latest, InventoryError::SaleRefused { .. });
+        if let Some(unanswered) = unanswered.filter(|_| !is_replaced) {
             for waiting in &mut batch {
                 waiting.unknown.get_or_insert_with(|| unanswered.clone());
             }
@@ -261,10 +263,13 @@ impl Combiner {
         if can_repeat {
             queue.put_back(batch);
         } else {
-            // what may have been done in a sale that was replaced stays unknown; the others are for the one that runs
-            let is_replaced = matches!(*latest, InventoryError::SaleRefused { .. });
+            // what was sent first stays unknown; the others are for the sale that runs
+            let is_first = |waiting: &WaitingOrder| {
+                let token = waiting.unknown.as_ref().map(|(_, token)| *token);
+                token.is_some() && token == sent_under
+            };
             let (batch, others): (Vec<_>, _) =
-                batch.into_iter().partition(|waiting| !is_replaced || waiting.unknown.is_some());
+                batch.into_iter().partition(|waiting| !is_replaced || is_first(waiting));
             queue.put_back(others);
             for waiting in batch {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));

@@ -36,8 +36,8 @@ pub(super) struct WaitingOrder {
     pub(super) unknown: Option<Unanswered>,
     /// The error of its latest batch, if that was stale.
     pub(super) stale: Option<Arc<InventoryError>>,
-    /// How far the ledger was known here when the order was first sent.
-    pub(super) sent_behind: Option<u64>,
+    /// How far the ledger was known here when the order was first sent, and under which token.
+    pub(super) sent_behind: Option<(u64, Token)>,
 }
 
 impl WaitingOrder {
@@ -56,7 +56,9 @@ impl WaitingOrder {
         let (Outcome::Repeated(entry) | Outcome::Changed { change: entry, .. }) = outcome else {
             return false;
         };
-        entry.instance == instance && self.sent_behind.is_some_and(|known| entry.position > known)
+        // the name alone may also be that of an instance on another machine
+        let is_since = |(known, token)| entry.position > known && entry.token >= Some(token);
+        entry.instance == instance && self.sent_behind.is_some_and(is_since)
     }
 
     /// Answers with an error. Once the order was sent and not answered, its outcome is unknown, whatever

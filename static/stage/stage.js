@@ -100,12 +100,12 @@ export class Stage {
 
   async #take(isFirst) {
     const recording = await call("GET", "demo/run/replay").catch(() => null);
-    if (!recording) this.#invite();
+    if (!recording && !this.#demo?.run) this.#invite();
     if (!recording || recording.run === this.#shown.run) return;
     this.#open(this.#keep(recording), isFirst ? openingOf(recording) : chapterOf(recording));
   }
 
-  /** While there is nothing to replay, one button makes a recording. A run starts a new sale, so it waits for a visitor. */
+  /** Without a recording, one button makes one. A run starts a new sale, so it waits for a visitor. */
   #invite() {
     if (this.#shown !== NOTHING) return;
     this.#say("No sale was recorded yet.");

@@ -304,7 +304,7 @@ impl<A: Asked> Backend for AskedBackend<A> {
     }
 
     async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
-        Ok(self.service.queue(name, 1).await?.pop())
+        Ok(self.service.queue(name, 1).await?.into_iter().next())
     }
 }
 

@@ -71,17 +71,19 @@ async fn each_order_of_a_batch_gets_its_answer() {
     assert_eq!((stock.stock, stock.lucky, stock.orders), (0, 5, 3));
 }
 
-/// Goal: a stock set with `redis-cli SET stock 300`, and nothing else, is a sale.
+/// Goal: a stock set with `redis-cli`, and nothing else, is a sale.
 #[tokio::test]
 async fn a_stock_set_by_hand_is_sold() {
     let (inventory, mut raw) = fresh().await;
-    raw.run::<()>("SET stock 300").await;
-    raw.run::<()>("SET lucky 5").await;
+    raw.run::<()>("MSET stock 300 lucky 5").await;
     let before = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((before.stock, before.lucky, before.initial), (300, 5, 305));
-    reduce(&inventory, Some(token(1)), &[order("a", 2)]).await.unwrap();
+    reduce(&inventory, Some(token(2)), &[order("a", 2)]).await.unwrap();
+    // also to an order that was sent before the first batch found the sale
+    let (sent_under, sent) = (Some(token(1)), [order("b", 1)]);
+    inventory.reduce_again(&ITEM, Some(token(3)), sent_under, "8080", &sent).await.unwrap();
     let after = inventory.stock(&ITEM).await.unwrap();
-    assert_eq!((after.stock, after.lucky, after.initial), (298, 7, 305));
+    assert_eq!((after.stock, after.lucky, after.initial), (297, 8, 305));
 }
 
 /// Goal: the largest sale is counted exactly.
