@@ -85,16 +85,13 @@ pub(super) fn limited(
 }
 
 async fn check(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
-    match &app.rate_limit {
-        Some(limit)
-            if request.extensions().get::<Unlimited>().is_none()
-                && !limit.admits(client_of(&app, &request)) =>
-        {
-            let detail = "this client sends too many orders: nothing was taken, retry later";
-            Problem::new(ProblemType::RATE_LIMITED, detail).into_response()
-        }
-        _ => next.run(request).await,
+    let is_limited = request.extensions().get::<Unlimited>().is_none();
+    let limit = app.rate_limit.as_ref().filter(|_| is_limited);
+    if limit.is_some_and(|limit| !limit.admits(client_of(&app, &request))) {
+        let detail = "this client sends too many orders: nothing was taken, retry later";
+        return Problem::new(ProblemType::RATE_LIMITED, detail).into_response();
     }
+    next.run(request).await
 }
 
 #[cfg(test)]

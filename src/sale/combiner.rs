@@ -248,13 +248,10 @@ impl Combiner {
         };
         // refused, since a sale began in which what was sent before must not be carried out again
         let is_replaced = matches!(*latest, InventoryError::SaleRefused { .. });
-        if let Some(unanswered) = unanswered.filter(|_| !is_replaced) {
-            for waiting in &mut batch {
-                waiting.unknown.get_or_insert_with(|| unanswered.clone());
-            }
-        }
+        let unanswered = unanswered.filter(|_| !is_replaced);
         let can_repeat = self.can_repeat(&latest, &batch, deadline);
         for waiting in &mut batch {
+            waiting.unknown = waiting.unknown.take().or_else(|| unanswered.clone());
             waiting.stale = Some(Arc::clone(&latest)).filter(|error| is_stale(error));
         }
         if is_stale(&latest) || can_repeat && entry.is_lost() {
@@ -264,12 +261,9 @@ impl Combiner {
             queue.put_back(batch);
         } else {
             // what was sent first stays unknown; the others are for the sale that runs
-            let is_first = |waiting: &WaitingOrder| {
-                let token = waiting.unknown.as_ref().map(|(_, token)| *token);
-                token.is_some() && token == sent_under
-            };
+            let token = |order: &WaitingOrder| order.unknown.as_ref().map(|(_, token)| *token);
             let (batch, others): (Vec<_>, _) =
-                batch.into_iter().partition(|waiting| !is_replaced || is_first(waiting));
+                batch.into_iter().partition(|order| !is_replaced || token(order) == sent_under);
             queue.put_back(others);
             for waiting in batch {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
