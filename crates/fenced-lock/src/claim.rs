@@ -85,14 +85,14 @@ impl<T> Ticket<T> {
     }
 }
 
-/// What tells a [`Ticket`] where its claim stands.
+/// What reports to a [`Ticket`] where its claim stands.
 #[derive(Debug)]
-pub(crate) struct Teller<T = Token> {
+pub(crate) struct Reporter<T = Token> {
     status: watch::Sender<ClaimStatus<T>>,
     contended: watch::Sender<bool>,
 }
 
-impl<T: GrantToken> Teller<T> {
+impl<T: GrantToken> Reporter<T> {
     /// For a claim that waits.
     pub(crate) fn new() -> Self {
         let (status, contended) = (ClaimStatus::Waiting, true);
@@ -108,7 +108,7 @@ impl<T: GrantToken> Teller<T> {
     }
 
     /// Moves on to this status, never back. A watcher is told only of what changes.
-    pub(crate) fn tell(&self, news: ClaimStatus<T>) {
+    pub(crate) fn report(&self, news: ClaimStatus<T>) {
         self.status.send_if_modified(|status| {
             let moves = match status {
                 ClaimStatus::Waiting => news != ClaimStatus::Waiting,
@@ -122,7 +122,7 @@ impl<T: GrantToken> Teller<T> {
         });
     }
 
-    pub(crate) fn tell_contended(&self, news: bool) {
+    pub(crate) fn report_contended(&self, news: bool) {
         self.contended.send_if_modified(|contended| std::mem::replace(contended, news) != news);
     }
 }

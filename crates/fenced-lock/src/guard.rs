@@ -174,7 +174,7 @@ impl<T: GrantToken> Guard<T> {
         self.armed = false;
         let was_lost = self.hold.is_lost();
         let mut released = Ok(Released::Done);
-        if self.hold.leave() {
+        if self.hold.exit() {
             let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
             // a task of the session, so that it goes on when the caller drops the future
             let release = async move { inner.release(&claim).await };
@@ -198,7 +198,7 @@ impl<T: GrantToken> Guard<T> {
     /// # Errors
     /// As [`Mutex::lock`](super::Mutex::lock), and [`LockError::Lost`] if the hold was lost before.
     pub async fn requeue(mut self) -> Result<Self, LockError> {
-        if !self.hold.leave_if_last()? {
+        if !self.hold.exit_if_last()? {
             return Ok(self);
         }
         self.armed = false;
@@ -210,7 +210,7 @@ impl<T: GrantToken> Guard<T> {
 
 impl<T: GrantToken> Drop for Guard<T> {
     fn drop(&mut self) {
-        if self.armed && self.hold.leave() {
+        if self.armed && self.hold.exit() {
             self.hold.inner.spawn_release(self.hold.claim.clone());
         }
     }

@@ -94,7 +94,7 @@ impl<T: GrantToken> Hold<T> {
 
     /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
     /// release.
-    pub(super) fn leave(self: &Arc<Self>) -> bool {
+    pub(super) fn exit(self: &Arc<Self>) -> bool {
         // none are left when the longest hold is over
         let one_less = |entries| usize::checked_sub(entries, 1);
         let was_last =
@@ -105,9 +105,9 @@ impl<T: GrantToken> Hold<T> {
         was_last
     }
 
-    /// As [`leave`](Self::leave) if there is just one entry left; else changes nothing. `true` if
+    /// As [`exit`](Self::exit) if there is just one entry left; else changes nothing. `true` if
     /// the claim is now the caller's to release.
-    pub(super) fn leave_if_last(self: &Arc<Self>) -> Result<bool, LockError> {
+    pub(super) fn exit_if_last(self: &Arc<Self>) -> Result<bool, LockError> {
         if self.is_lost() {
             return Err(LockError::Lost);
         }

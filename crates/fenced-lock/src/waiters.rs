@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::backoff::Backoff;
-use super::claim::Teller;
+use super::claim::Reporter;
 use super::random::random;
 use super::{BackendError, Claim, ClaimStatus, GrantToken, Ticket};
 
@@ -22,7 +22,7 @@ pub struct Waiters<T> {
 
 #[derive(Debug)]
 struct Waiter<T> {
-    teller: Teller<T>,
+    reporter: Reporter<T>,
     /// As of when that is known, and then whether no other waits.
     contended_as_of: (i64, bool),
     /// A message came: it is time to ask.
@@ -33,8 +33,8 @@ struct Waiter<T> {
 const UNKNOWN: (i64, bool) = (i64::MIN, false);
 
 impl<T: GrantToken> Waiter<T> {
-    fn tell(&self, status: ClaimStatus<T>) {
-        self.teller.tell(status);
+    fn report(&self, status: ClaimStatus<T>) {
+        self.reporter.report(status);
         // whoever watches it stops
         self.wake.notify_one();
     }
@@ -74,18 +74,18 @@ impl<T: GrantToken> Waiters<T> {
     pub fn expect(&self, claim: &Claim) -> Ticket<T> {
         let mut claims = self.claims.lock();
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
-            teller: Teller::new(),
+            reporter: Reporter::new(),
             contended_as_of: UNKNOWN,
             wake: Arc::default(),
         });
-        waiter.teller.ticket()
+        waiter.reporter.ticket()
     }
 
     /// Notes where a claim stands. One that is gone is forgotten.
     pub fn note(&self, claim: &Claim, status: ClaimStatus<T>) {
         let mut claims = self.claims.lock();
         if let Some(waiter) = claims.get(claim) {
-            waiter.tell(status);
+            waiter.report(status);
             if status == ClaimStatus::Gone {
                 claims.remove(claim);
             }
@@ -96,7 +96,10 @@ impl<T: GrantToken> Waiters<T> {
     pub(crate) fn end(&self, lease: i64) -> Vec<Claim> {
         let claims = self.claims.lock();
         let ended = claims.iter().filter(|(claim, _)| claim.lease == lease);
-        ended.inspect(|(_, waiter)| waiter.tell(ClaimStatus::Gone)).map(|it| it.0.clone()).collect()
+        ended
+            .inspect(|(_, waiter)| waiter.report(ClaimStatus::Gone))
+            .map(|it| it.0.clone())
+            .collect()
     }
 
     /// Forgets a lease and the claims on it.
@@ -109,7 +112,7 @@ impl<T: GrantToken> Waiters<T> {
     /// Notes whether others wait behind a claim that holds.
     pub fn note_contended(&self, claim: &Claim, contended: bool) {
         if let Some(waiter) = self.claims.lock().get(claim) {
-            waiter.teller.tell_contended(contended);
+            waiter.reporter.report_contended(contended);
         }
     }
 
@@ -121,7 +124,7 @@ impl<T: GrantToken> Waiters<T> {
             && news > waiter.contended_as_of
         {
             waiter.contended_as_of = news;
-            waiter.teller.tell_contended(contended);
+            waiter.reporter.report_contended(contended);
         }
     }
 
@@ -135,7 +138,7 @@ impl<T: GrantToken> Waiters<T> {
     /// Messages may have been lost: it is not known any more whether others wait, and it is time to ask about all claims.
     pub fn missed_messages(&self) {
         for waiter in self.claims.lock().values_mut() {
-            waiter.teller.tell_contended(true);
+            waiter.reporter.report_contended(true);
             waiter.contended_as_of = UNKNOWN;
             waiter.wake.notify_one();
         }
@@ -149,7 +152,8 @@ impl<T: GrantToken> Waiters<T> {
 
     /// The claims on this lease that hold.
     pub fn holding(&self, lease: i64) -> Vec<Claim> {
-        let holds = |waiter: &Waiter<T>| matches!(waiter.teller.status(), ClaimStatus::Granted(_));
+        let holds =
+            |waiter: &Waiter<T>| matches!(waiter.reporter.status(), ClaimStatus::Granted(_));
         let claims = self.claims.lock();
         let held = claims.iter().filter(|(claim, waiter)| claim.lease == lease && holds(waiter));
         held.map(|(claim, _)| claim.clone()).collect()
@@ -157,7 +161,7 @@ impl<T: GrantToken> Waiters<T> {
 
     /// Where this claim stands; one that is not known is gone.
     pub fn status(&self, claim: &Claim) -> ClaimStatus<T> {
-        self.claims.lock().get(claim).map_or(ClaimStatus::Gone, |waiter| waiter.teller.status())
+        self.claims.lock().get(claim).map_or(ClaimStatus::Gone, |waiter| waiter.reporter.status())
     }
 
     /// How many claims are known.
@@ -177,7 +181,7 @@ impl<T: GrantToken> Waiters<T> {
         let mut known = Some(first);
         loop {
             let wake = match self.claims.lock().get(claim) {
-                Some(waiter) if waiter.teller.status() == ClaimStatus::Waiting => {
+                Some(waiter) if waiter.reporter.status() == ClaimStatus::Waiting => {
                     Arc::clone(&waiter.wake)
                 }
                 _ => return,

@@ -140,7 +140,7 @@ impl NameQueue {
         });
         for key in &keys {
             self.claims.expect(key);
-            self.claims.leave(key);
+            self.claims.mark_gone(key);
         }
         keys
     }

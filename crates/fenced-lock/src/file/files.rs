@@ -59,14 +59,14 @@ pub(super) struct Files {
     /// The file of each session, locked for as long as it is here.
     sessions: HashMap<i64, File>,
     /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix.
-    queues: HashMap<String, Vec<Own>>,
+    queues: HashMap<String, Vec<OwnClaim>>,
     /// The queues that have changed since they were looked at.
     changed: HashSet<String>,
     waiters: Waiters<Token>,
 }
 
 #[derive(Debug)]
-struct Own {
+struct OwnClaim {
     claim: Claim,
     /// The name of its file, which sorts it into its queue.
     entry: String,
@@ -155,7 +155,7 @@ impl Files {
         self.check_session(claim.lease)?;
         let stem = stem(&claim.name);
         let mut is_first = false;
-        let is_known = |claims: &Vec<Own>| claims.iter().any(|own| own.claim == *claim);
+        let is_known = |claims: &Vec<OwnClaim>| claims.iter().any(|own| own.claim == *claim);
         if !self.queues.get(&stem).is_some_and(is_known) {
             let Some(own) = self.make_entry(&stem, claim, if_free)? else { return Ok(None) };
             is_first = own.lock.is_some();
@@ -174,7 +174,7 @@ impl Files {
         Ok((!is_gone).then_some(ticket))
     }
 
-    fn make_entry(&self, stem: &str, claim: &Claim, if_free: bool) -> io::Result<Option<Own>> {
+    fn make_entry(&self, stem: &str, claim: &Claim, if_free: bool) -> io::Result<Option<OwnClaim>> {
         let lock = self.open_lock(stem)?;
         #[cfg(target_os = "linux")]
         if let Some(watch) = &self.watch {
@@ -202,7 +202,7 @@ impl Files {
         }
         // closed here if others are first, which tells them that the queue has changed
         let lock = queue.is_empty().then_some(lock);
-        Ok(Some(Own { claim: claim.clone(), entry, lock, is_granted: false }))
+        Ok(Some(OwnClaim { claim: claim.clone(), entry, lock, is_granted: false }))
     }
 
     pub(super) fn release(&mut self, claim: &Claim) -> io::Result<Released> {
@@ -227,7 +227,7 @@ impl Files {
     }
 
     /// Forgets a claim whose file is gone: its holder is told, then its lock is given up, which tells the others.
-    fn forget(&self, stem: &str, own: &mut Own) {
+    fn forget(&self, stem: &str, own: &mut OwnClaim) {
         self.waiters.note(&own.claim, ClaimStatus::Gone);
         if let Ok(lock) = own.lock.take().map_or_else(|| self.open_lock(stem), Ok) {
             // a child that is being started may share the descriptor for a moment
@@ -358,7 +358,7 @@ impl Files {
     }
 
     /// Returns whether the claim still stands.
-    fn look_at(&self, stem: &str, living: &[String], own: &mut Own) -> io::Result<bool> {
+    fn look_at(&self, stem: &str, living: &[String], own: &mut OwnClaim) -> io::Result<bool> {
         let Ok(place) = living.binary_search(&own.entry) else { return Ok(false) };
         if own.is_granted {
             let path = self.lock_path(stem);
@@ -379,7 +379,7 @@ impl Files {
     }
 
     /// Locks the lock's file and counts the token up. `None` if a script has locked it.
-    fn grant(&self, stem: &str, own: &mut Own) -> io::Result<Option<Token>> {
+    fn grant(&self, stem: &str, own: &mut OwnClaim) -> io::Result<Option<Token>> {
         let path = self.lock_path(stem);
         loop {
             let lock = own.lock.take().map_or_else(|| self.open_lock(stem), Ok)?;
@@ -457,7 +457,7 @@ impl Files {
         }
     }
 
-    fn stems_where(&self, is_sought: impl Fn(&Own) -> bool) -> Vec<String> {
+    fn stems_where(&self, is_sought: impl Fn(&OwnClaim) -> bool) -> Vec<String> {
         let sought = self.queues.iter().filter(|(_, claims)| claims.iter().any(&is_sought));
         sought.map(|(stem, _)| stem.clone()).collect()
     }

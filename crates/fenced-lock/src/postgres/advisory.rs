@@ -31,7 +31,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
 use super::PostgresOptions;
-use super::link::{Access, Link, Wire, failure};
+use super::link::{Access, Connection, Link, failure};
 use crate::asked::{Answered, Asked, AskedBackend};
 use crate::waiters::{Answer, Waiters};
 use crate::{
@@ -136,9 +136,9 @@ pub struct Advisory {
     /// Looks at queues, and ends the connections of claims.
     requests: Link,
     /// The connection of each session, with its TTL.
-    sessions: Mutex<HashMap<i64, (Arc<Wire>, Duration)>>,
+    sessions: Mutex<HashMap<i64, (Arc<Connection>, Duration)>>,
     /// The connection of each claim.
-    connections: Mutex<HashMap<Claim, Arc<Wire>>>,
+    connections: Mutex<HashMap<Claim, Arc<Connection>>>,
     /// For what goes on after a request.
     this: Weak<Self>,
 }
@@ -153,9 +153,9 @@ fn slack(ttl: Duration) -> Duration {
 }
 
 /// Unlocks on this connection, which is this claim's from now on.
-async fn unlock(wire: &Wire, claim: &Claim) -> Result<Row, Error> {
+async fn unlock(conn: &Connection, claim: &Claim) -> Result<Row, Error> {
     let shown = application_name(claim, "-");
-    wire.client.query_typed_one(UNLOCK, &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)]).await
+    conn.client.query_typed_one(UNLOCK, &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)]).await
 }
 
 /// How a claim is shown: its lease, its number, its token once it has one, and as much of the label as the server
@@ -182,11 +182,11 @@ fn lease_gone() -> BackendError {
 }
 
 impl Advisory {
-    fn connection(&self, claim: &Claim) -> Option<Arc<Wire>> {
+    fn connection(&self, claim: &Claim) -> Option<Arc<Connection>> {
         self.connections.lock().get(claim).cloned()
     }
 
-    fn session(&self, lease: i64) -> Result<(Arc<Wire>, Duration), BackendError> {
+    fn session(&self, lease: i64) -> Result<(Arc<Connection>, Duration), BackendError> {
         self.sessions.lock().get(&lease).cloned().ok_or_else(lease_gone)
     }
 
@@ -196,28 +196,28 @@ impl Advisory {
         name: &str,
         ttl: Duration,
         slack: Duration,
-    ) -> Result<Arc<Wire>, BackendError> {
+    ) -> Result<Arc<Connection>, BackendError> {
         let idle_ms = (ttl + slack).as_millis();
         // the server looks now and then whether a client that waits is still there
         let settings = format!(
             "-c idle_session_timeout={idle_ms} \
              -c client_connection_check_interval=1000 -c statement_timeout=0 -c lock_timeout=0"
         );
-        let wire = self.access.connect(name, &settings, None).await?;
-        let (ended, this) = (wire.ended.clone(), Weak::clone(&self.this));
+        let conn = self.access.connect(name, &settings, None).await?;
+        let (ended, this) = (conn.ended.clone(), Weak::clone(&self.this));
         self.access.runtime.spawn(async move {
             ended.cancelled().await;
             if let Some(this) = this.upgrade() {
                 this.tell_ended();
             }
         });
-        Ok(Arc::new(wire))
+        Ok(Arc::new(conn))
     }
 
     /// Tells the claims whose connections have ended. The server may not know yet.
     fn tell_ended(&self) {
         for (claim, _) in
-            self.connections.lock().iter().filter(|(_, wire)| wire.ended.is_cancelled())
+            self.connections.lock().iter().filter(|(_, conn)| conn.ended.is_cancelled())
         {
             self.waiters.note(claim, ClaimStatus::Gone);
         }
@@ -225,15 +225,15 @@ impl Advisory {
 
     /// Asks the session's connection for an answer, without giving it up if there is none.
     async fn check(&self, lease: i64) -> Result<(), BackendError> {
-        let (wire, _) = self.session(lease)?;
-        wire.in_time(wire.client.batch_execute("")).await?.map_err(|_| lease_gone())
+        let (conn, _) = self.session(lease)?;
+        conn.in_time(conn.client.batch_execute("")).await?.map_err(|_| lease_gone())
     }
 
     /// Takes the lock on this connection by this function. `None` if it cannot be had at once.
     async fn take(
         &self,
         claim: &Claim,
-        wire: &Wire,
+        conn: &Connection,
         lock: &str,
     ) -> Result<Option<Token>, BackendError> {
         let (mut sent_at, (session, ttl)) = (Instant::now(), self.session(claim.lease)?);
@@ -241,16 +241,16 @@ impl Advisory {
             let (sql, shown) = (take_by(lock), application_name(claim, "%s"));
             let params: &[(&(dyn ToSql + Sync), Type)] =
                 &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
-            let take = wire.client.query_typed_opt(&sql, params);
-            let Some(row) = try_join(take, wire.end_without(&session)).await?.0 else {
+            let take = conn.client.query_typed_opt(&sql, params);
+            let Some(row) = try_join(take, conn.end_without(&session)).await?.0 else {
                 return Ok(None);
             };
             // a renewal meanwhile has sent no word on this connection, and counts for the claim all the same
             while sent_at.elapsed() > slack(ttl) {
                 sent_at = Instant::now();
-                wire.client.batch_execute("").await?;
+                conn.client.batch_execute("").await?;
             }
-            Ok(Some(Token::new(wire.cluster, row.try_get(0)?)))
+            Ok(Some(Token::new(conn.cluster, row.try_get(0)?)))
         };
         taken.await.map_err(failure)
     }
@@ -259,21 +259,21 @@ impl Advisory {
     async fn wait(
         self: Arc<Self>,
         claim: Claim,
-        wire: Arc<Wire>,
+        conn: Arc<Connection>,
         release: Option<oneshot::Sender<()>>,
     ) {
         let unlock = async {
             let Some(released) = release else { return Ok(()) };
-            unlock(&wire, &claim).await.map_err(failure)?;
+            unlock(&conn, &claim).await.map_err(failure)?;
             // an error means that nobody waits for it any more
             let _ = released.send(());
             Ok(())
         };
-        match try_join(unlock, self.take(&claim, &wire, LOCK)).await {
+        match try_join(unlock, self.take(&claim, &conn, LOCK)).await {
             Ok(((), Some(token))) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
             failed => {
                 tracing::debug!(%claim, ?failed, "lost the connection of a claim");
-                wire.give_up();
+                conn.give_up();
                 // it may have ended before it was known as this claim's
                 self.waiters.note(&claim, ClaimStatus::Gone);
             }
@@ -306,63 +306,63 @@ impl Asked for Advisory {
         self.forget_ended();
         // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
         // server which is too old does not know
-        self.requests.wire().await?;
+        self.requests.connection().await?;
         // sooner than those of its claims: none that waits is granted when one that holds ends
-        let wire = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
-        wire.ask(wire.client.batch_execute(CHECK_RIGHTS)).await?;
-        let cluster = wire.cluster;
-        self.sessions.lock().insert(id, (wire, ttl));
+        let conn = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
+        conn.ask(conn.client.batch_execute(CHECK_RIGHTS)).await?;
+        let cluster = conn.cluster;
+        self.sessions.lock().insert(id, (conn, ttl));
         Ok(cluster)
     }
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let (session, _) = self.session(lease.id)?;
-        let wires: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
+        let conns: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
         // the claim of a connection that has ended is gone; one that is silent is not renewed
-        let answers = join_all(wires.iter().map(async |wire| wire.client.batch_execute("").await));
+        let answers = join_all(conns.iter().map(async |conn| conn.client.batch_execute("").await));
         try_join(session.in_time(answers), self.check(lease.id)).await?;
         Ok(vec![true; held.len()])
     }
 
     async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Result<(), BackendError> {
-        let of_lease = |(claim, wire): (&Claim, &Arc<Wire>)| {
-            (claim.lease == lease.id).then(|| Arc::clone(wire))
+        let of_lease = |(claim, conn): (&Claim, &Arc<Connection>)| {
+            (claim.lease == lease.id).then(|| Arc::clone(conn))
         };
-        let wires: Vec<_> = self.connections.lock().iter().filter_map(of_lease).collect();
-        for wire in &wires {
-            wire.give_up();
+        let conns: Vec<_> = self.connections.lock().iter().filter_map(of_lease).collect();
+        for conn in &conns {
+            conn.give_up();
         }
-        let requests = self.requests.wire().await?;
-        try_join_all(wires.iter().map(|wire| requests.terminate(wire))).await?;
+        let requests = self.requests.connection().await?;
+        try_join_all(conns.iter().map(|conn| requests.terminate(conn))).await?;
         self.connections.lock().retain(|claim, _| claim.lease != lease.id);
         self.sessions.lock().remove(&lease.id);
         Ok(())
     }
 
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
-        let wire = if let PutMode::After(held) = mode {
-            let Some(wire) = self.connection(held).filter(|wire| !wire.ended.is_cancelled()) else {
+        let conn = if let PutMode::After(held) = mode {
+            let Some(conn) = self.connection(held).filter(|conn| !conn.ended.is_cancelled()) else {
                 // the server may not know yet
                 self.release(held).await?;
                 return Ok(None);
             };
             self.connections.lock().remove(held);
-            wire
+            conn
         } else {
             // an earlier connection of this claim ends first
             if let Some(earlier) = self.connection(claim) {
-                self.requests.wire().await?.terminate(&earlier).await?;
+                self.requests.connection().await?.terminate(&earlier).await?;
             }
             let (_, ttl) = self.session(claim.lease)?;
             let name = application_name(claim, "-");
             try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?.1
         };
-        self.connections.lock().insert(claim.clone(), Arc::clone(&wire));
+        self.connections.lock().insert(claim.clone(), Arc::clone(&conn));
         if matches!(mode, PutMode::IfEmpty) {
-            let tried = wire.in_time(self.take(claim, &wire, TRY_LOCK)).await.flatten();
+            let tried = conn.in_time(self.take(claim, &conn, TRY_LOCK)).await.flatten();
             match &tried {
                 Ok(Some(_)) => {}
-                Err(error) if error.kind == BackendErrorKind::Transient => wire.give_up(),
+                Err(error) if error.kind == BackendErrorKind::Transient => conn.give_up(),
                 // a server that answers sees that the connection ends
                 _ => drop(self.connections.lock().remove(claim)),
             }
@@ -372,7 +372,7 @@ impl Asked for Advisory {
         let (released, is_released) = oneshot::channel();
         let released = matches!(mode, PutMode::After(_)).then_some(released);
         if let Some(this) = self.this.upgrade() {
-            self.access.runtime.spawn(this.wait(claim.clone(), wire, released));
+            self.access.runtime.spawn(this.wait(claim.clone(), conn, released));
         }
         // an error means that there is nothing to release, or that the connection is lost, which the claim is told
         drop(is_released.await);
@@ -384,33 +384,33 @@ impl Asked for Advisory {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let Some(wire) = self.connection(claim) else { return Ok(Released::Gone) };
+        let Some(conn) = self.connection(claim) else { return Ok(Released::Gone) };
         let mut released = Released::Gone;
         let holds = matches!(self.waiters.status(claim), ClaimStatus::Granted(_));
-        if holds && !wire.ended.is_cancelled() {
-            match wire.in_time(unlock(&wire, claim)).await {
+        if holds && !conn.ended.is_cancelled() {
+            match conn.in_time(unlock(&conn, claim)).await {
                 Ok(Ok(_)) => {
                     self.connections.lock().remove(claim);
                     return Ok(Released::Done);
                 }
                 Ok(Err(error))
-                    if error.code().is_some() || wire.ended_by_server.load(Ordering::Relaxed) => {}
+                    if error.code().is_some() || conn.ended_by_server.load(Ordering::Relaxed) => {}
                 // it may have been released before the connection was lost
                 _ => released = Released::Unknown,
             }
         }
         // it waits, or its connection is lost, of which the server may not know
-        let was_there = self.requests.wire().await?.terminate(&wire).await?;
+        let was_there = self.requests.connection().await?.terminate(&conn).await?;
         self.connections.lock().remove(claim);
         Ok(if was_there && released == Released::Gone { Released::Done } else { released })
     }
 
     async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
-        let wire = self.requests.wire().await?;
-        let rows = wire.ask(wire.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
+        let conn = self.requests.connection().await?;
+        let rows = conn.ask(conn.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
         let entry = |row: &Row| {
             let shown = row.get::<_, Option<&str>>(1).unwrap_or_default();
-            let Some(entry) = parse(shown, name, wire.cluster) else {
+            let Some(entry) = parse(shown, name, conn.cluster) else {
                 return QueueEntry::new(0, format!("{name}/pid-{}", row.get::<_, i32>(0)));
             };
             let age = row.get::<_, Option<f64>>(2);

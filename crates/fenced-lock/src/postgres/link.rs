@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, Statement};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -115,7 +115,7 @@ impl Access {
         name: &str,
         settings: &str,
         waiters: Option<Arc<Waiters<Token>>>,
-    ) -> Result<Wire, BackendError> {
+    ) -> Result<Connection, BackendError> {
         let access = Arc::clone(self);
         let (mut config, tls) = self.connector.clone();
         let given = config.get_options().unwrap_or_default();
@@ -138,7 +138,7 @@ impl Access {
             let (process, cluster) = access.identify(&client).await?;
             let prepare = async |sql: &&'static str| Ok((*sql, client.prepare(sql).await?));
             let prepared = try_join_all(access.statements.iter().map(prepare)).await;
-            Ok(Wire {
+            Ok(Connection {
                 statements: prepared.map_err(failure)?.into_iter().collect(),
                 client,
                 cluster,
@@ -182,7 +182,10 @@ impl Access {
 
 /// Reads and writes until the connection ends. Returns whether the server said that it ends it: what was not
 /// answered before that is not carried out.
-async fn drive<S, T>(mut connection: Connection<S, T>, waiters: Option<Arc<Waiters<Token>>>) -> bool
+async fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    waiters: Option<Arc<Waiters<Token>>>,
+) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
@@ -202,7 +205,7 @@ where
 }
 
 /// One connection. The server answers its requests in turn.
-pub(super) struct Wire {
+pub(super) struct Connection {
     pub(super) client: Client,
     statements: HashMap<&'static str, Statement>,
     /// The identity of the tables: another server has another system identifier; other tables, in another database
@@ -220,7 +223,7 @@ pub(super) struct Wire {
     pub(super) limit: Duration,
 }
 
-impl Wire {
+impl Connection {
     /// Sends a statement that is prepared, at the first poll.
     pub(super) async fn query(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Error> {
         self.client.query(&self.statements[sql], params).await
@@ -320,9 +323,9 @@ pub(super) struct Link {
     access: Arc<Access>,
     name: String,
     waiters: Option<Arc<Waiters<Token>>>,
-    wire: Shared<Arc<Wire>>,
+    current: Shared<Arc<Connection>>,
     /// The latest connection, also after its end.
-    latest: Mutex<Option<Arc<Wire>>>,
+    latest: Mutex<Option<Arc<Connection>>>,
 }
 
 impl Link {
@@ -333,35 +336,35 @@ impl Link {
         waiters: Option<Arc<Waiters<Token>>>,
     ) -> Self {
         let (access, name) = (Arc::clone(access), name.to_owned());
-        Self { access, name, waiters, wire: Shared::new(), latest: Mutex::default() }
+        Self { access, name, waiters, current: Shared::new(), latest: Mutex::default() }
     }
 
     /// The connection.
-    pub(super) async fn wire(&self) -> Result<Arc<Wire>, BackendError> {
-        self.wire.get(|wire| !wire.ended.is_cancelled(), self.connect()).await
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, BackendError> {
+        self.current.get(|conn| !conn.ended.is_cancelled(), self.connect()).await
     }
 
-    async fn connect(&self) -> Result<Arc<Wire>, BackendError> {
+    async fn connect(&self) -> Result<Arc<Connection>, BackendError> {
         // a statement that waits for others ends before its request does, and so with an answer
         let limit_ms = (self.access.options.request_timeout / 2).as_millis();
         // a plan that was made while a table was small must serve when it has grown
         let settings = format!("-c statement_timeout={limit_ms} -c enable_seqscan=off -c jit=off");
-        let wire = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;
+        let conn = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;
         let mut latest = self.latest.lock().await;
         if let Some(lost) = &*latest {
-            wire.terminate(lost).await?;
+            conn.terminate(lost).await?;
         }
         if let Some(waiters) = &self.waiters {
-            wire.ask(wire.client.batch_execute(&listen(waiters))).await?;
+            conn.ask(conn.client.batch_execute(&listen(waiters))).await?;
             waiters.missed_messages();
             // those who ask then have the connection made anew
-            let (ended, waiters) = (wire.ended.clone(), Arc::clone(waiters));
+            let (ended, waiters) = (conn.ended.clone(), Arc::clone(waiters));
             self.access.runtime.spawn(async move {
                 ended.cancelled().await;
                 waiters.missed_messages();
             });
         }
-        Ok(Arc::clone(latest.insert(Arc::new(wire))))
+        Ok(Arc::clone(latest.insert(Arc::new(conn))))
     }
 }
 

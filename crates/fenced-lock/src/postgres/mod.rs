@@ -50,7 +50,7 @@ use tokio_postgres::{Error, Row};
 pub use self::advisory::PostgresAdvisoryBackend;
 pub use self::options::PostgresOptions;
 
-use self::link::{Access, Link, Params, SYNC, Wire, listen};
+use self::link::{Access, Connection, Link, Params, SYNC, listen};
 use super::asked::{Answered, Asked, AskedBackend};
 use super::waiters::{Answer, Waiters};
 use super::{
@@ -94,7 +94,7 @@ const STANDING: &str = "
 
 /// Tells the first claim on each name, except one, that its queue has changed: its number, and what [`STANDING`] says
 /// of those behind it.
-const TELL_FIRST: &str = "
+const NOTIFY_FIRST: &str = "
     SELECT pg_notify('fenced_lock_' || c.lease, concat_ws(' ', c.number, n.last, EXISTS (
         SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
     )))
@@ -146,7 +146,7 @@ const CONNECTIONS: usize = 8;
 
 /// What a connection prepares.
 const STATEMENTS: &[&str] =
-    &[PUT, RELEASE, STANDING, TELL_FIRST, OPEN, RENEW, CLOSE, REAP, QUEUE, SYNC];
+    &[PUT, RELEASE, STANDING, NOTIFY_FIRST, OPEN, RENEW, CLOSE, REAP, QUEUE, SYNC];
 
 /// PostgreSQL as a lock service, with a queue in a table. It may serve several sessions, which then share a thread and two
 /// connections, or up to nine with many names.
@@ -204,25 +204,25 @@ pub struct Postgres {
 
 impl Postgres {
     /// The connection for the queue of this name. What is sent for a claim goes through one, in its order.
-    async fn wire(&self, name: &str) -> Result<Arc<Wire>, BackendError> {
+    async fn connection(&self, name: &str) -> Result<Arc<Connection>, BackendError> {
         let hash = |hash: usize, byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte));
-        self.requests[name.bytes().fold(0, hash) % CONNECTIONS].wire().await
+        self.requests[name.bytes().fold(0, hash) % CONNECTIONS].connection().await
     }
 
     /// Deletes the leases that have expired, and tells those who come first now.
-    async fn reap(&self, wire: &Wire) -> Result<(), BackendError> {
-        let rows = wire.ask(wire.query(REAP, &[])).await?;
+    async fn reap(&self, conn: &Connection) -> Result<(), BackendError> {
+        let rows = conn.ask(conn.query(REAP, &[])).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
-        wire.ask(tell_first(wire, &names, None)).await
+        conn.ask(notify_first(conn, &names, None)).await
     }
 
     /// What the answer to [`STANDING`] says. Notes whether others wait.
-    fn answer(&self, wire: &Wire, claim: &Claim, rows: &[Row]) -> Answer<Token> {
+    fn answer(&self, conn: &Connection, claim: &Claim, rows: &[Row]) -> Answer<Token> {
         let (status, ask_again_in) = match rows.first() {
             None => (ClaimStatus::Gone, Duration::ZERO),
             Some(row) if row.get::<_, i64>(1) == 0 => {
                 self.waiters.note_contended_as_of(claim, row.get(3), row.get(4));
-                (ClaimStatus::Granted(Token::new(wire.cluster, row.get(0))), Duration::ZERO)
+                (ClaimStatus::Granted(Token::new(conn.cluster, row.get(0))), Duration::ZERO)
             }
             Some(row) => {
                 // without a lease before it there is nothing to wait for
@@ -236,12 +236,12 @@ impl Postgres {
 }
 
 /// Tells the first claims on these names, but for this one, that their queues have changed.
-async fn tell_first(wire: &Wire, names: &[&str], but: Option<&Claim>) -> Result<(), Error> {
+async fn notify_first(conn: &Connection, names: &[&str], but: Option<&Claim>) -> Result<(), Error> {
     if names.is_empty() {
         return Ok(());
     }
     let (lease, number) = but.map_or((0, 0), |claim| (claim.lease, claim.number.cast_signed()));
-    wire.query(TELL_FIRST, &[&names, &lease, &number]).await.map(drop)
+    conn.query(NOTIFY_FIRST, &[&names, &lease, &number]).await.map(drop)
 }
 
 impl Asked for Postgres {
@@ -255,26 +255,26 @@ impl Asked for Postgres {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
-        let wire = self.wire("").await?;
+        let conn = self.connection("").await?;
         let ttl = ttl.as_secs_f64();
-        let open = async { wire.query(OPEN, &[&id, &ttl]).await };
+        let open = async { conn.query(OPEN, &[&id, &ttl]).await };
         // a user who may not sync is told so now
-        let opened = wire.ask(try_join(open, wire.query(SYNC, &[])));
-        try_join(self.reap(&wire), opened).await?;
-        let events = self.events.wire().await?;
+        let opened = conn.ask(try_join(open, conn.query(SYNC, &[])));
+        try_join(self.reap(&conn), opened).await?;
+        let events = self.events.connection().await?;
         events.ask(events.client.batch_execute(&listen(&self.waiters))).await?;
-        Ok(wire.cluster)
+        Ok(conn.cluster)
     }
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         // a task of its own: to connect may take longer than this is waited for
         let events = Arc::clone(&self.events);
-        let connecting = tokio::spawn(async move { events.wire().await }).await;
-        let wire = connecting.map_err(BackendError::transient)??;
+        let connecting = tokio::spawn(async move { events.connection().await }).await;
+        let conn = connecting.map_err(BackendError::transient)??;
         // short, so that there is time to connect anew
-        let limit = (lease.ttl / 8).min(wire.limit);
+        let limit = (lease.ttl / 8).min(conn.limit);
         let ttl = lease.ttl.as_secs_f64();
-        let rows = wire.ask_within(limit, wire.query(RENEW, &[&lease.id, &ttl])).await?;
+        let rows = conn.ask_within(limit, conn.query(RENEW, &[&lease.id, &ttl])).await?;
         if rows.is_empty() {
             return Err(BackendError::lease_gone("the lease has expired or was deleted"));
         }
@@ -290,15 +290,15 @@ impl Asked for Postgres {
     }
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
-        let wire = self.wire("").await?;
+        let conn = self.connection("").await?;
         let names: Vec<&str> = claims.iter().map(|claim| &*claim.name).collect();
-        let close = async { wire.query(CLOSE, &[&lease.id]).await };
-        wire.ask(try_join(close, tell_first(&wire, &names, None))).await.map(drop)
+        let close = async { conn.query(CLOSE, &[&lease.id]).await };
+        conn.ask(try_join(close, notify_first(&conn, &names, None))).await.map(drop)
     }
 
     /// Where the claim stands after this. What it takes out of the queue, it tells the next of.
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
-        let (_, wire) = try_join(self.events.wire(), self.wire(&claim.name)).await?;
+        let (_, conn) = try_join(self.events.connection(), self.connection(&claim.name)).await?;
         let (held, is_try) = match mode {
             PutMode::AtEnd => (None, false),
             PutMode::IfEmpty => (None, true),
@@ -310,19 +310,19 @@ impl Asked for Postgres {
         let next = if held.is_some() { &[name][..] } else { &[] };
         let params: &Params<'_> = &[&name, &claim.lease, &number, &label, &held, &is_try];
         let (reaped, put, standing, synced) = Box::pin(join4(
-            async { if is_try { self.reap(&wire).await } else { Ok(()) } },
-            wire.ask(wire.query(PUT, params)),
-            wire.ask(try_join(
-                tell_first(&wire, next, Some(claim)),
-                wire.query(STANDING, &params[1..3]),
+            async { if is_try { self.reap(&conn).await } else { Ok(()) } },
+            conn.ask(conn.query(PUT, params)),
+            conn.ask(try_join(
+                notify_first(&conn, next, Some(claim)),
+                conn.query(STANDING, &params[1..3]),
             )),
-            async { if is_try { Ok(()) } else { wire.sync().await } },
+            async { if is_try { Ok(()) } else { conn.sync().await } },
         ))
         .await;
         put?;
         // whatever fails beside the put, the claim may be there
         let ((), rows) = reaped.and(synced).and(standing).map_err(BackendError::transient)?;
-        let answer = self.answer(&wire, claim, &rows);
+        let answer = self.answer(&conn, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
             // another one came at the same moment
             self.release(claim).await.map_err(BackendError::transient)?;
@@ -331,7 +331,7 @@ impl Asked for Postgres {
         // the holder hears of the first who waits behind it
         let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
         if is_second && held.is_none() {
-            wire.ask(tell_first(&wire, &[name], Some(claim)))
+            conn.ask(notify_first(&conn, &[name], Some(claim)))
                 .await
                 .map_err(BackendError::transient)?;
         }
@@ -340,30 +340,30 @@ impl Asked for Postgres {
 
     async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
         // without messages a waiter hears by asking alone
-        let (_, wire) = join(self.events.wire(), self.wire(&claim.name)).await;
-        let (wire, number) = (wire?, claim.number.cast_signed());
-        let standing = async { wire.query(STANDING, &[&claim.lease, &number]).await };
-        let ((), rows) = try_join(self.reap(&wire), wire.ask(standing)).await?;
-        Ok(self.answer(&wire, claim, &rows))
+        let (_, conn) = join(self.events.connection(), self.connection(&claim.name)).await;
+        let (conn, number) = (conn?, claim.number.cast_signed());
+        let standing = async { conn.query(STANDING, &[&claim.lease, &number]).await };
+        let ((), rows) = try_join(self.reap(&conn), conn.ask(standing)).await?;
+        Ok(self.answer(&conn, claim, &rows))
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        let wire = self.wire(&claim.name).await?;
+        let conn = self.connection(&claim.name).await?;
         // in two statements: the second one sees who came to wait before the first one was committed
         let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
-        let release = async { wire.query(RELEASE, &[&claim.lease, &number]).await };
-        let told = tell_first(&wire, &names, Some(claim));
-        let ((deleted, ()), ()) = try_join(wire.ask(try_join(release, told)), wire.sync()).await?;
+        let release = async { conn.query(RELEASE, &[&claim.lease, &number]).await };
+        let told = notify_first(&conn, &names, Some(claim));
+        let ((deleted, ()), ()) = try_join(conn.ask(try_join(release, told)), conn.sync()).await?;
         Ok(if deleted.is_empty() { Released::Gone } else { Released::Done })
     }
 
     async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
-        let wire = self.wire(name).await?;
+        let conn = self.connection(name).await?;
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let queue = async { wire.query(QUEUE, &[&name, &most]).await };
-        let ((), rows) = try_join(self.reap(&wire), wire.ask(queue)).await?;
+        let queue = async { conn.query(QUEUE, &[&name, &most]).await };
+        let ((), rows) = try_join(self.reap(&conn), conn.ask(queue)).await?;
         let entry = |row: &Row| QueueEntry {
-            token: Some(Token::new(wire.cluster, row.get(0))),
+            token: Some(Token::new(conn.cluster, row.get(0))),
             lease: row.get(1),
             key: format!("{name}/{:x}-{}", row.get::<_, i64>(1), row.get::<_, i64>(2)),
             label: Some(row.get(3)),

@@ -25,7 +25,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::chaos::Safeguard;
-use crate::claim::Teller;
+use crate::claim::Reporter;
 use crate::{ClaimStatus, Ticket, Token};
 
 /// How many events may wait for a list. It takes a slow list and a fast queue to have more.
@@ -57,7 +57,7 @@ pub(crate) struct Made {
 #[derive(Debug)]
 struct OwnClaim {
     made: Option<Made>,
-    teller: Teller,
+    reporter: Reporter,
 }
 
 /// All claims on one name, in the order of their places.
@@ -91,8 +91,8 @@ impl<M> Default for WatchedQueue<M> {
 impl<M> WatchedQueue<M> {
     /// Makes a claim known before its request is sent, so that no event about it is missed.
     pub(crate) fn expect(&mut self, key: &[u8]) -> Ticket {
-        let unmade = || OwnClaim { made: None, teller: Teller::new() };
-        self.own.entry(key.into()).or_insert_with(unmade).teller.ticket()
+        let unmade = || OwnClaim { made: None, reporter: Reporter::new() };
+        self.own.entry(key.into()).or_insert_with(unmade).reporter.ticket()
     }
 
     /// Notes that the claim was made.
@@ -105,8 +105,8 @@ impl<M> WatchedQueue<M> {
 
     /// Notes that the service says that the claim, which was made, is the first.
     pub(crate) fn granted(&self, key: &[u8]) {
-        if let Some(OwnClaim { made: Some(made), teller }) = self.own.get(key) {
-            teller.tell(ClaimStatus::Granted(made.token));
+        if let Some(OwnClaim { made: Some(made), reporter }) = self.own.get(key) {
+            reporter.report(ClaimStatus::Granted(made.token));
         }
     }
 
@@ -116,15 +116,15 @@ impl<M> WatchedQueue<M> {
     }
 
     /// Notes that this process takes the claim out, or gives it up: nobody counts on it any more.
-    pub(crate) fn leave(&self, key: &[u8]) {
+    pub(crate) fn mark_gone(&self, key: &[u8]) {
         if let Some(own) = self.own.get(key) {
-            own.teller.tell(ClaimStatus::Gone);
+            own.reporter.report(ClaimStatus::Gone);
         }
     }
 
     /// Notes that a claim of this process is not in the queue any more.
     pub(crate) fn forget(&mut self, key: &[u8]) {
-        self.leave(key);
+        self.mark_gone(key);
         if self.own.remove(key).is_some() {
             shrink(&mut self.own);
         }
@@ -142,7 +142,7 @@ impl<M> WatchedQueue<M> {
 
     /// Whether it is a claim of this process, and may be in the queue as far as anybody was told.
     pub(crate) fn is_counted_on(&self, key: &[u8]) -> bool {
-        self.own.get(key).is_some_and(|own| own.teller.status() != ClaimStatus::Gone)
+        self.own.get(key).is_some_and(|own| own.reporter.status() != ClaimStatus::Gone)
     }
 
     /// Whether any of this process's claims wait.
@@ -218,7 +218,7 @@ impl<M> WatchedQueue<M> {
             // the service was put back to an earlier state: what it granted since counts no more
             tracing::error!(as_of, latest, "the changes of a lock service went back");
             for own in self.own.values().filter(|own| own.made.is_some()) {
-                own.teller.tell(ClaimStatus::Gone);
+                own.reporter.report(ClaimStatus::Gone);
             }
         } else if self.early.is_none() && as_of < self.known {
             // what the watch said since is newer, and complete as well
@@ -247,7 +247,7 @@ impl<M> WatchedQueue<M> {
         let is_old = |own: &&OwnClaim| own.made.is_some_and(|made| made.change <= latest);
         for own in self.own.values().filter(is_old).filter(|_| self.early.is_some()) {
             if own.is_waiting() {
-                own.teller.tell(ClaimStatus::Gone);
+                own.reporter.report(ClaimStatus::Gone);
             }
         }
     }
@@ -260,7 +260,7 @@ impl<M> WatchedQueue<M> {
         self.early = Some(Vec::new());
         self.dropped = 0;
         for own in self.own.values() {
-            own.teller.tell_contended(true);
+            own.reporter.report_contended(true);
         }
     }
 
@@ -283,7 +283,7 @@ impl<M> WatchedQueue<M> {
 
     /// Tells one of this process's claims if it is gone or granted.
     fn settle(&self, key: &[u8]) {
-        let Some(OwnClaim { made: Some(made), teller }) = self.own.get(key) else { return };
+        let Some(OwnClaim { made: Some(made), reporter }) = self.own.get(key) else { return };
         // while events may be missing, nothing is concluded: the gap may be a whole new service, whose changes begin
         // anew
         if self.early.is_some() {
@@ -292,10 +292,10 @@ impl<M> WatchedQueue<M> {
         if self.places.get(key) == Some(&made.place) {
             // it has been shown, and so have all before it
             if self.claims.keys().next().is_some_and(|(_, first)| **first == *key) {
-                teller.tell(ClaimStatus::Granted(made.token));
+                reporter.report(ClaimStatus::Granted(made.token));
             }
         } else if self.known >= made.change {
-            teller.tell(ClaimStatus::Gone);
+            reporter.report(ClaimStatus::Gone);
         }
     }
 
@@ -304,7 +304,7 @@ impl<M> WatchedQueue<M> {
         if let Some(((_, key), _)) = self.claims.first_key_value() {
             self.settle(key);
             if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
-                own.teller.tell_contended(self.claims.len() > 1);
+                own.reporter.report_contended(self.claims.len() > 1);
             }
         }
     }
@@ -312,7 +312,7 @@ impl<M> WatchedQueue<M> {
 
 impl OwnClaim {
     fn is_waiting(&self) -> bool {
-        self.teller.status() == ClaimStatus::Waiting
+        self.reporter.status() == ClaimStatus::Waiting
     }
 }
 

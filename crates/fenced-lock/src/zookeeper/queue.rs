@@ -43,9 +43,9 @@ impl Queue {
     }
 
     /// Notes that a claim is about to be deleted. Its node, if it was made.
-    pub(super) fn leave(&mut self, claim: &Claim) -> Option<String> {
+    pub(super) fn mark_gone(&mut self, claim: &Claim) -> Option<String> {
         let prefix = prefix(claim);
-        self.claims.leave(prefix.as_bytes());
+        self.claims.mark_gone(prefix.as_bytes());
         let made = self.claims.how_made(prefix.as_bytes())?;
         Some(format!("{prefix}{:010}", sequence_of(made.place)))
     }
@@ -85,7 +85,7 @@ impl Queue {
     pub(super) fn end(&mut self) {
         self.watched = Arc::default();
         for key in self.claims.own_keys() {
-            self.claims.leave(key);
+            self.claims.mark_gone(key);
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
             let (ticket, next) = made(&mut queue, 2, 6);
             queue.created(&next);
             if is_leaving {
-                assert_eq!(queue.leave(&claim(1)).as_ref(), Some(&first.name));
+                assert_eq!(queue.mark_gone(&claim(1)).as_ref(), Some(&first.name));
             }
             assert_eq!(queue.deleted(&first), !is_leaving);
             let is_granted = *ticket.status.borrow() == ClaimStatus::Granted(TOKEN);
@@ -197,7 +197,7 @@ mod tests {
             assert!(!queue.deleted(&node("x-", sequence)));
         }
         assert_status(&ticket, ClaimStatus::Granted(TOKEN));
-        assert_eq!(queue.leave(&claim(1)), Some(ours.name));
+        assert_eq!(queue.mark_gone(&claim(1)), Some(ours.name));
     }
 
     /// Goal: a queue is given up at the second look without a claim of ours, and read again while one waits.

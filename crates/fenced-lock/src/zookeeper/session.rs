@@ -163,7 +163,7 @@ impl Connected {
         held: &Claim,
         next: &Claim,
     ) -> Result<Option<Made>, BackendError> {
-        let node = self.with(&held.name, |queue| queue.leave(held));
+        let node = self.with(&held.name, |queue| queue.mark_gone(held));
         let Some(node) = node else { return Ok(None) };
         let dir = self.dir(&next.name);
         let path = format!("{dir}/{}", prefix(next));
@@ -237,7 +237,7 @@ impl Connected {
             return Ok(Released::Gone);
         }
         let client = self.client()?;
-        let node = match self.with(&claim.name, |queue| queue.leave(claim)) {
+        let node = match self.with(&claim.name, |queue| queue.mark_gone(claim)) {
             None => self.find(&client, claim).await?.map(|(node, _)| node.name),
             known => known,
         };
