@@ -28,9 +28,9 @@ export function showLink({ link, now }) {
       : "The instance does not answer, or has too many watchers. This page keeps trying.",
     elsewhere: other?.url ?? "",
   });
-  const troubles = link.state === "live" ? now.troubles.filter(({ kind }) => !ELSEWHERE.includes(kind)) : [];
-  list(byId("told-troubles"), troubles.map(({ text }) => [{ sign: "✕", ink: "--bad" }, text]));
-  troubles.forEach(({ kind }, index) => setData(byId("told-troubles").children[index], "kind", kind));
+  const alerts = link.state === "live" ? now.alerts.filter(({ kind }) => !ELSEWHERE.includes(kind)) : [];
+  list(byId("told-alerts"), alerts.map(({ text }) => [{ sign: "✕", ink: "--bad" }, text]));
+  alerts.forEach(({ kind }, index) => setData(byId("told-alerts").children[index], "kind", kind));
 }
 
 /** Instances may know each other by names that this browser cannot resolve, such as those of containers. */

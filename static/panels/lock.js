@@ -13,9 +13,9 @@ export function showLock(known) {
   if (!now) return;
   const { isUnwatched, hasTokens } = guardOf(now.guard);
   const lock = isUnwatched ? null : now.lock;
-  const trouble = (wanted) => now.troubles.find(({ kind }) => kind === wanted);
+  const alertOf = (wanted) => now.alerts.find(({ kind }) => kind === wanted);
   // without the store no holder can serve
-  const wrong = !trouble("redis-away") && trouble("holder-silent");
+  const wrong = !alertOf("redis-away") && alertOf("holder-silent");
   const holder = lock?.holder;
   const since = (claim) => duration(Math.max(0, known.clock() - claim.since_ms));
   const who = (claim) => named(now, claim.instance ?? "another program");

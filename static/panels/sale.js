@@ -14,15 +14,15 @@ export function showSale({ now, link }) {
   const item = new URLSearchParams(location.search).get("item");
   if (link.isUnsold) say({ "sum-words": `No sale was started.${startOf(item)}` });
   if (!now) return;
-  const { stock, here, latency_ms: latency, troubles } = now;
-  const trouble = (...wanted) => troubles.find(({ kind }) => wanted.includes(kind));
-  const missing = trouble("no-sale");
-  const wrong = trouble("unbalanced");
-  const isKnown = stock !== null && !trouble("redis-away");
+  const { stock, here, latency_ms: latency, alerts } = now;
+  const alertOf = (...wanted) => alerts.find(({ kind }) => wanted.includes(kind));
+  const missing = alertOf("no-sale");
+  const wrong = alertOf("unbalanced");
+  const isKnown = stock !== null && !alertOf("redis-away");
   const isRight = isKnown && now.oversold <= 0 && stock.balanced;
   setData(byId("proof"), "tone", isKnown && (isRight ? "good" : "bad"));
   setData(byId("sum-words"), "tone", wrong && "bad");
-  setData(byId("guarded"), "tone", trouble("no-lock", "fence-off") && "warn");
+  setData(byId("guarded"), "tone", alertOf("no-lock", "fence-off") && "warn");
   const { words, hasTokens } = guardOf(now.guard);
   const shown = { stock: stock?.stock, lucky: stock?.lucky, initial: stock?.initial, sold: now.sold, waiting: here.waiting,
     // the current rate is not known while the connection is lost

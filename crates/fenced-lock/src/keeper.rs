@@ -91,22 +91,23 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Timeout`] if there was no session for a TTL.
     pub async fn lock(&self, name: &str) -> Result<Guard<T>, LockError> {
         let mut backoff = Backoff::default();
-        let mut trouble: Option<Instant> = None;
+        let mut failing_since: Option<Instant> = None;
         loop {
-            let patience =
-                self.patience.saturating_sub(trouble.map_or(Duration::ZERO, |at| at.elapsed()));
+            let patience = self
+                .patience
+                .saturating_sub(failing_since.map_or(Duration::ZERO, |at| at.elapsed()));
             let mutex = self.session_within(patience).await?.mutex(name)?;
             let asked_at = Instant::now();
             let error = match mutex.lock().await {
                 Err(error) if passes(&error) => error,
                 locked => return locked,
             };
-            // a claim that has waited for long was in no trouble before
+            // after a long wait, earlier failures do not count
             if asked_at.elapsed() > self.patience {
-                (trouble, backoff) = (None, Backoff::default());
+                (failing_since, backoff) = (None, Backoff::default());
             }
             let pause = backoff.next();
-            if trouble.get_or_insert_with(Instant::now).elapsed() + pause >= self.patience {
+            if failing_since.get_or_insert_with(Instant::now).elapsed() + pause >= self.patience {
                 return Err(error);
             }
             tracing::debug!(name, ?error, "could not lock: trying again");

@@ -195,7 +195,7 @@ impl Projection {
             "here": self.here(),
             "latency_ms": self.latency(),
             "notes": self.event_log.notes,
-            "troubles": alerts.collect::<Vec<_>>(),
+            "alerts": alerts.collect::<Vec<_>>(),
             "demo": self.extension.clone().map(Extension::view),
         })
     }

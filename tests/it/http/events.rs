@@ -241,10 +241,10 @@ async fn each_item_has_a_stream_of_its_own() {
     let mut default = Watcher::open(&shop.router, "/events").await;
     default.next().await;
     assert_eq!(default.view["stock"], Value::Null);
-    assert!(has(&default.view, "troubles", "no-sale"), "{}", default.view);
+    assert!(has(&default.view, "alerts", "no-sale"), "{}", default.view);
     shop.start(7).await;
     default.until("its sale is shown", |view| view["stock"]["stock"] == 7).await;
-    assert!(!has(&default.view, "troubles", "no-sale"), "{}", default.view);
+    assert!(!has(&default.view, "alerts", "no-sale"), "{}", default.view);
 
     let problem = shop.call("GET /events?item=tea").await.problem(404, "unknown-item");
     assert_eq!(problem["item"], "tea");
@@ -253,10 +253,10 @@ async fn each_item_has_a_stream_of_its_own() {
     other.until("its sale is shown", |view| view["stock"]["stock"] == 3).await;
     assert_eq!(other.view["item"], "tea");
     shop.raw().await.run::<()>("SET stock:{tea} many").await;
-    other.until("it is damaged", |view| has(view, "troubles", "damaged")).await;
+    other.until("it is damaged", |view| has(view, "alerts", "damaged")).await;
     let mut damaged = Watcher::open(&shop.beside("8090").router, "/events?item=tea").await;
     damaged.next().await;
-    damaged.until("what is damaged is shown", |view| has(view, "troubles", "damaged")).await;
+    damaged.until("what is damaged is shown", |view| has(view, "alerts", "damaged")).await;
     shop.call("GET /events?item=T").await.problem(400, "bad-item");
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
 }
@@ -269,7 +269,7 @@ async fn a_silent_holder_is_shown() {
     watcher.next().await;
     let (_session, guard) = shop.hold_lock().await;
     let (sold, ()) = tokio::join!(shop.order("a"), async {
-        watcher.until("it is shown", |view| has(view, "troubles", "holder-silent")).await;
+        watcher.until("it is shown", |view| has(view, "alerts", "holder-silent")).await;
         guard.unlock().await.unwrap();
     });
     sold.json(200);

@@ -22,7 +22,7 @@ async fn without_redis_or_etcd_nothing_is_sold() {
     shop.until_ready().await;
     shop.start(5).await;
     let mut watcher = Watcher::open(&shop.router, "/events").await;
-    watcher.until("all is well", |view| view["troubles"] == json!([])).await;
+    watcher.until("all is well", |view| view["alerts"] == json!([])).await;
 
     redis.kill().await.unwrap();
     let reply = shop.order("a-1").await;
@@ -31,14 +31,14 @@ async fn without_redis_or_etcd_nothing_is_sold() {
     for path in ["/readyz", "/stock", "/orders", "/orders/a-1"] {
         shop.call(&format!("GET {path}")).await.problem(503, "store-unavailable");
     }
-    watcher.until("Redis is away", |view| has(view, "troubles", "redis-away")).await;
+    watcher.until("Redis is away", |view| has(view, "alerts", "redis-away")).await;
     assert_eq!(watcher.view["stock"]["stock"], 5, "the last that is known");
     redis.restart().await.unwrap();
     // a failed attempt to connect is not kept for the next caller
     assert_eq!(shop.stock().await["stock"], 5);
     shop.until_ready().await;
     watcher.until("Redis is back", |view| has(view, "notes", "store-back")).await;
-    assert!(!has(&watcher.view, "troubles", "redis-away"), "{}", watcher.view);
+    assert!(!has(&watcher.view, "alerts", "redis-away"), "{}", watcher.view);
 
     etcd.kill().await.unwrap();
     let reply = shop.order("a-1").await;
@@ -49,7 +49,7 @@ async fn without_redis_or_etcd_nothing_is_sold() {
     // what needs no lock is still answered
     assert_eq!(shop.stock().await["stock"], 5);
     let is_away =
-        |view: &Value| has(view, "troubles", "etcd-away") || has(view, "troubles", "lock-lost");
+        |view: &Value| has(view, "alerts", "etcd-away") || has(view, "alerts", "lock-lost");
     watcher.until("etcd is away", is_away).await;
     etcd.restart().await.unwrap();
     shop.until_ready().await;

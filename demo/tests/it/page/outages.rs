@@ -24,7 +24,7 @@ async fn the_instance_goes_away_and_comes_back() {
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
-    page.until_reads(".troubles", "has lost its instance").await;
+    page.until_reads(".alerts", "has lost its instance").await;
     // the last known figures stay
     assert_eq!(page.number("#stock").await, Some(40));
     page.click("#run").await;
@@ -49,7 +49,7 @@ async fn the_instance_goes_away_and_comes_back() {
 
     shop.start_instance(&[]).await;
     page.until_reads("#link-text", "live").await;
-    assert!(!page.text(".troubles").await.contains("has lost its instance"));
+    assert!(!page.text(".alerts").await.contains("has lost its instance"));
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;
 }
@@ -60,7 +60,7 @@ async fn the_instance_goes_away_and_comes_back() {
 async fn a_page_without_any_news_is_not_blank() {
     let shop = Shop::empty(&["--max-watchers", "0"]).await;
     let page = Tab::open(&shop.url(), PHONE).await;
-    page.until_reads(".troubles", "has too many watchers").await;
+    page.until_reads(".alerts", "has too many watchers").await;
     page.until_reads("#link-text", "no answer yet").await;
     page.until_reads("#sum-title", "The sale").await;
     assert_eq!(page.text("#proof-text").await, "not known yet");
@@ -83,19 +83,19 @@ async fn etcd_goes_away_and_comes_back() {
     let before = page.run(place).await;
 
     shop.etcd.kill().await.unwrap();
-    page.until_reads(".troubles [data-kind=etcd-away]", "lock service").await;
+    page.until_reads(".alerts [data-kind=etcd-away]", "lock service").await;
     assert_eq!(page.run(place).await, before, "an alert moves nothing");
     page.until_reads("#holder", "not known").await;
     page.until_reads("#queue-none", "not known").await;
     // etcd stays the stated reason after the lease has expired
     page.until_reads("#notes", "did not renew its lease").await;
     assert!(
-        page.text(".troubles [data-kind=etcd-away]").await.contains("lock service does not answer")
+        page.text(".alerts [data-kind=etcd-away]").await.contains("lock service does not answer")
     );
-    assert!(!page.is_shown(".troubles [data-kind=lock-lost]").await);
+    assert!(!page.is_shown(".alerts [data-kind=lock-lost]").await);
 
     shop.etcd.restart().await.unwrap();
-    let is_back = async || !page.is_shown(".troubles [data-kind=etcd-away]").await;
+    let is_back = async || !page.is_shown(".alerts [data-kind=etcd-away]").await;
     testkit::wait::eventually("etcd is back on the page", is_back).await;
 }
 
@@ -105,18 +105,18 @@ async fn redis_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
     shop.redis.kill().await.unwrap();
     let page = Tab::open(&shop.url(), DESKTOP).await;
-    page.until_reads(".troubles [data-kind=redis-away]", "Redis").await;
+    page.until_reads(".alerts [data-kind=redis-away]", "Redis").await;
     let is_unknown = async || page.text("#proof-text").await == "not known";
     testkit::wait::eventually("nothing is known of the sale", is_unknown).await;
-    assert!(!page.text(".troubles").await.contains("last known"));
+    assert!(!page.text(".alerts").await.contains("last known"));
 
     shop.redis.restart().await.unwrap();
     page.until_reads("#stock", "40").await;
-    let is_back = async || !page.is_shown(".troubles [data-kind=redis-away]").await;
+    let is_back = async || !page.is_shown(".alerts [data-kind=redis-away]").await;
     testkit::wait::eventually("Redis is back on the page", is_back).await;
 
     shop.redis.kill().await.unwrap();
-    page.until_reads(".troubles [data-kind=redis-away]", "the last known ones").await;
+    page.until_reads(".alerts [data-kind=redis-away]", "the last known ones").await;
     assert_eq!(page.number("#stock").await, Some(40));
     assert_eq!(page.text("#proof-text").await, "not known now");
     page.run("document.querySelector('#run-form').requestSubmit()").await;

@@ -190,7 +190,7 @@ async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     kill(first).await;
     page.until_reads("#link-text", "does not answer").await;
     let other = format!("http://127.0.0.1:{other}");
-    page.until_reads(".troubles a", &other).await;
+    page.until_reads(".alerts a", &other).await;
     page.until_reads("#link-text", "live").await;
     page.assert_shows_the_stock().await;
     assert_eq!(page.number("#sold").await, Some(1), "the sale is unchanged");
