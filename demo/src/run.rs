@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::options::DemoOptions;
 use super::screen::{Tone, paragraph, say};
-use super::upkeep::look_after;
+use super::upkeep::supervise;
 use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::control::{Control, NewRun, Verdict};
@@ -117,7 +117,7 @@ impl Show<'_> {
         let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
         let hints = self.hints(cluster);
         let report = |text: &str| paragraph(Tone::Warning, "note  ", text);
-        let mut upkeep = pin!(look_after(cluster, report));
+        let mut upkeep = pin!(supervise(cluster, report));
 
         let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
         say(&format!("\n{buyers} come for {units}\n"));

@@ -21,7 +21,7 @@ const SIGKILL: i32 = 9;
 
 /// Reports each process that ends, and restarts a killed instance after a while. Never returns: the user ends
 /// the demo, even if all processes have ended.
-pub(super) async fn look_after(cluster: &mut Cluster, report: impl Fn(&str)) -> Infallible {
+pub(super) async fn supervise(cluster: &mut Cluster, report: impl Fn(&str)) -> Infallible {
     let Cluster { instances, redis, etcd, lock, dir, program, .. } = cluster;
     let report = &report;
     let etcd = etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));

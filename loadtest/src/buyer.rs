@@ -148,7 +148,7 @@ impl Buyer {
         let run = Arc::clone(&self.run);
         let mut sent = Instant::now();
         let deadline = sent + run.args.timeout;
-        self.return_home(sent);
+        self.return_to_home_instance(sent);
         let seed = run.setup.seed.wrapping_add(salt);
         let mut departure = Departure::of(seed, run.args.abandon, number);
         let id = run.setup.id(number);
@@ -198,8 +198,8 @@ impl Buyer {
         self.away_until = (self.place != self.home).then(|| Instant::now() + AWAY_FROM_HOME);
     }
 
-    /// Goes back home in time: a restarted instance must get buyers again.
-    fn return_home(&mut self, now: Instant) {
+    /// Returns to its first instance after a while: an instance that was restarted must get buyers again.
+    fn return_to_home_instance(&mut self, now: Instant) {
         if self.away_until.is_some_and(|until| until <= now) {
             self.away_until = None;
             self.connection = None;

@@ -44,7 +44,7 @@ impl Client {
     /// The body of a request, which is complete when nobody reads it any more.
     pub(super) fn sends(self: &Arc<Self>, body: Incoming) -> Body {
         self.is_served.store(body.is_end_stream(), Ordering::Relaxed);
-        let rest = RestOfRequest(Arc::clone(self));
+        let rest = UnreadBody(Arc::clone(self));
         Body::new(body.map_err(move |error| {
             let _ = &rest;
             error
@@ -76,9 +76,9 @@ impl Client {
 }
 
 /// A request whose body is not read yet.
-struct RestOfRequest(Arc<Client>);
+struct UnreadBody(Arc<Client>);
 
-impl Drop for RestOfRequest {
+impl Drop for UnreadBody {
     fn drop(&mut self) {
         self.0.is_served.store(true, Ordering::Relaxed);
     }

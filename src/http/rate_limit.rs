@@ -38,10 +38,10 @@ impl RateLimit {
     fn admits(&self, client: String) -> bool {
         let Rate { count, per } = self.rate;
         let now = Instant::now();
-        let (used_until, tidied_at) = &mut *self.clients.lock();
-        if now >= *tidied_at + per {
+        let (used_until, cleaned_at) = &mut *self.clients.lock();
+        if now >= *cleaned_at + per {
             used_until.retain(|_, until| *until > now);
-            *tidied_at = now;
+            *cleaned_at = now;
         }
         let until = used_until.get(&client).map_or(now, |until| now.max(*until)) + per / count;
         if until > now + per {

@@ -100,7 +100,7 @@ impl Combiner {
                         Some(pause)
                     }
                 },
-                () = queue.desertion() => None,
+                () = queue.until_empty() => None,
             };
             if let Some(pause) = pause {
                 sleep(pause).await;

@@ -197,7 +197,7 @@ impl OrderQueue {
     }
 
     /// Waits until no order waits.
-    pub(super) async fn desertion(&self) {
+    pub(super) async fn until_empty(&self) {
         while self.has_orders() {
             sleep(SWEEP_EVERY).await;
         }

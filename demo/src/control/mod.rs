@@ -259,7 +259,7 @@ impl Control {
     }
 
     /// The running instance that a fault hits: not `from`, which serves the page.
-    fn any_but(&self, from: Option<&str>) -> Result<Instance, Problem> {
+    fn instance_other_than(&self, from: Option<&str>) -> Result<Instance, Problem> {
         let up = self.up();
         let another = up.iter().rev().find(|instance| Some(&*instance.name) != from);
         another.filter(|_| up.len() > 1).cloned().ok_or_else(|| {

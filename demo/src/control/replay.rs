@@ -23,7 +23,7 @@ pub(super) fn replay(
 ) -> Value {
     let shops: Vec<&str> = shops.iter().map(|shop| &*shop.name).collect();
     let first = orders.iter().map(|order| order.sent).min().unwrap_or_default();
-    let mut events = of_the_shops(run, &shops, instances, first);
+    let mut events = shop_events(run, &shops, instances, first);
     let room = MOST.saturating_sub(events.len()).max(1);
     let step = (2 * orders.len()).div_ceil(room).max(1);
     for (buyer, order) in orders.iter().enumerate().step_by(step) {
@@ -58,7 +58,7 @@ pub(super) fn replay(
 
 /// What the lock, the fence and the fault did to the instances. `first` is when the first request was sent, in microseconds
 /// since the run began.
-fn of_the_shops(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -> Events {
+fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -> Events {
     #[expect(clippy::cast_precision_loss, reason = "a time")]
     let came = run.began_ms * 1e3 + first as f64;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]

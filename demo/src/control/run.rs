@@ -75,7 +75,7 @@ impl Control {
                 let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
                 return Err(Problem::new(ProblemType::BAD_BODY, detail));
             }
-            Some(_) => Some(self.any_but(from)?.name),
+            Some(_) => Some(self.instance_other_than(from)?.name),
             None => None,
         };
         let run = Run {

@@ -52,9 +52,9 @@ pub(crate) struct Relay {
 impl Extension for Relay {
     fn routes(self: Arc<Self>) -> Router {
         Router::new()
-            .route("/demo", any(pass_on))
-            .route("/demo/{*path}", any(pass_on))
-            .route("/demo/here", get(status).post(obey))
+            .route("/demo", any(forward))
+            .route("/demo/{*path}", any(forward))
+            .route("/demo/here", get(status).post(execute))
             .layer(from_fn(same_site::layer))
             .with_state(self)
     }
@@ -110,7 +110,7 @@ impl Relay {
 type App = State<Arc<Relay>>;
 
 /// A page may call only the instance that it comes from.
-async fn pass_on(State(relay): App, request: Request) -> Result<Response, Problem> {
+async fn forward(State(relay): App, request: Request) -> Result<Response, Problem> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let body = body::read(request.into_body()).await?;
     let (status, body) = relay.ask_control(method, &path, body).await?;
@@ -132,7 +132,7 @@ async fn status(State(relay): App) -> Response {
     reply::json(&(status, switch.writer.tenures.of_default_item(), &*naive::LOOKS.lock()))
 }
 
-async fn obey(State(relay): App, request: Request) -> Result<Response, Problem> {
+async fn execute(State(relay): App, request: Request) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let bad_body = || Problem::new(ProblemType::BAD_BODY, "the body is no command of a control");
     match body::object(&body).ok_or_else(bad_body)? {

@@ -65,22 +65,22 @@ pub(super) struct Contest {
     pub(super) requests_per_grant: Option<f64>,
 }
 
-/// A lock that nobody else uses, and two sessions, each with a connection of its own, which its clients share.
-struct Floor {
-    sessions: [Clients; 2],
+/// Two sessions, each with a connection of its own that its clients share, and a lock that nobody else uses.
+struct TwoSessions {
+    clients: [Clients; 2],
     name: String,
 }
 
-impl Floor {
+impl TwoSessions {
     async fn open(servers: &Servers, addresses: &[String]) -> Result<Self> {
         let open = || open(servers.lock, addresses, LONG_TTL);
-        let sessions = [open().await?, open().await?];
-        Ok(Self { sessions, name: format!("arena-{}", Uuid::new_v4().simple()) })
+        let clients = [open().await?, open().await?];
+        Ok(Self { clients, name: format!("arena-{}", Uuid::new_v4().simple()) })
     }
 
     /// A client with this number, which shares one of the sessions.
     fn client(&self, number: usize) -> Result<Box<dyn Client>> {
-        self.sessions[number % self.sessions.len()](&self.name)
+        self.clients[number % self.clients.len()](&self.name)
     }
 }
 
@@ -94,16 +94,16 @@ pub(super) async fn handovers(
     random: &mut SplitMix64,
 ) -> Result<Handovers> {
     let (proxies, addresses) = proxies_to(&servers.all.addresses()).await?;
-    let floor = Floor::open(servers, &addresses).await?;
+    let sessions = TwoSessions::open(servers, &addresses).await?;
     for proxy in &proxies {
         proxy.delay(Duration::from_millis(round_trip_ms) / 2);
     }
     let promises = servers.promises;
     let mut millis = Vec::new();
-    let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
+    let (mut looking, mut holder) = (sessions.client(0)?, sessions.client(0)?);
     holder.lock().await?;
     for turn in 0..turns {
-        let mut next = floor.client(turn + 1)?;
+        let mut next = sessions.client(turn + 1)?;
         let asking = AbortOnDropHandle::new(tokio::spawn(async move {
             next.lock().await?;
             anyhow::Ok((next, Instant::now()))
@@ -141,12 +141,12 @@ async fn waiters_in_row(
     waiters: usize,
     time: Duration,
 ) -> Result<(usize, Option<f64>)> {
-    let floor = Floor::open(servers, &servers.all.addresses()).await?;
-    let (mut looking, mut holder) = (floor.client(0)?, floor.client(0)?);
+    let sessions = TwoSessions::open(servers, &servers.all.addresses()).await?;
+    let (mut looking, mut holder) = (sessions.client(0)?, sessions.client(0)?);
     holder.lock().await?;
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
-        let mut client = floor.client(number)?;
+        let mut client = sessions.client(number)?;
         tasks.spawn(async move {
             client.lock().await?;
             let granted = Instant::now();
@@ -183,10 +183,10 @@ pub(super) async fn contest(
     grants: usize,
     waiting: Duration,
 ) -> Result<Contest> {
-    let floor = Floor::open(servers, &servers.all.addresses()).await?;
+    let sessions = TwoSessions::open(servers, &servers.all.addresses()).await?;
     let (waits, each) = (RefCell::default(), RefCell::new(vec![0_u32; clients]));
     let contend = async |number: usize| {
-        let mut lock = floor.client(number)?;
+        let mut lock = sessions.client(number)?;
         loop {
             let wait = Wait(Instant::now(), &waits);
             lock.lock().await?;

@@ -1,12 +1,12 @@
 //! The locks of well-known articles, as these write them, and what goes wrong under each.
 //!
-//! Each flaw is a short story with real servers: two or three clients, a unit in stock, and an accident. It is told
+//! Each flaw is a short story with real servers: two or three clients, a unit in stock, and an accident. It runs
 //! twice: under the article's lock, where it must end wrongly, and under `fenced-lock` on the same kind of server, where
 //! nothing may be oversold. Both wait equally long. Nothing depends on chance: who is paused goes on when the other one
 //! has bought, a process dies between two commands of its choice, and a wrong clock is the client's own. Where nobody can
 //! buy, the servers are asked why; a story that went another way is an error, not a flaw.
 //!
-//! `FLAWS` has them all: a lock, its flaw, and the accident that shows it. `story` tells any of them.
+//! `FLAWS` has them all: a lock, its flaw, and the accident that shows it. `story` runs any of them.
 
 mod database;
 mod etcd;
@@ -223,13 +223,13 @@ pub async fn shown(
         let stock = PrivateRedis::start_in(&servers.dir, in_memory).await?;
         for &(lock, flaw, accident) in flaws {
             note(&format!("{}: {flaw}", lock.name()));
-            let mut tell = async |article| {
-                let story = Box::pin(story::tell(&mut servers, &stock, accident, article));
+            let mut run = async |article| {
+                let story = Box::pin(story::run(&mut servers, &stock, accident, article));
                 in_time("a story ends", LONGEST_STORY, story).await
             };
             let mut endings = Vec::new();
             for _ in 0..trials {
-                endings.push([tell(Some(lock)).await?, tell(None).await?]);
+                endings.push([run(Some(lock)).await?, run(None).await?]);
             }
             all.push(Shown { lock, flaw, trials: endings });
         }

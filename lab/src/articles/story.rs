@@ -105,9 +105,9 @@ impl Actor {
     }
 }
 
-/// Tells one story with these servers of a lock and this one of the stock: under the article's lock, or, without one, under
+/// Runs one story with these servers of a lock and this one of the stock: under the article's lock, or, without one, under
 /// ours.
-pub(super) async fn tell(
+pub(super) async fn run(
     servers: &mut Servers,
     stock: &PrivateRedis,
     accident: Accident,
@@ -122,7 +122,7 @@ pub(super) async fn tell(
         _ => (1, None),
     };
     let shop = Shop::open(stock, units).await?;
-    Box::pin(Story { servers, stock, accident, article, shop, pair }.tell()).await
+    Box::pin(Story { servers, stock, accident, article, shop, pair }.run()).await
 }
 
 struct Story<'a> {
@@ -137,7 +137,7 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    async fn tell(mut self) -> Result<Ending> {
+    async fn run(mut self) -> Result<Ending> {
         let mut early = None;
         if matches!(self.accident, Accident::LateRelease | Accident::WaiterLosesLease) {
             early.insert(self.actor(Role::Early).await?).lock().await?;

@@ -103,7 +103,7 @@ impl Run<'_> {
         let load = self.send_orders(scene, &history)?;
         scene.ends_at = Instant::now() + self.lasts;
         if self.case.crowded {
-            scene.crowd().await?;
+            scene.add_other_locks().await?;
         }
         let injected = async {
             while scene.next_round().await {
@@ -118,7 +118,7 @@ impl Run<'_> {
             done => done?,
         }
         if self.case.may_hang() {
-            scene.revive().await?;
+            scene.restart_all().await?;
         }
         // the checker judges, not this report
         load.report(self.lasts + OVERTIME).await?;

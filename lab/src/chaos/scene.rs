@@ -189,7 +189,7 @@ impl Scene {
     }
 
     /// Restarts all instances shortly before the load ends: a sale that hangs cannot be judged.
-    pub(super) async fn revive(&mut self) -> Result<()> {
+    pub(super) async fn restart_all(&mut self) -> Result<()> {
         sleep_until(self.ends_at - LAST_CALM / 2).await;
         for index in 0..self.cluster.instances.len() {
             self.cluster.instances[index].child.kill().await?;
@@ -335,7 +335,7 @@ impl Scene {
 
     /// Makes others take their locks, once the sale is under way. Before that, an instance without the safeguard
     /// against them would not be ready, and a sale that is being started would end by the first fault.
-    pub(super) async fn crowd(&mut self) -> Result<()> {
+    pub(super) async fn add_other_locks(&mut self) -> Result<()> {
         self.until_all_sell(Duration::from_millis(100)).await?;
         self.other_locks = Some(OtherLocks::take(self.member()).await?);
         Ok(())

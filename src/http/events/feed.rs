@@ -51,7 +51,7 @@ impl Feed {
     }
 
     /// Whether it has no watchers.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn is_unwatched(&self) -> bool {
         self.latest.receiver_count() == 0
     }
 
@@ -64,12 +64,12 @@ impl Feed {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while self.over.run_until_cancelled(ticks.tick()).await.is_some() {
-            if !self.is_alone() {
+            if !self.is_unwatched() {
                 watched_at = Instant::now();
             } else if watched_at.elapsed() >= LINGER {
                 // a watcher subscribes while the map is locked, so none is left with a feed that has ended
                 let _feeds = app.events.feeds.lock();
-                if self.is_alone() {
+                if self.is_unwatched() {
                     self.over.cancel();
                     break;
                 }

@@ -69,7 +69,8 @@ fn watcher(app: &Arc<AppState>, item: &Item, place: OwnedSemaphorePermit) -> Wat
     }
     // there are at most as many feeds as places: a feed without watchers makes room
     if feeds.len() >= app.events.most && LIMITS.is_on() {
-        let alone = feeds.iter().find(|(_, feed)| feed.is_alone()).map(|(item, _)| item.clone());
+        let alone =
+            feeds.iter().find(|(_, feed)| feed.is_unwatched()).map(|(item, _)| item.clone());
         if let Some(feed) = alone.and_then(|item| feeds.remove(&item)) {
             feed.over.cancel();
         }

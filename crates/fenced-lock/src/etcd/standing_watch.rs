@@ -30,7 +30,7 @@ use crate::chaos::Safeguard;
 use crate::watched::{Event as QueueEvent, Key};
 
 /// How often to look for what is not used, late or to be read again.
-const TIDY_EVERY: Duration = Duration::from_secs(1);
+const CLEAN_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// How many queues are read again each time, in case their watchers have fallen silent.
 const MAX_REREADS: usize = 4;
@@ -112,8 +112,8 @@ impl StandingWatch {
 
     /// Watches the queues on this stream, until it breaks.
     async fn follow(&mut self, mut stream: WatchedStream) -> Result<(), BackendError> {
-        let mut tidy = interval_at(Instant::now() + TIDY_EVERY, TIDY_EVERY);
-        tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut clean_up = interval_at(Instant::now() + CLEAN_UP_EVERY, CLEAN_UP_EVERY);
+        clean_up.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Whether another stream is needed comes of each. They end with this one: what they say of it is no word on the next.
         let mut reads = JoinSet::new();
         loop {
@@ -142,7 +142,7 @@ impl StandingWatch {
                         return Err(BackendError::transient("a watcher was refused for the stream's token"));
                     }
                 }
-                _ = tidy.tick() => self.tidy(&mut stream)?,
+                _ = clean_up.tick() => self.clean_up(&mut stream)?,
             }
         }
     }
@@ -200,7 +200,7 @@ impl StandingWatch {
     }
 
     /// Gives up the queues that are not used any more, and reads some of the others again.
-    fn tidy(&mut self, stream: &mut WatchedStream) -> Result<(), BackendError> {
+    fn clean_up(&mut self, stream: &mut WatchedStream) -> Result<(), BackendError> {
         for watcher in self.queues.remove_idle() {
             if let Watcher::Created(id) = watcher {
                 stream.give_up(id);

@@ -84,7 +84,7 @@ pub(super) fn listen(waiters: &Waiters<Token>) -> String {
 
 /// Handles a message: the queue of this claim, which is the first in it, has changed. Any user of the database can send a
 /// message, so the claim only asks the server again.
-fn hear(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
+fn on_message(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
     let lease = channel.strip_prefix(CHANNEL)?.parse().ok()?;
     let mut words = payload.split(' ');
     let claim = waiters.find(lease, words.next()?.parse().ok()?)?;
@@ -194,7 +194,7 @@ where
         match poll_fn(|cx| connection.poll_message(cx)).await {
             Some(Ok(AsyncMessage::Notification(message))) => {
                 if let Some(waiters) = &waiters {
-                    hear(waiters, message.channel(), message.payload());
+                    on_message(waiters, message.channel(), message.payload());
                 }
             }
             Some(Ok(_)) => {}

@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
 
 /// Takes messages, and the news that the connection broke.
-type Hear = dyn Fn(PushInfo) + Send + Sync;
+type OnMessage = dyn Fn(PushInfo) + Send + Sync;
 
 /// One connection that all requests share. It is opened when it is needed.
 pub(super) struct Connection {
@@ -25,7 +25,7 @@ pub(super) struct Connection {
     pub(super) options: RedisOptions,
     /// The channel to listen to, if any.
     channel: Option<String>,
-    hear: Arc<Hear>,
+    on_message: Arc<OnMessage>,
     link: Shared<Link>,
 }
 
@@ -42,9 +42,9 @@ impl Connection {
         servers: Servers,
         options: RedisOptions,
         channel: Option<String>,
-        hear: impl Fn(PushInfo) + Send + Sync + 'static,
+        on_message: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Self {
-        Self { servers, options, channel, hear: Arc::new(hear), link: Shared::new() }
+        Self { servers, options, channel, on_message: Arc::new(on_message), link: Shared::new() }
     }
 
     /// Runs a script.
@@ -127,13 +127,13 @@ impl Connection {
     /// Uses the connection no more. Messages may have been lost with it.
     fn give_up(&self, link: &Link) {
         if !link.is_broken.swap(true, Ordering::AcqRel) {
-            (self.hear)(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
+            (self.on_message)(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
         }
     }
 
     async fn connect(&self) -> Result<Link, BackendError> {
         let is_broken = Arc::new(AtomicBool::new(false));
-        let (broken, hear) = (Arc::clone(&is_broken), Arc::clone(&self.hear));
+        let (broken, on_message) = (Arc::clone(&is_broken), Arc::clone(&self.on_message));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.options.request_timeout))
             .set_response_timeout(Some(self.options.request_timeout))
@@ -141,7 +141,7 @@ impl Connection {
                 if push.kind == PushKind::Disconnection {
                     broken.store(true, Ordering::Release);
                 }
-                hear(push);
+                on_message(push);
                 Ok::<_, SendError>(())
             });
         let server = self.servers.find(self.options.request_timeout / 4).await?;

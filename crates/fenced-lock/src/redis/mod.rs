@@ -103,8 +103,9 @@ impl AskedBackend<Redis> {
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
         let make = |runtime: &Handle, redis: &Weak<Redis>| {
             let (redis, runtime) = (Weak::clone(redis), runtime.clone());
-            let hear = move |push| _ = redis.upgrade().map(|redis| redis.hear(push, &runtime));
-            let connection = Connection::new(servers, options, Some(channel.clone()), hear);
+            let on_message =
+                move |push| _ = redis.upgrade().map(|redis| redis.on_message(push, &runtime));
+            let connection = Connection::new(servers, options, Some(channel.clone()), on_message);
             Redis { connection, channel, waiters: Waiters::default() }
         };
         Self::start("redis-lock", make)
@@ -151,7 +152,7 @@ impl Redis {
     }
 
     /// Takes a message, or the news that the connection broke.
-    fn hear(self: Arc<Self>, push: PushInfo, runtime: &Handle) {
+    fn on_message(self: Arc<Self>, push: PushInfo, runtime: &Handle) {
         match push.kind {
             PushKind::Disconnection => self.waiters.missed_messages(),
             PushKind::Message => {
