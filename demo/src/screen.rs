@@ -50,19 +50,3 @@ fn wrap(label: &str, text: &str) -> String {
     }
     wrapped
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: no line is longer than the width, and the indent is kept.
-    #[test]
-    fn wraps_at_the_width() {
-        let wrapped = wrap("PASS  ", &"word ".repeat(30));
-        let line = vec!["word"; 15].join(" ");
-        assert_eq!(
-            ("PASS  ".len() + line.len(), wrapped),
-            (80, format!("PASS  {line}\n      {line}"))
-        );
-    }
-}

@@ -95,7 +95,7 @@ mod tests {
         flags::parse(flags).map_err(|error| error.to_string())
     }
 
-    /// Goal: each flag has the variable that its name promises.
+    /// Goal: each flag, of the service as well, has the variable that its name promises.
     #[test]
     fn every_flag_has_its_variable() {
         flags::assert_variables::<ServeOptions>();

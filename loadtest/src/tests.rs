@@ -92,7 +92,6 @@ async fn attempts_without_a_decision() {
     let late = "no answer in time";
     for (fault, flags, expected, unsettled, failure) in [
         (Fault::LoseAnswers(3), few, (10, 10, 0), ("broken connection", 3), ""),
-        (Fault::Problem(2, 429, "queue-full"), few, (10, 10, 0), ("429 queue-full", 2), ""),
         (Fault::Hang(1), hang, (99, 0, 1), (late, 1), ""),
         (Fault::Hang(1), leave, (9, 0, 0), (late, 1), ""),
         (Fault::Hang(1), slow, (9, 0, 0), (late, 1), "slow_order"),

@@ -2,12 +2,6 @@
 
 use std::path::Path;
 
-/// Whether a process with this id exists; zombies included.
-pub fn process_exists(pid: u32) -> bool {
-    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    rustix::process::test_kill_process(pid).is_ok()
-}
-
 /// The process ids and command lines of all processes that have `text` in one of their arguments,
 /// or, if readable, in their environment.
 pub fn processes(text: &str) -> Vec<(i32, String)> {

@@ -1,69 +1,12 @@
-//! The private servers: they answer, they survive a kill and a restart, and nothing is left of them.
+//! What the private servers rest on: directories and child processes. The tests that use them see that nothing is left.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use testkit::ports::is_free;
-use testkit::processes::process_exists;
-use testkit::run::worker;
 use testkit::wait::eventually;
-use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Program, RedisOptions, Run};
-
-async fn nothing_left(pid: u32, dir: &Path) {
-    eventually("the process is gone", async || !process_exists(pid)).await;
-    eventually("the directory is gone", async || !dir.exists()).await;
-}
-
-async fn etcd() -> PrivateEtcd {
-    PrivateEtcd::start(EtcdOptions::default()).await.unwrap()
-}
-
-async fn redis() -> PrivateRedis {
-    PrivateRedis::start(RedisOptions::default()).await.unwrap()
-}
-
-async fn etcd_client(etcd: &PrivateEtcd) -> etcd_client::Client {
-    etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap()
-}
-
-/// Goal: what was written before a SIGKILL is there after the restart, on the same port. An etcd is a cluster of its own.
-/// Servers that are stopped leave nothing, also one that is paused, and dropping them is enough.
-#[tokio::test]
-async fn killed_servers_come_back_with_their_data() {
-    let (mut etcd, mut redis, other) = (etcd().await, redis().await, self::etcd().await);
-    let first_pids = [etcd.pid(), redis.pid()];
-    let mut clusters = Vec::new();
-    for etcd in [&etcd, &other] {
-        let answer = etcd_client(etcd).await.put("k", "v", None).await.unwrap();
-        clusters.push(answer.header().unwrap().cluster_id());
-    }
-    assert_ne!(clusters[0], clusters[1]);
-    redis.run::<()>("SET k v").await.unwrap();
-
-    etcd.kill().await.unwrap();
-    redis.kill().await.unwrap();
-    assert!(is_free(etcd.port()) && is_free(redis.port()));
-    etcd.restart().await.unwrap();
-    redis.restart().await.unwrap();
-
-    assert_ne!(first_pids, [etcd.pid(), redis.pid()]);
-    let answer = etcd_client(&etcd).await.get("k", None).await.unwrap();
-    assert_eq!(answer.kvs()[0].value(), b"v");
-    assert_eq!(redis.run::<String>("GET k").await.unwrap(), "v");
-
-    let left = [(etcd.pid(), etcd.dir().to_owned()), (redis.pid(), redis.dir().to_owned())];
-    etcd.stop().await.unwrap();
-    redis.child().pause().unwrap();
-    redis.stop().await.unwrap();
-    for (pid, dir) in left {
-        assert!(!process_exists(pid) && !dir.exists());
-    }
-    let (pid, dir) = (other.pid(), other.dir().to_owned());
-    drop(other);
-    nothing_left(pid, &dir).await;
-}
+use testkit::{OwnedDir, Program};
 
 /// Goal: no other user of this machine can read what the servers keep, and their logs.
 #[tokio::test]
@@ -111,36 +54,4 @@ async fn stubborn_child_is_killed_after_the_grace() {
     eventually("the child ignores the signal", async || ready.exists()).await;
     assert_eq!(child.stop().await.unwrap().signal(), Some(9));
     dir.remove().await.unwrap();
-}
-
-/// Not a test but the parent that [`sigkill_of_the_parent_leaves_nothing`] kills.
-#[tokio::test]
-#[ignore = "started by another test"]
-async fn parent_to_be_killed() {
-    let (etcd, redis) = (etcd().await, redis().await);
-    // the test harness has begun a line
-    println!();
-    println!("server {} {}", etcd.pid(), etcd.dir().display());
-    println!("server {} {}", redis.pid(), redis.dir().display());
-    std::future::pending::<()>().await;
-}
-
-/// Goal: the hardest end of all. Method: this test program starts itself again as a parent of two
-/// servers, and kills that parent with SIGKILL.
-#[tokio::test]
-async fn sigkill_of_the_parent_leaves_nothing() {
-    let mut parent = Run::start(&mut worker(&[], "parent_to_be_killed"));
-    let mut left: Vec<(u32, PathBuf)> = Vec::new();
-    while left.len() < 2 {
-        let line = parent.line_after("server ").await;
-        let (pid, dir) = line.split_once(' ').unwrap();
-        left.push((pid.parse().unwrap(), dir.into()));
-    }
-    for (pid, dir) in &left {
-        assert!(process_exists(*pid) && dir.exists());
-    }
-    parent.kill().await;
-    for (pid, dir) in left {
-        nothing_left(pid, &dir).await;
-    }
 }

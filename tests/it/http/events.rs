@@ -74,7 +74,8 @@ fn ids(view: &Value) -> Vec<&str> {
     list(view, "orders").iter().map(|order| order["order"].as_str().unwrap()).collect()
 }
 
-/// Goal: a snapshot comes first, then changes; orders are shown as in the ledger, with the holder of the lock.
+/// Goal: a snapshot comes first, then changes; orders are shown as in the ledger, with the holder of the lock, also where
+/// another instance sells.
 #[tokio::test]
 async fn a_snapshot_then_changes() {
     let shop = Shop::selling(10, ShopOptions::default()).await;
@@ -99,6 +100,14 @@ async fn a_snapshot_then_changes() {
     let holder = &view["lock"]["holder"];
     assert_eq!((&holder["token"], &holder["instance"]), (&answer["token"], &json!("8080")));
 
+    let there = shop.beside("8090");
+    there.order("third").await.json(200);
+    for router in [&shop.router, &there.router] {
+        let mut watcher = Watcher::open(router, "/events").await;
+        watcher.until("all orders are shown", |view| view["sold"] == 3).await;
+        assert_eq!(ids(&watcher.view), ["first", "second", "third"]);
+        assert_eq!(watcher.view["instances"], json!(["8080", "8090"]));
+    }
     shop.start(5).await;
     watcher.until("the new sale is shown", |view| view["stock"]["initial"] == 5).await;
     assert!(has(&watcher.view, "notes", "sale-started"), "{}", watcher.view);
@@ -211,26 +220,6 @@ async fn streams_end_at_shutdown() {
     }
     assert_eq!(Running::end(server.ended).await, 0);
     shop.call("GET /events").await.problem(503, "stopping");
-}
-
-/// Goal: both instances show the same sale, whichever of them sells.
-#[tokio::test]
-async fn all_instances_show_the_whole_sale() {
-    let here = Shop::selling(100, ShopOptions::default()).await;
-    let there = here.beside("8090");
-    for number in 0..6 {
-        let shop = if number % 2 == 0 { &here } else { &there };
-        shop.order(&format!("o{number}")).await.json(200);
-    }
-    for shop in [&here, &there] {
-        let mut watcher = Watcher::open(&shop.router, "/events").await;
-        watcher.until("all six orders are shown", |view| view["sold"] == 6).await;
-        let orders = list(&watcher.view, "orders").iter();
-        let by: Vec<_> = orders.map(|order| order["instance"].as_str().unwrap()).collect();
-        assert_eq!(by, ["8080", "8090"].repeat(3), "{}", watcher.view);
-        assert_eq!(watcher.view["instances"], json!(["8080", "8090"]));
-    }
-    there.sale.close().await;
 }
 
 /// Goal: a named item has a stream once it has a sale; the stream of the default item says that there is

@@ -28,8 +28,8 @@ pub(super) fn patient() -> ShopOptions {
     ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
 }
 
-/// Goal: a made-up item costs one cheap command a second, whatever is asked of it. A sale of it is seen at once where it
-/// starts, and soon elsewhere.
+/// Goal: a made-up item costs one cheap command a second, whatever is asked of it, and leaves no key. A sale of it is seen
+/// at once where it starts, and soon elsewhere; it takes nothing from another item.
 #[tokio::test]
 async fn a_made_up_item_is_looked_up_once() {
     let (redis, shop) = own_redis().await;
@@ -38,14 +38,17 @@ async fn a_made_up_item_is_looked_up_once() {
     let scripts = scripts_run(&redis).await;
     for line in ["POST /stock/reduce", "GET /stock", "GET /orders", "GET /orders/a-1"] {
         for shop in [&shop, &other] {
-            shop.call(&format!("{line}?item=tea")).await.problem(404, "unknown-item");
+            let problem = shop.call(&format!("{line}?item=tea")).await.problem(404, "unknown-item");
+            assert_eq!(problem["item"], "tea", "{line}");
         }
     }
     assert_eq!(scripts_run(&redis).await, scripts);
+    assert!(shop.raw().await.run::<Vec<String>>("KEYS *tea*").await.is_empty());
     shop.put("tea", r#"{"stock":3}"#).await.json(200);
     shop.call("POST /stock/reduce?item=tea").await.json(200);
     let is_seen = async || other.call("POST /stock/reduce?item=tea").await.status == 200;
     eventually("the other instance sees it", is_seen).await;
+    assert_eq!(shop.stock().await["stock"], 1);
 }
 
 /// Goal: pages of the ledger come one by one over a connection of their own, and one that would wait too long is refused.
@@ -104,6 +107,8 @@ async fn the_lock_is_shown_from_its_watch() {
     bought.json(200);
     eventually("there is room again", async || shop.call("GET /lock?item=tea").await.status == 200)
         .await;
+    let of_an_item = shop.call("GET /lock?item=tea").await.json(200);
+    assert_eq!(of_an_item["name"], format!("{}:tea", shop.lock_name), "a lock of its own");
 }
 
 /// Goal: each address has its own limit, on orders alone. Where the gateway names the user, each user has one, and
