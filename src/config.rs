@@ -66,14 +66,7 @@ pub struct Config {
     pub wait_timeout: Duration,
 
     /// Admin token for `PUT /stock`; other users of this machine can see it, so prefer the file
-    #[arg(
-        long,
-        env = "FLASH_SALE_ADMIN_TOKEN",
-        value_name = "TOKEN",
-        value_parser = admin_token,
-        hide_env_values = true,
-        conflicts_with = "admin_token_file"
-    )]
+    #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, conflicts_with = "admin_token_file", value_parser = admin_token)]
     pub admin_token: Option<Secret>,
 
     /// File with the admin token for `PUT /stock`, read at each start of a sale

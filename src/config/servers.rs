@@ -15,14 +15,7 @@ use crate::secret::{Secret, SecretSource};
 #[derive(Args, Clone, Debug)]
 pub struct Servers {
     /// Addresses of the etcd cluster, separated by commas
-    #[arg(
-        long,
-        env = "FLASH_SALE_ETCD",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:2379",
-        value_delimiter = ',',
-        value_parser = etcd_address
-    )]
+    #[arg(long, env = "FLASH_SALE_ETCD", value_name = "URL", default_value = "http://127.0.0.1:2379", value_delimiter = ',', value_parser = etcd_address)]
     pub etcd: Vec<String>,
 
     /// User name for etcd

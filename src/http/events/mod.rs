@@ -6,7 +6,6 @@
 //! watchers. A watcher takes the latest one when it is ready.
 
 mod alerts;
-mod clock;
 mod event_log;
 mod feed;
 mod projection;

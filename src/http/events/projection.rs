@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fenced_lock::{ObservedClaim, QueueSnapshot};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::alerts::{self, Alert, LOCK_LOST, NO_SALE};
-use super::clock::{Clock, round};
 use super::event_log::EventLog;
 use crate::http::stock::StockView;
 use crate::http::{AppState, Extension, reply};
@@ -250,4 +249,36 @@ impl Projection {
             "queue": claims.iter().take(QUEUE).map(view).collect::<Vec<_>>(),
         }))
     }
+}
+
+/// Converts instants of the monotonic clock to the wall clock. The wall clock is read once, so that a change of it
+/// does not distort the times.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    anchor: Instant,
+    /// The same on the wall clock, in milliseconds since 1970.
+    anchor_ms: f64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { anchor: Instant::now(), anchor_ms: since_1970.as_secs_f64() * 1000.0 }
+    }
+
+    /// Milliseconds since 1970, with one decimal.
+    fn ms(&self, at: Instant) -> f64 {
+        let after = at.saturating_duration_since(self.anchor).as_secs_f64();
+        let before = self.anchor.saturating_duration_since(at).as_secs_f64();
+        round(self.anchor_ms + (after - before) * 1000.0)
+    }
+
+    pub(super) fn now_ms(&self) -> f64 {
+        self.ms(Instant::now())
+    }
+}
+
+/// Rounds to one decimal.
+fn round(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
 }

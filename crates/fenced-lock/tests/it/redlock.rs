@@ -8,7 +8,7 @@ use fenced_lock::{
     Backend, BackendErrorKind, Guard, LostReason, RedisOptions, RedlockBackend, Session,
     SessionOptions, Unfenced,
 };
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use rslock::LockManager;
 use testkit::shared::Raw;
 use testkit::wait::{eventually, within};
@@ -90,6 +90,10 @@ impl FoundLab for RedlockLab {
 
 async fn nodes(count: usize) -> Vec<PrivateRedis> {
     join_all((0..count).map(|_| volatile())).await
+}
+
+async fn proxies(nodes: &[PrivateRedis]) -> Vec<Proxy> {
+    try_join_all(nodes.iter().map(|node| Proxy::to(node.port()))).await.unwrap()
 }
 
 fn through(proxy: &Proxy) -> String {
@@ -301,37 +305,33 @@ async fn a_wrong_node_is_named() {
     refused(&urls, 1, "HELLO").await;
 }
 
-/// Goal: what is not promised is missing: one who came later is served before one who waits. Method: the one who waits asks
-/// every 50 to 250 ms, and may be lucky; so again and again, until it is not.
+/// Goal: what is not promised is missing: one who came later is served before one who waits, whose next question is
+/// on its way.
 #[tokio::test]
 async fn a_waiter_is_overtaken() {
-    let lab = RedlockLab::shared().await;
-    let (one, other) = (lab.mutex("a").await, lab.mutex("a").await);
-    let overtaken = async || -> Option<()> {
-        let guard = one.lock().await.unwrap();
-        let waiting = other.clone();
-        let waiter = tokio::spawn(async move { waiting.lock().await.map(drop) });
-        tokio::task::yield_now().await;
-        // its question was on the same connections before this one: it was answered in vain, and asks again later
-        assert!(other.try_lock().await.unwrap().is_none());
-        guard.unlock().await.unwrap();
-        let late = one.try_lock().await.unwrap()?;
-        let is_first = !waiter.is_finished();
-        late.unlock().await.unwrap();
-        waiter.await.unwrap().unwrap();
-        is_first.then_some(())
-    };
-    eventually("a waiter is overtaken", async || overtaken().await.is_some()).await;
+    let nodes = nodes(3).await;
+    let proxies = proxies(&nodes).await;
+    let far = RedlockLab::new(proxies.iter().map(through)).mutex("a").await;
+    let near = RedlockLab::of(&nodes).mutex("a").await;
+    let guard = near.lock().await.unwrap();
+    let waiter = unseen_waiter(&far);
+    tokio::task::yield_now().await;
+    // its question was on the same connections before this one: it was answered in vain, and asks again later
+    assert!(far.try_lock().await.unwrap().is_none());
+    proxies.iter().for_each(|proxy| proxy.hold(Direction::ToServer));
+    eventually("it asks", async || proxies.iter().all(Proxy::has_held_data)).await;
+    guard.unlock().await.unwrap();
+    let late = near.try_lock().await.unwrap().expect("it overtakes the one who waits");
+    proxies.iter().for_each(Proxy::release);
+    late.unlock().await.unwrap();
+    within("a grant", waiter).await.unwrap().unwrap();
 }
 
 /// Goal: answers and requests that get lost at a minority, and at all nodes, leave no claim behind.
 #[tokio::test]
 async fn lost_answers_leave_no_claim() {
     let nodes = nodes(3).await;
-    let mut proxies = Vec::new();
-    for node in &nodes {
-        proxies.push(Proxy::to(node.port()).await.unwrap());
-    }
+    let proxies = proxies(&nodes).await;
     let urls = proxies.iter().map(through);
     // what a node did whose answer was lost ends with the TTL
     let session = RedlockLab::new(urls).session_for(Duration::from_secs(6)).await;
