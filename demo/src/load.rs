@@ -1,4 +1,4 @@
-//! The load test in its own process: it must not share its thread.
+//! The load test, in a process of its own, so that it shares no thread with the demo.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! The two usual ways to lock with etcd, as plainly as their sources have them: what the baselines, and the locks of
-//! articles, are made of.
+//! The two usual ways to lock with etcd, in their plainest form. The baselines and the locks of the articles use them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +11,7 @@ use etcd_client::{
 use tokio::time::{Instant, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A lease, and a task that renews it again and again, whatever becomes of a renewal.
+/// A lease, and a task that goes on renewing it, also after a renewal failed.
 pub struct KeptLease {
     pub id: i64,
     client: Client,

@@ -12,8 +12,8 @@
 //! | `batched-script` | no lock: the script is atomic | its part of a batch |
 //! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
-//! Everything but the lock is the service's: the plain read before the wait, the waiting room, the time limit of
-//! an order, the connection to the store, and the script where order ids and ledger are kept.
+//! Everything but the lock is the service's: the plain read before the wait, the bounds on the number of waiting orders
+//! and on their time, the connection to the store, and the script where order ids and ledger are kept.
 
 pub mod etcd;
 pub(crate) mod naive;

@@ -53,7 +53,7 @@ impl OrderLock {
     }
 }
 
-/// etcd, as the usual ways use it.
+/// What the two usual ways to lock with etcd have in common.
 pub(super) struct Etcd {
     client: Client,
     ttl: Duration,

@@ -54,7 +54,7 @@ pub(super) struct PerOrder {
     context: Arc<SaleContext>,
     mode: LockMode,
     lock: Arc<OrderLock>,
-    /// The places to wait in.
+    /// A permit for each order that may wait.
     places: Arc<Semaphore>,
     /// For `batched-script`: combines the orders of this instance as the service does, under a lock of its own, which is
     /// granted at once. Nothing keeps the batches of two instances apart: the writer sends them

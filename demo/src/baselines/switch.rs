@@ -128,8 +128,8 @@ impl SaleGuard for Switch {
     }
 }
 
-/// Without `batch-ownership`: takes the lock and the units in the request's own future. A client that goes
-/// away, or a second that is over, drops it anywhere; each failure is answered as if nothing was taken.
+/// Without `batch-ownership`: takes the lock and the units in the request's own future. It is dropped, at any point, when
+/// the client goes away and after one second; each failure is answered as if nothing was taken.
 async fn reduce_in_the_request(
     context: &SaleContext,
     sessions: &SessionKeeper,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::locks::LockMode;
 
-/// How far a run is.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -109,7 +109,7 @@ pub(crate) enum Command {
     Kill {},
 }
 
-/// News for the pages of all instances but the one that it is about.
+/// A note for the pages of all instances but the one that it is about.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Note {
     /// When, in Unix milliseconds.

@@ -142,7 +142,7 @@ async fn set_fence(call: Call) -> Result<Response, Problem> {
     switch(call, Command::Fence(is_on)).await
 }
 
-/// Has all running instances carry out the command, and shows what they are then.
+/// Has all running instances carry out the command, and answers with their new state.
 async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
     call.control.read_all().await;
     call.control.command_all(command).await?;

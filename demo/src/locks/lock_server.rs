@@ -7,7 +7,6 @@ use testkit::{
     Child, PrivateEtcd, PrivatePostgres, PrivateRedis, PrivateZooKeeper, ServerError, probe,
 };
 
-/// A private server of a lock.
 #[derive(Debug)]
 pub enum LockServer {
     Etcd(PrivateEtcd),

@@ -28,13 +28,13 @@ use crate::control::record::{Command, Fault, Status};
 use crate::fault::{self, Action, Point};
 use crate::safeguard::Safeguard;
 
-/// How long the control may take to answer: it asks instances, twice at most.
+/// How long the control may take to answer: it asks the instances, twice at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often its view is read.
+/// How often the control's view is read.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
-/// How long an instance that is to be killed goes on: it may be the one that passes the control's answer on.
+/// How long an instance that is to be killed goes on: it may be the one that forwards the control's answer.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// How long the lock and the next holder take to notice that a lease has ended.

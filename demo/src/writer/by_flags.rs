@@ -1,7 +1,8 @@
 //! The write without some safeguards: a flag of one script each.
 //!
 //! Without the fence it decides by the stock that it read before. That is correct as long as no holder is paused beyond
-//! its lease. A holder that was undoes what the next one sold. The write is one step, so that no reader sees half of it.
+//! its lease: a holder that was paused for longer undoes what the next one sold. The write is one step, so that no reader
+//! sees half of it.
 
 use flash_sale::inventory::{
     Accepted, Action, Batch, Inventory, InventoryError, Lookup, Order, Outcome, parse_token,

@@ -43,7 +43,6 @@ impl Writer {
         !self.off.lock().contains(&safeguard)
     }
 
-    /// Switches a safeguard.
     pub fn set(&self, safeguard: Safeguard, on: bool) {
         let mut off = self.off.lock();
         let _was = if on { off.remove(&safeguard) } else { off.insert(safeguard) };

@@ -11,9 +11,8 @@ use serde::{Deserialize, Serialize};
 /// The most tenures that are kept.
 const MOST: usize = 256;
 
-/// One tenure as its holder sees it: a holder that was paused takes itself for the holder until it wakes up.
-///
-/// The times are Unix milliseconds: the lanes of instances on one machine have one clock.
+/// One tenure as its holder sees it: to a holder that was paused, the tenure lasts until it wakes up. The times are Unix
+/// milliseconds, so that the tenures of all instances of one machine can be compared.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tenure {
     pub(crate) token: i64,
@@ -62,7 +61,7 @@ impl Tenures {
     }
 }
 
-/// The time as the lanes have it.
+/// The time, as tenures have it.
 pub(crate) fn now_ms() -> f64 {
     unix_ms(SystemTime::now())
 }

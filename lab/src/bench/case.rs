@@ -68,7 +68,7 @@ pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     })
 }
 
-/// What the contenders are compared by. Each load takes some seconds.
+/// The loads by which the contenders are compared. Each takes some seconds.
 fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
     let is_slow = contender.locks_each_request();
     let sized = |fast, slow, short| options.full_or_short(if is_slow { slow } else { fast }, short);

@@ -318,13 +318,15 @@ async fn a_waiter_is_overtaken() {
     tokio::task::yield_now().await;
     // its question was on the same connections before this one: it was answered in vain, and asks again later
     assert!(far.try_lock().await.unwrap().is_none());
-    proxies.iter().for_each(|proxy| proxy.hold(Direction::ToServer));
+    for proxy in &proxies {
+        proxy.hold(Direction::ToServer);
+    }
     eventually("it asks", async || proxies.iter().all(Proxy::has_held_data)).await;
     guard.unlock().await.unwrap();
     let late = near.try_lock().await.unwrap().expect("it overtakes the one who waits");
     proxies.iter().for_each(Proxy::release);
     late.unlock().await.unwrap();
-    within("a grant", waiter).await.unwrap().unwrap();
+    drop(within("a grant", waiter).await.unwrap().unwrap());
 }
 
 /// Goal: answers and requests that get lost at a minority, and at all nodes, leave no claim behind.
