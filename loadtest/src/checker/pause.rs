@@ -22,7 +22,7 @@ impl Pause {
     }
 }
 
-/// What happens to an order. Of what happens at one time, the first of these comes first.
+/// What happens to an order. Events of one time are sorted in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Sent,

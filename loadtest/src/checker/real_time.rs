@@ -14,7 +14,7 @@ use crate::record::Setup;
 /// By how much the clocks may differ: this part of a hold.
 const CLOCK_TOLERANCE: u64 = 50;
 
-/// When an entry took effect, in microseconds: not before, and not after. Of other buyers that is not known.
+/// The earliest and the latest time, in microseconds, at which an entry took effect. Of other buyers' entries it is unknown.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     from: u64,
@@ -28,7 +28,7 @@ struct Shortage {
     needed: i64,
     /// The earliest time at which the present one began.
     since: Option<u64>,
-    /// The earliest beginnings and the latest ends of the others, in order.
+    /// The earliest beginnings and the latest ends of the earlier ones, in order.
     past: Vec<Span>,
 }
 
@@ -48,7 +48,7 @@ impl Shortage {
         }
     }
 
-    /// Whether there may have been one between these times.
+    /// Whether there may have been a shortage while the order was under way.
     fn explains(&self, order: &Order) -> bool {
         let next = self.past.partition_point(|past| past.to < order.sent);
         let from = self.past.get(next).map(|past| past.from).or(self.since);
@@ -61,7 +61,7 @@ pub(super) fn check(history: &History, is_whole: bool, found: &mut Found) {
     let spans = spans(history);
     out_of_order(history, &spans, found);
     hold_not_kept(history, &spans, found);
-    // an entry comes after all before it, and before all behind it
+    // an entry took effect after all earlier ones, and before all later ones
     let mut bounds = spans;
     for place in 1..bounds.len() {
         bounds[place].from = bounds[place].from.max(bounds[place - 1].from);

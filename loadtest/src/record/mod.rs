@@ -56,7 +56,7 @@ enum Line {
     Run(Setup),
     Attempt(Attempt),
     Order(LedgerEntry),
-    /// The state in the end, as one instance tells it.
+    /// The state after the run, as one instance reports it.
     State {
         instance: usize,
         state: Option<StockState>,
@@ -84,7 +84,7 @@ pub(crate) struct Setup {
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) conduct: Conduct,
     pub(crate) instances: Vec<String>,
-    /// One.
+    /// Always one.
     pub(crate) items: Vec<Item>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Attempt {
     pub(crate) outcome: Outcome,
 }
 
-/// How much there must be.
+/// How many lines and orders there must be.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct EndLine {
     attempts: u64,
