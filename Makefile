@@ -19,9 +19,9 @@ LAB := $(CARGO) run --release --locked --package lab
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "Flags for demo, bench and chaos: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
+	@echo "Flags for demo, bench, arena and chaos: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
 	@echo "A target that fails ends with status 2. 'demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
 
 setup: ## install what this machine lacks for the build, the demo and the tests
