@@ -13,8 +13,7 @@ use testkit::{
     Program, Proxy, RedisOptions, Sentinels, ServerError, ports, probe,
 };
 
-use crate::baselines::LockMode;
-use crate::locks::{LockServer, LockServers};
+use crate::locks::{LockMode, LockServer, LockServers};
 
 /// The error of a proxy.
 const NO_PROXY: &str = "a proxy has no port";

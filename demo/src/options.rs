@@ -5,7 +5,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use flash_sale::config::number;
 
-use crate::baselines::{Fence, LockMode};
+use crate::locks::{Fence, LockMode};
 
 /// Each further instance listens this many ports higher.
 const PORT_STEP: u16 = 10;

@@ -17,10 +17,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::options::DemoOptions;
 use super::screen::{Tone, paragraph, say};
 use super::upkeep::supervise;
-use crate::baselines::{Fence, LockMode};
 use crate::cluster::{self, Cluster, Spec};
 use crate::control::{Control, NewRun, Verdict};
-use crate::locks::{LockServers, Server};
+use crate::locks::{Fence, LockMode, LockServers, Server};
 use crate::signals::{self, Signals};
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.

@@ -32,8 +32,7 @@ use self::order_locks::{Etcd, OrderLock, Recipe};
 use self::per_order::PerOrder;
 pub use self::switch::Switch;
 use crate::decorated::Decorated;
-pub use crate::locks::LockMode;
-use crate::locks::{AnyLock, Server};
+use crate::locks::{AnyLock, Fence, LockMode, Server};
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
@@ -78,28 +77,6 @@ pub struct GuardOptions {
     /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
     #[arg(long, env = "FLASH_SALE_FENCE")]
     pub fence: Option<Fence>,
-}
-
-/// What refuses the writes of a holder that was overtaken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Fence {
-    /// The store compares the tokens of the lock.
-    Lock,
-    /// The store counts the tenures itself: for a lock without tokens.
-    Store,
-    /// Nothing: a holder that was paused can undo what others have sold.
-    None,
-}
-
-impl Fence {
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lock => "lock",
-            Self::Store => "store",
-            Self::None => "none",
-        }
-    }
 }
 
 /// The sale as `config` describes it under this guard, for an instance that listens on `port`, and the

@@ -14,9 +14,8 @@ use fenced_lock::{
 use flash_sale::inventory::Inventory;
 
 pub use self::lock_server::LockServer;
-pub use self::registry::{LockMode, Server};
+pub use self::registry::{Fence, LockMode, Server};
 pub use self::servers::LockServers;
-use crate::baselines::Fence;
 use crate::store_fence::StoreFence;
 
 /// A lock, with or without tokens.

@@ -19,7 +19,6 @@ use testkit::PrivateZooKeeper;
 
 #[cfg(feature = "other-locks")]
 use super::AnyLock;
-use crate::baselines::Fence;
 
 /// What guards the sale. The words of each guard are in `--help`, and in sentences such as "guard of the sale: ...".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -188,4 +187,26 @@ pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock> {
         _ => bail!("it is no lock that instances share"),
     };
     Ok(AnyLock::Fenced(lock))
+}
+
+/// What refuses the writes of a holder that was overtaken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fence {
+    /// The store compares the tokens of the lock.
+    Lock,
+    /// The store counts the tenures itself: for a lock without tokens.
+    Store,
+    /// Nothing: a holder that was paused can undo what others have sold.
+    None,
+}
+
+impl Fence {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Store => "store",
+            Self::None => "none",
+        }
+    }
 }

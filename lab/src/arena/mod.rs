@@ -19,8 +19,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum as _;
-use demo::baselines::Fence;
-use demo::locks::{LockMode, Server};
+use demo::locks::{Fence, LockMode, Server};
 use fenced_lock::Promises;
 use serde::Serialize;
 use testkit::OwnedDir;

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use demo::baselines::Fence;
 use demo::cluster::{Cluster, Spec};
 use demo::control::{self, Control, NewRun, Run};
-use demo::locks::{LockMode, LockServers};
+use demo::locks::{Fence, LockMode, LockServers};
 use serde::Serialize;
 use testkit::wait::in_time;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};

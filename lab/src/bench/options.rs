@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use demo::baselines::LockMode;
+use demo::locks::LockMode;
 use serde::Serialize;
 
 /// Compares the guarded sale with other guards and with no guard, on this machine.

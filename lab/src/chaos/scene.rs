@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, TTL_FLAG};
 use super::etcd::{self, OtherLocks};
 use super::run::Outcome;
-use demo::baselines::LockMode;
 use demo::cluster::{Cluster, Spec};
+use demo::locks::LockMode;
 
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
