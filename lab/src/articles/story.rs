@@ -22,10 +22,10 @@ use super::{Article, Part, Role, database};
 use crate::clients::{Client, clients_of, proxies_to};
 use crate::servers::Servers;
 
-/// How long a buyer is awaited, whether it should be granted the lock or not: several TTLs.
+/// How long a buyer is awaited who may never be granted the lock: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The TTL of our sessions: they are renewed, on a busy machine as well. etcd makes it 2 s.
+/// The TTL of our sessions that are to end in a story. etcd makes it 2 s.
 pub(super) const TTL: Duration = Duration::from_secs(1);
 
 /// A TTL that does not end in a story.
@@ -181,7 +181,7 @@ impl Story<'_> {
             held?;
             first.connections(Proxy::freeze);
             // who is not granted the lock looks at the servers: an error if that is not the flaw of the story
-            match timeout(PATIENCE, second.lock()).await {
+            match timeout(self.patience(), second.lock()).await {
                 Ok(token) => self.shop.buy(token?).await?,
                 Err(_) => {
                     self.shop.ending.stuck = Some(second.client.lock().await.why_locked().await?);
@@ -193,7 +193,7 @@ impl Story<'_> {
         drop(middle);
         self.cause_accident(&first, early).await?;
         let mut waiting = pin!(second.lock());
-        let mut granted = timeout(PATIENCE, &mut waiting).await;
+        let mut granted = timeout(self.patience(), &mut waiting).await;
         if let Ok(Ok(token)) = granted {
             self.shop.ending.two_held = held.is_ok();
             self.shop.buy(token).await?;
@@ -282,19 +282,35 @@ impl Story<'_> {
         let (accident, lock) = (self.accident, &*self.shop.lock);
         let client = match self.article {
             Some(article) => Part { article, role, accident, at, lock }.open().await?,
-            None => self.ours(&at).await?,
+            None => self.ours(&at, role).await?,
         };
         Ok(Actor { client: Arc::new(Mutex::new(client)), granted: None, proxies })
     }
 
+    /// How long the second client is awaited: long, where the lease of the first one ends and the lock is granted on.
+    fn patience(&self) -> Duration {
+        match (self.accident, self.article) {
+            (Accident::Freeze, _) | (Accident::HolderDies, None) => START_TIMEOUT,
+            _ => PATIENCE,
+        }
+    }
+
     /// A client of `fenced-lock`. What has no tokens gets those of the stock.
-    async fn ours(&self, at: &[String]) -> Result<Box<dyn Client>> {
+    async fn ours(&self, at: &[String], role: Role) -> Result<Box<dyn Client>> {
         let url = self.stock.url();
         let stock = Inventory::new(&*url, InventoryOptions::default())?;
         let backend = AnyLock::at(self.servers.lock, at)?.fenced_by(None, &stock, LOCK_NAME)?;
-        let is_long =
-            matches!(self.accident, Accident::FailOver | Accident::ClockJump | Accident::Restart);
-        let options = SessionOptions::new(if is_long { LONG } else { TTL });
+        // no other lease ends, however busy the machine is
+        let ends = match self.accident {
+            Accident::Freeze
+            | Accident::HolderDies
+            | Accident::Outage
+            | Accident::WaiterLosesLease => role == Role::First,
+            Accident::LateRelease => role == Role::Early,
+            Accident::WaiterDies => role == Role::Middle,
+            _ => false,
+        };
+        let options = SessionOptions::new(if ends { TTL } else { LONG });
         clients_of(Session::open(backend, options).await?)(&self.shop.lock)
     }
 }
