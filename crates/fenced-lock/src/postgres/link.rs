@@ -341,6 +341,21 @@ impl Link {
         self.wire.get(|wire| !wire.ended.is_cancelled(), self.connect()).await
     }
 
+    /// The identity of the tables as they are now; they are made if they are missing.
+    pub(super) async fn identify(&self) -> Result<ClusterId, BackendError> {
+        let wire = self.wire().await?;
+        let (_, cluster) = wire.in_time(self.access.identify(&wire.client)).await??;
+        Ok(cluster)
+    }
+
+    /// Gives up a connection that was made when there were other tables than these.
+    pub(super) async fn leave_unless(&self, cluster: ClusterId) {
+        if let Some(wire) = self.latest.lock().await.as_ref().filter(|wire| wire.cluster != cluster)
+        {
+            wire.give_up();
+        }
+    }
+
     async fn connect(&self) -> Result<Arc<Wire>, BackendError> {
         // a statement that waits for others ends before its request does, and so with an answer
         let limit_ms = (self.access.options.request_timeout / 2).as_millis();

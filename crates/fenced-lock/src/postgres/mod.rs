@@ -255,6 +255,11 @@ impl Asked for Postgres {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        // where the tables were made anew since, the connections know those before
+        let (cluster, _) = try_join(self.events.identify(), self.wire("")).await?;
+        for link in self.requests.iter().chain([&*self.events]) {
+            link.leave_unless(cluster).await;
+        }
         let wire = self.wire("").await?;
         let ttl = ttl.as_secs_f64();
         let open = async { wire.query(OPEN, &[&id, &ttl]).await };
