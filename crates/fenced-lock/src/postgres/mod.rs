@@ -43,6 +43,7 @@ mod options;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::{join, join4, try_join};
 use tokio::runtime::Handle;
 use tokio_postgres::{Error, Row};
@@ -244,6 +245,7 @@ async fn tell_first(wire: &Wire, names: &[&str], but: Option<&Claim>) -> Result<
     wire.query(TELL_FIRST, &[&names, &lease, &number]).await.map(drop)
 }
 
+#[async_trait]
 impl Asked for Postgres {
     type Token = Token;
 
