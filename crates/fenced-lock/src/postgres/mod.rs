@@ -40,6 +40,7 @@ mod advisory;
 mod link;
 mod options;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -285,9 +286,9 @@ impl Asked for Postgres {
         if rows.is_empty() {
             return Err(BackendError::lease_gone("the lease has expired or was deleted"));
         }
+        let rows: HashMap<Option<i64>, _> = rows.iter().map(|row| (row.get(0), row)).collect();
         let is_kept = |claim: &Claim| {
-            let number = Some(claim.number.cast_signed());
-            let row = rows.iter().find(|row| row.get::<_, Option<i64>>(0) == number);
+            let row = rows.get(&Some(claim.number.cast_signed()));
             if let Some(row) = row {
                 self.waiters.note_contended_as_of(claim, row.get(1), row.get(2));
             }
