@@ -48,6 +48,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// again. After an outage, the claims of the lost session stay in their queues until its lease ends.
 ///
 /// Failures are also logged with `tracing`, and returned by [`latest_error`](Self::latest_error).
+///
+/// When the last clone of a keeper is dropped, its session closes in the background, as soon as its last guard is gone.
 #[derive(Clone, Debug)]
 pub struct SessionKeeper<T: GrantToken = Token> {
     state: watch::Receiver<State<T>>,
