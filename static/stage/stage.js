@@ -52,7 +52,7 @@ export class Stage {
       forward: () => this.#step(1),
       next: () => (this.#shown === NOTHING ? this.#again() : this.#choose(this.#next())),
       again: () => this.#again(),
-      checks: () => this.#choose(CHAPTERS.find(({ id }) => id === "asleep")),
+      checks: ({ target }) => this.#choose(CHAPTERS.find(({ id }) => id === (target.checked ? "checked" : "asleep"))),
       scene: ({ offsetX, offsetY }) => this.#pick(unitAt(this.#layout(), offsetX, offsetY)),
       save: () => this.#save(),
       copy: () => this.#copy(),
@@ -73,11 +73,15 @@ export class Stage {
       byId("shops").inert = true;
       this.#open(recordings[0], chapterOf(recordings[0]));
     }
-    fromLink().then((recording) => {
-      if (!recording) return;
-      this.#seen.add("");
-      this.#open(this.#keep(recording), chapterOf(recording));
-    });
+    addEventListener("hashchange", () => this.#follow());
+    this.#follow();
+  }
+
+  async #follow() {
+    const recording = await fromLink();
+    if (!recording || this.#isBusy) return;
+    this.#seen.add("");
+    this.#open(this.#keep(recording), chapterOf(recording));
   }
 
   /** Takes in the state of the page: whether there is a demo, and whether a run is over. */
@@ -92,6 +96,7 @@ export class Stage {
       this.#showUp();
     }
     const id = run?.id ?? "";
+    if (isRunning(run) && this.#shown === NOTHING && !this.#isBusy) this.#say("A sale is being recorded. It is shown here when it is over.");
     if (this.#isBusy || isRunning(run) || this.#seen.has(id)) return;
     const isFirst = this.#seen.size === 0;
     this.#seen.add(id);
@@ -128,11 +133,13 @@ export class Stage {
     this.#chapter = chapter;
     this.#film = film(scenes(this.#shown, chapter), this.#shown.end);
     byId("unit").max = this.#shown.stock;
+    say({ people: recording.sample ? "people drawn here" : "people" });
     this.#chosen = null;
     this.#pick(mostSold(this.#shown.final)?.unit ?? USUAL_UNIT);
     byId("scrub").max = Math.round(this.#film.length * 1000);
-    byId("check").hidden = chapter.id !== "checked";
-    byId("checks").checked = true;
+    // one story with two endings, once both were seen
+    byId("check").hidden = !["asleep", "checked"].includes(chapter.id) || !this.#kept.has("checked");
+    byId("checks").checked = chapter.id === "checked";
     const strip = byId("chapters");
     for (const { id } of CHAPTERS) {
       const button = byId(`chapter-${id}`);
@@ -185,11 +192,11 @@ export class Stage {
       } while (run.id === id && isRunning(run));
       if (run.state === "failed") throw new Error(run.error);
       const recording = await call("GET", "demo/run/replay");
-      if (recording?.run !== id) throw new Error("This run was not recorded.");
+      if (recording?.run !== id) throw new Error("Another sale was run meanwhile.");
       this.#seen.add(id);
       this.#open(this.#keep(recording), chapter === OPENING ? openingOf(recording) : chapter);
     } catch (error) {
-      say({ "stage-error": sentence(error.message) });
+      say({ "stage-error": `There is no recording. ${sentence(error.message)}` });
       this.#invite();
       this.#request();
     } finally {
@@ -197,8 +204,6 @@ export class Stage {
       setData(byId("stage"), "busy", false);
     }
   }
-
-  // --- the film ---
 
   #now() {
     return this.#film.timeAt(this.#position) + NEAR;
@@ -305,8 +310,8 @@ export class Stage {
   #pace() {
     const { seconds, took } = this.#film.sceneAt(this.#position);
     const slower = (seconds * 1e6) / took;
-    if (byId("speed").value !== "0" || !this.#isPlaying || slower > 1e5) return "";
-    return slower > 1 ? `, ${count(slower)} times slower` : `, ${count(1 / slower)} times faster`;
+    const isTold = byId("speed").value === "0" && this.#isPlaying && slower >= 1.5 && slower < 1e5;
+    return isTold ? `, ${count(slower)} times slower` : "";
   }
 
   /** The sentence of this scene; at the end of the last one, what comes next. */
@@ -322,8 +327,6 @@ export class Stage {
     say({ sentence: text });
     setData(byId("told"), "tone", tone);
   }
-
-  // --- shops, owners, events ---
 
   #showShops() {
     children(byId("shops"), this.#shown.shops.length, (index) => this.#makeShop(index));
@@ -395,7 +398,7 @@ export class Stage {
     const [shown] = this.#recordings();
     const link = shown && await asLink(shown);
     const copied = link && await navigator.clipboard.writeText(link).then(() => true, () => false);
-    if (link && !copied) location.hash = new URL(link).hash;
+    if (link && !copied) history.replaceState(null, "", link);
     say({ copied: !link ? "Too large for a link: save it instead." : copied ? "Copied." : "The address of this page now has it." });
   }
 }
