@@ -6,7 +6,7 @@ import { count, duration, sentence } from "../page/format.js";
 import { looks } from "../page/instances.js";
 import { film, holder, mostSold, prepare, state } from "./state.js";
 import { Brush, draw, grid, layout, unitAt } from "./draw.js";
-import { CHAPTERS, LOCK, OPENING, chapterOf, moment, openingOf, scenes, shopName, soldTo, words } from "./story.js";
+import { CHAPTERS, LOCK, OPENING, chapterOf, moment, scenes, shopName, soldTo, words } from "./story.js";
 import { asLink, asPage, download, fromLink } from "./share.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -50,7 +50,12 @@ export class Stage {
       play: () => this.#play(!this.#isPlaying),
       back: () => this.#step(-1),
       forward: () => this.#step(1),
-      next: () => (this.#shown === NOTHING ? this.#again() : this.#choose(this.#next())),
+      next: () => {
+        // it hides while the next sale runs, and would lose the focus
+        byId("sentence").focus();
+        if (this.#shown === NOTHING) this.#again();
+        else this.#choose(this.#next());
+      },
       again: () => this.#again(),
       checks: ({ target }) => this.#choose(CHAPTERS.find(({ id }) => id === (target.checked ? "checked" : "asleep"))),
       scene: ({ offsetX, offsetY }) => this.#pick(unitAt(this.#layout(), offsetX, offsetY)),
@@ -105,9 +110,9 @@ export class Stage {
 
   async #take(isFirst) {
     const recording = await call("GET", "demo/run/replay").catch(() => null);
-    if (!recording && !this.#demo?.run) this.#invite();
+    if (!recording && this.#demo?.run?.state !== "done") this.#invite();
     if (!recording || recording.run === this.#shown.run) return;
-    this.#open(this.#keep(recording), isFirst ? openingOf(recording) : chapterOf(recording));
+    this.#open(this.#keep(recording), chapterOf(recording, isFirst));
   }
 
   /** Without a recording, one button makes one. A run starts a new sale, so it waits for a visitor. */
@@ -133,13 +138,13 @@ export class Stage {
     this.#chapter = chapter;
     this.#film = film(scenes(this.#shown, chapter), this.#shown.end);
     byId("unit").max = this.#shown.stock;
-    say({ people: recording.sample ? "people drawn here" : "people" });
+    say({ people: recording.sample ? "people drawn here" : "people", "stage-error": "" });
     this.#chosen = null;
     this.#pick(mostSold(this.#shown.final)?.unit ?? USUAL_UNIT);
     byId("scrub").max = Math.round(this.#film.length * 1000);
-    // one story with two endings, once both were seen
-    byId("check").hidden = !["asleep", "checked"].includes(chapter.id) || !this.#kept.has("checked");
-    byId("checks").checked = chapter.id === "checked";
+    // one story with two endings, once the second was seen
+    byId("check").hidden = !["asleep", "checked"].includes(chapter.id) || !this.#kept.has("checked") || !byId("chapter-asleep").checkVisibility();
+    this.#showCheck();
     const strip = byId("chapters");
     for (const { id } of CHAPTERS) {
       const button = byId(`chapter-${id}`);
@@ -150,6 +155,10 @@ export class Stage {
     this.#showEvents();
     this.#position = 0;
     this.#play(true);
+  }
+
+  #showCheck() {
+    byId("checks").checked = this.#chapter.id === "checked";
   }
 
   #next() {
@@ -194,7 +203,7 @@ export class Stage {
       const recording = await call("GET", "demo/run/replay");
       if (recording?.run !== id) throw new Error("Another sale was run meanwhile.");
       this.#seen.add(id);
-      this.#open(this.#keep(recording), chapter === OPENING ? openingOf(recording) : chapter);
+      this.#open(this.#keep(recording), chapter === OPENING ? chapterOf(recording, true) : chapter);
     } catch (error) {
       say({ "stage-error": `There is no recording. ${sentence(error.message)}` });
       this.#invite();
@@ -202,6 +211,7 @@ export class Stage {
     } finally {
       this.#isBusy = false;
       setData(byId("stage"), "busy", false);
+      this.#showCheck();
     }
   }
 
@@ -300,7 +310,8 @@ export class Stage {
     if (!this.#isBusy) this.#tell(mostSold(final) ? "bad" : "good");
     const scrub = byId("scrub");
     scrub.value = Math.round(this.#position * 1000);
-    scrub.ariaValueText = `${moment(t)}${now.event ? `, ${words(now.event)}` : ""}, step ${now.step} of ${events.length}`;
+    // each change would be read out
+    scrub.ariaValueText = this.#isPlaying ? "playing" : `${moment(t)}${now.event ? `, ${words(now.event)}` : ""}, step ${now.step} of ${events.length}`;
     say({ clock: `${moment(t)} of ${moment(end)}${this.#pace()}`, got: count(now.sold), "units-sold": count(now.units.size), doubled: count(now.doubled) });
     setData(byId("doubled"), "tone", now.doubled > 0 && "bad");
     this.#showOwners(now);

@@ -25,21 +25,18 @@ const OWN = { id: "own" };
 
 const GUARDS = ["no-lock", "local", "atomic-script"];
 
-/** The chapter that a recording tells; the first sale is that of the shared lock. */
-export function chapterOf({ guard, fence, fault }) {
+/** The chapter that a recording tells. To a visitor who has seen no other one, the shared lock's is the opening. */
+export function chapterOf({ guard, fence, fault }, isFirst) {
   const kind = GUARDS.includes(guard) ? guard : LOCK;
   const isIt = ({ run }) => run.guard === kind && run.fault === fault && (kind !== LOCK || run.fence === fence);
-  return CHAPTERS.find(isIt) ?? OWN;
-}
-
-/** The same for a visitor who has seen no other one. */
-export function openingOf(recording) {
-  const chapter = chapterOf(recording);
-  return chapter.id === "shared" ? OPENING : chapter;
+  const chapter = CHAPTERS.find(isIt) ?? OWN;
+  return isFirst && chapter.id === "shared" ? OPENING : chapter;
 }
 
 export const shopName = (shop) => `shop ${String.fromCharCode(65 + shop)}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+const numbered = ({ number }) => `number ${count(number)}`;
 
 export const moment = (us) => duration(us / 1000);
 
@@ -65,20 +62,20 @@ export function scenes(recording, { id }) {
   const again = final.tenures.find((one) => one.shop === sleep.shop && one.number > next.number);
   const served = sales.findLast((at) => at < sleep.to && at > next.from) ?? next.from;
   const [bounce] = final.bounces;
-  const takesOver = { at: next.from, seconds: 4, text: `${other} gets the key, now with number ${count(next.number)}, and sells.${fence ? ` The store remembers ${count(next.number)}.` : ""}` };
+  const takesOver = { at: next.from, seconds: 4, text: `${other} gets the key, now with ${numbered(next)}, and sells.${fence ? ` The store remembers ${count(next.number)}.` : ""}` };
   const list = !old || sleep.to === null ? [
     { at: 0, seconds: 3, text: start },
     { at: sleep.from, seconds: 4, text: `${sleeper} is killed while it has the key. Nobody can sell until the time of the key runs out.` },
     takesOver,
     ...endings(last),
   ] : [
-    { at: 0, seconds: 2, text: `${sleeper} takes the key, number ${count(old.number)}.` },
+    { at: 0, seconds: 2, text: `${sleeper} takes the key, ${numbered(old)}.` },
     { at: sleep.from, seconds: 4, text: `${sleeper} falls asleep with the key, before it writes. The key is only lent, and its time runs out.` },
     takesOver,
     { at: served, seconds: 2, text: `${sleeper} still sleeps. It does not know that its time has run out.` },
-    { at: sleep.to, seconds: 3, text: `${sleeper} wakes up. It still believes in its key, number ${count(old.number)}, and writes what it decided before.` },
-    bounce && { at: bounce.at, seconds: 3, text: `The store has seen ${count(bounce.fence)}, so it refuses number ${count(bounce.number)}.` },
-    bounce && again && { at: again.from, seconds: 2, text: `${sleeper} gets the key again, with number ${count(again.number)}.` },
+    { at: sleep.to, seconds: 3, text: `${sleeper} wakes up. It still believes in its key, ${numbered(old)}, and writes what it decided before.` },
+    bounce && { at: bounce.at, seconds: 3, text: `The store has seen ${count(bounce.fence)}, so it refuses ${numbered(bounce)}.` },
+    bounce && again && { at: again.from, seconds: 2, text: `${sleeper} gets the key again, with ${numbered(again)}.` },
     ...endings(Math.max(last, sleep.to)),
   ];
   return list.filter(Boolean).filter(({ at }, index, all) => index === 0 || at >= all[index - 1].at);
@@ -113,7 +110,7 @@ function endingOf({ final, guard, fault, fence, sample, stock, shops }, id) {
   }
   const drawn = sample ? "Among the people drawn here, no" : "No";
   const [bounce] = final.bounces;
-  const refused = bounce ? `The store has seen ${count(bounce.fence)}, so number ${count(bounce.number)} bounces off. ` : "";
+  const refused = bounce ? `The store has seen ${count(bounce.fence)}, so ${numbered(bounce)} bounces off. ` : "";
   const passes = final.tenures.length - 1;
   const after = bounce ? "" : {
     shared: passes > 0 ? ` The key was passed on ${{ 1: "once", 2: "twice" }[passes] ?? `${count(passes)} times`}.` : "",
@@ -124,9 +121,9 @@ function endingOf({ final, guard, fault, fence, sample, stock, shops }, id) {
 }
 
 /** Who got a unit, and why. */
-export function soldTo({ guard, stock, sample }, { units, bounces: [bounce] }, unit) {
+export function soldTo({ guard, stock, sample, events }, { units, step, bounces: [bounce] }, unit) {
   const owners = units.get(unit) ?? [];
-  if (owners.length === 0) return sample ? "None of the people drawn here." : "Nobody yet.";
+  if (owners.length === 0) return sample ? "None of the people drawn here." : step < events.length ? "Nobody yet." : "Nobody: it is still on the shelf.";
   const sold = `Sold to ${counted(owners.length, "buyer")}`;
   const left = stock - unit + 1;
   if (guard === "no-lock" || guard === "local") return `${sold}. Each time a shop read ${count(left)} and wrote ${count(left - 1)}.`;
