@@ -69,8 +69,9 @@ async fn good_shop_passes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sale_goes_on_without_a_fresh_start() {
     let shop = Shop::open(Fault::None).await;
-    let first = load(&shop, "--requests 40 --concurrency 8 --stock 3000 --item shoe").await;
-    assert!(first.expect("the shop is open").pass);
+    let first = load(&shop, "--requests 40 --concurrency 40 --stock 3000 --item shoe").await;
+    let first = first.expect("the shop is open");
+    assert!(first.pass && first.to_string().contains("(all are released together"), "{first}");
     let second = load(&shop, "--requests 1100 --concurrency 8 --quantity 2 --item shoe").await;
     let report = second.expect("the shop is open");
     let pass = "PASS: 2200 of 2960 units sold, each exactly once; none was told sold out; \
