@@ -302,11 +302,12 @@ impl Combiner {
                 undecided.push(waiting);
                 continue;
             }
-            // this instance sent the order again by itself: its buyer asked once, and gets a first answer
+            // this instance sent the order again by itself: its buyer asked once, and gets a first answer; for an order that
+            // is twice in the batch only once, also if the first of both was accepted now
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
             let is_first = is_own
-                && waiting.was_done_for(&outcome, &lock.context.options.instance)
-                && firsts.insert((waiting.order.key(), waiting.order.action));
+                && firsts.insert((waiting.order.key(), waiting.order.action))
+                && waiting.was_done_for(&outcome, &lock.context.options.instance);
             answers.push((waiting, if is_first { outcome.into_first() } else { outcome }));
         }
         // an answer that can come late is the only reason for another tenure

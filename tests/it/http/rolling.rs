@@ -151,7 +151,7 @@ async fn a_restart_behind_nginx_fails_no_request() {
     let dir = tempfile::tempdir().unwrap();
     let Some((_nginx, address)) = nginx(dir.path(), sale.addresses()).await else { return };
     let mut outside = Connection::open(address).await;
-    for path in ["/orders", "/lock", "/metrics", "/readyz"] {
+    for path in ["/orders", "/lock", "/metrics", "/readyz", "/orders/./confirm"] {
         assert_eq!(outside.get(path).await.status, 404, "{path}");
     }
     sale.restart_under_load(&[address]).await;
