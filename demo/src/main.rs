@@ -14,7 +14,7 @@ use flash_sale::logging::LogOptions;
 ///
 /// Exit status: 0 PASS, 1 FAIL, 2 could not run, 128 + N ended by signal N before the verdict.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version, term_width = 80, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(flatten)]
     demo: DemoOptions,

@@ -21,6 +21,7 @@ use crate::endpoint::base_url;
 #[command(
     name = "loadtest",
     version,
+    term_width = 80,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]

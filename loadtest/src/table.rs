@@ -82,11 +82,18 @@ fn answers(report: &Report) -> Vec<String> {
 /// By status: to be told *sold out* takes another time than to buy.
 fn latencies(report: &Report) -> Vec<String> {
     let by_status = report.latency_microseconds_by_status.iter();
-    let mut rows: Vec<_> =
-        by_status.map(|(status, it)| format!("{status}: {}", percentiles(it))).collect();
+    let mut rows: Vec<_> = by_status
+        .flat_map(|(status, it)| {
+            let bars = format!("     |{}| 0 to {}", bars(&it.tenths), milliseconds(it.max));
+            [format!("{status}: {}", percentiles(it)), bars]
+        })
+        .collect();
     if !rows.is_empty() {
         let counted = match report.rate {
             Some(_) => "(from when an order was due: a time includes waiting for a connection)",
+            None if report.requests > report.connections => {
+                "(each connection sends its next order after the answer to the last one)"
+            }
             None => "(all are released together: a time includes queueing behind the others)",
         };
         rows.push(counted.to_owned());
@@ -94,8 +101,18 @@ fn latencies(report: &Report) -> Vec<String> {
     rows
 }
 
+/// A histogram: the highest bar stands for the most.
+fn bars(counts: &[u64]) -> String {
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let height = |count: &u64| usize::try_from((count * 8).div_ceil(most)).unwrap_or(8);
+    counts
+        .iter()
+        .map(|count| [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][height(count)])
+        .collect()
+}
+
 fn percentiles(latency: &Percentiles) -> String {
-    let Percentiles { min, p50, p90, p99, p99_9, max } = *latency;
+    let Percentiles { min, p50, p90, p99, p99_9, max, .. } = *latency;
     let [min, p50, p90, p99, p99_9, max] = [min, p50, p90, p99, p99_9, max].map(milliseconds);
     format!("min {min}  p50 {p50}  p90 {p90}  p99 {p99}  p99.9 {p99_9}  max {max}")
 }

@@ -53,11 +53,11 @@ async fn good_shop_passes() {
     assert_eq!((report.instances.len(), sold), (2, 120));
     let latency = report.latency_microseconds.as_ref().expect("200 answers");
     assert!(latency.min <= latency.p50 && latency.p50 <= latency.max);
-
+    assert_eq!(latency.tenths.iter().sum::<u64>(), 200);
     let by_status: Vec<_> = report.latency_microseconds_by_status.keys().collect();
     assert_eq!(by_status, ["200", "409"]);
     let text = report.to_string();
-    assert!(text.contains("409: min ") && text.contains("(all are released together"), "{text}");
+    assert!(text.contains("409: min ") && text.contains('█') && text.contains("(each"), "{text}");
     assert!(text.contains("200 reserved                 120"), "{text}");
     assert!(text.contains("409 sold out                  80"), "{text}");
     let json = serde_json::to_value(&report).expect("plain data");
@@ -69,8 +69,9 @@ async fn good_shop_passes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sale_goes_on_without_a_fresh_start() {
     let shop = Shop::open(Fault::None).await;
-    let first = load(&shop, "--requests 40 --concurrency 8 --stock 3000 --item shoe").await;
-    assert!(first.expect("the shop is open").pass);
+    let first = load(&shop, "--requests 40 --concurrency 40 --stock 3000 --item shoe").await;
+    let first = first.expect("the shop is open");
+    assert!(first.pass && first.to_string().contains("(all are released together"), "{first}");
     let second = load(&shop, "--requests 1100 --concurrency 8 --quantity 2 --item shoe").await;
     let report = second.expect("the shop is open");
     let pass = "PASS: 2200 of 2960 units sold, each exactly once; none was told sold out; \

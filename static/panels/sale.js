@@ -28,7 +28,7 @@ export function showSale({ now, link }) {
     // the current rate is not known while the connection is lost
     rate: link.state === "lost" ? undefined : now.orders_per_second, "sold-out": here.sold_out, refused: here.refused };
   for (const [id, number] of Object.entries(shown)) say({ [id]: count(number) });
-  for (const id of ["p50", "p90", "p99", "max"]) say({ [id]: duration(latency?.[id]) });
+  const times = ["p50", "p90", "p99", "max"].map((id) => `${id} ${duration(latency?.[id])}`);
   say({
     guarded: `guard: ${words}${hasTokens ? `, fence ${now.fence_on ? "on" : "off"}` : ""}`,
     "proof-sign": isKnown ? (isRight ? "✓" : "✕") : "",
@@ -36,7 +36,7 @@ export function showSale({ now, link }) {
     // a run always sells the default item
     "sum-words": wrong?.text ?? (missing && !stock ? missing.text + (now.demo && !item ? " Choose a run to start one." : startOf(item)) : RULE),
     "latency-note": latency
-      ? `Time of an order: ${count(latency.count)} at ${now.instance} in the last ${latency.window_s} s. p99: 99 of 100 took no longer.`
+      ? `Time of an order, of ${count(latency.count)} at ${now.instance} in the last ${latency.window_s} s: ${times.join(", ")} (p99: 99 of 100 took no longer).`
       : `Time of an order: none at ${now.instance} in the last seconds.`,
   });
 }

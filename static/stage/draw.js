@@ -15,7 +15,6 @@ export class Brush {
   #canvas;
   #inks = new Map();
 
-  /** Calls `onStale` when the size or the colours have changed. */
   constructor(canvas, onStale) {
     this.#canvas = canvas;
     this.pen = canvas.getContext("2d");
@@ -153,7 +152,7 @@ export function draw(brush, places, scene) {
   const flown = (at) => (isStill ? 1 : Math.min(1, Math.max(0, (position - film.positionOf(at)) / FLIGHT)));
   if (places.width === 0) return;
   brush.begin();
-  for (const part of [drawShops, drawShelf, drawGate, drawBuyers, drawDoings, drawKeys, drawLanes]) part(brush, places, { ...scene, flown });
+  for (const part of [drawShops, drawShelf, drawBuyers, drawGate, drawDoings, drawKeys, drawLanes]) part(brush, places, { ...scene, flown });
 }
 
 function drawShops(brush, { shops }, { now, key }) {
@@ -169,7 +168,7 @@ function drawDoings(brush, { shops }, { now }) {
   shops.forEach(({ x, y, w, h }, index) => {
     const { asleep, waiting, sold, read } = now.shops[index] ?? {};
     if (waiting && read !== undefined) brush.say(`reads “${count(read)} left”`, x + w / 2, y + h - 33, { size: 14 });
-    const words = asleep ? "z z z  asleep" : [waiting ? `${count(waiting)} wait` : "", sold ? `sold ${count(sold)}` : ""].filter(Boolean).join(", ");
+    const words = asleep || [waiting ? `${count(waiting)} wait` : "", sold ? `sold ${count(sold)}` : ""].filter(Boolean).join(", ");
     if (words) brush.say(words, x + w / 2, y + h - 11, asleep && { size: 14, ink: "--warn" });
   });
 }
@@ -231,7 +230,7 @@ function between([x, y], [toX, toY], share) {
 }
 
 /** The key of each shop that believes to have it; only the newest is real. */
-function drawKeys(brush, { shops }, { now, key, flown, hasNumbers, recording }) {
+function drawKeys(brush, { shops, isWide }, { now, key, flown, hasNumbers, recording }) {
   const spot = ({ x, y, w }) => [x + w - 34, y + 21];
   if (recording.guard === "local") shops.forEach((shop, index) => drawKey(brush, spot(shop), looks(index).ink));
   for (const tenure of now.tenures) {
@@ -239,11 +238,14 @@ function drawKeys(brush, { shops }, { now, key, flown, hasNumbers, recording }) 
     const before = tenure === key && now.tenures.findLast((one) => one.shop !== key.shop && one.number < key.number);
     const to = spot(shops[tenure.shop]);
     const place = before ? between(spot(shops[before.shop]), to, flown(key.from)) : to;
-    drawKey(brush, place, tenure === key ? looks(key.shop).ink : "--ink-soft", hasNumbers ? String(tenure.number) : "", tenure !== key);
+    drawKey(brush, place, tenure === key ? looks(key.shop).ink : "--ink-soft", tenure !== key);
+    const [x, y] = place;
+    const at = isWide ? [x - 13, y + 5] : [x + 24, y + 20];
+    if (hasNumbers) brush.text(String(tenure.number), ...at, { size: isWide ? 15 : 13, weight: 700, ink: tenure === key ? "--ink" : "--ink-soft", align: "right" });
   }
 }
 
-function drawKey(brush, [x, y], ink, number = "", isGhost = false) {
+function drawKey(brush, [x, y], ink, isGhost = false) {
   const shape = (pen) => {
     pen.arc(x, y, 6.5, 0, 2 * Math.PI);
     for (const [from, to, down] of [[6.5, 24, 0], [17, 17, 6], [23, 23, 7]]) {
@@ -252,15 +254,14 @@ function drawKey(brush, [x, y], ink, number = "", isGhost = false) {
     }
   };
   brush.stroke(ink, 3.5, shape, isGhost ? [2.5, 2.5] : []);
-  brush.text(number, x - 13, y + 5, { size: 15, weight: 700, ink: isGhost ? "--ink-soft" : "--ink", align: "right" });
 }
 
 /** The store's gate before the shelf: it lets no smaller number pass than it has seen. */
 function drawGate(brush, { gate, isWide, shops }, { now, flown, recording }) {
   if (!recording.fence || recording.final.sleeps.length === 0) return;
   brush.line("--ink", 4, [gate.x, gate.y + (isWide ? 22 : 0)], [gate.x + gate.w, gate.y + gate.h]);
-  const place = isWide ? [gate.x, gate.y + 14] : [gate.x + gate.w, gate.y + 18];
-  brush.text(now.fence > 0 ? `≥ ${now.fence}` : "", ...place, { size: 14, weight: 700, ink: "--ink", align: isWide ? "center" : "right" });
+  const place = isWide ? [gate.x + 14, gate.y + 14] : [gate.x + gate.w, gate.y + 18];
+  brush.text(now.fence > 0 ? `≥ ${now.fence}` : "", ...place, { size: 14, weight: 700, ink: "--ink", align: "right" });
   for (const { shop, number, at } of now.bounces) {
     const { x, y, w, h } = shops[shop];
     const from = [x + w / 2, y + h / 2];
@@ -305,7 +306,7 @@ function drawLanes(brush, { width, bottom, shops }, { recording: { final, end },
       brush.fill("--surface", left + 2, middle + 4, lent - left - 4, 4);
       brush.fill("--warn", rest, middle + 4, lent - rest, 4);
     }
-    if (head > left) labels.push([(lent + right) / 2, "asleep", shop]);
+    if (head > left) labels.push([(lent + right) / 2, to === null ? "killed" : "asleep", shop]);
   }
   // a label without room is left out
   const ends = shops.map(() => -Infinity);

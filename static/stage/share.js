@@ -34,7 +34,6 @@ new Stage(JSON.parse(byId("recordings").textContent));
 `;
 }
 
-/** Has the browser save a text as a file. */
 export function download(name, text) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/html" }));

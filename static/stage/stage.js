@@ -6,7 +6,7 @@ import { count, duration, sentence } from "../page/format.js";
 import { looks } from "../page/instances.js";
 import { film, holder, mostSold, prepare, state } from "./state.js";
 import { Brush, draw, grid, layout, unitAt } from "./draw.js";
-import { CHAPTERS, LOCK, OPENING, chapterOf, moment, openingOf, scenes, shopName, soldTo, words } from "./story.js";
+import { CHAPTERS, LOCK, OPENING, chapterOf, moment, scenes, shopName, soldTo, words } from "./story.js";
 import { asLink, asPage, download, fromLink } from "./share.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -50,9 +50,14 @@ export class Stage {
       play: () => this.#play(!this.#isPlaying),
       back: () => this.#step(-1),
       forward: () => this.#step(1),
-      next: () => (this.#shown === NOTHING ? this.#again() : this.#choose(this.#next())),
+      next: () => {
+        // it hides while the next sale runs, and would lose the focus
+        byId("sentence").focus();
+        if (this.#shown === NOTHING) this.#again();
+        else this.#choose(this.#next());
+      },
       again: () => this.#again(),
-      checks: () => this.#choose(CHAPTERS.find(({ id }) => id === "asleep")),
+      checks: ({ target }) => this.#choose(CHAPTERS.find(({ id }) => id === (target.checked ? "checked" : "asleep"))),
       scene: ({ offsetX, offsetY }) => this.#pick(unitAt(this.#layout(), offsetX, offsetY)),
       save: () => this.#save(),
       copy: () => this.#copy(),
@@ -73,11 +78,15 @@ export class Stage {
       byId("shops").inert = true;
       this.#open(recordings[0], chapterOf(recordings[0]));
     }
-    fromLink().then((recording) => {
-      if (!recording) return;
-      this.#seen.add("");
-      this.#open(this.#keep(recording), chapterOf(recording));
-    });
+    addEventListener("hashchange", () => this.#follow());
+    this.#follow();
+  }
+
+  async #follow() {
+    const recording = await fromLink();
+    if (!recording || this.#isBusy) return;
+    this.#seen.add("");
+    this.#open(this.#keep(recording), chapterOf(recording));
   }
 
   /** Takes in the state of the page: whether there is a demo, and whether a run is over. */
@@ -92,6 +101,7 @@ export class Stage {
       this.#showUp();
     }
     const id = run?.id ?? "";
+    if (isRunning(run) && this.#shown === NOTHING && !this.#isBusy) this.#say("A sale is being recorded. It is shown here when it is over.");
     if (this.#isBusy || isRunning(run) || this.#seen.has(id)) return;
     const isFirst = this.#seen.size === 0;
     this.#seen.add(id);
@@ -100,9 +110,9 @@ export class Stage {
 
   async #take(isFirst) {
     const recording = await call("GET", "demo/run/replay").catch(() => null);
-    if (!recording && !this.#demo?.run) this.#invite();
+    if (!recording && this.#demo?.run?.state !== "done") this.#invite();
     if (!recording || recording.run === this.#shown.run) return;
-    this.#open(this.#keep(recording), isFirst ? openingOf(recording) : chapterOf(recording));
+    this.#open(this.#keep(recording), chapterOf(recording, isFirst));
   }
 
   /** Without a recording, one button makes one. A run starts a new sale, so it waits for a visitor. */
@@ -128,11 +138,13 @@ export class Stage {
     this.#chapter = chapter;
     this.#film = film(scenes(this.#shown, chapter), this.#shown.end);
     byId("unit").max = this.#shown.stock;
+    say({ people: recording.sample ? "people drawn here" : "people", "stage-error": "" });
     this.#chosen = null;
     this.#pick(mostSold(this.#shown.final)?.unit ?? USUAL_UNIT);
     byId("scrub").max = Math.round(this.#film.length * 1000);
-    byId("check").hidden = chapter.id !== "checked";
-    byId("checks").checked = true;
+    // one story with two endings, once the second was seen
+    byId("check").hidden = !["asleep", "checked"].includes(chapter.id) || !this.#kept.has("checked") || !byId("chapter-asleep").checkVisibility();
+    this.#showCheck();
     const strip = byId("chapters");
     for (const { id } of CHAPTERS) {
       const button = byId(`chapter-${id}`);
@@ -143,6 +155,10 @@ export class Stage {
     this.#showEvents();
     this.#position = 0;
     this.#play(true);
+  }
+
+  #showCheck() {
+    byId("checks").checked = this.#chapter.id === "checked";
   }
 
   #next() {
@@ -185,20 +201,19 @@ export class Stage {
       } while (run.id === id && isRunning(run));
       if (run.state === "failed") throw new Error(run.error);
       const recording = await call("GET", "demo/run/replay");
-      if (recording?.run !== id) throw new Error("This run was not recorded.");
+      if (recording?.run !== id) throw new Error("Another sale was run meanwhile.");
       this.#seen.add(id);
-      this.#open(this.#keep(recording), chapter === OPENING ? openingOf(recording) : chapter);
+      this.#open(this.#keep(recording), chapter === OPENING ? chapterOf(recording, true) : chapter);
     } catch (error) {
-      say({ "stage-error": sentence(error.message) });
+      say({ "stage-error": `There is no recording. ${sentence(error.message)}` });
       this.#invite();
       this.#request();
     } finally {
       this.#isBusy = false;
       setData(byId("stage"), "busy", false);
+      this.#showCheck();
     }
   }
-
-  // --- the film ---
 
   #now() {
     return this.#film.timeAt(this.#position) + NEAR;
@@ -295,7 +310,8 @@ export class Stage {
     if (!this.#isBusy) this.#tell(mostSold(final) ? "bad" : "good");
     const scrub = byId("scrub");
     scrub.value = Math.round(this.#position * 1000);
-    scrub.ariaValueText = `${moment(t)}${now.event ? `, ${words(now.event)}` : ""}, step ${now.step} of ${events.length}`;
+    // each change would be read out
+    scrub.ariaValueText = this.#isPlaying ? "playing" : `${moment(t)}${now.event ? `, ${words(now.event)}` : ""}, step ${now.step} of ${events.length}`;
     say({ clock: `${moment(t)} of ${moment(end)}${this.#pace()}`, got: count(now.sold), "units-sold": count(now.units.size), doubled: count(now.doubled) });
     setData(byId("doubled"), "tone", now.doubled > 0 && "bad");
     this.#showOwners(now);
@@ -305,8 +321,8 @@ export class Stage {
   #pace() {
     const { seconds, took } = this.#film.sceneAt(this.#position);
     const slower = (seconds * 1e6) / took;
-    if (byId("speed").value !== "0" || !this.#isPlaying || slower > 1e5) return "";
-    return slower > 1 ? `, ${count(slower)} times slower` : `, ${count(1 / slower)} times faster`;
+    const isTold = byId("speed").value === "0" && this.#isPlaying && slower >= 1.5 && slower < 1e5;
+    return isTold ? `, ${count(slower)} times slower` : "";
   }
 
   /** The sentence of this scene; at the end of the last one, what comes next. */
@@ -322,8 +338,6 @@ export class Stage {
     say({ sentence: text });
     setData(byId("told"), "tone", tone);
   }
-
-  // --- shops, owners, events ---
 
   #showShops() {
     children(byId("shops"), this.#shown.shops.length, (index) => this.#makeShop(index));
@@ -395,7 +409,7 @@ export class Stage {
     const [shown] = this.#recordings();
     const link = shown && await asLink(shown);
     const copied = link && await navigator.clipboard.writeText(link).then(() => true, () => false);
-    if (link && !copied) location.hash = new URL(link).hash;
+    if (link && !copied) history.replaceState(null, "", link);
     say({ copied: !link ? "Too large for a link: save it instead." : copied ? "Copied." : "The address of this page now has it." });
   }
 }

@@ -42,7 +42,6 @@ function underTheKey(events) {
 /** Everything that can be said at the moment `t`, in microseconds from the first order. */
 export function state(events, t) {
   const now = {
-    t,
     /** The number of events so far. */
     step: 0,
     /** The last event, or null before the first one. */
@@ -51,7 +50,7 @@ export function state(events, t) {
     buyers: new Map(),
     /** By unit: its owners as `{ buyer, shop, at, number, heard }`. More than one is what must not happen. */
     units: new Map(),
-    /** By shop: `{ came, waiting, sold, asleep, read }`; `read` is how many units it saw, or undefined. */
+    /** By shop: `{ came, waiting, sold, asleep, read }`; `asleep` says how, and `read` is how many units it saw, or undefined. */
     shops: [],
     /** Who believed to have the key and when: `{ shop, number, from, to, bounced }`; `to` is null while it goes on. */
     tenures: [],
@@ -108,19 +107,20 @@ const APPLY = {
     const tenure = openTenure(now, shop, number);
     if (tenure) tenure.bounced = true;
   },
-  asleep(now, shop, at) {
-    shopOf(now, shop).asleep = true;
+  asleep(now, shop, at, how = "z z z  asleep") {
+    shopOf(now, shop).asleep = how;
     now.sleeps.push({ shop, from: at, to: null });
   },
+  killed: (now, shop, at) => APPLY.asleep(now, shop, at, "killed"),
   awake(now, shop, at) {
-    shopOf(now, shop).asleep = false;
+    shopOf(now, shop).asleep = "";
     const sleep = now.sleeps.find((one) => one.shop === shop && one.to === null);
     if (sleep) sleep.to = at;
   },
 };
 
 function shopOf(now, shop) {
-  now.shops[shop] ??= { came: 0, waiting: 0, sold: 0, asleep: false };
+  now.shops[shop] ??= { came: 0, waiting: 0, sold: 0, asleep: "" };
   return now.shops[shop];
 }
 

@@ -19,30 +19,25 @@ export const CHAPTERS = [
 ];
 
 /** The first sale, as a visitor finds it: without the words of the chapters. */
-export const OPENING = { id: "opening", title: "The first sale" };
+export const OPENING = { id: "opening" };
 /** A run of the visitor's own. */
-export const OWN = { id: "own", title: "Your own sale" };
+const OWN = { id: "own" };
 
 const GUARDS = ["no-lock", "local", "atomic-script"];
 
-/** The chapter that a recording tells; the first sale is that of the shared lock. */
-export function chapterOf({ guard, fence, fault }) {
+/** The chapter that a recording tells. To a visitor who has seen no other one, the shared lock's is the opening. */
+export function chapterOf({ guard, fence, fault }, isFirst) {
   const kind = GUARDS.includes(guard) ? guard : LOCK;
   const isIt = ({ run }) => run.guard === kind && run.fault === fault && (kind !== LOCK || run.fence === fence);
-  return CHAPTERS.find(isIt) ?? OWN;
+  const chapter = CHAPTERS.find(isIt) ?? OWN;
+  return isFirst && chapter.id === "shared" ? OPENING : chapter;
 }
 
-/** The same for a visitor who has seen no other one. */
-export function openingOf(recording) {
-  const chapter = chapterOf(recording);
-  return chapter.id === "shared" ? OPENING : chapter;
-}
-
-/** How the stage names a shop. */
 export const shopName = (shop) => `shop ${String.fromCharCode(65 + shop)}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** A moment of the recording, in words. */
+const numbered = ({ number }) => `number ${count(number)}`;
+
 export const moment = (us) => duration(us / 1000);
 
 /** The scenes of a recording: `{ at, seconds, text, isEnding }`, in order. */
@@ -57,36 +52,48 @@ export function scenes(recording, { id }) {
   // what is in flight at the end comes to rest
   const endings = (at) => (at < end ? [{ at, seconds: 2, ...ending }, { at: end, seconds: 1, ...ending }] : [{ at, seconds: 3, ...ending }]);
   const [sleep] = final.sleeps;
-  const old = sleep && final.tenures.findLast((one) => one.shop === sleep.shop && one.from <= sleep.from);
-  const next = old && final.tenures.find((one) => one.shop !== sleep.shop && one.from > sleep.from);
-  if (!old || !next || sleep.to === null) {
-    return [{ at: 0, seconds: 3, text: start }, { at: first, seconds: 4, text: MIDDLE[id] ?? "" }, ...endings(last)];
+  const next = sleep && final.tenures.find((one) => one.shop !== sleep.shop && one.from > sleep.from);
+  if (!next) {
+    const middle = (MIDDLE[id] ?? "").replace(final.tenures.length > 1 ? "" : TURNS, "");
+    return [{ at: 0, seconds: 3, text: start }, { at: first, seconds: 4, text: middle }, ...endings(last)];
   }
   const [sleeper, other] = [capital(shopName(sleep.shop)), capital(shopName(next.shop))];
+  const old = final.tenures.findLast((one) => one.shop === sleep.shop && one.from <= sleep.from);
+  const again = final.tenures.find((one) => one.shop === sleep.shop && one.number > next.number);
   const served = sales.findLast((at) => at < sleep.to && at > next.from) ?? next.from;
-  const list = [
-    { at: 0, seconds: 2, text: `${sleeper} takes the key, number ${count(old.number)}.` },
+  const [bounce] = final.bounces;
+  const takesOver = { at: next.from, seconds: 4, text: `${other} gets the key, now with ${numbered(next)}, and sells.${fence ? ` The store remembers ${count(next.number)}.` : ""}` };
+  const list = !old || sleep.to === null ? [
+    { at: 0, seconds: 3, text: start },
+    { at: sleep.from, seconds: 4, text: `${sleeper} is killed while it has the key. Nobody can sell until the time of the key runs out.` },
+    takesOver,
+    ...endings(last),
+  ] : [
+    { at: 0, seconds: 2, text: `${sleeper} takes the key, ${numbered(old)}.` },
     { at: sleep.from, seconds: 4, text: `${sleeper} falls asleep with the key, before it writes. The key is only lent, and its time runs out.` },
-    { at: next.from, seconds: 4, text: `${other} gets the key, now with number ${count(next.number)}, and sells.${fence ? ` The store remembers ${count(next.number)}.` : ""}` },
-    { at: served, seconds: 1, text: `${sleeper} still sleeps, and does not know.` },
-    { at: sleep.to, seconds: 3, text: `${sleeper} wakes up. It still believes in its key, number ${count(old.number)}, and writes what it decided before.` },
+    takesOver,
+    { at: served, seconds: 2, text: `${sleeper} still sleeps. It does not know that its time has run out.` },
+    { at: sleep.to, seconds: 3, text: `${sleeper} wakes up. It still believes in its key, ${numbered(old)}, and writes what it decided before.` },
+    bounce && { at: bounce.at, seconds: 3, text: `The store has seen ${count(bounce.fence)}, so it refuses ${numbered(bounce)}.` },
+    bounce && again && { at: again.from, seconds: 2, text: `${sleeper} gets the key again, with ${numbered(again)}.` },
     ...endings(Math.max(last, sleep.to)),
   ];
-  return list.filter(({ at }, index) => index === 0 || at >= list[index - 1].at);
+  return list.filter(Boolean).filter(({ at }, index, all) => index === 0 || at >= all[index - 1].at);
 }
 
-const ONE_KEY = "Only the shop with the key may sell. The shops pass it to and fro.";
+const TURNS = " The shops pass it to and fro.";
+const ONE_KEY = `Only the shop with the key may sell.${TURNS}`;
 const MIDDLE = {
   opening: ONE_KEY,
   own: "The shops sell.",
   "no-lock": "To sell, a shop reads how many are left, takes one off, and writes the result. Nobody makes the shops take turns.",
-  local: "In each shop one buyer is served at a time, by the shop's own key. The other shop has another key.",
+  local: "Each shop has a key of its own, and serves one buyer at a time. It does not wait for the other shop.",
   shared: `${ONE_KEY} Each time it gets a larger number, its token.`,
   atomic: "There is no key. The store itself reads, takes one off and writes, all in one step.",
 };
 
 /** The last sentence: what this run has shown. */
-function endingOf({ final, guard, fault, fence, sample, stock }, id) {
+function endingOf({ final, guard, fault, fence, sample, stock, shops }, id) {
   const most = mostSold(final);
   const failed = final.failed > 0 ? ` ${capital(counted(final.failed, "person", "people"))} got no answer.` : "";
   if (most) {
@@ -96,17 +103,17 @@ function endingOf({ final, guard, fault, fence, sample, stock }, id) {
     const sleeper = names(final.sleeps);
     const why = {
       "no-lock": `: ${names(most.owners)} read “${count(left)} left” and wrote ${count(left - 1)}, again and again. ${hold}`,
-      local: `: two keys open the same shelf. ${hold}`,
-      asleep: `. After its sleep, ${sleeper} sold again what was sold: ${counted(final.doubled, "unit")} ${final.doubled === 1 ? "has" : "have"} two owners.`,
+      local: `: ${shops.length === 2 ? "two" : count(shops.length)} keys open the same shelf. ${hold}`,
+      asleep: `: ${sleeper} sold again what was sold. ${counted(final.doubled, "unit")} ${final.doubled === 1 ? "has" : "have"} two owners.`,
     };
     return `Unit ${count(most.unit)} was sold to ${counted(most.owners.length, "buyer")}${why[id] ?? "."}${failed}`;
   }
   const drawn = sample ? "Among the people drawn here, no" : "No";
   const [bounce] = final.bounces;
-  const refused = bounce ? `The store has seen ${count(bounce.fence)}, so number ${count(bounce.number)} bounces off. ` : "";
+  const refused = bounce ? `The store has seen ${count(bounce.fence)}, so ${numbered(bounce)} bounces off. ` : "";
   const passes = final.tenures.length - 1;
   const after = bounce ? "" : {
-    shared: passes > 0 ? ` The key was passed on ${passes === 1 ? "once" : `${count(passes)} times`}.` : "",
+    shared: passes > 0 ? ` The key was passed on ${{ 1: "once", 2: "twice" }[passes] ?? `${count(passes)} times`}.` : "",
     atomic: " So when is a lock needed? When the work is more than the store can do in one step.",
     own: guard === "no-lock" || guard === "local" || (fault === "pause" && !fence) ? " This time." : "",
   }[id] ?? "";
@@ -114,14 +121,14 @@ function endingOf({ final, guard, fault, fence, sample, stock }, id) {
 }
 
 /** Who got a unit, and why. */
-export function soldTo({ guard, stock }, { units, bounces: [bounce] }, unit) {
+export function soldTo({ guard, stock, sample, events }, { units, step, bounces: [bounce] }, unit) {
   const owners = units.get(unit) ?? [];
-  if (owners.length === 0) return "Nobody yet.";
+  if (owners.length === 0) return sample ? "None of the people drawn here." : step < events.length ? "Nobody yet." : "Nobody: it is still on the shelf.";
   const sold = `Sold to ${counted(owners.length, "buyer")}`;
   const left = stock - unit + 1;
   if (guard === "no-lock" || guard === "local") return `${sold}. Each time a shop read ${count(left)} and wrote ${count(left - 1)}.`;
   const [{ shop, number }] = owners;
-  if (number === null) return `${sold}.`;
+  if (number === null) return `${sold}${guard.endsWith("-script") ? ": the store took it off in one step" : ""}.`;
   if (owners.length > 1) return `${sold}, under ${owners.map((one) => count(one.number)).join(" and ")}. The store did not compare the numbers.`;
   return `${sold}: ${shopName(shop)} had the key.${bounce ? ` Number ${count(bounce.number)} came too late, and was refused.` : ""}`;
 }
@@ -142,5 +149,6 @@ const WORDS = {
   drop: (shop, number) => `${shopName(shop)} gives up key ${count(number)}`,
   bounced: (shop, number, fence) => `the store refuses number ${count(number)} of ${shopName(shop)}: it has seen ${count(fence)}`,
   asleep: (shop) => `${shopName(shop)} falls asleep`,
+  killed: (shop) => `${shopName(shop)} is killed`,
   awake: (shop) => `${shopName(shop)} wakes up`,
 };

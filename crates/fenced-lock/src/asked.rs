@@ -19,7 +19,7 @@
 //! use fenced_lock::asked::{Answer, Answered, Asked, AskedBackend, Waiters};
 //! use fenced_lock::{
 //!     Claim, ClaimStatus, ClusterId, Lease, LockError, Order, Promises, PutMode, QueueEntry, Released,
-//!     Session, SessionOptions, Token,
+//!     Session, SessionOptions, Token, async_trait,
 //! };
 //!
 //! const CLUSTER: ClusterId = ClusterId(7);
@@ -54,6 +54,7 @@
 //!     }
 //! }
 //!
+//! #[async_trait]
 //! impl Asked for Service {
 //!     type Token = Token;
 //!
@@ -146,6 +147,7 @@ use super::{
 
 /// The requests to a service that must be asked where a claim stands. The implementation notes messages of the service in its
 /// [`Waiters`], and whether others wait behind a claim that holds.
+#[async_trait]
 pub trait Asked: Send + Sync + 'static {
     /// What a grant carries.
     type Token: GrantToken;
@@ -157,37 +159,25 @@ pub trait Asked: Send + Sync + 'static {
     fn waiters(&self) -> &Waiters<Self::Token>;
 
     /// Grants a lease with this id.
-    fn open(&self, id: i64, ttl: Duration) -> impl Future<Output = Answered<ClusterId>> + Send;
+    async fn open(&self, id: i64, ttl: Duration) -> Answered<ClusterId>;
 
     /// Renews a lease. Says of each of these claims whether it still holds.
-    fn renew(
-        &self,
-        lease: Lease,
-        held: &[Claim],
-    ) -> impl Future<Output = Answered<Vec<bool>>> + Send;
+    async fn renew(&self, lease: Lease, held: &[Claim]) -> Answered<Vec<bool>>;
 
     /// Revokes a lease, on which there are these claims.
-    fn close(&self, lease: Lease, claims: Vec<Claim>) -> impl Future<Output = Answered<()>> + Send;
+    async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Answered<()>;
 
     /// Puts a claim into its queue, once. `None` if it is not put.
-    fn put(
-        &self,
-        claim: &Claim,
-        mode: &PutMode,
-    ) -> impl Future<Output = Answered<Option<Answer<Self::Token>>>> + Send;
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Self::Token>>>;
 
     /// Where a claim stands.
-    fn ask(&self, claim: &Claim) -> impl Future<Output = Answered<Answer<Self::Token>>> + Send;
+    async fn ask(&self, claim: &Claim) -> Answered<Answer<Self::Token>>;
 
     /// Takes a claim out of its queue.
-    fn release(&self, claim: &Claim) -> impl Future<Output = Answered<Released>> + Send;
+    async fn release(&self, claim: &Claim) -> Answered<Released>;
 
     /// The queue of this name, the holder first: at most so many of its claims.
-    fn queue(
-        &self,
-        name: &str,
-        most: usize,
-    ) -> impl Future<Output = Answered<Vec<QueueEntry>>> + Send;
+    async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>>;
 }
 
 /// The result of a request.
@@ -382,6 +372,7 @@ mod tests {
         }
     }
 
+    #[async_trait]
     impl Asked for Unreliable {
         type Token = Token;
 

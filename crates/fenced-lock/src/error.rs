@@ -65,30 +65,23 @@ impl LockError {
 }
 
 /// How a session was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
     /// The lease was not renewed in time: this process was paused, or the lock service did not
     /// answer.
+    #[error("its lease was not renewed in time")]
     Expired,
     /// The lock service says that the lease is gone.
+    #[error("its lease is gone")]
     Revoked,
     /// A claim could not be withdrawn within a TTL. The session was given up, so that the claim goes
     /// with its lease.
+    #[error("it was given up, since a claim could not be withdrawn")]
     ReleaseFailed,
     /// The session was closed.
+    #[error("it was closed")]
     Closed,
-}
-
-impl fmt::Display for LostReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "its lease was not renewed in time",
-            Self::Revoked => "its lease is gone",
-            Self::ReleaseFailed => "it was given up, since a claim could not be withdrawn",
-            Self::Closed => "it was closed",
-        })
-    }
 }
 
 /// What a backend's failure means for the caller.
@@ -146,20 +139,14 @@ impl BackendError {
         Self::new(BackendErrorKind::Permanent, cause)
     }
 
-    /// The same as [`new`](Self::new), where `what` is to be said of the cause.
+    /// A failure whose cause is told in these words.
     #[allow(dead_code, reason = "the backend in memory does not use it")]
-    pub(crate) fn because(
+    pub(crate) fn in_words(
         kind: BackendErrorKind,
-        what: impl Into<String>,
+        words: impl Into<Arc<str>>,
         cause: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
-        Self::new(kind, Because { what: what.into(), cause: cause.into() })
-    }
-
-    /// The same, with these words for its causes.
-    #[cfg(feature = "etcd")]
-    pub(crate) fn in_words(self, words: String) -> Self {
-        Self { words: Some(words.into()), ..self }
+        Self { words: Some(words.into()), ..Self::new(kind, cause) }
     }
 
     /// The cause, if it is of this type.
@@ -206,13 +193,4 @@ impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.cause)
     }
-}
-
-/// What is to be said of a cause.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-struct Because {
-    what: String,
-    #[source]
-    cause: Box<dyn Error + Send + Sync>,
 }

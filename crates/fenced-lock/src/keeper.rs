@@ -42,12 +42,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// [`lock`](Self::lock) makes a new claim, if necessary in the next session, when it loses its claim or its session while it
 /// waits, and when the service has no room. It retries for one TTL after the first failure, and then returns the latest
 /// error. A claim without an answer is repeated for as long as its session lives. Errors that no retry can mend, such as a
-/// wrong password or an invalid name, are returned at once.
+/// wrong password, are returned at once.
 ///
 /// Locks that were *held* in a lost session stay lost: each guard reports it, and its holder decides whether to do the work
 /// again. After an outage, the claims of the lost session stay in their queues until its lease ends.
 ///
 /// Failures are also logged with `tracing`, and returned by [`latest_error`](Self::latest_error).
+///
+/// When the last clone of a keeper is dropped, its session closes in the background, as soon as its last guard is gone.
 #[derive(Clone, Debug)]
 pub struct SessionKeeper<T: GrantToken = Token> {
     state: watch::Receiver<State<T>>,
@@ -221,7 +223,8 @@ async fn keep_open<T: GrantToken>(
 ) {
     tokio::select! {
         () = stop.cancelled() => {}
-        () = publish.closed() => {}
+        // the session closes when the last guard of it is gone, too
+        () = publish.closed() => return,
         () = open_again(backend, options, &publish, &losses) => {}
     }
     if let State::Open(session) = publish.send_replace(State::Opening(None))

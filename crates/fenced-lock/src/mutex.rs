@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::acquire::acquire;
 use super::error::MAX_NAME_LENGTH_BYTES;
-use super::owner::OwnerId;
 use super::{GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, Token};
 
 /// A lock, known to all processes by its name, which is 1 to 256 bytes without
@@ -61,7 +60,7 @@ impl<T: GrantToken> Mutex<T> {
     /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
     /// refuses. A request that is not answered is repeated until it is or the session is lost.
     pub async fn lock(&self) -> Result<Guard<T>, LockError> {
-        self.enter(OwnerId::next(), PutMode::AtEnd).await?.ok_or(LockError::Lost)
+        self.enter(&Owner::new(), PutMode::AtEnd).await?.ok_or(LockError::Lost)
     }
 
     /// Takes the lock for `owner`; at once and without a request if it holds the lock already. An owner that lost
@@ -73,7 +72,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard<T>, LockError> {
-        self.enter(owner.id(), PutMode::AtEnd).await?.ok_or(LockError::Lost)
+        self.enter(owner, PutMode::AtEnd).await?.ok_or(LockError::Lost)
     }
 
     /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock
@@ -85,7 +84,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock), but a request that is not answered fails and is not repeated.
     pub async fn try_lock(&self) -> Result<Option<Guard<T>>, LockError> {
-        self.enter(OwnerId::next(), PutMode::IfEmpty).await
+        self.enter(&Owner::new(), PutMode::IfEmpty).await
     }
 
     /// Takes the lock for `owner` if it is free or the owner's.
@@ -96,7 +95,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`try_lock`](Self::try_lock) and [`lock_as`](Self::lock_as).
     pub async fn try_lock_as(&self, owner: &mut Owner) -> Result<Option<Guard<T>>, LockError> {
-        self.enter(owner.id(), PutMode::IfEmpty).await
+        self.enter(owner, PutMode::IfEmpty).await
     }
 
     /// Takes the lock, runs `work` and unlocks: see [`SessionKeeper::with`](super::SessionKeeper::with), which also
@@ -134,16 +133,16 @@ impl<T: GrantToken> Mutex<T> {
         Ok(self.session.inner.backend.probe(&self.name).await?)
     }
 
-    async fn enter(&self, owner: OwnerId, mode: PutMode) -> Result<Option<Guard<T>>, LockError> {
+    async fn enter(&self, owner: &Owner, mode: PutMode) -> Result<Option<Guard<T>>, LockError> {
         let current = self.session.inner.hold_of(&self.name);
         // a lost hold does not count, though it is still known while one of its guards lives
-        let current = current.filter(|hold| hold.owner == owner && !hold.is_lost());
+        let current = current.filter(|hold| hold.owner == owner.id && !hold.is_lost());
         // its last guard may just have been dropped elsewhere
         if let Some(hold) = current
             && hold.enter()?
         {
             return Ok(Some(Guard::new(hold, self.session.clone())));
         }
-        acquire(&self.session, &self.name, owner, mode).await
+        acquire(&self.session, &self.name, owner.id, mode).await
     }
 }

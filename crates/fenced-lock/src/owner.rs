@@ -19,17 +19,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// the session that granted them: through another session the same owner waits like any other, for itself too.
 #[derive(Debug)]
 pub struct Owner {
-    id: OwnerId,
+    pub(super) id: OwnerId,
 }
 
 impl Owner {
     /// A new owner, different from all others in this process.
     pub fn new() -> Self {
-        Self { id: OwnerId::next() }
-    }
-
-    pub(super) fn id(&self) -> OwnerId {
-        self.id
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { id: OwnerId(NEXT.fetch_add(1, Ordering::Relaxed)) }
     }
 }
 
@@ -42,10 +39,3 @@ impl Default for Owner {
 /// The identity of an owner. Never reused: a process would need centuries to run out of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OwnerId(u64);
-
-impl OwnerId {
-    pub(super) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}

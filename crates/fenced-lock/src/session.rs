@@ -42,10 +42,11 @@ impl SessionOptions {
         self
     }
 
-    /// Who this is, for a human who looks at the queue.
+    /// Who this is, for a human who looks at the queue. No more than 256 characters count.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
+        // services refuse large requests, and some without a word
+        self.label = label.into().chars().take(256).collect();
         self
     }
 

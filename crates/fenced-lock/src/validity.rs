@@ -108,15 +108,4 @@ mod tests {
         assert_eq!([asked.lost_reason(), renewed.lost_reason()], [Some(reason); 2]);
         assert_eq!(timeout(3 * SECOND, valid_for_two_seconds().lost()).await, Ok(reason));
     }
-
-    /// Goal: the first reason stands.
-    #[tokio::test(start_paused = true)]
-    async fn lost_once() {
-        let validity = valid_for_two_seconds();
-        validity.lose(LostReason::Revoked);
-        validity.lose(LostReason::Closed);
-        advance(3 * SECOND).await;
-        assert_eq!(validity.lost_reason(), Some(LostReason::Revoked));
-        assert_eq!(validity.lost().await, LostReason::Revoked);
-    }
 }

@@ -106,7 +106,7 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
     if run.fault == Some(Fault::Kill)
         && let (Some(hit), Some(shop)) = (run.hit_ms, run.victim.as_ref().and_then(place))
     {
-        note(hit, "asleep", shop, &[]);
+        note(hit, "killed", shop, &[]);
     }
     events
 }

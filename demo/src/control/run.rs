@@ -53,6 +53,13 @@ impl Begun {
     }
 }
 
+fn check_idle(run: Option<&Begun>) -> Result<(), Problem> {
+    let detail =
+        "another sale is being recorded: wait for its verdict, or stop it with DELETE /demo/run";
+    let is_idle = run.is_none_or(|begun| begun.run.is_over());
+    is_idle.then_some(()).ok_or_else(|| Problem::new(RUN_IN_PROGRESS, detail))
+}
+
 impl Control {
     /// Begins a run. Returns it with the task in which it goes on. `from` is the instance of the page that asks for it: no
     /// fault hits it, so that the page stays.
@@ -65,6 +72,8 @@ impl Control {
         from: Option<&str>,
     ) -> Result<(Run, JoinHandle<()>), Problem> {
         self.read_all().await;
+        // a victim that is asleep is not up, and that is not the reason
+        check_idle(self.known.lock().run.as_ref())?;
         let shops = self.up();
         let status = self.status_at(from).filter(|_| !shops.is_empty());
         let status = status.ok_or_else(nobody_answers)?;
@@ -94,10 +103,7 @@ impl Control {
         let live = Arc::new(Live { head_start, ..Live::default() });
         {
             let slot = &mut self.known.lock().run;
-            if slot.as_ref().is_some_and(|begun| !begun.run.is_over()) {
-                let detail = "wait for its verdict, or stop it with DELETE /demo/run";
-                return Err(Problem::new(RUN_IN_PROGRESS, detail));
-            }
+            check_idle(slot.as_ref())?;
             *slot = Some(Begun { run: run.clone(), live: Arc::clone(&live) });
         }
         let task = tokio::spawn(Arc::clone(self).carry_out(run.clone(), shops, live));

@@ -185,15 +185,11 @@ async fn runs_are_judged_and_can_be_replayed() {
         }
         let count = |what| replay.all(what).len();
         let is_paused = fault == Some("pause");
-        assert_eq!(
-            (count("asleep"), count("awake")),
-            (usize::from(is_hit), usize::from(is_paused))
-        );
-        assert_eq!(
-            (count("key") > 0, count("bounced")),
-            (guard == "etcd", usize::from(is_paused && fence))
-        );
-        for event in replay.all("asleep").into_iter().chain(replay.all("bounced")) {
+        let is_killed = is_hit && !is_paused;
+        let hits = [is_paused, is_paused, is_killed, is_paused && fence].map(usize::from);
+        assert_eq!(["asleep", "awake", "killed", "bounced"].map(count), hits, "{run}");
+        assert_eq!(count("key") > 0, guard == "etcd", "{run}");
+        for event in ["asleep", "killed", "bounced"].iter().flat_map(|what| replay.all(what)) {
             assert_eq!(replay.shop(event), run["victim"], "{event}");
         }
         for awake in replay.all("awake") {
@@ -287,6 +283,12 @@ async fn one_run_at_a_time() {
         let run = pair.over(winner).await;
         assert_eq!(run["verdict"]["pass"], true, "{run}");
     }
+    // nor while the victim of the first one is asleep
+    let paused = json!({"stock": 20, "requests": 40, "guard": "etcd", "fault": "pause"});
+    assert_eq!(pair.call(0, "POST /demo/run", &paused).await.status, 202);
+    let is_hit = async || pair.json(0, "GET /demo/run", &json!({})).await["hit_ms"].is_number();
+    eventually("it is asleep", is_hit).await;
+    pair.call(0, "POST /demo/run", &paused).await.assert_problem(409, "run-in-progress");
 }
 
 /// Goal: a run that is stopped, or whose sale is replaced by another one, ends without a verdict: neither is a fault of the

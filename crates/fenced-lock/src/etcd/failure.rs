@@ -38,8 +38,7 @@ pub(super) fn backend_error(error: Error) -> BackendError {
         | Error::InvalidMetadataValue(_) => BackendErrorKind::Permanent,
         _ => BackendErrorKind::Transient,
     };
-    let words = words_of(&error);
-    BackendError::new(kind, error).in_words(words)
+    BackendError::in_words(kind, words_of(&error), error)
 }
 
 /// What the client's error says, said once: in its own text each cause repeats the next.

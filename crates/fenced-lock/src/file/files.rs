@@ -496,7 +496,7 @@ impl Files {
             ErrorKind::ResourceBusy => BackendErrorKind::Transient,
             _ => BackendErrorKind::Refused,
         };
-        BackendError::because(kind, self.directory.display().to_string(), error)
+        BackendError::in_words(kind, format!("{}: {error}", self.directory.display()), error)
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::{join_all, try_join, try_join_all};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -288,6 +289,7 @@ impl Advisory {
     }
 }
 
+#[async_trait]
 impl Asked for Advisory {
     type Token = Token;
 

@@ -344,6 +344,21 @@ impl Link {
         self.current.get(|conn| !conn.ended.is_cancelled(), self.connect()).await
     }
 
+    /// The identity of the tables as they are now; they are made if they are missing.
+    pub(super) async fn identify(&self) -> Result<ClusterId, BackendError> {
+        let conn = self.connection().await?;
+        let (_, cluster) = conn.in_time(self.access.identify(&conn.client)).await??;
+        Ok(cluster)
+    }
+
+    /// Gives up a connection that was made when there were other tables than these.
+    pub(super) async fn give_up_unless(&self, cluster: ClusterId) {
+        if let Some(conn) = self.latest.lock().await.as_ref().filter(|conn| conn.cluster != cluster)
+        {
+            conn.give_up();
+        }
+    }
+
     async fn connect(&self) -> Result<Arc<Connection>, BackendError> {
         // a statement that waits for others ends before its request does, and so with an answer
         let limit_ms = (self.access.options.request_timeout / 2).as_millis();

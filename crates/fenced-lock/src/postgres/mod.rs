@@ -40,9 +40,11 @@ mod advisory;
 mod link;
 mod options;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::{join, join4, try_join};
 use tokio::runtime::Handle;
 use tokio_postgres::{Error, Row};
@@ -244,6 +246,7 @@ async fn notify_first(conn: &Connection, names: &[&str], but: Option<&Claim>) ->
     conn.query(NOTIFY_FIRST, &[&names, &lease, &number]).await.map(drop)
 }
 
+#[async_trait]
 impl Asked for Postgres {
     type Token = Token;
 
@@ -255,6 +258,11 @@ impl Asked for Postgres {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        // where the tables were made anew since, the connections know those before
+        let (cluster, _) = try_join(self.events.identify(), self.connection("")).await?;
+        for link in self.requests.iter().chain([&*self.events]) {
+            link.give_up_unless(cluster).await;
+        }
         let conn = self.connection("").await?;
         let ttl = ttl.as_secs_f64();
         let open = async { conn.query(OPEN, &[&id, &ttl]).await };
@@ -278,9 +286,9 @@ impl Asked for Postgres {
         if rows.is_empty() {
             return Err(BackendError::lease_gone("the lease has expired or was deleted"));
         }
+        let rows: HashMap<Option<i64>, _> = rows.iter().map(|row| (row.get(0), row)).collect();
         let is_kept = |claim: &Claim| {
-            let number = Some(claim.number.cast_signed());
-            let row = rows.iter().find(|row| row.get::<_, Option<i64>>(0) == number);
+            let row = rows.get(&Some(claim.number.cast_signed()));
             if let Some(row) = row {
                 self.waiters.note_contended_as_of(claim, row.get(1), row.get(2));
             }

@@ -166,7 +166,7 @@ pub(super) fn refusal(error: RedisError) -> BackendError {
         ErrorKind::Parse => "this is no Redis, or it wants TLS",
         _ => return backend_error(error),
     };
-    BackendError::because(BackendErrorKind::Permanent, what, error)
+    BackendError::in_words(BackendErrorKind::Permanent, format!("{what}: {error}"), error)
 }
 
 #[cfg(feature = "redis-tls")]

@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, PushInfo, PushKind, Script, ScriptInvocation, cmd};
 use tokio::runtime::Handle;
@@ -176,6 +177,7 @@ impl Redis {
     }
 }
 
+#[async_trait]
 impl Asked for Redis {
     type Token = Token;
 

@@ -13,6 +13,7 @@ use std::slice;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use redis::{Script, cmd};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -168,7 +169,8 @@ impl Redlock {
                 let answer = match asked.await {
                     Ok(answer) => Ok((node, answer)),
                     Err(error) => {
-                        Err(BackendError::because(error.kind, node.options.address(), error))
+                        let words = format!("{}: {error:#}", node.options.address());
+                        Err(BackendError::in_words(error.kind, words, error))
                     }
                 };
                 // an error means that nobody waits for it any more
@@ -313,6 +315,7 @@ async fn gather<A>(
     (done, errors)
 }
 
+#[async_trait]
 impl Asked for Redlock {
     type Token = Unfenced;
 

@@ -22,8 +22,8 @@ pub(super) fn backend_error(error: impl Into<Error>) -> BackendError {
         | Error::NoChildrenForEphemerals
         | Error::MarshallingError => BackendErrorKind::Permanent,
         Error::Unimplemented => {
-            let what = "the server is older than ZooKeeper 3.6";
-            return BackendError::because(BackendErrorKind::Permanent, what, error);
+            let words = format!("the server is older than ZooKeeper 3.6: {error}");
+            return BackendError::in_words(BackendErrorKind::Permanent, words, error);
         }
         _ => BackendErrorKind::Transient,
     };

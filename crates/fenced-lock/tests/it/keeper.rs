@@ -41,10 +41,8 @@ async fn a_keeper_tries_again_after_a_session_born_lost() {
     backend.open.next(Some(Fault::Late(2 * TTL)));
     let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
     eventually("the first is lost", async || keeper.latest_error().is_some()).await;
-    let reason = LostReason::Expired;
-    assert_eq!(keeper.latest_error(), Some(LockError::SessionLost { reason }));
-    let session = within("the next is opened", keeper.session()).await.unwrap();
-    assert!(!session.is_lost());
+    assert_eq!(keeper.latest_error(), Some(LockError::SessionLost { reason: LostReason::Expired }));
+    assert!(!within("the next is opened", keeper.session()).await.unwrap().is_lost());
 }
 
 /// Goal: what waiting does not mend is told at once. A caller that wants a lock waits for a service that is away for a TTL,
@@ -107,13 +105,20 @@ async fn a_closing_keeper_gives_out_nothing() {
     closing.await.unwrap();
 }
 
-/// Goal: a session that was closed by hand is followed by another one, and is no loss.
+/// Goal: a session that was closed by hand is followed by another one, and is no loss. A guard outlives the keeper that it came
+/// from; with the guard goes its session.
 #[tokio::test(start_paused = true)]
 async fn a_closed_session_is_no_loss() {
-    let keeper = SessionKeeper::start(FaultyBackend::new(), SessionOptions::new(TTL));
+    let backend = FaultyBackend::new();
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
     let first = keeper.session().await.unwrap();
     first.close().await.unwrap();
     let second = within("the next is opened", keeper.session()).await.unwrap();
     assert_ne!(first.lease(), second.lease());
     assert_eq!(keeper.losses(), 0);
+    let guard = second.mutex("a").unwrap().lock().await.unwrap();
+    drop((keeper, second));
+    sleep(2 * TTL).await;
+    guard.unlock().await.unwrap();
+    eventually("it is closed", async || backend.close.count() == 2).await;
 }
