@@ -89,4 +89,5 @@ fn secrets_can_come_from_files() {
     let missing = format!("--redis-file={}", dir.path().join("none").display());
     let error = parse(&[&missing]).expect("valid").read_files().expect_err("missing");
     assert!(error.to_string().contains("--redis-file"), "{error}");
+    parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
 }
