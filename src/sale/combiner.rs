@@ -27,7 +27,7 @@ use super::lock::{LOCK_PAUSE, is_refused, unavailable};
 use super::order_queue::{Answer, OrderQueue, Unanswered, WaitingOrder};
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
-use crate::inventory::{InventoryError, Order, Outcome};
+use crate::inventory::{Action, InventoryError, Order, Outcome};
 
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,7 +56,8 @@ impl EtcdLock {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
-        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
+        let combiner =
+            Combiner { lock: self.clone(), queue: Arc::clone(&queue), firsts: Default::default() };
         self.context.tasks.spawn(async move { combiner.run().await });
         queue.push(order)
     }
@@ -67,6 +68,8 @@ impl EtcdLock {
 struct Combiner {
     lock: EtcdLock,
     queue: Arc<OrderQueue>,
+    /// The orders that this instance sent again and gave their first answers, while others of their time wait.
+    firsts: parking_lot::Mutex<HashSet<(String, Action)>>,
 }
 
 impl Combiner {
@@ -77,7 +80,7 @@ impl Combiner {
     }
 
     async fn serve(&self) {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         let stopping = &lock.context.stopping;
         let mut policy = HoldPolicy::new(lock.context.options.tenure);
         loop {
@@ -121,7 +124,7 @@ impl Combiner {
         policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         let SaleContext { metrics, stopping, .. } = &*lock.context;
         loop {
             let tenure = metrics.granted(asked_at, guard.token().revision());
@@ -131,7 +134,7 @@ impl Combiner {
                 Err(pause) => return pause,
             };
             // no order came during the whole tenure: the next order takes the lock again
-            if !policy.has_sold() {
+            if !policy.has_sold {
                 return None;
             }
             drop(tenure);
@@ -164,19 +167,21 @@ impl Combiner {
         policy: &mut HoldPolicy,
         tenure: &Span,
     ) -> Result<Answers, Option<Duration>> {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         let SaleContext { inventory, metrics, stopping, options, .. } = &*lock.context;
+        // a batch waits until the replicas have the one before it, and not longer than for one
+        let in_flight = if inventory.replicas().is_some() { 1 } else { BATCHES_IN_FLIGHT };
         let (mut batches, mut sent) = (FuturesUnordered::new(), HashSet::new());
         let (mut answers, mut failure) = (Vec::new(), None);
         loop {
             let is_contended = guard.is_contended();
             let is_idle = batches.is_empty() && queue.len() == 0;
             let ends = failure.is_some() || is_contended && policy.is_over(Instant::now(), is_idle);
-            let can_send = !ends && batches.len() < BATCHES_IN_FLIGHT;
+            let can_send = !ends && batches.len() < in_flight;
             let most = if can_send { options.batch_size } else { 0 };
             let mut batch = queue.take(most, &sent);
             if !batch.is_empty() {
-                policy.sent();
+                policy.has_sold = true;
                 let span = tracing::debug_span!(parent: tenure, "batch", orders = batch.len());
                 let known = inventory.known_position(&queue.item);
                 for waiting in &mut batch {
@@ -190,7 +195,8 @@ impl Combiner {
                 continue;
             }
             if ends && batches.is_empty() {
-                let Some((pause, is_lost)) = failure else { return Ok(answers) };
+                let Some((is_lost, pause)) = failure else { return Ok(answers) };
+                deliver(answers);
                 metrics.lost_tenures.add(u64::from(is_lost));
                 return Err(Some(pause));
             }
@@ -218,13 +224,13 @@ impl Combiner {
                 }
                 () = guard.contended(), if is_idle && !is_contended => {}
                 () = sleep_until(give_up), if is_idle && is_contended => {}
-                () = sleep_until(give_up), if is_idle => return Err(None),
+                () = sleep_until(give_up), if is_idle && !is_contended => return Err(None),
             }
         }
     }
 
     /// Runs one batch under the guard's token. Returns the answers; or, if the tenure is over, answers the orders or puts
-    /// them back into the queue, and returns the pause before the lock is taken again, and whether it was lost.
+    /// them back into the queue, and returns whether the lock was lost, and the pause before it is taken again.
     ///
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
     /// and no other instance waits for it. A store that does not answer this instance may answer another
@@ -234,12 +240,12 @@ impl Combiner {
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
-    ) -> Result<Answers, (Duration, bool)> {
-        let Self { lock, queue } = self;
+    ) -> Result<Answers, (bool, Duration)> {
+        let Self { lock, queue, .. } = self;
         let SaleContext { inventory, options, metrics, stock_reads, .. } = &*lock.context;
         let put_back_for_another_tenure = |batch| {
             queue.put_back(batch);
-            Err((LOST_PAUSE, true))
+            Err((true, LOST_PAUSE))
         };
         // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
@@ -276,7 +282,7 @@ impl Combiner {
                     return Ok(answers);
                 }
                 deliver(answers);
-                return Err((LOST_PAUSE, false));
+                return Err((false, LOST_PAUSE));
             }
             Err(latest) => latest,
         };
@@ -303,7 +309,7 @@ impl Combiner {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
         }
-        Err((STORE_PAUSE, false))
+        Err((false, STORE_PAUSE))
     }
 
     /// The answers to the orders of a batch, and whether no order is left. With `unanswered`, an earlier attempt to send the
@@ -315,7 +321,7 @@ impl Combiner {
         outcomes: Vec<Outcome>,
         unanswered: Option<&Unanswered>,
     ) -> (Answers, bool) {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted.remaining),
             Outcome::Changed { change, is_repeated: false } => Some(change.remaining),
@@ -328,7 +334,11 @@ impl Combiner {
         queue.store_error.lock().take();
         let with_holds = || lock.context.inventory.items_with_holds();
         let has_holds = unanswered.is_some() && with_holds().contains(&queue.item);
-        let (mut answers, mut undecided, mut firsts) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut answers, mut undecided, mut firsts) = (Vec::new(), Vec::new(), self.firsts.lock());
+        // orders that were put back are the first ones of a batch
+        if unanswered.is_none() && batch.iter().all(|waiting| waiting.unknown.is_none()) {
+            firsts.clear();
+        }
         for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
             if unanswered.is_some() && outcome.may_change(has_holds) || outcome == Outcome::HoldsDue
             {
@@ -337,7 +347,7 @@ impl Combiner {
                 continue;
             }
             // this instance sent the order again by itself: its buyer asked once, and gets a first answer; for an order that
-            // is twice in the batch only once, also if the first of both was accepted now
+            // comes twice only once, also if the first of both was accepted now
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
             let is_first = is_own
                 && firsts.insert((waiting.order.key(), waiting.order.action))
@@ -389,7 +399,7 @@ fn is_stale(error: &InventoryError) -> bool {
 
 impl Drop for Combiner {
     fn drop(&mut self) {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         lock.context.stock_reads.forget(&queue.item);
         // its task may have removed it already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));

@@ -21,7 +21,8 @@ pub(super) struct HoldPolicy {
     granted_at: Instant,
     /// Since when no batch runs, if one ran.
     idle_since: Instant,
-    has_sold: bool,
+    /// Whether the tenure had an order.
+    pub(super) has_sold: bool,
 }
 
 impl HoldPolicy {
@@ -38,19 +39,9 @@ impl HoldPolicy {
         (self.granted_at, self.idle_since, self.has_sold) = (now, now, false);
     }
 
-    /// A batch was sent.
-    pub(super) fn sent(&mut self) {
-        self.has_sold = true;
-    }
-
     /// A batch has ended.
     pub(super) fn ran(&mut self, now: Instant) {
         self.idle_since = now;
-    }
-
-    /// Whether the tenure had an order.
-    pub(super) fn has_sold(&self) -> bool {
-        self.has_sold
     }
 
     /// When the tenure ends at the latest.
@@ -92,7 +83,7 @@ mod tests {
         let (mut policy, now) = tenure(Duration::ZERO);
         assert!(!policy.is_over(now, false));
         assert!(policy.is_over(now, true));
-        policy.sent();
+        policy.has_sold = true;
         assert!(policy.is_over(now, false));
     }
 
@@ -100,7 +91,7 @@ mod tests {
     #[tokio::test]
     async fn waits_for_the_buyers_that_it_answered() {
         let (mut policy, now) = tenure(Duration::from_secs(1));
-        policy.sent();
+        policy.has_sold = true;
         let now = now + Duration::from_millis(5);
         policy.ran(now);
         assert!(!policy.is_over(now + Duration::from_millis(9), true));
@@ -112,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn ends_in_time() {
         let (mut policy, now) = tenure(Duration::from_secs(1));
-        policy.sent();
+        policy.has_sold = true;
         assert_eq!(policy.ends_at(), now + 6 * HANDOVER);
         assert!(policy.is_over(policy.ends_at(), false));
         policy.longest = Duration::from_millis(5);

@@ -138,9 +138,9 @@ impl OrderQueue {
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
         let waiting = &mut self.orders.lock();
         for order in batch.into_iter().rev() {
-            waiting.push_front(order);
+            let place = waiting.partition_point(|other| other.deadline < order.deadline);
+            waiting.insert(place, order);
         }
-        waiting.make_contiguous().sort_by_key(|order| order.deadline);
     }
 
     pub(super) fn len(&self) -> usize {

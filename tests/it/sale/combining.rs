@@ -1,8 +1,11 @@
 //! Many orders under one tenure.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
@@ -155,14 +158,19 @@ async fn an_order_that_was_sent_stays_in_its_sale() {
     let sale = shop.sale.clone();
     let sent = tokio::spawn(async move { sale.reduce(order("sent", 1)).await });
     eventually("its batch is under way", async || proxy.has_held_data()).await;
+    let mut second = pin!(shop.sale.reduce(order("second", 1)));
+    assert!(poll_fn(|context| Poll::Ready(second.as_mut().poll(context))).await.is_pending());
+    eventually("so is another one", async || shop.sale.guard().waiting() == 0).await;
     let sale = shop.sale.clone();
     let waits = tokio::spawn(async move { sale.reduce(order("waits", 1)).await });
-    eventually("the other one waits", async || shop.sale.guard().waiting() == 1).await;
+    eventually("a third one waits", async || shop.sale.guard().waiting() == 1).await;
     within("the new sale starts", other.start(5)).await;
     proxy.release();
     let sent = within("it is answered", sent).await.unwrap();
     assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
-    let waits = within("so is the other one", waits).await.unwrap().unwrap();
+    let second = within("so is the second one", second).await;
+    assert!(matches!(second, Err(SaleError::OutcomeUnknown { .. })), "{second:?}");
+    let waits = within("so is the third one", waits).await.unwrap().unwrap();
     assert_eq!(accepted(&waits).remaining, 4);
     assert_eq!(ledger(&shop).await.len(), 1);
 }
