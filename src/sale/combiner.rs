@@ -18,6 +18,7 @@ use fenced_lock::Guard;
 use futures_util::StreamExt as _;
 use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{Instrument as _, Span};
@@ -57,7 +58,7 @@ impl EtcdLock {
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
         let combiner =
-            Combiner { lock: self.clone(), queue: Arc::clone(&queue), firsts: Default::default() };
+            Combiner { lock: self.clone(), queue: Arc::clone(&queue), firsts: Mutex::default() };
         self.context.tasks.spawn(async move { combiner.run().await });
         queue.push(order)
     }
@@ -69,7 +70,7 @@ struct Combiner {
     lock: EtcdLock,
     queue: Arc<OrderQueue>,
     /// The orders that this instance sent again and gave their first answers, while others of their time wait.
-    firsts: parking_lot::Mutex<HashSet<(String, Action)>>,
+    firsts: Mutex<HashSet<(String, Action)>>,
 }
 
 impl Combiner {
