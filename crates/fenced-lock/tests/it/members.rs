@@ -21,15 +21,16 @@ async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
         options.request_timeout = Duration::from_millis(300);
     });
     let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    let open = || Session::open(backend.clone(), SessionOptions::new(ttl));
-    let mut opened = open().await;
-    // a busy machine may need longer for an answer
-    for _ in 0..20 {
-        if opened.is_err() {
-            opened = open().await;
-        }
-    }
-    opened.unwrap()
+    let mut session = None;
+    eventually("a session opens", async || {
+        let opened = Session::open(backend.clone(), SessionOptions::new(ttl)).await;
+        // a busy machine may not answer in that time
+        let is_late = opened.as_ref().is_err_and(LockError::is_retryable);
+        session = (!is_late).then(|| opened.unwrap());
+        session.is_some()
+    })
+    .await;
+    session.unwrap()
 }
 
 /// A session at a proxy and at the etcd behind it. It asks the proxy first.
