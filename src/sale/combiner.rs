@@ -2,7 +2,7 @@
 //!
 //! Each item has a queue of waiting orders. One task takes the lock for all of them and runs them in batches
 //! through the store's script, under one token. So one commit in etcd pays for all waiting orders, and one
-//! sync of Redis' file for a whole batch. Orders that arrive while a batch is in flight form the next batch.
+//! sync of Redis' file for a whole batch. Orders that arrive while two batches are in flight form the next one.
 //! Within a process this is flat combining (Hendler et al. 2010), across processes lock cohorting (Dice et
 //! al. 2012).
 //!
@@ -15,20 +15,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::Guard;
+use futures_util::StreamExt as _;
 use futures_util::future::join;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
-use tracing::Instrument as _;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{Instrument as _, Span};
 
 use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, is_refused, unavailable};
 use super::order_queue::{Answer, OrderQueue, Unanswered, WaitingOrder};
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
-use crate::inventory::{InventoryError, Order, Outcome};
+use crate::inventory::{Action, InventoryError, Order, Outcome};
 
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many batches may be on their way to the store at a time. While it runs one, the buyers that the other one answered
+/// order again; more than two sell less, as they are smaller.
+const BATCHES_IN_FLIGHT: usize = 2;
 
 /// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
@@ -50,7 +57,8 @@ impl EtcdLock {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
-        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
+        let combiner =
+            Combiner { lock: self.clone(), queue: Arc::clone(&queue), firsts: Mutex::default() };
         self.context.tasks.spawn(async move { combiner.run().await });
         queue.push(order)
     }
@@ -61,6 +69,8 @@ impl EtcdLock {
 struct Combiner {
     lock: EtcdLock,
     queue: Arc<OrderQueue>,
+    /// The orders that this instance sent again and gave their first answers, while others of their time wait.
+    firsts: Mutex<HashSet<(String, Action)>>,
 }
 
 impl Combiner {
@@ -71,7 +81,7 @@ impl Combiner {
     }
 
     async fn serve(&self) {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         let stopping = &lock.context.stopping;
         let mut policy = HoldPolicy::new(lock.context.options.tenure);
         loop {
@@ -108,62 +118,24 @@ impl Combiner {
         }
     }
 
-    /// Runs batches until the lock is released or lost. Returns the pause before it is taken again, if there is one.
+    /// Sells until the lock is released or lost. Returns the pause before it is taken again, if there is one.
     async fn hold(
         &self,
         mut guard: Guard,
         policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let Self { lock, queue } = self;
-        let SaleContext { inventory, metrics, stopping, options, .. } = &*lock.context;
+        let Self { lock, queue, .. } = self;
+        let SaleContext { metrics, stopping, .. } = &*lock.context;
         loop {
             let tenure = metrics.granted(asked_at, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
-            // of the latest batch
-            let mut answers = Vec::new();
-            loop {
-                let waiting = queue.len();
-                if guard.is_contended() && !policy.runs_another(Instant::now(), waiting) {
-                    break;
-                }
-                deliver(std::mem::take(&mut answers));
-                if waiting == 0 {
-                    tokio::select! {
-                        biased;
-                        () = stopping.cancelled() => return None,
-                        () = queue.arrival() => {}
-                        () = guard.contended() => {}
-                        () = guard.lost() => {
-                            metrics.lost_tenures.add(1);
-                            return None;
-                        }
-                        () = sleep(IDLE_TIMEOUT) => return None,
-                    }
-                    continue;
-                }
-                let mut batch = queue.take(options.batch_size);
-                let orders = batch.len();
-                // all buyers may have disconnected
-                if orders == 0 {
-                    continue;
-                }
-                let span = tracing::debug_span!(parent: &tenure.span, "batch", orders);
-                let known = inventory.known_position(&queue.item);
-                for waiting in &mut batch {
-                    span.follows_from(&waiting.span);
-                    waiting.sent_behind.get_or_insert((known, guard.token()));
-                }
-                match self.run_batch(&guard, batch, policy.ends_at()).instrument(span).await {
-                    Ok((took, ran)) => {
-                        policy.ran(Instant::now(), took, orders);
-                        answers = ran;
-                    }
-                    Err(pause) => return Some(pause),
-                }
-            }
+            let answers = match self.sell(&guard, policy, &tenure.span).await {
+                Ok(answers) => answers,
+                Err(pause) => return pause,
+            };
             // no order came during the whole tenure: the next order takes the lock again
-            if !policy.has_sold() {
+            if !policy.has_sold {
                 return None;
             }
             drop(tenure);
@@ -188,8 +160,78 @@ impl Combiner {
         }
     }
 
-    /// Runs one batch under the guard's token. Returns how long the store took, and the answers; or, if the tenure is over,
-    /// answers the orders or puts them back into the queue, and returns the pause before the lock is taken again.
+    /// Runs batches until the lock is to be handed over, and returns the answers of the last one. Fails if the tenure ends in
+    /// another way, with the pause before the lock is taken again, if there is one.
+    async fn sell(
+        &self,
+        guard: &Guard,
+        policy: &mut HoldPolicy,
+        tenure: &Span,
+    ) -> Result<Answers, Option<Duration>> {
+        let Self { lock, queue, .. } = self;
+        let SaleContext { inventory, metrics, stopping, options, .. } = &*lock.context;
+        // a batch waits until the replicas have the one before it, and not longer than for one
+        let in_flight = if inventory.replicas().is_some() { 1 } else { BATCHES_IN_FLIGHT };
+        let (mut batches, mut sent) = (FuturesUnordered::new(), HashSet::new());
+        let (mut answers, mut failure) = (Vec::new(), None);
+        loop {
+            let is_contended = guard.is_contended();
+            let is_idle = batches.is_empty() && queue.len() == 0;
+            let ends = failure.is_some() || is_contended && policy.is_over(Instant::now(), is_idle);
+            let can_send = !ends && batches.len() < in_flight;
+            let most = if can_send { options.batch_size } else { 0 };
+            let mut batch = queue.take(most, &sent);
+            if !batch.is_empty() {
+                policy.has_sold = true;
+                let span = tracing::debug_span!(parent: tenure, "batch", orders = batch.len());
+                let known = inventory.known_position(&queue.item);
+                for waiting in &mut batch {
+                    span.follows_from(&waiting.span);
+                    waiting.sent_behind.get_or_insert((known, guard.token()));
+                }
+                let keys: Vec<_> = batch.iter().map(|waiting| waiting.order.key()).collect();
+                sent.extend(keys.iter().cloned());
+                let run = self.run_batch(guard, batch, policy.ends_at()).instrument(span);
+                batches.push(async { (keys, run.await) });
+                continue;
+            }
+            if ends && batches.is_empty() {
+                let Some((is_lost, pause)) = failure else { return Ok(answers) };
+                deliver(answers);
+                metrics.lost_tenures.add(u64::from(is_lost));
+                return Err(Some(pause));
+            }
+            deliver(std::mem::take(&mut answers));
+            let is_idle = batches.is_empty();
+            let give_up =
+                if is_contended { policy.idle_until() } else { Instant::now() + IDLE_TIMEOUT };
+            tokio::select! {
+                biased;
+                Some((keys, ran)) = batches.next() => {
+                    for key in &keys {
+                        sent.remove(key);
+                    }
+                    policy.ran(Instant::now());
+                    match ran {
+                        Ok(ran) => answers = ran,
+                        Err(latest) => failure = failure.max(Some(latest)),
+                    }
+                }
+                () = queue.arrived.notified(), if can_send => {}
+                () = stopping.cancelled(), if is_idle => return Err(None),
+                () = guard.lost(), if is_idle => {
+                    metrics.lost_tenures.add(1);
+                    return Err(None);
+                }
+                () = guard.contended(), if is_idle && !is_contended => {}
+                () = sleep_until(give_up), if is_idle && is_contended => {}
+                () = sleep_until(give_up), if is_idle && !is_contended => return Err(None),
+            }
+        }
+    }
+
+    /// Runs one batch under the guard's token. Returns the answers; or, if the tenure is over, answers the orders or puts
+    /// them back into the queue, and returns whether the lock was lost, and the pause before it is taken again.
     ///
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
     /// and no other instance waits for it. A store that does not answer this instance may answer another
@@ -199,13 +241,12 @@ impl Combiner {
         guard: &Guard,
         mut batch: Vec<WaitingOrder>,
         ends_at: Instant,
-    ) -> Result<(Duration, Answers), Duration> {
-        let Self { lock, queue } = self;
+    ) -> Result<Answers, (bool, Duration)> {
+        let Self { lock, queue, .. } = self;
         let SaleContext { inventory, options, metrics, stock_reads, .. } = &*lock.context;
         let put_back_for_another_tenure = |batch| {
             queue.put_back(batch);
-            metrics.lost_tenures.add(1);
-            Err(LOST_PAUSE)
+            Err((true, LOST_PAUSE))
         };
         // the step that changes the stock takes the lock itself; re-entry costs nothing
         let Ok(entry) = guard.reenter() else { return put_back_for_another_tenure(batch) };
@@ -219,7 +260,7 @@ impl Combiner {
             let (item, instance) = (&queue.item, &*options.instance);
             let ran = inventory.reduce_again(item, token, sent_under, instance, &orders).await;
             metrics.batch(orders.len(), sent_at, &ran);
-            Ok((ran?, sent_at.elapsed()))
+            ran
         };
         let may_repeat = |error: &Arc<InventoryError>| {
             if !is_stale(error) {
@@ -236,13 +277,13 @@ impl Combiner {
         let (ran, unanswered) = until_known(send, may_repeat).await;
         let unanswered = unanswered.map(|error| (error, entry.token()));
         let latest = match ran {
-            Ok((outcomes, took)) => {
+            Ok(outcomes) => {
                 let (answers, is_decided) = self.answers(batch, outcomes, unanswered.as_ref());
                 if is_decided {
-                    return Ok((took, answers));
+                    return Ok(answers);
                 }
                 deliver(answers);
-                return Err(LOST_PAUSE);
+                return Err((false, LOST_PAUSE));
             }
             Err(latest) => latest,
         };
@@ -269,7 +310,7 @@ impl Combiner {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
         }
-        Err(STORE_PAUSE)
+        Err((false, STORE_PAUSE))
     }
 
     /// The answers to the orders of a batch, and whether no order is left. With `unanswered`, an earlier attempt to send the
@@ -281,7 +322,7 @@ impl Combiner {
         outcomes: Vec<Outcome>,
         unanswered: Option<&Unanswered>,
     ) -> (Answers, bool) {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         let left = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Reserved(accepted) => Some(accepted.remaining),
             Outcome::Changed { change, is_repeated: false } => Some(change.remaining),
@@ -294,7 +335,11 @@ impl Combiner {
         queue.store_error.lock().take();
         let with_holds = || lock.context.inventory.items_with_holds();
         let has_holds = unanswered.is_some() && with_holds().contains(&queue.item);
-        let (mut answers, mut undecided, mut firsts) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut answers, mut undecided, mut firsts) = (Vec::new(), Vec::new(), self.firsts.lock());
+        // orders that were put back are the first ones of a batch
+        if unanswered.is_none() && batch.iter().all(|waiting| waiting.unknown.is_none()) {
+            firsts.clear();
+        }
         for (mut waiting, outcome) in batch.into_iter().zip(outcomes) {
             if unanswered.is_some() && outcome.may_change(has_holds) || outcome == Outcome::HoldsDue
             {
@@ -303,7 +348,7 @@ impl Combiner {
                 continue;
             }
             // this instance sent the order again by itself: its buyer asked once, and gets a first answer; for an order that
-            // is twice in the batch only once, also if the first of both was accepted now
+            // comes twice only once, also if the first of both was accepted now
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
             let is_first = is_own
                 && firsts.insert((waiting.order.key(), waiting.order.action))
@@ -355,7 +400,7 @@ fn is_stale(error: &InventoryError) -> bool {
 
 impl Drop for Combiner {
     fn drop(&mut self) {
-        let Self { lock, queue } = self;
+        let Self { lock, queue, .. } = self;
         lock.context.stock_reads.forget(&queue.item);
         // its task may have removed it already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));

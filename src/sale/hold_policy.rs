@@ -1,96 +1,66 @@
 //! How long to hold the lock while another instance waits for it.
 //!
-//! During a handover nothing is sold. So the holder keeps the lock only as long as that raises its average throughput,
-//! handover included: the marginal value theorem (Charnov, "Optimal foraging", 1976). All times are measured, those of a
-//! handover and of a batch smoothed. The next batch is worth the time if
-//!
-//! ```text
-//! orders that wait / (idle time + batch)  >=  orders of this tenure / (its time + handover)
-//! ```
-//!
-//! A tenure ends after four handovers, or `--tenure` if that is shorter. So where orders keep coming, at most a
-//! fifth of the time goes to handovers.
+//! During a handover nothing is sold. So the holder keeps the lock while it has orders, for six handovers or for `--tenure`
+//! if that is shorter: where orders keep coming, at most a seventh of the time goes to handovers. Without orders it
+//! waits half a handover for the buyers that it just answered, as they may order again. The time of a handover is measured
+//! and smoothed.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// The longest tenure, in handovers.
-const HANDOVERS_OF_A_TENURE: u32 = 4;
+const HANDOVERS_OF_A_TENURE: u32 = 6;
 
 /// The tenures of one item, one after another.
 #[derive(Debug)]
 pub(super) struct HoldPolicy {
     longest: Duration,
-    handover: Smoothed,
-    batch: Smoothed,
+    /// A mean in which each new value counts for an eighth, as with the round trips of TCP (RFC 6298).
+    handover: Option<Duration>,
     granted_at: Instant,
-    /// Since when no batch runs.
+    /// Since when no batch runs, if one ran.
     idle_since: Instant,
-    /// The orders of this tenure.
-    orders: u32,
+    /// Whether the tenure had an order.
+    pub(super) has_sold: bool,
 }
 
 impl HoldPolicy {
     /// `longest` bounds a tenure.
     pub(super) fn new(longest: Duration) -> Self {
         let now = Instant::now();
-        Self {
-            longest,
-            handover: Smoothed::default(),
-            batch: Smoothed::default(),
-            granted_at: now,
-            idle_since: now,
-            orders: 0,
-        }
+        Self { longest, handover: None, granted_at: now, idle_since: now, has_sold: false }
     }
 
     /// A tenure begins. A handover costs about as much as to queue the claim: a request and a commit.
     pub(super) fn granted(&mut self, now: Instant, enqueued_in: Duration) {
-        self.handover.add(enqueued_in);
-        (self.granted_at, self.idle_since, self.orders) = (now, now, 0);
+        let mean = self.handover.map_or(enqueued_in, |mean| (mean * 7 + enqueued_in) / 8);
+        self.handover = Some(mean);
+        (self.granted_at, self.idle_since, self.has_sold) = (now, now, false);
     }
 
-    /// A batch of so many orders has ended.
-    pub(super) fn ran(&mut self, now: Instant, took: Duration, orders: usize) {
-        self.batch.add(took);
+    /// A batch has ended.
+    pub(super) fn ran(&mut self, now: Instant) {
         self.idle_since = now;
-        self.orders = self.orders.saturating_add(u32::try_from(orders).unwrap_or(u32::MAX));
-    }
-
-    /// Whether the tenure had an order.
-    pub(super) fn has_sold(&self) -> bool {
-        self.orders > 0
     }
 
     /// When the tenure ends at the latest.
     pub(super) fn ends_at(&self) -> Instant {
-        self.granted_at + self.longest.min(self.handover.get() * HANDOVERS_OF_A_TENURE)
+        self.granted_at + self.longest.min(self.handover() * HANDOVERS_OF_A_TENURE)
     }
 
-    /// Whether to run another batch rather than hand the lock over, with so many orders in the queue.
-    pub(super) fn runs_another(&self, now: Instant, waiting: usize) -> bool {
-        if !self.has_sold() {
-            return waiting > 0;
-        }
-        let rate_time = (now - self.granted_at + self.handover.get()).as_nanos().max(1);
-        let batch_time = (now - self.idle_since + self.batch.get()).as_nanos();
-        let worth = (batch_time * u128::from(self.orders)).div_ceil(rate_time).max(1);
-        now < self.ends_at() && u128::try_from(waiting).is_ok_and(|waiting| waiting >= worth)
-    }
-}
-
-/// A mean in which each new value counts for an eighth, as with the round trips of TCP (RFC 6298).
-#[derive(Debug, Default)]
-struct Smoothed(Option<Duration>);
-
-impl Smoothed {
-    fn get(&self) -> Duration {
-        self.0.unwrap_or_default()
+    /// When a tenure ends that has no order: at once if it had none before.
+    pub(super) fn idle_until(&self) -> Instant {
+        self.idle_since + if self.has_sold { self.handover() / 2 } else { Duration::ZERO }
     }
 
-    fn add(&mut self, value: Duration) {
-        self.0 = Some(self.0.map_or(value, |mean| (mean * 7 + value) / 8));
+    /// Whether to hand the lock over; an idle instance has no order. The first orders are served in any case.
+    pub(super) fn is_over(&self, now: Instant, is_idle: bool) -> bool {
+        (self.has_sold && now >= self.ends_at()) || (is_idle && now >= self.idle_until())
+    }
+
+    fn handover(&self) -> Duration {
+        self.handover.unwrap_or_default()
     }
 }
 
@@ -99,47 +69,44 @@ mod tests {
     use super::*;
 
     const HANDOVER: Duration = Duration::from_millis(20);
-    const BATCH: Duration = Duration::from_millis(4);
 
-    /// A tenure that began with a batch of so many orders, and the time at its end.
-    fn tenure(orders: usize) -> (HoldPolicy, Instant) {
-        let mut policy = HoldPolicy::new(Duration::from_secs(1));
+    fn tenure(longest: Duration) -> (HoldPolicy, Instant) {
+        let mut policy = HoldPolicy::new(longest);
         let now = Instant::now();
         policy.granted(now, HANDOVER);
-        policy.ran(now + BATCH, BATCH, orders);
-        (policy, now + BATCH)
+        (policy, now)
     }
 
-    /// Goal: the first orders are served whatever they are worth, and a tenure without orders ends at once.
+    /// Goal: the first orders are served however short a tenure is, and a tenure without orders ends at once.
     #[tokio::test]
     async fn a_tenure_begins_with_the_waiting_orders() {
-        let mut policy = HoldPolicy::new(Duration::ZERO);
-        let now = Instant::now();
-        policy.granted(now, HANDOVER);
-        assert!(policy.runs_another(now, 1));
-        assert!(!policy.runs_another(now, 0));
+        let (mut policy, now) = tenure(Duration::ZERO);
+        assert!(!policy.is_over(now, false));
+        assert!(policy.is_over(now, true));
+        policy.has_sold = true;
+        assert!(policy.is_over(now, false));
     }
 
-    /// Goal: a batch is worth the time exactly if it does not lower the rate of the tenure, the handover
-    /// included. Here that is 240 orders in 4 + 20 ms: 10 for each, and a batch takes 4 ms.
+    /// Goal: an idle holder waits half a handover for further orders.
     #[tokio::test]
-    async fn keeps_the_lock_for_what_does_not_lower_the_rate() {
-        let (policy, now) = tenure(240);
-        assert!(policy.runs_another(now, 40));
-        assert!(!policy.runs_another(now, 39));
-        // after 6 ms without a batch, the rate is 8 for each, and the batch takes 10
-        let later = now + Duration::from_millis(6);
-        assert!(policy.runs_another(later, 80));
-        assert!(!policy.runs_another(later, 79));
+    async fn waits_for_the_buyers_that_it_answered() {
+        let (mut policy, now) = tenure(Duration::from_secs(1));
+        policy.has_sold = true;
+        let now = now + Duration::from_millis(5);
+        policy.ran(now);
+        assert!(!policy.is_over(now + Duration::from_millis(9), true));
+        assert!(policy.is_over(now + HANDOVER / 2, true));
+        assert!(!policy.is_over(now + HANDOVER / 2, false));
     }
 
-    /// Goal: a tenure ends after four handovers, or after its longest time, however many orders wait.
+    /// Goal: a tenure ends after six handovers, or after its longest time, however many orders wait.
     #[tokio::test]
     async fn ends_in_time() {
-        let (mut policy, now) = tenure(240);
-        assert_eq!(policy.ends_at(), now - BATCH + 4 * HANDOVER);
-        assert!(!policy.runs_another(policy.ends_at(), 500));
+        let (mut policy, now) = tenure(Duration::from_secs(1));
+        policy.has_sold = true;
+        assert_eq!(policy.ends_at(), now + 6 * HANDOVER);
+        assert!(policy.is_over(policy.ends_at(), false));
         policy.longest = Duration::from_millis(5);
-        assert_eq!(policy.ends_at(), now + Duration::from_millis(1));
+        assert_eq!(policy.ends_at(), now + Duration::from_millis(5));
     }
 }

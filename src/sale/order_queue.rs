@@ -1,6 +1,6 @@
 //! Orders that wait for the lock.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,8 @@ pub(super) struct OrderQueue {
     limit: usize,
     wait_timeout: Duration,
     orders: Mutex<VecDeque<WaitingOrder>>,
-    arrived: Notify,
+    /// Notified of each order.
+    pub(super) arrived: Notify,
     /// Why the latest batch failed in the store, while the orders of its time wait; `None` after one that succeeded or was stale.
     pub(super) store_error: Mutex<Option<Arc<InventoryError>>>,
 }
@@ -118,12 +119,13 @@ impl OrderQueue {
         Ok(answer)
     }
 
-    /// Takes up to `most` orders from the front, without those of disconnected buyers.
-    pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
+    /// Takes up to `most` orders from the front, without those of disconnected buyers. The same order as one that was `sent`,
+    /// by its [key](Order::key), waits for its answer, and so do the orders behind it.
+    pub(super) fn take(&self, most: usize, sent: &HashSet<String>) -> Vec<WaitingOrder> {
         let waiting = &mut self.orders.lock();
         let mut batch = Vec::with_capacity(most.min(waiting.len()));
         while batch.len() < most
-            && let Some(first) = waiting.pop_front()
+            && let Some(first) = waiting.pop_front_if(|first| !sent.contains(&first.order.key()))
         {
             if !first.is_disconnected() {
                 batch.push(first);
@@ -132,11 +134,12 @@ impl OrderQueue {
         batch
     }
 
-    /// Puts a batch back to the front, in its order.
+    /// Puts a batch back to the front, in its order; behind a batch of earlier orders.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
         let waiting = &mut self.orders.lock();
         for order in batch.into_iter().rev() {
-            waiting.push_front(order);
+            let place = waiting.partition_point(|other| other.deadline < order.deadline);
+            waiting.insert(place, order);
         }
     }
 
@@ -161,7 +164,7 @@ impl OrderQueue {
 
     /// [Fails](WaitingOrder::fail) all waiting orders.
     pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
-        for waiting in self.take(usize::MAX) {
+        for waiting in self.take(usize::MAX, &HashSet::new()) {
             waiting.fail(&error);
         }
     }
@@ -228,13 +231,32 @@ mod tests {
         }
     }
 
+    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and orders that were put back
+    /// come before later ones, whichever batch failed first.
+    #[tokio::test]
+    async fn an_order_is_in_one_batch_at_a_time() {
+        let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
+        let push = |id| queue.push(order(id)).expect("room");
+        let ids = |batch: &[WaitingOrder]| {
+            batch.iter().map(|waiting| waiting.order.id.as_str().to_owned()).collect::<Vec<_>>()
+        };
+        let _answers = ["a", "b", "c", "a", "d"].map(push);
+        let first = queue.take(2, &HashSet::new());
+        let sent = first.iter().map(|waiting| waiting.order.key()).collect();
+        let second = queue.take(9, &sent);
+        assert_eq!([ids(&first), ids(&second)], [vec!["a", "b"], vec!["c"]]);
+        queue.put_back(first);
+        queue.put_back(second);
+        assert_eq!(ids(&queue.take(9, &HashSet::new())), ["a", "b", "c", "a", "d"]);
+    }
+
     /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not
     /// sent gets the error.
     #[tokio::test]
     async fn unknown_outweighs_every_later_error() {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
         let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
-        let mut batch = queue.take(2);
+        let mut batch = queue.take(2, &HashSet::new());
         let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
         batch[0].unknown = Some((error, Token::new(ClusterId(1), 1)));
         queue.put_back(batch);

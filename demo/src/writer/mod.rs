@@ -25,6 +25,8 @@ use crate::safeguard::Safeguard;
 pub struct Writer {
     /// The safeguards that are off.
     off: Mutex<BTreeSet<Safeguard>>,
+    /// Held for a write without safeguards: it may have several steps, and the next batch of this instance waits for them.
+    turn: tokio::sync::Mutex<()>,
     /// Whether batches have no tokens, since their lock excludes no other instance.
     pub(crate) without_tokens: bool,
     /// Without `careful-retry`: how often each order was sent and not answered.
@@ -128,6 +130,8 @@ impl BatchWriter for Writer {
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
         batch.token.take_if(|_| self.without_tokens);
         Box::pin(async move {
+            let is_safe = self.off.lock().is_empty();
+            let _turn = if is_safe { None } else { Some(self.turn.lock().await) };
             let written = if self.has(Safeguard::CarefulRetry) {
                 self.write(inventory, batch).await
             } else {

@@ -55,7 +55,7 @@ pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     let contenders = Contender::value_variants().iter().copied();
     let wanted = &options.contenders;
     let contenders = contenders.filter(|one| wanted.is_empty() || wanted.contains(one));
-    let compared = contenders.map(|one| compared(one, options)).collect();
+    let compared = contenders.flat_map(|one| compared(one, options)).collect();
     let all = [(options.rounds(5), compared), (options.rounds(1), distances(options))];
     all.map(|(rounds, stages): (usize, Vec<Vec<Case>>)| {
         let wanted = |case: &Case| options.measures(case.measure);
@@ -68,8 +68,8 @@ pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     })
 }
 
-/// The loads by which the contenders are compared. Each takes some seconds.
-fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
+/// The loads by which the contenders are compared, in stages. Each takes some seconds.
+fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
     let is_slow = contender.locks_each_request();
     let sized = |fast, slow, short| options.full_or_short(if is_slow { slow } else { fast }, short);
     let case = |measure, requests| Case { requests, ..Case::usual(measure, contender, options) };
@@ -83,11 +83,11 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Case> {
         all.push(Case { connections: buyers, stock, ..case(Measure::Burst, buyers) });
     }
     // those whose ledger shows handovers between instances
-    if matches!(contender, Contender::Combined | Contender::EtcdRecipe) {
-        let handovers = case(Measure::Handovers, sized(4000, 300, 20));
-        all.push(Case { connections: INSTANCES, ..handovers });
+    if !matches!(contender, Contender::Combined | Contender::EtcdRecipe) {
+        return vec![all];
     }
-    all
+    let handovers = case(Measure::Handovers, sized(4000, 300, 20));
+    vec![all, vec![Case { connections: INSTANCES, ..handovers }]]
 }
 
 /// The product and the sales without a lock, which follow each other: while etcd and Redis are far away, and, while both are
@@ -205,7 +205,9 @@ pub(super) async fn run(
 /// same number of proxies.
 async fn start(cluster: &mut Cluster, first: &Case, options: &BenchOptions) -> Result<()> {
     let Case { contender, instances, far, .. } = *first;
-    let flags = FLAGS.map(str::to_owned);
+    // the lock passes as often as it can
+    let tenure = ["--tenure", "0ms"].into_iter().filter(|_| first.measure == Measure::Handovers);
+    let flags: Vec<_> = FLAGS.into_iter().chain(tenure).map(str::to_owned).collect();
     let proxied = if far.is_some() { Proxied::Servers } else { Proxied::Nothing };
     let lock = contender.lock();
     let spec = Spec { lock, instances, flags: &flags, proxied, ..Spec::default() };

@@ -1,14 +1,18 @@
 //! Many orders under one tenure.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::config::Config;
-use flash_sale::inventory::{Item, NewSale, Outcome, Terms};
+use flash_sale::inventory::{Action, Item, NewSale, Order, Outcome, Terms};
 use flash_sale::sale::{Sale, SaleError};
+use testkit::Direction;
 use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
 use tokio::task::{JoinSet, yield_now};
@@ -155,16 +159,46 @@ async fn an_order_that_was_sent_stays_in_its_sale() {
     let sale = shop.sale.clone();
     let sent = tokio::spawn(async move { sale.reduce(order("sent", 1)).await });
     eventually("its batch is under way", async || proxy.has_held_data()).await;
+    let mut second = pin!(shop.sale.reduce(order("second", 1)));
+    assert!(poll_fn(|context| Poll::Ready(second.as_mut().poll(context))).await.is_pending());
+    eventually("so is another one", async || shop.sale.guard().waiting() == 0).await;
     let sale = shop.sale.clone();
     let waits = tokio::spawn(async move { sale.reduce(order("waits", 1)).await });
-    eventually("the other one waits", async || shop.sale.guard().waiting() == 1).await;
+    eventually("a third one waits", async || shop.sale.guard().waiting() == 1).await;
     within("the new sale starts", other.start(5)).await;
     proxy.release();
     let sent = within("it is answered", sent).await.unwrap();
     assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
-    let waits = within("so is the other one", waits).await.unwrap().unwrap();
+    let second = within("so is the second one", second).await;
+    assert!(matches!(second, Err(SaleError::OutcomeUnknown { .. })), "{second:?}");
+    let waits = within("so is the third one", waits).await.unwrap().unwrap();
     assert_eq!(accepted(&waits).remaining, 4);
     assert_eq!(ledger(&shop).await.len(), 1);
+}
+
+/// Goal: a batch that waits for another tenure, since its attempt without an answer may come late, does not keep the orders of
+/// the batch behind it from their answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_answered_though_the_one_before_it_was_not() {
+    let other = Shop::selling(100, patient()).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
+    settle(&shop).await;
+    proxy.hold(Direction::ToClient);
+    let unknown = Order { action: Action::Confirm, ..order("nobody's", 1) };
+    let sale = shop.sale.clone();
+    let confirmed = tokio::spawn(async move { sale.reduce(unknown).await });
+    eventually("its batch was run", async || proxy.has_held_data()).await;
+    let mut sold = pin!(shop.sale.reduce(order("sold", 1)));
+    assert!(poll_fn(|context| Poll::Ready(sold.as_mut().poll(context))).await.is_pending());
+    eventually("the order was run", async || {
+        ledger(&other).await.iter().any(|entry| entry.order.as_str() == "sold")
+    })
+    .await;
+    proxy.cut();
+    proxy.release();
+    assert!(matches!(within("it is answered", sold).await, Ok(Outcome::Reserved(_))));
+    let confirmed = within("so is the first one", confirmed).await.unwrap();
+    assert!(matches!(confirmed, Ok(Outcome::Unknown)), "{confirmed:?}");
 }
 
 /// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
