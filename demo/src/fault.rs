@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use parking_lot::Mutex;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::runtime::Handle;
+use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 /// Longer than the kernel takes to stop all threads of this process.
@@ -55,7 +56,7 @@ pub enum Action {
     Stop(Option<Duration>),
     /// The process is killed (SIGKILL).
     Kill,
-    /// Only the task at the point waits; the rest of the process goes on.
+    /// The task at the point waits, and so does each one that comes to a point meanwhile; the rest of the process goes on.
     Pause(Duration),
     /// Every worker of the runtime is busy for this time.
     Starve(Duration),
@@ -108,6 +109,9 @@ fn action(text: &str) -> Option<Action> {
 /// The faults that this process was asked for.
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
 
+/// Held by a task that [pauses](Action::Pause).
+static PAUSED: RwLock<()> = RwLock::const_new(());
+
 /// Follows these rules as well, in this process from now on.
 pub fn follow(rules: Vec<Rule>) {
     RULES.lock().extend(rules);
@@ -140,6 +144,7 @@ pub async fn at(point: Point) -> bool {
     for action in &due {
         act(*action).await;
     }
+    drop(PAUSED.read().await);
     !due.is_empty()
 }
 
@@ -167,7 +172,10 @@ async fn act(action: Action) {
             Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
         },
         Action::Kill => kill_now(),
-        Action::Pause(time) => tokio::time::sleep(time).await,
+        Action::Pause(time) => {
+            let _paused = PAUSED.write().await;
+            tokio::time::sleep(time).await;
+        }
         Action::Starve(time) => starve(time),
     }
 }

@@ -221,9 +221,10 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     let (first, kept) = tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK));
     kept?;
     let mut buyers = first?;
-    buyers.extend(clients::buyers(port, 50).await?);
     scene
         .until("the orders wait", async || {
+            // some may still get into a batch, which is held up as well
+            buyers.extend(clients::buyers(port, 50).await?);
             Ok((counter(port, "flash_sale_orders_waiting").await >= 50).then_some(()))
         })
         .await?;
