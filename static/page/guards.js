@@ -21,7 +21,6 @@ const OTHERS = {
 };
 
 const FOR_EACH_ORDER = ["etcd-rpc", "etcd-recipe"];
-const WITHOUT_LEDGER = ["local", "no-lock", "etcd-rpc"];
 
 /** What a guard means for this page. The service alone has the etcd lock. */
 export function guardOf(name = "etcd") {
@@ -29,7 +28,6 @@ export function guardOf(name = "etcd") {
     words: LOCKS[name] ?? OTHERS[name] ?? name,
     /** There is a queue for the lock, which nobody watches. */
     isUnwatched: (name in LOCKS && name !== "etcd") || FOR_EACH_ORDER.includes(name),
-    hasLedger: !WITHOUT_LEDGER.includes(name),
     /** The fence works under this guard. */
     hasTokens: name in LOCKS || name === "etcd-recipe",
   };

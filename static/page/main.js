@@ -5,7 +5,7 @@ import { byId, setData } from "./dom.js";
 import { showLink } from "../panels/link.js";
 import { showLock } from "../panels/lock.js";
 import { OwnSale } from "../panels/own.js";
-import { showLists, showSale } from "../panels/sale.js";
+import { showNotes, showSale } from "../panels/sale.js";
 import { Stage } from "../stage/stage.js";
 
 const known = {
@@ -31,7 +31,7 @@ function showDetails({ now, link }) {
 }
 
 const [own, stage] = [new OwnSale(), new Stage()];
-const parts = [showLink, showDetails, showSale, showLock, showLists, (known) => own.show(known), (known) => stage.show(known)];
+const parts = [showLink, showDetails, showSale, showLock, showNotes, (known) => own.show(known), (known) => stage.show(known)];
 
 /** Shows what is known in the next frame. A part that fails must not stop the others. */
 let frame = null;

@@ -3,11 +3,9 @@
 import { byId, list, say, setData } from "../page/dom.js";
 import { count, counted, duration } from "../page/format.js";
 import { guardOf } from "../page/guards.js";
-import { named } from "../page/instances.js";
 
 const RULE = "Each unit is either left or sold, and sold once: stock and lucky must always add up to initial.";
-const NO_LEDGER = "Under this guard the sale keeps no ledger: it counts units, but does not record orders.";
-const [ORDERS, NOTES] = [10, 8];
+const NOTES = 8;
 const time = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 
 export function showSale({ now, link }) {
@@ -24,7 +22,7 @@ export function showSale({ now, link }) {
   setData(byId("sum-words"), "tone", wrong && "bad");
   setData(byId("guarded"), "tone", alertOf("no-lock", "fence-off") && "warn");
   const { words, hasTokens } = guardOf(now.guard);
-  const shown = { stock: stock?.stock, lucky: stock?.lucky, initial: stock?.initial, sold: now.sold, waiting: here.waiting,
+  const shown = { stock: stock?.stock, lucky: stock?.lucky, initial: stock?.initial, waiting: here.waiting,
     // the current rate is not known while the connection is lost
     rate: link.state === "lost" ? undefined : now.orders_per_second, "sold-out": here.sold_out, refused: here.refused };
   for (const [id, number] of Object.entries(shown)) say({ [id]: count(number) });
@@ -36,7 +34,7 @@ export function showSale({ now, link }) {
     // a run always sells the default item
     "sum-words": wrong?.text ?? (missing && !stock ? missing.text + (now.demo && !item ? " Choose a run to start one." : startOf(item)) : RULE),
     "latency-note": latency
-      ? `Time of an order, of ${count(latency.count)} at ${now.instance} in the last ${latency.window_s} s: ${times.join(", ")} (p99: 99 of 100 took no longer).`
+      ? `Time of an order, of ${count(latency.count)} at ${now.instance} in the last ${latency.window_s} s: ${times.join(", ")}.`
       : `Time of an order: none at ${now.instance} in the last seconds.`,
   });
 }
@@ -51,20 +49,12 @@ function proof({ stock, sold, oversold }) {
   return sold === 0 ? "adds up, nothing sold yet" : "it adds up";
 }
 
-/** The last orders of the ledger and what happened, newest first. */
-export function showLists({ now }) {
+/** What happened, newest first. */
+export function showNotes({ now }) {
   if (!now) return;
-  const { hasLedger } = guardOf(now.guard);
-  const newest = hasLedger ? now.orders.slice(-ORDERS).reverse() : [];
-  list(byId("orders"), newest.map(({ position, order, instance, token, remaining }) =>
-    [count(position), order, ...named(now, instance), count(token), count(remaining)]));
-  byId("orders").parentElement.hidden = newest.length === 0;
   // what the instance says of itself and what its demo says of the others
   const others = (now.demo?.notes ?? []).filter(({ about }) => about !== now.instance);
   const all = [...now.notes, ...others].sort((one, other) => one.at_ms - other.at_ms).slice(-NOTES).reverse();
   list(byId("notes"), all.map(({ at_ms, text }) => [time.format(at_ms), text]));
-  say({
-    "orders-none": !hasLedger ? NO_LEDGER : newest.length > 0 ? "" : "No order yet.",
-    "notes-none": all.length > 0 ? "" : "Nothing unusual.",
-  });
+  say({ "notes-none": all.length > 0 ? "" : "Nothing unusual." });
 }

@@ -21,7 +21,6 @@ export async function asPage(recordings) {
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
 <title>A recorded flash sale</title>
 <style>${sheets.join("\n")}</style>
 <header class="top"><h1>A recorded flash sale</h1></header>
