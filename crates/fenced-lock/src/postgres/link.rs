@@ -110,6 +110,7 @@ pub(super) struct Access {
 impl Access {
     /// Connects under `name`, which `pg_stat_activity` shows, with these further settings of the server. Messages go to
     /// the waiters.
+    #[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
     pub(super) async fn connect(
         self: &Arc<Self>,
         name: &str,

@@ -10,7 +10,7 @@ use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
     RedisError, RedisResult, ScriptInvocation, ServerErrorKind, cmd,
 };
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::options::{RedisOptions, Servers};
 use crate::shared::Shared;
@@ -89,11 +89,11 @@ impl Connection {
             let error = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
             BackendError::transient(error)
         };
-        let ends_at = Instant::now() + self.options.request_timeout;
+        let (began_at, most) = (Instant::now(), self.options.request_timeout);
         // a shorter limit is not for the connection, or a server far away would never be reached
-        let mut link = timeout_at(ends_at, self.link()).await.map_err(silence)??;
-        let ends_at = ends_at.min(Instant::now() + limit);
-        let answer = timeout_at(ends_at, send(&mut link.redis)).await.map_err(|elapsed| {
+        let mut link = timeout(most, self.link()).await.map_err(silence)??;
+        let limit = limit.min(most.saturating_sub(began_at.elapsed()));
+        let answer = timeout(limit, send(&mut link.redis)).await.map_err(|elapsed| {
             // the server may be gone without a word
             self.give_up(&link);
             silence(elapsed)

@@ -25,6 +25,7 @@ use super::{failure, id_of, millis, parse_id};
 use crate::asked::{Answered, Asked, AskedBackend};
 use crate::backoff::Backoff;
 use crate::random::random;
+use crate::validity::FOR_EVER;
 use crate::waiters::{Answer, Waiters};
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Promises, PutMode,
@@ -118,7 +119,8 @@ impl AskedBackend<Redlock> {
     /// or the thread cannot be started.
     pub fn new(nodes: impl IntoIterator<Item = RedisOptions>) -> Result<Self, BackendError> {
         let nodes: Vec<RedisOptions> = nodes.into_iter().collect();
-        let patience = nodes.iter().map(|node| node.request_timeout).max().unwrap_or_default();
+        let longest = nodes.iter().map(|node| node.request_timeout).max().unwrap_or_default();
+        let patience = longest.min(FOR_EVER);
         if nodes.len() < 3 {
             return Err(BackendError::permanent("Redlock takes three nodes, or five"));
         }

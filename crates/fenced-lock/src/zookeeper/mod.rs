@@ -160,7 +160,12 @@ impl ZooKeeperBackend {
                 known => return known,
             }
             let mode = self.options.node(CreateMode::Persistent);
-            client.mkdir(root, &mode).await?;
+            client.mkdir(root, &mode).await.map_err(|error| match error {
+                Error::NoNode => Error::BadArguments(
+                    &"the node behind the servers' addresses is missing: create it",
+                ),
+                error => error,
+            })?;
             let random = format!("{:016x}", random());
             match client.create(&path, random.as_bytes(), &mode).await {
                 Ok(_) | Err(Error::NodeExists) => client.get_data(&path).await,

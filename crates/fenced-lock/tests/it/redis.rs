@@ -1,10 +1,11 @@
 //! Redis: how the contract has it, and what is particular to it: its messages, its restarts, its failovers, its rights.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fenced_lock::{
     Backend, BackendErrorKind, Claim, Clock, Ends, LockError, PutMode, RedisBackend, RedisOptions,
-    Session, SessionOptions, Token, TokenLife,
+    RedlockBackend, Session, SessionOptions, Token, TokenLife,
 };
 use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
@@ -301,6 +302,23 @@ async fn rights_and_certificates() {
         redis.run::<()>(&format!("ACL SETUSER locker {right}")).await.unwrap();
         redis.run::<()>("FLUSHALL").await.unwrap();
     }
+}
+
+/// Goal: a request that may take for ever is one that has no limit, with one Redis as with several.
+#[tokio::test]
+async fn no_limit_for_a_request() {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        let mut options = RedisOptions::new(RedisLab::shared().await.url);
+        options.request_timeout = Duration::MAX;
+        nodes.push(options);
+    }
+    let redis = Arc::new(RedisBackend::new(nodes[0].clone()).unwrap());
+    let session = Session::open(redis, SessionOptions::new(TTL)).await.unwrap();
+    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
+    let redlock = Arc::new(RedlockBackend::new(nodes).unwrap());
+    let session = Session::open(redlock, SessionOptions::new(TTL)).await.unwrap();
+    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
 }
 
 /// Goal: a server on which a lock would not hold is refused, with a sentence that says why.

@@ -466,6 +466,15 @@ async fn deeper_nodes_say_nothing() {
     drop((guard, inner));
 }
 
+/// Goal: a missing node behind the servers' addresses, which only an operator makes, is not waited for.
+#[tokio::test]
+async fn a_missing_chroot_is_told() {
+    let Some(mut lab) = ZooKeeperLab::shared().await else { return };
+    lab.options.servers.push_str("/missing");
+    let refused = within("an end", open(lab.options)).await;
+    assert_eq!(kind_of(refused), BackendErrorKind::Permanent);
+}
+
 /// Goal: a root that ZooKeeper would refuse is refused before anything is sent.
 #[tokio::test]
 async fn roots_are_checked() {
