@@ -135,7 +135,7 @@ impl Combiner {
                 Err(pause) => return pause,
             };
             // no order came during the whole tenure: the next order takes the lock again
-            if !policy.has_sold {
+            if !policy.has_sold() {
                 return None;
             }
             drop(tenure);
@@ -182,7 +182,7 @@ impl Combiner {
             let most = if can_send { options.batch_size } else { 0 };
             let mut batch = queue.take(most, &sent);
             if !batch.is_empty() {
-                policy.has_sold = true;
+                policy.sends(batch.len());
                 let span = tracing::debug_span!(parent: tenure, "batch", orders = batch.len());
                 let known = inventory.known_position(&queue.item);
                 for waiting in &mut batch {
@@ -192,7 +192,8 @@ impl Combiner {
                 let keys: Vec<_> = batch.iter().map(|waiting| waiting.order.key()).collect();
                 sent.extend(keys.iter().cloned());
                 let run = self.run_batch(guard, batch, policy.ends_at()).instrument(span);
-                batches.push(async { (keys, run.await) });
+                let sent_at = Instant::now();
+                batches.push(async move { (keys, sent_at, run.await) });
                 continue;
             }
             if ends && batches.is_empty() {
@@ -204,14 +205,14 @@ impl Combiner {
             deliver(std::mem::take(&mut answers));
             let is_idle = batches.is_empty();
             let give_up =
-                if is_contended { policy.idle_until() } else { Instant::now() + IDLE_TIMEOUT };
+                if is_contended { policy.look_at() } else { Instant::now() + IDLE_TIMEOUT };
             tokio::select! {
                 biased;
-                Some((keys, ran)) = batches.next() => {
+                Some((keys, sent_at, ran)) = batches.next() => {
                     for key in &keys {
                         sent.remove(key);
                     }
-                    policy.ran(Instant::now());
+                    policy.ran(Instant::now(), sent_at.elapsed());
                     match ran {
                         Ok(ran) => answers = ran,
                         Err(latest) => failure = failure.max(Some(latest)),
