@@ -1,11 +1,11 @@
 //! How long to hold the lock while another instance waits for it.
 //!
 //! During a handover nothing is sold. So the holder keeps the lock while it sells well, for six handovers or for `--tenure`
-//! if that is shorter: then at most a seventh of the time goes to handovers. It sells well if each stretch behind the first
-//! batch, as long as two batches, brings at least a quarter of the orders of such a stretch on average, handover included.
-//! Else the others would use the time better (the marginal value theorem: Charnov, "Optimal foraging", 1976). A quarter and
-//! two batches, since the buyers that were just answered take a while to order again. The time of a handover is measured and
-//! smoothed.
+//! if that is shorter: then at most a seventh of the time goes to handovers. Without orders it waits half a handover for
+//! the buyers that it just answered, as they may order again. With few, others would use the time better (the marginal
+//! value theorem: Charnov, "Optimal foraging", 1976): it hands over if a stretch behind the first batch, as long as two
+//! batches, brings less than a quarter of the orders of such a stretch on average, handover included. The time of a handover
+//! is measured and smoothed.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ pub(super) struct HoldPolicy {
     granted_at: Instant,
     /// The orders of this tenure.
     orders: u32,
-    /// How long the latest batch of this tenure took, if one ended.
-    batch: Option<Duration>,
+    /// How long the latest batch of this tenure took, if one ended, and when that was.
+    batch: Option<(Duration, Instant)>,
     /// When the current stretch began, and with how many orders.
     stretch: (Instant, u32),
 }
@@ -51,7 +51,7 @@ impl HoldPolicy {
 
     /// A batch has ended.
     pub(super) fn ran(&mut self, now: Instant, took: Duration) {
-        if self.batch.replace(took).is_none() {
+        if self.batch.replace((took, now)).is_none() {
             self.stretch = (now, self.orders);
         }
     }
@@ -66,9 +66,11 @@ impl HoldPolicy {
         self.granted_at + self.longest.min(self.handover() * HANDOVERS_OF_A_TENURE)
     }
 
-    /// When the current stretch ends.
+    /// When the next look at an idle tenure is due.
     pub(super) fn look_at(&self) -> Instant {
-        self.stretch.0 + 2 * self.batch.unwrap_or_default()
+        self.batch.map_or(self.granted_at, |(took, ended_at)| {
+            (ended_at + self.handover() / 2).min(self.stretch.0 + 2 * took)
+        })
     }
 
     /// Whether to hand the lock over; an idle instance has no order. The first orders are served in any case.
@@ -79,10 +81,11 @@ impl HoldPolicy {
         if now >= self.ends_at() {
             return true;
         }
-        if self.batch.is_none() || now < self.look_at() {
-            return false;
-        }
+        let Some((took, ended_at)) = self.batch else { return false };
         let (since, before) = self.stretch;
+        if now < since + 2 * took {
+            return is_idle && now >= ended_at + self.handover() / 2;
+        }
         let tenure = (now - self.granted_at + self.handover()).as_nanos();
         let sells = 4 * u128::from(self.orders - before) * tenure
             >= u128::from(self.orders) * (now - since).as_nanos();
@@ -131,13 +134,26 @@ mod tests {
             let now = now + BATCH;
             assert!(!policy.is_over(now, false), "nothing has ended yet");
             policy.ran(now, BATCH);
-            assert!(!policy.is_over(now, true));
             policy.sends(orders);
+            assert!(!policy.is_over(now + BATCH, false));
             assert_eq!(policy.look_at(), now + 2 * BATCH);
-            assert_eq!(policy.is_over(now + 2 * BATCH, true), !goes_on, "{orders} orders");
+            assert_eq!(policy.is_over(now + 2 * BATCH, false), !goes_on, "{orders} orders");
             // with nothing more, the next stretch is the last one
-            assert!(policy.is_over(now + 4 * BATCH, true), "{orders} orders");
+            assert!(policy.is_over(now + 4 * BATCH, false), "{orders} orders");
         }
+    }
+
+    /// Goal: an idle holder waits half a handover for further orders.
+    #[tokio::test]
+    async fn waits_for_the_buyers_that_it_answered() {
+        let (mut policy, now) = tenure(Duration::from_secs(1));
+        policy.sends(1);
+        let now = now + HANDOVER;
+        policy.ran(now, HANDOVER);
+        assert!(!policy.is_over(now + HANDOVER / 3, true));
+        assert_eq!(policy.look_at(), now + HANDOVER / 2);
+        assert!(policy.is_over(now + HANDOVER / 2, true));
+        assert!(!policy.is_over(now + HANDOVER / 2, false));
     }
 
     /// Goal: a tenure ends after six handovers, or after its longest time, however many orders wait.
