@@ -151,7 +151,9 @@ pub async fn at(point: Point) -> bool {
 /// Awaits `request`, with [`Point::AfterSend`] between sending it and reading its answer.
 pub async fn once_sent<F: Future>(request: F) -> F::Output {
     if RULES.lock().iter().all(|rule| rule.point != Point::AfterSend) {
-        return request.await;
+        let output = request.await;
+        drop(PAUSED.read().await);
+        return output;
     }
     let mut request = std::pin::pin!(request);
     // the first poll hands it to the connection, whose task writes it

@@ -173,11 +173,11 @@ impl Combiner {
         // a batch waits until the replicas have the one before it, and not longer than for one
         let in_flight = if inventory.replicas().is_some() { 1 } else { BATCHES_IN_FLIGHT };
         let (mut batches, mut sent) = (FuturesUnordered::new(), HashSet::new());
-        let (mut answers, mut failure) = (Vec::new(), None);
+        let (mut answers, mut failure, mut ends) = (Vec::new(), None, false);
         loop {
             let is_contended = guard.is_contended();
             let is_idle = batches.is_empty() && queue.len() == 0;
-            let ends = failure.is_some() || is_contended && policy.is_over(Instant::now(), is_idle);
+            ends |= failure.is_some() || is_contended && policy.is_over(Instant::now(), is_idle);
             let can_send = !ends && batches.len() < in_flight;
             let most = if can_send { options.batch_size } else { 0 };
             let mut batch = queue.take(most, &sent);
@@ -187,7 +187,9 @@ impl Combiner {
                 let known = inventory.known_position(&queue.item);
                 for waiting in &mut batch {
                     span.follows_from(&waiting.span);
-                    waiting.sent_behind.get_or_insert((known, guard.token()));
+                    if waiting.unknown.is_none() {
+                        waiting.sent_behind = Some((known, guard.token()));
+                    }
                 }
                 let keys: Vec<_> = batch.iter().map(|waiting| waiting.order.key()).collect();
                 sent.extend(keys.iter().cloned());
@@ -234,9 +236,8 @@ impl Combiner {
     /// Runs one batch under the guard's token. Returns the answers; or, if the tenure is over, answers the orders or puts
     /// them back into the queue, and returns whether the lock was lost, and the pause before it is taken again.
     ///
-    /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held
-    /// and no other instance waits for it. A store that does not answer this instance may answer another
-    /// one.
+    /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held, and no longer
+    /// than the tenure may last if another instance waits. A store that does not answer this instance may answer that one.
     async fn run_batch(
         &self,
         guard: &Guard,
@@ -351,7 +352,12 @@ impl Combiner {
             // this instance sent the order again by itself: its buyer asked once, and gets a first answer; for an order that
             // comes twice only once, also if the first of both was accepted now
             let is_own = unanswered.is_some() || waiting.unknown.is_some();
+            let is_done = matches!(
+                outcome,
+                Outcome::Reserved(_) | Outcome::Repeated(_) | Outcome::Changed { .. }
+            );
             let is_first = is_own
+                && is_done
                 && firsts.insert((waiting.order.key(), waiting.order.action))
                 && waiting.was_done_for(&outcome, &lock.context.options.instance);
             answers.push((waiting, if is_first { outcome.into_first() } else { outcome }));

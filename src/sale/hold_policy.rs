@@ -1,8 +1,8 @@
 //! How long to hold the lock while another instance waits for it.
 //!
 //! During a handover nothing is sold. So the holder keeps the lock while it sells well, for six handovers or for `--tenure`
-//! if that is shorter: then at most a seventh of the time goes to handovers. Without orders it waits half a handover for
-//! the buyers that it just answered, as they may order again. With few, others would use the time better (the marginal
+//! if that is shorter; after six, a seventh of the time goes to handovers. Without orders it waits at most half a handover
+//! for the buyers that it just answered, as they may order again. With few, others would use the time better (the marginal
 //! value theorem: Charnov, "Optimal foraging", 1976): it hands over if a stretch behind the first batch, as long as two
 //! batches, brings less than a quarter of the orders of such a stretch on average, handover included. The time of a handover
 //! is measured and smoothed.
@@ -69,7 +69,8 @@ impl HoldPolicy {
     /// When the next look at an idle tenure is due.
     pub(super) fn look_at(&self) -> Instant {
         self.batch.map_or(self.granted_at, |(took, ended_at)| {
-            (ended_at + self.handover() / 2).min(self.stretch.0 + 2 * took)
+            let patience_ends = ended_at + self.handover() / 2;
+            patience_ends.min(self.stretch.0 + 2 * took).min(self.ends_at())
         })
     }
 
