@@ -84,14 +84,14 @@ async fn text_from_outside_is_text() {
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "5").await;
     let text = json!("<img/src=x/onerror=document.title='taken'>");
-    let show = format!(
+    let script = format!(
         "const {{ list }} = await import('/static/page/dom.js');
         const notes = document.createElement('ol');
         document.querySelector('#notes').after(notes);
         list(notes, [[{text}]]);
         return [notes.textContent === {text}, notes.querySelectorAll('img').length];"
     );
-    assert_eq!(page.run_async(&show).await, json!([true, 0]));
+    assert_eq!(page.run_async(&script).await, json!([true, 0]));
     assert_ne!(page.run("return document.title").await, "taken");
     assert_eq!(page.complaints().await, Vec::<String>::new());
 }
