@@ -59,7 +59,9 @@ async fn refused_after_a_cut(flags: &[&str]) -> u64 {
 
 #[tokio::test]
 async fn without_local_expiry_a_stale_batch_is_sent() {
-    assert_eq!(refused_after_a_cut(&["--without", "local-expiry"]).await, 1);
+    // one, or the second of those on their way as well
+    let refused = refused_after_a_cut(&["--without", "local-expiry"]).await;
+    assert!(matches!(refused, 1 | 2), "{refused}");
     assert_eq!(refused_after_a_cut(&[]).await, 0);
 }
 
