@@ -205,7 +205,7 @@ impl Combiner {
                 return Err(Some(pause));
             }
             deliver(std::mem::take(&mut answers));
-            let is_idle = batches.is_empty();
+            let at_rest = batches.is_empty();
             let give_up =
                 if is_contended { policy.look_at() } else { Instant::now() + IDLE_TIMEOUT };
             tokio::select! {
@@ -221,14 +221,17 @@ impl Combiner {
                     }
                 }
                 () = queue.arrived.notified(), if can_send => {}
-                () = stopping.cancelled(), if is_idle => return Err(None),
-                () = guard.lost(), if is_idle => {
+                () = stopping.cancelled(), if at_rest => return Err(None),
+                () = guard.lost(), if at_rest => {
                     metrics.lost_tenures.add(1);
                     return Err(None);
                 }
-                () = guard.contended(), if is_idle && !is_contended => {}
-                () = sleep_until(give_up), if is_idle && is_contended => {}
-                () = sleep_until(give_up), if is_idle && !is_contended => return Err(None),
+                () = guard.contended(), if at_rest && !is_contended => {}
+                () = sleep_until(give_up), if at_rest => {
+                    if !is_contended {
+                        return Err(None);
+                    }
+                }
             }
         }
     }

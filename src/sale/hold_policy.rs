@@ -68,9 +68,8 @@ impl HoldPolicy {
 
     /// When the next look at an idle tenure is due.
     pub(super) fn look_at(&self) -> Instant {
-        self.batch.map_or(self.granted_at, |(took, ended_at)| {
-            let patience_ends = ended_at + self.handover() / 2;
-            patience_ends.min(self.stretch.0 + 2 * took).min(self.ends_at())
+        self.looks().map_or(self.granted_at, |(patience_ends, stretch_ends)| {
+            patience_ends.min(stretch_ends).min(self.ends_at())
         })
     }
 
@@ -82,11 +81,11 @@ impl HoldPolicy {
         if now >= self.ends_at() {
             return true;
         }
-        let Some((took, ended_at)) = self.batch else { return false };
-        let (since, before) = self.stretch;
-        if now < since + 2 * took {
-            return is_idle && now >= ended_at + self.handover() / 2;
+        let Some((patience_ends, stretch_ends)) = self.looks() else { return false };
+        if now < stretch_ends {
+            return is_idle && now >= patience_ends;
         }
+        let (since, before) = self.stretch;
         let tenure = (now - self.granted_at + self.handover()).as_nanos();
         let sells = 4 * u128::from(self.orders - before) * tenure
             >= u128::from(self.orders) * (now - since).as_nanos();
@@ -94,6 +93,12 @@ impl HoldPolicy {
             self.stretch = (now, self.orders);
         }
         !sells
+    }
+
+    /// When patience without orders ends, and when the current stretch does, once a batch has ended.
+    fn looks(&self) -> Option<(Instant, Instant)> {
+        let (took, ended_at) = self.batch?;
+        Some((ended_at + self.handover() / 2, self.stretch.0 + 2 * took))
     }
 
     fn handover(&self) -> Duration {
