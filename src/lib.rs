@@ -23,6 +23,7 @@
 //!
 //! # Cargo features
 //!
+//! - `compression` (default): compressed answers.
 //! - `tls` (default): TLS to etcd and Redis.
 //! - `manual` (default): the commands `completions` and `man`.
 //! - `otel`: spans for a collector of OpenTelemetry.

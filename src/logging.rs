@@ -1,8 +1,20 @@
 //! The log, which goes to standard error; and with the feature `otel` the spans, which go to a collector.
+//!
+//! Lines wait in memory for a thread of their own: where nobody reads standard error, lines are dropped and counted, and the
+//! program goes on.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write, stderr};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use std::{mem, panic, thread};
 
 use clap::{Args, ValueEnum};
+use icu_properties::props::{
+    BinaryProperty as _, DefaultIgnorableCodePoint, EnumeratedProperty as _, GeneralCategory,
+};
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::layer;
@@ -37,7 +49,114 @@ pub struct LogOptions {
     pub log_format: LogFormat,
 }
 
-/// Starts the log of this process; a second call has no effect.
+/// The most bytes of lines that wait to be written.
+const MOST_WAITING: usize = 1024 * 1024;
+
+/// How long the end of the program waits for standard error.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// The lines of this process.
+static LINES: LazyLock<Lines> = LazyLock::new(|| {
+    let thread = thread::Builder::new().name("log".to_owned());
+    let started = thread.spawn(|| LINES.write_all());
+    started.expect("the system gives a program one thread");
+    Lines::default()
+});
+
+/// Lines on their way to standard error.
+#[derive(Default)]
+struct Lines {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+    written: Condvar,
+    /// How many were dropped since the start.
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    text: Vec<u8>,
+    /// How many lines were dropped since the last write.
+    dropped: u64,
+    is_writing: bool,
+}
+
+impl Lines {
+    /// Adds a line, or drops it if too many wait.
+    fn push(&self, line: &[u8]) {
+        let mut waiting = self.waiting.lock();
+        if waiting.text.len() + line.len() > MOST_WAITING {
+            waiting.dropped += 1;
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        waiting.text.extend_from_slice(line);
+        self.filled.notify_one();
+    }
+
+    /// Writes what waits, for the life of the process.
+    fn write_all(&self) {
+        let mut text = Vec::new();
+        loop {
+            let mut waiting = self.waiting.lock();
+            waiting.is_writing = false;
+            self.written.notify_all();
+            self.filled.wait_while(&mut waiting, |waiting| waiting.text.is_empty());
+            waiting.is_writing = true;
+            text.clear();
+            mem::swap(&mut text, &mut waiting.text);
+            let dropped = mem::take(&mut waiting.dropped);
+            drop(waiting);
+            // a closed standard error has no reader to tell
+            let _ = stderr().write_all(&text);
+            if dropped > 0 {
+                tracing::warn!(dropped, "lines of the log were dropped: nobody read them");
+            }
+        }
+    }
+
+    /// Waits until everything is written, but not long.
+    fn flush(&self) {
+        let mut waiting = self.waiting.lock();
+        let is_busy = |waiting: &mut Waiting| waiting.is_writing || !waiting.text.is_empty();
+        self.written.wait_while_for(&mut waiting, is_busy, LAST_WAIT);
+    }
+}
+
+impl Write for &Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a line to standard error as the log does, without waiting.
+pub fn say(line: &str) {
+    LINES.push(format!("{line}\n").as_bytes());
+}
+
+/// How many lines of the log were dropped since nobody read them.
+pub fn dropped_lines() -> u64 {
+    LINES.dropped.load(Ordering::Relaxed)
+}
+
+/// Logs a panic. The standard library's own message would wait for standard error.
+fn log_panic(panic: &panic::PanicHookInfo<'_>) {
+    tracing::error!("{}", panic.to_string().replace('\n', " "));
+    let trace = Backtrace::capture();
+    if trace.status() == BacktraceStatus::Captured {
+        say(&trace.to_string());
+    }
+    if thread::current().name() == Some("main") {
+        LINES.flush();
+    }
+}
+
+/// Starts the log of this process, which also has its panics; a second call has no effect.
 ///
 /// # Errors
 /// If `RUST_LOG` is not a filter; [`LogOptions::log`] was checked when it was parsed.
@@ -49,21 +168,24 @@ pub fn init(options: &LogOptions) -> Result<(), ParseError> {
     let is_terminal = stderr().is_terminal();
     let lines = layer().with_ansi(is_terminal);
     let lines = match options.log_format {
-        LogFormat::Text => lines.with_writer(move || OneLine { to: stderr(), is_terminal }).boxed(),
-        LogFormat::Json => lines.with_writer(stderr).json().boxed(),
+        LogFormat::Text => lines.with_writer(move || OneLine { to: &*LINES, is_terminal }).boxed(),
+        LogFormat::Json => lines.with_writer(|| &*LINES).json().boxed(),
     };
     let layers = tracing_subscriber::registry().with(lines.with_filter(targets));
     #[cfg(feature = "otel")]
     let layers = layers.with(otel::layer());
     // fails only if a log was started before, which goes on
-    let _ = layers.try_init();
+    if layers.try_init().is_ok() {
+        panic::set_hook(Box::new(log_panic));
+    }
     Ok(())
 }
 
-/// Sends the spans that are not sent yet.
+/// Sends the spans and writes the lines that still wait. A standard error that nobody reads is left after a second.
 pub fn end() {
     #[cfg(feature = "otel")]
     otel::end();
+    LINES.flush();
 }
 
 /// Keeps each event on its line, whatever is in it: a key in etcd or a message of a server may have line ends or characters
@@ -96,12 +218,18 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Whether a character shows nothing, or changes how others are shown: control and format characters, and separators of
-/// lines and paragraphs.
+/// Whether a character shows nothing, or changes how others are shown: by Unicode's tables control and format characters,
+/// separators of lines and paragraphs, and what a font may ignore, such as fillers and variation selectors.
 pub(crate) fn is_invisible(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator};
+    if c.is_ascii() {
+        return c.is_ascii_control();
+    }
+    let category = GeneralCategory::for_char(c);
+    matches!(category, Control | Format | LineSeparator | ParagraphSeparator)
+        || DefaultIgnorableCodePoint::for_char(c)
+        // a pattern of Braille without a dot
+        || c == '\u{2800}'
 }
 
 fn filter(text: &str) -> Result<String, &'static str> {

@@ -1,6 +1,5 @@
 //! The program `flash-sale`: parses the flags and calls the library.
 
-use std::error::Error;
 #[cfg(feature = "manual")]
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -52,14 +51,16 @@ fn main() -> ExitCode {
     if let Command::Serve(config) = &arguments.command {
         config.workers.map(|workers| runtime.worker_threads(workers));
     }
-    match runtime.enable_all().build() {
-        Ok(runtime) => {
-            let ended = runtime.block_on(run(arguments));
-            logging::end();
-            ended.unwrap_or_else(|error| fail(&*error))
-        }
-        Err(error) => fail(&error),
-    }
+    let ended = match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(arguments)),
+        Err(error) => Err(error.into()),
+    };
+    let status = ended.unwrap_or_else(|error| {
+        logging::say(&format!("flash-sale: {}", ErrorChain(&*error)));
+        ExitCode::FAILURE
+    });
+    logging::end();
+    status
 }
 
 async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError> {
@@ -87,9 +88,4 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn fail(error: &(dyn Error + 'static)) -> ExitCode {
-    eprintln!("flash-sale: {}", ErrorChain(error));
-    ExitCode::FAILURE
 }

@@ -25,7 +25,7 @@ use crate::http::rate_limit::Unlimited;
 use crate::http::server::{self, MAX_BEYOND, ServerOptions};
 use crate::http::{AppState, Extension, HttpOptions, buyers_router, router};
 use crate::sale::{BoxError, Sale};
-pub use connect::{etcd, inventory, lock_sessions};
+pub use connect::{etcd, etcd_client, inventory, lock_sessions};
 
 /// File descriptors for everything but clients that are served: etcd, Redis, the runtime, the standard streams, and
 /// clients beyond the limit.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use demo::{DemoOptions, Part};
 use flash_sale::error_chain::ErrorChain;
-use flash_sale::logging::LogOptions;
+use flash_sale::logging::{self, LogOptions};
 
 /// Starts private servers and instances on this machine, sells out under load and prints the
 /// verdict.
@@ -25,10 +25,12 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    start(Arguments::parse()).unwrap_or_else(|error| {
-        eprintln!("demo: {}", ErrorChain(error.as_ref()));
+    let status = start(Arguments::parse()).unwrap_or_else(|error| {
+        logging::say(&format!("demo: {}", ErrorChain(error.as_ref())));
         ExitCode::FAILURE
-    })
+    });
+    logging::end();
+    status
 }
 
 fn start(Arguments { log, demo, part }: Arguments) -> anyhow::Result<ExitCode> {

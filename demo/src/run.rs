@@ -1,6 +1,6 @@
 //! Runs the demo.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use flash_sale::error_chain::ErrorChain;
+use flash_sale::logging;
 use testkit::etcd::{AuthTokens, EtcdOptions};
 use testkit::redis::RedisOptions;
 use testkit::{LOCK_NAME, OwnedDir};
@@ -247,5 +248,5 @@ fn count(n: u64, noun: &str) -> String {
 
 /// Writes to standard error; if that fails, the exit code remains.
 fn print_error(text: &str) {
-    let _ = writeln!(io::stderr(), "demo: {text}");
+    logging::say(&format!("demo: {text}"));
 }

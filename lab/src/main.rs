@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use demo::Part;
 use flash_sale::error_chain::ErrorChain;
-use flash_sale::logging::LogOptions;
+use flash_sale::logging::{self, LogOptions};
 use lab::arena::{self, ArenaOptions, contender};
 use lab::bench::{self, BenchOptions};
 #[cfg(fenced_lock_chaos)]
@@ -36,10 +36,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    start(Arguments::parse()).unwrap_or_else(|error| {
-        eprintln!("lab: {}", ErrorChain(&*error));
+    let status = start(Arguments::parse()).unwrap_or_else(|error| {
+        logging::say(&format!("lab: {}", ErrorChain(&*error)));
         ExitCode::FAILURE
-    })
+    });
+    logging::end();
+    status
 }
 
 fn start(Arguments { log, command }: Arguments) -> Result<ExitCode, Box<dyn Error>> {

@@ -3,8 +3,10 @@
 use std::convert::Infallible;
 use std::fs::File;
 use std::future::pending;
+use std::io::{Write as _, stderr};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -59,7 +61,7 @@ async fn interrupted_twice(stop: &CancellationToken) {
             pending::<()>().await;
         }
         if !stop.is_cancelled() {
-            eprintln!("interrupted: no further order is sent, and the report follows");
+            say("interrupted: no further order is sent, and the report follows".to_owned());
             stop.cancel();
         }
     }
@@ -109,8 +111,18 @@ async fn show_progress(live: &Live) -> Infallible {
     live.progress();
     loop {
         tokio::time::sleep(PROGRESS_INTERVAL).await;
-        eprintln!("{}", live.progress());
+        say(live.progress());
     }
+}
+
+/// Writes a line to standard error, by a thread of its own: the load goes on where nobody reads, and further lines are dropped.
+fn say(line: String) {
+    static LINES: LazyLock<SyncSender<String>> = LazyLock::new(|| {
+        let (sender, lines) = sync_channel(16);
+        std::thread::spawn(move || lines.iter().try_for_each(|line| writeln!(stderr(), "{line}")));
+        sender
+    });
+    let _ = LINES.try_send(line);
 }
 
 /// Sends the orders, and reads states and ledger after them.

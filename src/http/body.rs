@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::params::MAX_REASON;
 use super::problem::{Problem, ProblemType};
 use crate::safeguard::LIMITS;
 
@@ -37,9 +39,20 @@ pub async fn read(body: Body) -> Result<Bytes, Problem> {
 }
 
 /// Parses a JSON object. serde alone would accept an array for a struct.
-pub fn object<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
-    let is_object = body.trim_ascii_start().starts_with(b"{");
-    is_object.then(|| serde_json::from_slice(body).ok()).flatten()
+///
+/// # Errors
+/// What is wrong, and in which field.
+pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err("it is no JSON object".to_owned());
+    }
+    let parsed = Json::from_bytes(body).map(|Json(parsed)| parsed);
+    parsed.map_err(|refusal| {
+        let text = refusal.body_text();
+        // behind what axum says of every such error
+        let reason = text.split_once(": ").map_or(&*text, |(_, reason)| reason);
+        reason.chars().take(MAX_REASON).collect()
+    })
 }
 
 /// Refuses a body in a call that takes none, since it would be ignored.

@@ -221,7 +221,7 @@ fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
         b"HTTP/1.1 400 " => (ProblemType::BAD_REQUEST, "the head of the request is not HTTP/1.1"),
         b"HTTP/1.1 431 " => (
             ProblemType::HEADERS_TOO_LARGE,
-            "there are at most 100 headers, with at most 16 KiB together",
+            "there are at most 100 headers, with at most 16 KiB together; path and query have at most 8 KiB",
         ),
         _ => return None,
     };

@@ -12,6 +12,7 @@ use axum::response::Response;
 use super::client_io::open_connections;
 use super::reply;
 use super::state::AppState;
+use crate::logging::dropped_lines;
 use crate::sale::GuardStatus;
 use crate::sale::metrics::Histogram;
 
@@ -57,6 +58,8 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     page.one("handovers_total", "Tenures that ended with a handover.", metrics.handovers.get());
     page.one("lost_tenures_total", "Tenures that lost the lock.", metrics.lost_tenures.get());
     page.one("lost_sessions_total", "Lock sessions that were lost.", sale.lost_sessions());
+    let help = "Lines of the log that were dropped since nobody read them.";
+    page.one("log_lines_dropped_total", help, dropped_lines());
     for (name, help, times) in [
         ("lock_wait_seconds", "Wait for a grant.", &metrics.lock_wait),
         ("tenure_seconds", "Time the lock was held.", &metrics.tenure_time),

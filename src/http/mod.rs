@@ -3,12 +3,13 @@
 //! | call | answer |
 //! |---|---|
 //! | `GET` or `POST /stock/reduce?item=&quantity=&user=` | takes units; header `Idempotency-Key` names the order |
-//! | `POST /orders/{id}/confirm?item=&user=`, `/cancel` | ends the hold of an order |
+//! | `POST /order/confirm?order=&item=&user=`, `/order/cancel` | ends the hold of an order |
 //! | `GET /stock?item=` | the item's state |
 //! | `PUT /stock?item=` | starts a new sale |
 //! | `GET /sales?item=`, `DELETE /sales/{id}?item=` | the sale that runs and those that it replaced |
 //! | `GET /orders?item=&sale=&after=&limit=&wait=` | a ledger, page by page |
-//! | `GET /orders/{id}?item=&user=` | the answer to one order again |
+//! | `GET /order?order=&item=&user=` | the answer to one order again |
+//! | `/orders/{id}`, `/orders/{id}/confirm`, `/cancel` | the same, with the id in the path |
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
@@ -41,7 +42,6 @@ mod stock;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn;
 use axum::routing::{any, delete, get, post, put};
 
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
@@ -52,21 +52,23 @@ pub use state::{AppState, Extension, HttpOptions};
 
 use crate::inventory::Action;
 use problem::{Problem, ProblemType};
-use requests::{Traffic, observe};
+use requests::Traffic;
 
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
     let (extension, traffic) = (state.options.extension.clone(), Arc::clone(&state.traffic));
+    let long = Router::new()
+        .route("/orders", get(orders::list))
+        .route("/", get(async || page::file("index.html")))
+        .route("/openapi.json", get(async || page::file("openapi.json")))
+        .route("/static/{*name}", get(page::named));
     let routes = for_buyers(&state)
         .route("/stock", put(stock::start))
-        .route("/orders", get(orders::list))
+        .merge(reply::compressed(long))
         .route("/sales", get(sales::list))
         .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
         .route("/events", get(events::events))
-        .route("/", get(async || page::file("index.html")))
-        .route("/openapi.json", get(async || page::file("openapi.json")))
-        .route("/static/{*name}", get(page::named))
         .route("/readyz", get(probes::readyz))
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
@@ -89,10 +91,13 @@ fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
     let orders = Router::new()
         .route("/stock/reduce", any(reduce::reduce))
         .route("/orders/{id}/confirm", change(Action::Confirm))
-        .route("/orders/{id}/cancel", change(Action::Cancel));
+        .route("/orders/{id}/cancel", change(Action::Cancel))
+        .route("/order/confirm", change(Action::Confirm))
+        .route("/order/cancel", change(Action::Cancel));
     rate_limit::limited(orders, state)
         .route("/stock", get(stock::read))
         .route("/orders/{id}", get(orders::one))
+        .route("/order", get(orders::one))
         .route("/healthz", get(probes::healthz))
 }
 
@@ -104,10 +109,8 @@ pub fn with_defaults(routes: Router) -> Router {
 
 /// The same, and counts the answers.
 fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
-    routes
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(async || no_such_method())
-        .layer(from_fn(move |request, next| observe(Arc::clone(&traffic), request, next)))
+    let routes = routes.fallback(no_such_path);
+    requests::observed(routes.method_not_allowed_fallback(async || no_such_method()), traffic)
 }
 
 async fn no_such_path() -> Problem {

@@ -1,9 +1,10 @@
-//! `GET /orders` and `GET /orders/{id}`: the ledger.
+//! `GET /orders` and `GET /order`: the ledger.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri, header};
@@ -15,6 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::reduce::{answer, named_order, prefers};
+use super::reply::AtOnce;
 use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{
@@ -148,13 +150,15 @@ pub(super) async fn list(
     if is_stream {
         let headers =
             [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
-        return Ok((headers, reading.lines(page)).into_response());
+        return Ok((Extension(AtOnce), headers, reading.lines(page)).into_response());
     }
     // a full page may be the last one: then the next one is empty
     let cursor = reading.cursor();
     let next = reading.goes_on(&page).then_some(&*cursor);
     let sale = Some(&*page.sale).filter(|sale| !sale.is_empty());
-    Ok(reply::json(&Page { sale, orders: lines_of(&page).collect(), next, cursor: &cursor }))
+    let page =
+        reply::json(&Page { sale, orders: lines_of(&page).collect(), next, cursor: &cursor });
+    Ok(if wait.is_zero() { page } else { (Extension(AtOnce), page).into_response() })
 }
 
 /// The position of parameters `sale` and `after`: `POSITION`, or `SALE:POSITION`.

@@ -1,10 +1,9 @@
 //! `GET /` and `/static/..`: the page, embedded in the program.
 
-use axum::extract::Path;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 
-use super::params::Named;
+use super::params::{self, Named};
 use super::problem::{Problem, ProblemType};
 
 /// The page may load what this instance serves, and call this instance. It has no script or style of its own inside
@@ -28,7 +27,7 @@ const FILES: &[(&str, &[u8])] = files! {
 
 /// A file that the path names.
 pub(super) async fn named(name: Named) -> Result<Response, Problem> {
-    file(&name.map(|Path(name)| name).unwrap_or_default())
+    file(&params::named(name))
 }
 
 /// One of [`FILES`].

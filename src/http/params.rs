@@ -6,18 +6,25 @@ use std::str::FromStr;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query};
-use axum::http::{HeaderMap, HeaderName, Uri};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Method, Uri};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::problem::{Problem, ProblemType};
 use crate::inventory::{Item, OrderId, Quantity, SaleId, User};
+use crate::logging::is_invisible;
 
-/// What the path names: an order, a sale or a file.
-pub(super) type Named = Result<Path<String>, PathRejection>;
+/// What the path names, if it does: an order, a sale or a file.
+pub(super) type Named = Result<Option<Path<String>>, PathRejection>;
+
+/// The text in the path; empty if it is not UTF-8, or none is there.
+pub(super) fn named(name: Named) -> String {
+    name.ok().flatten().map(|Path(name)| name).unwrap_or_default()
+}
 
 /// The length of the longest reason: it can repeat what the client sent.
-const MAX_REASON: usize = 200;
+pub(super) const MAX_REASON: usize = 200;
 
 /// The parameters of a call.
 ///
@@ -100,7 +107,12 @@ pub(super) fn user(
     if name.contains(char::REPLACEMENT_CHARACTER) {
         return Err(Problem::new(wrong, "the user is not UTF-8"));
     }
-    User::new(&name).map_err(|error| Problem::new(ProblemType::BAD_USER, error.to_string()))
+    let bad = |what: &'static str| Problem::new(ProblemType::BAD_USER, what);
+    // only here: what a store has already stays as it is
+    if name.chars().any(is_invisible) {
+        return Err(bad("a user has no control, format or other invisible characters"));
+    }
+    User::new(&name).map_err(bad)
 }
 
 /// The text of the header `Idempotency-Key`, if there is one. `name`: what it names.
@@ -144,11 +156,27 @@ pub(super) fn sale_id(id: &str) -> Result<SaleId, Problem> {
     id.parse().map_err(|error| Problem::new(ProblemType::BAD_SALE_ID, error))
 }
 
-/// Refuses what a page of another site makes a browser send.
+/// What a browser adds to a request ahead of its user: to load a page before it is asked for, or to show it small.
+const AHEAD: [HeaderName; 4] = [
+    HeaderName::from_static("sec-purpose"),
+    HeaderName::from_static("purpose"),
+    HeaderName::from_static("x-purpose"),
+    HeaderName::from_static("x-moz"),
+];
+
+/// Refuses what a browser sends for a page of another site or without its user: ahead of time, or for a part of a page, such
+/// as an image.
 ///
 /// # Errors
-/// `cross-site`.
-pub(super) fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
+/// `cross-site` or `unintended`.
+pub(super) fn check_intent(Parts { method, headers, .. }: &Parts) -> Result<(), Problem> {
+    let mut uses = headers.get_all("sec-fetch-dest").iter();
+    let is_part = *method == Method::GET
+        && uses.any(|used| !matches!(used.as_bytes(), b"document" | b"empty"));
+    if is_part || AHEAD.iter().any(|name| headers.contains_key(name)) {
+        let detail = "no user asked for this request: nothing was done; send it as POST, by a script or a form";
+        return Err(Problem::new(ProblemType::UNINTENDED, detail));
+    }
     let mut sites = headers.get_all("sec-fetch-site").iter();
     if sites.any(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site")) {
         let detail = "the request comes from a page of another site: nothing was done";
@@ -169,7 +197,22 @@ mod tests {
         for values in [["cross-site", "same-origin"], ["same-origin", "Cross-Site"]] {
             let name = HeaderName::from_static("sec-fetch-site");
             let headers = values.map(|value| (name.clone(), HeaderValue::from_static(value)));
-            assert!(check_site(&HeaderMap::from_iter(headers)).is_err(), "{values:?}");
+            let (mut head, ()) = axum::http::Request::new(()).into_parts();
+            head.headers = HeaderMap::from_iter(headers);
+            assert!(check_intent(&head).is_err(), "{values:?}");
+        }
+    }
+
+    /// Goal: an order that the store has is not damaged by a rule that came later.
+    #[test]
+    fn users_are_checked_at_the_door() {
+        for text in ["a\u{fe0f}", "\u{3164}", "a\u{200b}b", "\u{e0100}"] {
+            let refused = user(None, &HeaderMap::new(), Some(text)).expect_err(text);
+            assert_eq!(refused.kind(), ProblemType::BAD_USER);
+            assert!(User::new(text).is_ok(), "{text:?}");
+        }
+        for text in ["Ann B.", "Jürgen", "e\u{301}", "李", "\u{1f600}"] {
+            assert_eq!(user(None, &HeaderMap::new(), Some(text)).expect(text).as_str(), text);
         }
     }
 

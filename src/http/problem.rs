@@ -73,7 +73,7 @@ problem_types! {
     BAD_QUANTITY "bad-quantity" BAD_REQUEST None, "A quantity is a whole number from 1 to 1000000";
     BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An order id (Idempotency-Key) is 1 to 128 visible ASCII characters";
     BAD_SALE_ID "bad-sale-id" BAD_REQUEST None, "A sale's id is 1 to 64 letters, digits, dots, - and _";
-    BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control or format characters";
+    BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control, format or other invisible characters";
     USER_REQUIRED "user-required" BAD_REQUEST None, "The order needs a user";
     BAD_PARAMETER "bad-parameter" BAD_REQUEST None, "A query parameter is unknown, repeated or invalid";
     BAD_BODY "bad-body" BAD_REQUEST None, "The body is not what this call takes";
@@ -81,6 +81,7 @@ problem_types! {
     TOKEN_REQUIRED "token-required" UNAUTHORIZED None, "The call requires the admin token as a bearer token";
     NOT_ALLOWED "not-allowed" FORBIDDEN None, "This instance has no admin token, so the call is off";
     CROSS_SITE "cross-site" FORBIDDEN None, "The call comes from a page of another site";
+    UNINTENDED "unintended" FORBIDDEN None, "A browser sent the call ahead of its user, or for a part of a page";
     NOT_FOUND "not-found" NOT_FOUND None, "There is nothing at this path";
     UNKNOWN_ITEM "unknown-item" NOT_FOUND None, "The item has no sale";
     UNKNOWN_ORDER "unknown-order" NOT_FOUND None, "No order with this id was accepted";
@@ -105,7 +106,7 @@ problem_types! {
     SALE_RUNNING "sale-running" PRECONDITION_REQUIRED None, "A sale with orders or an id runs; name it with If-Match";
     QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
     RATE_LIMITED "rate-limited" TOO_MANY_REQUESTS Some(1), "The client sends more requests than --rate-limit allows";
-    HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "There are at most 100 headers, with at most 16 KiB together";
+    HEADERS_TOO_LARGE "headers-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE None, "There are at most 100 headers, with at most 16 KiB together, or the head has more than 48 KiB";
     INTERNAL "internal" INTERNAL_SERVER_ERROR None, "A fault of the service; its log has the cause";
     DAMAGED "damaged" INTERNAL_SERVER_ERROR None, "The stored data of the item is not what the service wrote";
     WAIT_TOO_LONG "wait-too-long" SERVICE_UNAVAILABLE Some(1), "The lock was not granted in time";

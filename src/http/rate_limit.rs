@@ -1,56 +1,63 @@
 //! The limit on the orders of one client: `--rate-limit`.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use crate::config::Rate;
 
-/// The most clients that are remembered. Who has more addresses than this cannot be limited by address.
-const MAX_CLIENTS: usize = 100_000;
+/// The number of buckets, of eight bytes each.
+const BUCKETS: usize = 1 << 20;
 
-/// Longer users are refused where they are read.
-const MAX_USER: usize = 128;
-
-/// Counts for each client until when it has used up what the rate allows: each request moves that time on by one step,
-/// and nobody may be ahead by more than one burst (the generic cell rate algorithm).
+/// Counts in a bucket for each client until when it has used up what the rate allows: each request moves that time on by
+/// one step, and nobody may be ahead by more than one burst (the generic cell rate algorithm).
+///
+/// The buckets are never more. Clients whose hashes collide share one, and nobody can choose whom to share with: the key of
+/// the hash is random. To shut others out, a client would have to use up most of the buckets, again and again.
 pub(super) struct RateLimit {
     rate: Rate,
-    /// And when those that have rested were forgotten last.
-    clients: Mutex<(HashMap<String, Instant>, Instant)>,
+    began: Instant,
+    hasher: RandomState,
+    /// In nanoseconds since `began`.
+    used_until: Box<[AtomicU64]>,
+}
+
+/// Who orders.
+#[derive(Hash)]
+enum Client<'a> {
+    /// The user whom the gateway names.
+    User(&'a [u8]),
+    /// The address of the connection.
+    Host(IpAddr),
+    Unknown,
 }
 
 impl RateLimit {
     pub(super) fn new(rate: Rate) -> Self {
-        Self { rate, clients: Mutex::new((HashMap::new(), Instant::now())) }
+        let used_until = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        Self { rate, began: Instant::now(), hasher: RandomState::new(), used_until }
     }
 
     /// Whether the client may send one more request now.
-    fn admits(&self, client: String) -> bool {
+    fn admits(&self, client: &Client<'_>) -> bool {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Rate { count, per } = self.rate;
-        let now = Instant::now();
-        let (used_until, cleaned_at) = &mut *self.clients.lock();
-        if now >= *cleaned_at + per {
-            used_until.retain(|_, until| *until > now);
-            *cleaned_at = now;
-        }
-        let until = used_until.get(&client).map_or(now, |until| now.max(*until)) + per / count;
-        if until > now + per {
-            return false;
-        }
-        if used_until.len() < MAX_CLIENTS {
-            used_until.insert(client, until);
-        }
-        true
+        let (now, step, burst) = (nanos(self.began.elapsed()), nanos(per / count), nanos(per));
+        let hash = self.hasher.hash_one(client);
+        #[allow(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
+        let bucket = &self.used_until[hash as usize % BUCKETS];
+        let next = |until: u64| Some(until.max(now) + step).filter(|until| *until <= now + burst);
+        bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 }
 
@@ -58,18 +65,19 @@ impl RateLimit {
 #[derive(Clone)]
 pub struct Unlimited;
 
-/// Who orders: the user whom the gateway names, else the address of the connection.
-fn client_of(app: &AppState, request: &Request) -> String {
+fn client_of<'a>(app: &AppState, request: &'a Request) -> Client<'a> {
     let user = app.options.user_header.as_ref().and_then(|name| request.headers().get(name));
-    if let Some(user) = user.filter(|user| user.len() <= MAX_USER) {
-        return format!("user {}", String::from_utf8_lossy(user.as_bytes()));
+    if let Some(user) = user {
+        return Client::User(user.as_bytes());
     }
     let peer = request.extensions().get().map(|ConnectInfo::<SocketAddr>(peer)| peer.ip());
     match peer.map(|peer| peer.to_canonical()) {
         // a host has all addresses of its network
-        Some(IpAddr::V6(host)) => Ipv6Addr::from_bits(host.to_bits() >> 64 << 64).to_string(),
-        Some(IpAddr::V4(host)) => host.to_string(),
-        None => String::new(),
+        Some(IpAddr::V6(host)) => {
+            Client::Host(Ipv6Addr::from_bits(host.to_bits() >> 64 << 64).into())
+        }
+        Some(host) => Client::Host(host),
+        None => Client::Unknown,
     }
 }
 
@@ -87,7 +95,7 @@ pub(super) fn limited(
 async fn check(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     let is_limited = request.extensions().get::<Unlimited>().is_none();
     let limit = app.rate_limit.as_ref().filter(|_| is_limited);
-    if limit.is_some_and(|limit| !limit.admits(client_of(&app, &request))) {
+    if limit.is_some_and(|limit| !limit.admits(&client_of(&app, &request))) {
         let detail = "this client sends too many orders: nothing was taken, retry later";
         return Problem::new(ProblemType::RATE_LIMITED, detail).into_response();
     }
@@ -96,25 +104,34 @@ async fn check(State(app): State<Arc<AppState>>, request: Request, next: Next) -
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::net::Ipv4Addr;
 
     use super::*;
 
-    /// Goal: a burst passes, then the rate; each client has its own; those that rest are forgotten, and there is a bound.
+    /// Goal: a burst passes, then the rate; each client has its own. No number of clients lifts the limit, and they take
+    /// it from few others (governor#171: a store of clients without a bound).
     #[tokio::test(start_paused = true)]
     async fn each_client_has_its_rate() {
         let limit = RateLimit::new(Rate { count: 3, per: Duration::from_secs(1) });
-        let burst = |client: &str| (0..10).filter(|_| limit.admits(client.to_owned())).count();
-        assert_eq!([burst("a"), burst("b"), burst("a")], [3, 3, 0]);
+        let burst = |client: u32| {
+            let client = IpAddr::from(Ipv4Addr::from_bits(client));
+            (0..10).filter(|_| limit.admits(&Client::Host(client))).count()
+        };
+        assert_eq!([burst(1), burst(2), burst(1)], [3, 3, 0]);
         tokio::time::advance(Duration::from_millis(334)).await;
-        assert_eq!(burst("a"), 1);
+        assert_eq!(burst(1), 1);
         tokio::time::advance(Duration::from_secs(10)).await;
-        for number in 0..2 * MAX_CLIENTS {
-            assert!(limit.admits(number.to_string()));
+        for client in 0..200_000 {
+            assert!(burst(client) <= 3);
         }
-        assert_eq!(limit.clients.lock().0.len(), MAX_CLIENTS);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(burst("a"), 3);
-        assert_eq!(limit.clients.lock().0.len(), 1);
+        assert_eq!(burst(7), 0, "a known client stays limited");
+        let new: Vec<_> = (1_000_000..1_001_000).map(burst).collect();
+        assert!(new.iter().all(|admitted| *admitted <= 3), "new ones are limited");
+        // one of six shares its bucket with a client that has used it up
+        let served = new.iter().filter(|admitted| **admitted == 3).count();
+        assert!(
+            (700..).contains(&served),
+            "{served} of 1,000 new clients have a bucket of their own"
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! `GET` or `POST /stock/reduce`, `POST /orders/{id}/confirm` and `/cancel`: the sale itself.
+//! `GET` or `POST /stock/reduce`, `POST /order/confirm` and `/order/cancel`: the sale itself.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -58,7 +58,7 @@ pub(super) async fn reduce(
         return Ok(([(header::ALLOW, "GET,POST")], super::no_such_method()).into_response());
     }
     let (head, content) = request.into_parts();
-    params::check_site(&head.headers)?;
+    params::check_intent(&head)?;
     let OrderParams { item, quantity, user } = params::parse(&head.uri)?;
     let id = params::idempotency_key(&head.headers, ProblemType::BAD_ORDER_ID)?;
     let order = Order {
@@ -93,18 +93,28 @@ pub(super) async fn reduce(
 struct BuyerParams {
     item: Option<String>,
     user: Option<String>,
+    order: Option<String>,
 }
 
-/// The order that the path names, for `action`.
+/// The order that the path or the query names, for `action`. Not every id survives in a path: proxies and clients change `/`,
+/// `.` and `..` there.
 pub(super) fn named_order(
     app: &AppState,
     id: Named,
     head: &Parts,
     action: Action,
 ) -> Result<Order, Problem> {
-    let BuyerParams { item, user } = params::parse(&head.uri)?;
+    let BuyerParams { item, user, order } = params::parse(&head.uri)?;
+    let id = match (id, order) {
+        (Ok(None), Some(id)) => id,
+        (Ok(Some(_)), Some(_)) => {
+            let detail = "the path names the order: leave the parameter `order` out";
+            return Err(Problem::new(ProblemType::BAD_PARAMETER, detail));
+        }
+        (id, _) => params::named(id),
+    };
     Ok(Order {
-        id: params::order_id(&id.map(|Path(id)| id).unwrap_or_default())?,
+        id: params::order_id(&id)?,
         item: params::item(item.as_deref())?,
         quantity: Quantity::ONE,
         user: params::user(app.options.user_header.as_ref(), &head.headers, user.as_deref())?,
@@ -120,7 +130,7 @@ pub(super) async fn change(
     action: Action,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
-    params::check_site(&head.headers)?;
+    params::check_intent(&head)?;
     let order = named_order(&app, id, &head, action)?;
     body::refuse(content).await?;
     let (id, item) = (order.id.clone(), order.item.clone());
@@ -173,7 +183,9 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
         ),
         Outcome::Unknown => problem(
             ProblemType::UNKNOWN_ORDER,
-            "no order of this id and user was accepted in the running sale: it took nothing there so far".into(),
+            "no order of this id and user was accepted in the running sale: it took nothing there so far (in a query, a `+` \
+             stands for a space: write %2B)"
+                .into(),
         ),
         Outcome::SoldOut { remaining } => {
             let detail = match remaining {

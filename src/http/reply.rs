@@ -1,5 +1,6 @@
-//! Answers in JSON and in plain text.
+//! Answers in JSON and in plain text, and their compression.
 
+use axum::Router;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
@@ -48,6 +49,30 @@ fn answer(media_type: &'static str, status: StatusCode, body: Vec<u8>) -> Respon
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
     (status, headers, body).into_response()
+}
+
+/// On answers that are not compressed: they come piece by piece, or as soon as there is something new.
+#[derive(Clone, Copy)]
+pub(super) struct AtOnce;
+
+/// The least bytes for which a compression pays.
+#[cfg(feature = "compression")]
+const LEAST_COMPRESSED: u16 = 512;
+
+/// Routes whose answers are compressed for clients that ask for it, if the program was built for that.
+pub(super) fn compressed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
+    #[cfg(feature = "compression")]
+    let routes = {
+        use axum::http::{Extensions, HeaderMap, Version};
+        use tower_http::compression::CompressionLayer;
+        use tower_http::compression::predicate::{Predicate as _, SizeAbove};
+        let may_wait = |_: StatusCode, _: Version, _: &HeaderMap, about: &Extensions| {
+            about.get::<AtOnce>().is_none()
+        };
+        let pays = SizeAbove::new(LEAST_COMPRESSED).and(may_wait);
+        routes.layer(CompressionLayer::new().compress_when(pays))
+    };
+    routes
 }
 
 #[cfg(test)]

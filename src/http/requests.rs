@@ -2,17 +2,21 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use axum::Router;
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{self, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::task_local;
+use tower::util::MapRequestLayer;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::request_id::{
+    MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer,
+};
 use tracing::Instrument as _;
 use uuid::Uuid;
 
@@ -54,10 +58,22 @@ impl Traffic {
     }
 }
 
+/// The routes with all of this.
+pub(super) fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
+    routes.layer((
+        MapRequestLayer::new(without_bad_id as fn(Request) -> Request),
+        SetRequestIdLayer::new(X_REQUEST_ID, Numbered),
+        PropagateRequestIdLayer::new(X_REQUEST_ID),
+        from_fn(move |request, next| observe(Arc::clone(&traffic), request, next)),
+        CatchPanicLayer::custom(after_panic as fn(Box<dyn Any + Send>) -> Response),
+    ))
+}
+
 /// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as extension, and no
 /// handler sees it.
-pub(super) async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Response {
-    let id = id_in(request.headers()).unwrap_or_else(new_id);
+async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Response {
+    let id = request.extensions().get::<RequestId>().map(|id| id.header_value().clone());
+    let id = id.expect("the layer around this one sets it");
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::debug_span!("request", id = id.to_str().ok(), %method, path);
     #[cfg(feature = "otel")]
@@ -65,18 +81,17 @@ pub(super) async fn observe(traffic: Arc<Traffic>, mut request: Request, next: N
     let route = request.extensions().get::<MatchedPath>().cloned();
     let refusal = request.extensions_mut().remove::<Problem>();
     // boxed: it is large, and each future around it would copy it
-    let answered = Box::pin(AssertUnwindSafe(next.run(request)).catch_unwind());
+    let answered = Box::pin(next.run(request));
     let answer = async {
         let answer = match refusal {
             Some(problem) => problem.into_response(),
-            None => answered.await.unwrap_or_else(|payload| after_panic(&*payload)),
+            None => answered.await,
         };
         tracing::debug!(status = answer.status().as_u16(), "answered");
         answer
     };
-    let mut answer = REQUEST_ID.scope(id.clone(), answer.instrument(span)).await;
+    let mut answer = REQUEST_ID.scope(id, answer.instrument(span)).await;
     traffic.count(route.as_ref().map_or("none", MatchedPath::as_str), answer.status());
-    answer.headers_mut().insert(X_REQUEST_ID, id);
     if traffic.is_draining.load(Ordering::Relaxed) {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -84,12 +99,21 @@ pub(super) async fn observe(traffic: Arc<Traffic>, mut request: Request, next: N
 }
 
 /// The client learns only that there was a fault; the log has the message of the panic.
-fn after_panic(payload: &(dyn Any + Send)) -> Response {
+#[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
+fn after_panic(payload: Box<dyn Any + Send>) -> Response {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
     let request_id = current_id();
     tracing::error!(request_id, "a handler panicked: {}", message.unwrap_or("(no message)"));
     Problem::panicked().into_response()
+}
+
+/// The layer that sets the id trusts the one that it finds.
+fn without_bad_id(mut request: Request) -> Request {
+    if id_in(request.headers()).is_none() {
+        request.headers_mut().remove(X_REQUEST_ID);
+    }
+    request
 }
 
 /// The id that the client or a proxy in front chose, if it is one id of visible ASCII.
@@ -101,13 +125,18 @@ fn id_in(headers: &HeaderMap) -> Option<HeaderValue> {
     is_valid.then(|| id.clone())
 }
 
-/// An id that no other process makes: random digits for the process, and a number. A random one for each request would
+/// Makes ids that no other process makes: random digits for the process, and a number. A random one for each request would
 /// cost more.
-fn new_id() -> HeaderValue {
-    static PROCESS: LazyLock<String> = LazyLock::new(|| Uuid::new_v4().simple().to_string());
-    static COUNT: AtomicU64 = AtomicU64::new(1);
-    let id = format!("{}-{}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed));
-    HeaderValue::try_from(id).expect("letters, digits and a -")
+#[derive(Clone, Copy)]
+struct Numbered;
+
+impl MakeRequestId for Numbered {
+    fn make_request_id<B>(&mut self, _request: &http::Request<B>) -> Option<RequestId> {
+        static PROCESS: LazyLock<String> = LazyLock::new(|| Uuid::new_v4().simple().to_string());
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let id = format!("{}-{}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed));
+        HeaderValue::try_from(id).ok().map(RequestId::new)
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +157,7 @@ mod tests {
             assert_eq!(id_in(&headers(&[bad])), None, "{bad:?}");
         }
         assert_eq!(id_in(&headers(&["a", "a"])), None);
-        assert_ne!(new_id(), new_id());
+        let new_id = || Numbered.make_request_id(&http::Request::new(())).expect("an id");
+        assert_ne!(new_id().header_value(), new_id().header_value());
     }
 }

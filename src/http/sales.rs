@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::json;
@@ -35,7 +35,7 @@ pub(super) async fn delete(
     let (head, _) = request.into_parts();
     check_admin(&app, &head)?;
     let item = params::only_item(&head.uri)?;
-    let id = params::sale_id(&id.map(|Path(id)| id).unwrap_or_default())?;
+    let id = params::sale_id(&params::named(id))?;
     app.sale.forget(&item, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -12,7 +12,9 @@ use super::problem::{Problem, ProblemType};
 use super::reduce::marked;
 use super::state::AppState;
 use super::{body, params, reply};
-use crate::inventory::{Inventory, Item, NewSale, Replaces, SaleId, Started, Stock, Terms};
+use crate::inventory::{
+    Inventory, Item, NewSale, Replaces, SaleId, Started, Stock, Terms, Timestamp,
+};
 
 /// The state of an item, here and in the events.
 #[derive(Serialize)]
@@ -34,8 +36,12 @@ impl<'a> StockView<'a> {
 struct SaleBody {
     stock: u64,
     sale: Option<String>,
-    #[serde(flatten)]
-    terms: Terms,
+    // not `Terms` itself: an error in a part that is flattened names no field
+    per_order: Option<u32>,
+    per_user: Option<u32>,
+    hold_seconds: Option<u32>,
+    starts_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
 }
 
 /// The state of an item.
@@ -55,19 +61,28 @@ pub(super) async fn start(
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
     let bad = |detail: String| Problem::new(ProblemType::BAD_BODY, detail);
-    let SaleBody { stock, sale, mut terms } =
-        body::object(&content).filter(|sale: &SaleBody| sale.stock <= Inventory::MAX_UNITS).ok_or_else(|| {
-            let most = Inventory::MAX_UNITS;
-            bad(format!(
-                "the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to {most}; besides, it \
-                 may have sale, per_order, per_user, hold_seconds, starts_at and ends_at (2026-11-27T08:00:00Z)"
-            ))
-        })?;
+    let form = |reason: &str| {
+        let most = Inventory::MAX_UNITS;
+        bad(format!(
+            "{reason}; the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to {most}; besides, \
+             it may have sale, per_order, per_user, hold_seconds, starts_at and ends_at (2026-11-27T08:00:00Z)"
+        ))
+    };
+    let body: SaleBody = body::object(&content).map_err(|reason| form(&reason))?;
+    let SaleBody { stock, sale, per_order, per_user, hold_seconds, starts_at, ends_at } = body;
+    if stock > Inventory::MAX_UNITS {
+        return Err(form("stock: too many units"));
+    }
     let in_header = params::idempotency_key(&head.headers, ProblemType::BAD_SALE_ID)?;
     if in_header.is_some() && sale.is_some() && in_header != sale {
         return Err(bad("the Idempotency-Key and `sale` name two sales".to_owned()));
     }
     let id = in_header.or(sale).map(|id| params::sale_id(&id)).transpose()?;
+    if id.as_ref().is_some_and(|id| matches!(id.as_str(), "." | "..")) {
+        return Err(bad(
+            "the id of a new sale is not `.` or `..`: clients take them out of the path".to_owned(),
+        ));
+    }
     let is_demo = app.options.extension.is_some();
     let replaces = match replaced(&head.headers)? {
         None if id.is_none() && is_demo => Replaces::Unconditionally,
@@ -78,9 +93,10 @@ pub(super) async fn start(
         }
         Some(replaces) => replaces,
     };
-    let per_order = terms.per_order.or((!is_demo).then_some(1));
+    let per_order = per_order.or((!is_demo).then_some(1));
     // the largest limit is none
-    terms.per_order = per_order.filter(|most| *most != Terms::MAX_LIMIT);
+    let per_order = per_order.filter(|most| *most != Terms::MAX_LIMIT);
+    let terms = Terms { per_order, per_user, hold_seconds, starts_at, ends_at };
     terms.check().map_err(|error| bad(error.to_owned()))?;
     let is_named = id.is_some();
     let id = id.unwrap_or_else(SaleId::random);
@@ -107,11 +123,11 @@ fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
 /// request is refused, and comes from no page of another site.
 ///
 /// # Errors
-/// `token-required`, `not-allowed` or `cross-site`; `internal` if the token cannot be read.
+/// `token-required`, `not-allowed`, `cross-site` or `unintended`; `internal` if the token cannot be read.
 pub(super) fn check_admin(app: &AppState, head: &Parts) -> Result<(), Problem> {
     if let Some(extension) = &app.options.extension {
         extension.check_start(head)?;
-        return params::check_site(&head.headers);
+        return params::check_intent(head);
     }
     let Some(token) = &app.options.admin_token else {
         let detail = "this instance has no admin token: restart it with --admin-token-file or FLASH_SALE_ADMIN_TOKEN";
@@ -129,7 +145,7 @@ pub(super) fn check_admin(app: &AppState, head: &Parts) -> Result<(), Problem> {
     if !token.matches(sent) {
         return Err(required());
     }
-    params::check_site(&head.headers)
+    params::check_intent(head)
 }
 
 /// The bearer token. The case of the scheme's name does not matter (RFC 9110, section 11.1).

@@ -8,7 +8,6 @@ use serde::{Serialize, Serializer};
 use super::Item;
 use super::stock::parse_token;
 use super::terms::Timestamp;
-use crate::logging::is_invisible;
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -19,7 +18,7 @@ pub struct OrderId(Box<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Quantity(u32);
 
-/// The buyer: at most 128 bytes without control or format characters, or empty.
+/// The buyer: at most 128 bytes without control characters, or empty. The bytes are compared as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct User(Box<str>);
 
@@ -72,10 +71,10 @@ impl User {
     /// # Errors
     /// What is allowed, if it is longer than 128 bytes or has a control character.
     pub fn new(user: &str) -> Result<Self, &'static str> {
-        let valid = user.len() <= 128 && !user.chars().any(is_invisible);
+        let valid = user.len() <= 128 && !user.contains(char::is_control);
         valid
             .then(|| Self(user.into()))
-            .ok_or("a user is at most 128 bytes without control or format characters")
+            .ok_or("a user is at most 128 bytes without control characters")
     }
 
     /// The text.

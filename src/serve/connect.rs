@@ -4,7 +4,11 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Backend, EtcdBackend, SessionKeeper, SessionOptions, Token};
+#[cfg(feature = "tls")]
+use etcd_client::{Certificate, Identity, TlsOptions};
+use etcd_client::{Client, ConnectOptions, StatusResponse};
+use fenced_lock::{Backend, EtcdBackend, EtcdOptions, SessionKeeper, SessionOptions, Token};
+use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use crate::config::Config;
@@ -24,19 +28,8 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, BoxError> {
     let etcd = etcd(config)?;
     let options = SaleOptions { etcd: Some(Arc::clone(&etcd)), ..config.sale_options(port) };
     let inventory = inventory(config).await?;
-    let sessions = lock_sessions(config, &options.instance, Arc::clone(&etcd) as _).await?;
-    let opened = sessions.clone();
-    tokio::spawn(async move {
-        if opened.session().await.is_ok()
-            && let Ok(version) = etcd.version().await
-            && is_faulty(&version)
-        {
-            tracing::warn!(
-                "etcd {version} has a fault by which a holder may learn too late that it lost the lock: use 3.4.31, \
-                 3.5.13, 3.6 or later"
-            );
-        }
-    });
+    let sessions = lock_sessions(config, &options.instance, etcd).await?;
+    tokio::spawn(warn_of_members(config.servers.etcd_options()?));
     Ok(Sale::guarded(inventory, sessions, options))
 }
 
@@ -93,6 +86,73 @@ pub async fn lock_sessions(
         ),
     }
     Ok(sessions)
+}
+
+/// Checks the members of etcd once one answers.
+async fn warn_of_members(options: EtcdOptions) {
+    loop {
+        let asked =
+            join_all(options.endpoints.iter().map(|member| state_of(member, &options))).await;
+        if asked.iter().all(Result::is_err) {
+            sleep(Duration::from_secs(1)).await;
+            continue;
+        }
+        for (member, state) in options.endpoints.iter().zip(asked) {
+            match state {
+                Ok(state) => warn_of_member(member, state.version(), state.errors()),
+                Err(error) => tracing::warn!(
+                    error = &*error,
+                    "{member}: cannot be reached: check the version of etcd there by hand"
+                ),
+            }
+        }
+        return;
+    }
+}
+
+async fn state_of(member: &str, options: &EtcdOptions) -> Result<StatusResponse, BoxError> {
+    let mut client = etcd_client(options, &[member.to_owned()]).await?;
+    Ok(timeout(options.request_timeout, client.status()).await??)
+}
+
+/// A client of etcd's, for what the lock does not do.
+///
+/// # Errors
+/// A permanent error, or with a user, that no member answers.
+pub async fn etcd_client(options: &EtcdOptions, members: &[String]) -> Result<Client, BoxError> {
+    let connect = ConnectOptions::new().with_connect_timeout(options.request_timeout);
+    let mut connect = connect.with_require_leader(true);
+    #[cfg(feature = "tls")]
+    if members.iter().any(|member| member.starts_with("https://")) {
+        let mut tls = match &options.ca {
+            Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),
+            None => TlsOptions::new().with_native_roots(),
+        };
+        if let Some((certificate, key)) = &options.identity {
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        connect = connect.with_tls(tls);
+    }
+    if let Some(user) = &options.user {
+        let (name, password) = user.credentials().await?;
+        connect = connect.with_user(name, password).with_auto_token_refresh(true);
+    }
+    Ok(timeout(options.request_timeout, Client::connect(members, Some(connect))).await??)
+}
+
+fn warn_of_member(member: &str, version: &str, alarms: &[String]) {
+    if is_faulty(version) {
+        tracing::warn!(
+            "{member}: etcd {version} has a fault by which a holder may learn too late that it lost the lock: use \
+             3.4.31, 3.5.13, 3.6 or later"
+        );
+    }
+    if alarms.iter().any(|alarm| alarm.contains("NOSPACE")) {
+        tracing::warn!(
+            "{member}: etcd has no space (NOSPACE), and grants no lock until it is compacted and defragmented, and the \
+             alarm is disarmed (`etcdctl alarm disarm`)"
+        );
+    }
 }
 
 /// Whether this version of etcd does not keep the lock's promises.

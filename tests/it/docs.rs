@@ -70,3 +70,33 @@ fn anchors(text: &str) -> impl Iterator<Item = String> {
         kept.map(|c| if c == ' ' { '-' } else { c }).collect()
     })
 }
+
+/// Goal: the service stands on these six, directly and in real use; and what only tests use is a dependency of tests.
+#[test]
+fn the_service_stands_on_its_six() {
+    let manifest = read("Cargo.toml");
+    let (_, rest) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let (section, _) = rest.split_once("\n[").unwrap();
+    let names = section.lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<_> = names.filter_map(|line| line.split(['.', ' ']).next()).collect();
+    for six in ["axum", "tokio", "etcd-client", "redis", "serde", "tower-http"] {
+        assert!(names.contains(&six), "{six}");
+        assert!(!section.contains(&format!("{six} = {{ workspace = true, optional")), "{six}");
+    }
+    let (mut sources, mut folders) = (String::new(), vec![Path::new(ROOT).join("src")]);
+    while let Some(folder) = folders.pop() {
+        for path in folder.read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let source = std::fs::read_to_string(path).unwrap();
+                sources += source.split("#[cfg(test)]").next().unwrap();
+            }
+        }
+    }
+    for name in names {
+        let name = name.replace('-', "_");
+        let uses = [format!("{name}::"), format!("use {name};")];
+        assert!(uses.iter().any(|used| sources.contains(used)), "only tests use {name}");
+    }
+}

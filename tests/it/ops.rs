@@ -140,3 +140,13 @@ async fn the_examples_use_settings_that_exist() {
     }
     assert!(found > 8, "the search finds what is there: {found}");
 }
+
+/// Goal: systemd starts an instance again however it ended, and as often: SIGHUP ends it with 0, and a wrong password of Redis
+/// at once.
+#[test]
+fn systemd_does_not_give_up() {
+    let unit = std::fs::read_to_string(ops().join("systemd/flash-sale.service")).unwrap();
+    let (before, service) = unit.split_once("\n[Service]\n").unwrap();
+    assert!(before.contains("\nStartLimitIntervalSec=0\n"), "{before}");
+    assert!(service.contains("\nRestart=always\n"), "{service}");
+}

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-#[cfg(feature = "tls")]
-use etcd_client::{Certificate, Identity, TlsOptions};
-use etcd_client::{Client, ConnectOptions, Error, LockOptions};
+use etcd_client::{Client, Error, LockOptions};
 use fenced_lock::{ClusterId, EtcdOptions, LockError, Token};
 use flash_sale::sale::{BoxError, SaleError};
+use flash_sale::serve::etcd_client;
 use parking_lot::Mutex;
 
 use super::etcd::{Claim, KeptLease};
@@ -63,22 +62,8 @@ pub(super) struct Etcd {
 
 impl Etcd {
     pub(super) async fn connect(options: &EtcdOptions, ttl: Duration) -> Result<Self, BoxError> {
+        let client = etcd_client(options, &options.endpoints).await?;
         let limit = options.request_timeout;
-        let mut connect =
-            ConnectOptions::new().with_connect_timeout(limit).with_require_leader(true);
-        #[cfg(feature = "tls")]
-        if let Some(ca) = &options.ca {
-            let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
-            if let Some((certificate, key)) = &options.identity {
-                tls = tls.identity(Identity::from_pem(certificate, key));
-            }
-            connect = connect.with_tls(tls);
-        }
-        if let Some(user) = &options.user {
-            let (name, password) = user.credentials().await?;
-            connect = connect.with_user(name, password).with_auto_token_refresh(true);
-        }
-        let client = Client::connect(&options.endpoints, Some(connect)).await?;
         Ok(Self { client, ttl, limit })
     }
 

@@ -55,7 +55,7 @@ impl FromRequest<Arc<Control>> for Call {
 
 impl Call {
     fn parse<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
-        body::object(&self.body).ok_or_else(|| bad_body(form))
+        body::object(&self.body).map_err(|reason| bad_body(&format!("{form} ({reason})")))
     }
 
     /// The value of the only field.

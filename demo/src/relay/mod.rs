@@ -135,7 +135,7 @@ async fn status(State(relay): App) -> Response {
 async fn execute(State(relay): App, request: Request) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let bad_body = || Problem::new(ProblemType::BAD_BODY, "the body is no command of a control");
-    match body::object(&body).ok_or_else(bad_body)? {
+    match body::object(&body).map_err(|_| bad_body())? {
         Command::Guard(guard) => {
             if !relay.switch.choose(guard) {
                 return Err(bad_body());

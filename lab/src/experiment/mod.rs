@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use demo::signals::{self, Signals};
 use etcd_client::{CompactionOptions, ResponseHeader};
+use flash_sale::logging;
 use loadtest::Report;
 use serde::Serialize;
 use testkit::{OwnedDir, PrivateEtcd};
@@ -67,7 +68,7 @@ pub(crate) async fn run(
 
 /// Progress, on standard error: standard output has the results.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    logging::say(text);
 }
 
 /// Prints the text, and writes it to tables.md in `out`, beside results.json.

@@ -237,6 +237,7 @@ async fn a_sale_says_who_may_buy() {
         "POST /stock/reduce?user=b",
         "POST /orders/a/confirm",
         "POST /orders/a/cancel",
+        "POST /order/confirm?order=a",
         "PUT /stock",
         "DELETE /sales/a",
     ] {

@@ -2,18 +2,20 @@
 //! Method: the real program as a process, over servers of the test's own.
 
 use std::net::SocketAddr;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 
+use etcd_client::{AlarmAction, AlarmType};
 use fenced_lock::Session;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::NamedTempFile;
 use testkit::client::Connection;
 use testkit::copies::restart_with;
-use testkit::ports::address_in;
+use testkit::ports::{address_in, free_ports};
 use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,21 +48,24 @@ impl Servers {
     }
 
     /// The same by a command that takes the program's arguments.
-    async fn start_by(&self, mut command: Command, variables: &[(&str, &str)]) -> Instance {
+    async fn start_by(&self, command: Command, variables: &[(&str, &str)]) -> Instance {
         // a program inherits "ignore", which `nohup` sets, but not a handler: so SIGHUP has its default there
         let _handler = signal(SignalKind::hangup()).unwrap();
         let log = NamedTempFile::new().unwrap();
-        let child = command
+        let mut command = self.command(command);
+        command.envs(variables.iter().copied()).stderr(log.reopen().unwrap());
+        let child = command.spawn().unwrap();
+        let address = address_in(log.path()).await;
+        Instance { child, log, address }
+    }
+
+    fn command(&self, mut command: Command) -> Command {
+        command
             .args(["serve", "--admin-token", "s3cret", "--etcd", &self.etcd])
             .args(["--redis", &self.redis, "--lock-name", &self.lock_name])
             .envs([("FLASH_SALE_LISTEN", "127.0.0.1:0"), ("FLASH_SALE_LOCK_TTL", "5s")])
-            .envs(variables.iter().copied())
-            .stderr(log.reopen().unwrap())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let address = address_in(log.path()).await;
-        Instance { child, log, address }
+            .kill_on_drop(true);
+        command
     }
 
     /// How many claims are in the queue for the lock, as this session sees it.
@@ -309,6 +314,75 @@ async fn the_log_has_the_ids_of_requests() {
         |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
     assert!(has(&["WARN", "request_id=\"trace-17\"", "the store does not answer"]), "{log}");
     assert!(has(&["request{id=\"trace-17\"", "answered", "status=503"]), "{log}");
+}
+
+/// Goal: an instance whose log nobody reads goes on: it sells, counts the lines that are lost, and stops in order
+/// (moby/moby#22502). Once somebody reads, the log says how many were lost, and ends with its last line.
+/// Method: standard error is a pipe, and the lines are long.
+#[tokio::test]
+async fn a_log_that_nobody_reads_stops_nothing() {
+    for is_read_later in [false, true] {
+        let servers = Servers::shared().await;
+        let [port] = free_ports().unwrap();
+        let mut command = servers.command(Command::new(PROGRAM));
+        let listen = format!("127.0.0.1:{port}");
+        command.envs([("FLASH_SALE_LISTEN", &*listen), ("FLASH_SALE_LOG", "debug")]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let log = NamedTempFile::new().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        eventually("it listens", async || Connection::try_open(address).await.is_ok()).await;
+        let mut instance = Instance { child, log, address };
+        let mut buyer = instance.start_sale(5).await;
+        let path = format!("/{}", "x".repeat(8_000));
+        for _ in 0..600 {
+            assert_eq!(buyer.get(&path).await.status, 404);
+        }
+        assert_eq!(buyer.get("/stock/reduce").await.status, 200);
+        let metrics = buyer.get("/metrics").await.body;
+        let (_, dropped) = metrics.split_once("\nflash_sale_log_lines_dropped_total ").unwrap();
+        assert!(!dropped.starts_with("0\n"), "{dropped}");
+        let reading = tokio::spawn(async move {
+            let mut text = String::new();
+            if is_read_later {
+                stderr.read_to_string(&mut text).await.unwrap();
+            } else {
+                // open, and unread, to the end of the test
+                std::mem::forget(stderr);
+            }
+            text
+        });
+        instance.signal(Signal::TERM);
+        let (status, _) = instance.exit().await;
+        assert_eq!(status.code(), Some(0));
+        let text = reading.await.unwrap();
+        if is_read_later {
+            assert!(text.contains("lines of the log were dropped"), "{}", text.len());
+            assert!(text.ends_with("stopped\n"), "{:?}", text.lines().last());
+        }
+    }
+}
+
+/// Goal: at the start, an operator learns which members of etcd are too old, away or out of space.
+#[tokio::test]
+async fn the_state_of_etcd_is_checked() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let mut client = etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap();
+    client.alarm(AlarmAction::Activate, AlarmType::Nospace, None).await.unwrap();
+    let [nobody] = free_ports().unwrap();
+    let endpoints = format!("{},http://127.0.0.1:{nobody}", etcd.endpoint());
+    let instance = Servers::at(endpoints, fresh_database().await).start(&[]).await;
+    let warned = |words: &[&str]| {
+        let log = instance.log();
+        log.lines()
+            .any(|line| line.contains("WARN") && words.iter().all(|word| line.contains(word)))
+    };
+    let member = etcd.endpoint();
+    eventually("it warns of the alarm", async || warned(&[&member, "NOSPACE", "disarm"])).await;
+    let nobody = format!("127.0.0.1:{nobody}");
+    eventually("it names who is away", async || warned(&[&nobody, "cannot be reached"])).await;
+    client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, None).await.unwrap();
+    instance.until_ready().await;
 }
 
 /// Goal: an instance can start before its servers: it lives, is not ready and says why, and is ready once they run, Redis

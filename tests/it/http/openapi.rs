@@ -63,6 +63,8 @@ async fn it_has_every_route_and_no_other() {
             "{path}"
         );
         for (method, operation) in operations {
+            // a generated client leaves out a call whose answer has a range of types
+            assert!(!operation.to_string().contains("*/*"), "{method} {path}");
             let answer = answer(&shop, &method.to_uppercase(), &path).await;
             let status = answer.status();
             assert!(status != StatusCode::NOT_FOUND, "{method} {path}");

@@ -21,6 +21,13 @@ async fn wrong_parameters_take_nothing() {
         // U+202E, U+2028
         ("POST /stock/reduce?user=a%E2%80%AEb", "bad-user"),
         ("POST /stock/reduce?user=a%E2%80%A8b", "bad-user"),
+        // U+3164, U+FE0F, U+2800: nobody sees them, and they are letter, mark and symbol
+        ("POST /stock/reduce?user=a%E3%85%A4b", "bad-user"),
+        ("POST /stock/reduce?user=a%EF%B8%8F", "bad-user"),
+        ("POST /stock/reduce?user=%E2%A0%80", "bad-user"),
+        // U+110BD, U+1343F: format characters beyond the usual ones
+        ("POST /stock/reduce?user=a%F0%91%82%BD", "bad-user"),
+        ("POST /stock/reduce?user=a%F0%93%90%BF", "bad-user"),
         (&long, "bad-user"),
         ("POST /stock/reduce?quantity=1&quantity=2", "bad-parameter"),
         ("POST /stock/reduce?user=%ff", "bad-parameter"),
@@ -38,6 +45,11 @@ async fn wrong_parameters_take_nothing() {
         ("POST /orders/a%20b/confirm", "bad-order-id"),
         ("POST /orders/a-1/cancel?quantity=1", "bad-parameter"),
         ("GET /orders/a%20b", "bad-order-id"),
+        ("GET /orders/a?order=b", "bad-parameter"),
+        ("GET /orders/%ff?order=b", "bad-order-id"),
+        ("GET /order", "bad-order-id"),
+        ("POST /order/confirm?order=a%20b", "bad-order-id"),
+        ("POST /order/cancel?order=a&order=b", "bad-parameter"),
     ] {
         let reply = shop.call_with(line, &[ADMIN], r#"{"stock":9}"#).await;
         reply.problem(400, word);
@@ -51,6 +63,32 @@ async fn wrong_parameters_take_nothing() {
     }
     shop.order("a b").await.problem(400, "bad-order-id");
     assert_eq!(shop.stock().await["stock"], 5);
+}
+
+/// Goal: a browser that fetches ahead, or for a part of a page of the same site, buys nothing
+/// (w3c/webappsec-fetch-metadata#84).
+#[tokio::test]
+async fn what_no_user_asked_for_takes_nothing() {
+    let shop = Shop::selling(5, ShopOptions::default()).await;
+    let line = "GET /stock/reduce";
+    for header in [
+        ("sec-purpose", "prefetch"),
+        ("sec-purpose", "prefetch;prerender"),
+        ("purpose", "prefetch"),
+        ("x-purpose", "preview"),
+        ("x-moz", "prefetch"),
+        ("sec-fetch-dest", "image"),
+        ("sec-fetch-dest", "iframe"),
+        ("sec-fetch-dest", "style"),
+    ] {
+        shop.call_with(line, &[header], "").await.problem(403, "unintended");
+    }
+    let ahead = shop.call_with("POST /stock/reduce", &[("sec-purpose", "prefetch")], "").await;
+    ahead.problem(403, "unintended");
+    assert_eq!(shop.stock().await["stock"], 5);
+    for dest in ["document", "empty"] {
+        shop.call_with(line, &[("sec-fetch-dest", dest)], "").await.json(200);
+    }
 }
 
 #[tokio::test]
@@ -75,6 +113,16 @@ async fn wrong_bodies_change_nothing() {
     ] {
         shop.call_with("PUT /stock", &[ADMIN], body).await.problem(400, "bad-body");
     }
+    for (body, place) in [
+        (r#"{"stock":1,"per_user":"2"}"#, "per_user: "),
+        (r#"{"stock":1,"starts_at":7}"#, "starts_at: "),
+        (r#"{"stock":"3"}"#, "stock: "),
+        (r#"{"stock":1,"lucky":1}"#, "`lucky`"),
+        (r#"{"stock":1,"sale":".."}"#, "path"),
+    ] {
+        let refused = shop.call_with("PUT /stock", &[ADMIN], body).await.problem(400, "bad-body");
+        assert!(refused["detail"].as_str().unwrap().contains(place), "{body}: {refused}");
+    }
     // an order whose parameters are in the wrong place must not buy one unit of the default item
     shop.call_with("POST /stock/reduce", &[], "quantity=2").await.problem(400, "bad-body");
     for line in ["PUT /stock", "POST /stock/reduce"] {
@@ -90,6 +138,8 @@ async fn what_is_not_there_is_unknown() {
     let shop = Shop::selling(5, ShopOptions::default()).await;
     let problem = shop.call("GET /orders/a-1").await.problem(404, "unknown-order");
     assert_eq!(problem["order"], "a-1");
+    let spaced = shop.call("GET /orders/a?user=a+b").await.problem(404, "unknown-order");
+    assert!(spaced["detail"].as_str().unwrap().contains("%2B"), "{spaced}");
     shop.call("GET /stocks").await.problem(404, "not-found");
     let reply = shop.call("POST /stock").await;
     reply.problem(405, "method-not-allowed");

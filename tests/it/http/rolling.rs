@@ -151,10 +151,41 @@ async fn a_restart_behind_nginx_fails_no_request() {
     let dir = tempfile::tempdir().unwrap();
     let Some((_nginx, address)) = nginx(dir.path(), sale.addresses()).await else { return };
     let mut outside = Connection::open(address).await;
-    for path in ["/orders", "/lock", "/metrics", "/readyz", "/orders/./confirm"] {
+    for path in ["/orders", "/lock", "/metrics", "/readyz", "/orders/./confirm", "/order/confirm"] {
         assert_eq!(outside.get(path).await.status, 404, "{path}");
     }
+    every_id_passes(&mut outside, sale.addresses()[0]).await;
     sale.restart_under_load(&[address]).await;
+}
+
+/// Goal: an order of any id can be read, cancelled and confirmed: with `/` (nginx/nginx#501), and with `.` and `..`, which
+/// are lost in paths. nginx lets no confirmation through.
+async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
+    let start = "PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\nIf-Match: *\r\n";
+    let body = r#"{"stock":1000000,"sale":"ids","hold_seconds":600}"#;
+    let mut inside = Connection::open(instance).await;
+    inside.send(format!("{start}Content-Length: {}\r\n\r\n{body}", body.len())).await;
+    assert_eq!(inside.answer().await.status, 200);
+    let ids = ('!'..='~').map(String::from).chain(["..", "a/../b", "+/=="].map(String::from));
+    for id in ids {
+        let key = serde_json::to_string(&id).unwrap();
+        let order =
+            format!("POST /stock/reduce HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\n\r\n");
+        outside.send(order).await;
+        assert_eq!(outside.answer().await.status, 200, "{id}");
+        let sent = id.bytes().fold(String::new(), |sent, byte| format!("{sent}%{byte:02X}"));
+        let read = outside.get(&format!("/order?order={sent}")).await;
+        let entry: serde_json::Value = serde_json::from_str(&read.body).unwrap();
+        assert_eq!((read.status, entry["order"].as_str()), (200, Some(&*id)), "{read:?}");
+        let post = |path| format!("POST {path}?order={sent} HTTP/1.1\r\nHost: x\r\n\r\n");
+        outside.send(post("/order/confirm")).await;
+        let closed = outside.answer().await;
+        assert_eq!((closed.status, closed.header("x-request-id")), (404, None), "by nginx");
+        outside.send(post("/order/cancel")).await;
+        assert_eq!(outside.answer().await.status, 200, "{id}");
+        inside.send(post("/order/confirm")).await;
+        inside.answer().await.assert_problem(410, "cancelled");
+    }
 }
 
 #[tokio::test]

@@ -38,7 +38,6 @@ mod watch_stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::Client;
 use tokio::sync::mpsc;
 
 pub use options::{EtcdOptions, EtcdUser};
@@ -113,15 +112,6 @@ impl EtcdBackend {
     /// begins to watch the queue, which ends some time after the last call.
     pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
         self.queues.with_or_new(&Arc::from(name), NameQueue::snapshot)
-    }
-
-    /// The version of the member that answers, such as `3.5.13`.
-    ///
-    /// # Errors
-    /// It gave no answer, or refused.
-    pub async fn version(&self) -> Result<String, BackendError> {
-        let status = |mut client: Client| async move { client.status().await };
-        Ok(self.endpoints.ask(status).await?.value.version().to_owned())
     }
 }
 
