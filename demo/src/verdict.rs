@@ -2,6 +2,7 @@
 
 use flash_sale::http::reply::grouped;
 use loadtest::Report;
+use loadtest::report::Finding;
 
 use crate::control::record::{Fault, Run, Verdict};
 
@@ -27,17 +28,18 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
     let excess = sold.saturating_sub(run.stock);
     let unanswered = report.tally.unknown + report.tally.failed;
     let [sold, sold_out, stock] = [sold, report.tally.sold_out, run.stock].map(grouped);
-    let text = match report.reasons.first() {
+    let is_violation = |found: &&Finding| found.invariant.is_some();
+    let text = match report.findings.first() {
         None => {
             format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
         }
         Some(_) if excess > 0 && flaw.is_some() => {
             format!("{sold} sold of {stock}: {} too many. {cause}", grouped(excess))
         }
-        Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
-        Some(reason) => {
-            let violation = report.violations.first().map(|violation| &violation.sentence);
-            format!("{}. {cause}", violation.unwrap_or(&reason.text))
+        Some(found) if NO_FAULT.contains(&found.kind.as_str()) => format!("{}.", found.text),
+        Some(found) => {
+            let violation = report.findings.iter().find(is_violation);
+            format!("{}. {cause}", violation.unwrap_or(found).text)
         }
     };
     let text = match unanswered {
@@ -67,19 +69,19 @@ fn flaw(run: &Run) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use loadtest::report::{Failure, Tally};
+    use loadtest::report::Tally;
 
     use super::*;
 
     /// Goal: buyers without an answer are counted, and a failure that the settings do not explain is a fault of the service.
     #[test]
     fn gives_numbers_and_cause() {
-        let told = |sold, sold_out, reason: &str| {
-            let reasons = [reason].into_iter().filter(|text| !text.is_empty());
-            let reasons = reasons.map(|text| Failure { kind: "a kind".into(), text: text.into() });
+        let told = |sold, sold_out, found: &str| {
+            let findings = [found].into_iter().filter(|text| !text.is_empty());
+            let findings = findings.map(|text| Finding::new("a kind", text)).collect();
             let unknown = 500 - sold - sold_out;
             let tally = Tally { acknowledged_units: sold, sold_out, unknown, ..Tally::default() };
-            let report = Report { reasons: reasons.collect(), tally, ..Report::default() };
+            let report = Report { findings, tally, ..Report::default() };
             let run = Run { stock: 300, fence: true, ..Run::default() };
             judge(&run, &report, 0).text
         };

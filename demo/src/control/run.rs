@@ -176,7 +176,11 @@ impl Control {
             victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
         }
         let requests = format!("--requests={}", run.requests);
-        let flags = LOAD_FLAGS.map(str::to_owned).into_iter().chain([requests]);
+        let sums = (!run.guard.keeps_ledger()).then_some("--without-ledger");
+        // without the fence, the demo's writer marks no repeated answer
+        let again = (!run.fence).then_some("--again=0");
+        let flags = LOAD_FLAGS.into_iter().chain(sums).chain(again).map(str::to_owned);
+        let flags = flags.chain([requests]);
         let urls = shops.iter().map(|shop| format!("http://{}", shop.authority));
         let args = loadtest::Args::from_flags(flags.chain(urls));
         let args = args.map_err(|error| error.to_string())?;

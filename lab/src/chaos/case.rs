@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::future::LocalBoxFuture;
+use loadtest::report::Finding;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use testkit::{AuthTokens, RedisClusterOptions};
@@ -111,7 +112,7 @@ pub(super) struct Case {
     pub(super) others_order: bool,
     /// Further flags of the load test.
     pub(super) load_flags: &'static [&'static str],
-    /// Findings that the fault makes unavoidable.
+    /// The kinds of findings that the fault makes unavoidable.
     pub(super) tolerates: &'static [&'static str],
 }
 
@@ -175,7 +176,7 @@ impl Case {
 
     /// Whether everything held; in a control, whether the fault happened and broke what it must break.
     pub(super) fn is_good(&self, outcome: &Outcome) -> bool {
-        let mut found = outcome.findings.iter().map(|found| found.invariant.as_str());
+        let mut found = outcome.findings.iter().map(Finding::name);
         match self.control {
             None => found.next().is_none(),
             Some(Control { breaks, .. }) => {

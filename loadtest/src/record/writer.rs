@@ -96,7 +96,7 @@ fn write_end(file: &mut BufWriter<File>, history: &History) -> io::Result<()> {
         &Line::End(EndLine {
             attempts: history.orders.iter().map(Order::all_attempts).sum(),
             ledger: u64_from(history.ledger.len()),
-            orders: [history.orders.len()],
+            orders: history.orders.len(),
             interrupted: history.interrupted,
         }),
     )
