@@ -99,8 +99,8 @@ impl Buyer {
             unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
             match self.steps(number, &order) {
                 steps if steps.first().is_some_and(Step::is_aside) => {
-                    // over a connection of its own
-                    let mut buyer = Self::new(Arc::clone(&run), self.home, None);
+                    // over a connection of its own, from where it was answered
+                    let mut buyer = Self::new(Arc::clone(&run), order.places.1, None);
                     later.spawn(async move {
                         buyer.settle(number, &mut order, &steps).await?;
                         Ok((number, order))
@@ -128,13 +128,15 @@ impl Buyer {
             let may_arrive = hold.is_some() && order.is_refused() && order.in_doubt;
             return may_arrive.then(|| at_once(Event::Cancelled)).into_iter().collect();
         }
-        let again = !args.without_ledger && args.conduct.asks_again(setup.seed, number);
+        // without a ledger there are no order ids, and probes are no orders
+        let has_ids = !args.without_ledger && args.probe_path.is_none();
+        let again = has_ids && args.conduct.asks_again(setup.seed, number);
         let steps = hold.map(|hold| args.conduct.steps(setup.seed, number, hold));
         let again = again.then(|| at_once(Event::Reserved)).into_iter();
         again.chain(steps.unwrap_or_default()).collect()
     }
 
-    /// Takes these steps with the accepted order `number`, as long as each is answered.
+    /// Takes these steps with order `number`, as long as each is answered.
     async fn settle(&mut self, number: usize, order: &mut Order, steps: &[Step]) -> Result<()> {
         for (salt, Step { wait, event }) in (2..).zip(steps) {
             if self.run.live.stop.run_until_cancelled(sleep(*wait)).await.is_none() {

@@ -145,7 +145,7 @@ impl Run<'_> {
 
     /// Starts to send orders to all instances and to record their outcomes.
     fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load> {
-        let Case { rate, connections, stock, others_order, load_flags, .. } = *self.case;
+        let Case { rate, connections, stock, others_order, load_flags, control, .. } = *self.case;
         let (lasts, seed) = (self.lasts.as_millis(), self.seed);
         let flags = format!(
             "--duration {lasts}ms --rate {rate} --concurrency {connections} --stock {stock} --seed {seed} \
@@ -154,6 +154,8 @@ impl Run<'_> {
         let mut args: Vec<_> = flags.split(' ').map(str::to_owned).collect();
         args.push(history.display().to_string());
         args.extend((!others_order).then(|| "--alone".to_owned()));
+        // what a control breaks, its fault must break
+        args.extend(control.map(|_| "--again=0".to_owned()));
         args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
         Load::start(&scene.cluster.program, &scene.cluster.dir, &args)

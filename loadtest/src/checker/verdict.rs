@@ -173,8 +173,11 @@ impl Records {
                         found.add(Kind::NotMarked, id);
                     }
                 }
-                FinalOutcome::SoldOut | FinalOutcome::LimitReached | FinalOutcome::UnknownOrder => {
+                FinalOutcome::SoldOut | FinalOutcome::LimitReached => {
                     found.add(Kind::AnsweredAnew, format!("{id}: {:?}", asked.outcome));
+                }
+                FinalOutcome::UnknownOrder => {
+                    found.add(Kind::ChangeLost, format!("{id}, told that it is unknown"));
                 }
                 _ => {}
             }

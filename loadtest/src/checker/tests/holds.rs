@@ -130,6 +130,21 @@ const DAMAGES: &[Mutation] = &[
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Cancelled], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Confirmed], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Expired], false)),
+    // cancelled in vain, and what was accepted cannot be unknown
+    ("", "PASS", |it| {
+        it.orders[10].in_doubt = true;
+        *it.orders[10].change(Event::Cancelled) = asked(300, FinalOutcome::UnknownOrder);
+    }),
+    ("change_lost", "such as run-3, told that it is unknown", |it| {
+        *it.orders[3].change(Event::Cancelled) = asked(2000, FinalOutcome::UnknownOrder);
+    }),
+    // longer than is awaited: said, and not claimed
+    ("", "3 orders were still held, and whether that ends was not awaited", |it| {
+        it.setup.before.hold_seconds = Some(61);
+        it.ledger.truncate(19);
+        it.orders[8].changes.clear();
+        renumber(it);
+    }),
     ("lost", "such as run-10", |it| {
         late(it, &[Event::Reserved, Event::Cancelled], true);
         it.ledger.truncate(it.ledger.len() - 2);
