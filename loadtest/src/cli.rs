@@ -89,6 +89,7 @@ pub struct Limits {
 /// The flags of a run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "loadtest")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
     #[arg(short = 'n', long, value_name = "N", value_parser = Count::new().range(1..=10_000_000))]
@@ -308,6 +309,11 @@ mod tests {
         let args = Args::try_parse_from(line).expect("the documented line");
         assert_eq!((args.requests(), args.concurrency, args.stock), (500, 500, Some(300)));
         assert_eq!((args.quantity, args.timeout), (1, Duration::from_secs(30)));
+        assert_eq!(
+            args.limits.longest_pause,
+            Duration::from_secs(30),
+            "a sale that stands still fails"
+        );
         assert_eq!(args.urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
         for (bounds, most) in [("--rate=3000", 10_000_000), ("--requests=70", 70)] {
             let line = ["loadtest", "--duration=30s", bounds, "http://127.0.0.1:8080"];

@@ -197,7 +197,7 @@ impl Report {
         let sent = || orders.iter().enumerate().filter(|(_, order)| order.attempts > 0);
         let mut by_status = BTreeMap::new();
         for (number, order) in sent() {
-            let Some(status) = order.status() else { continue };
+            let Some(status) = order.status else { continue };
             let of_status = by_status.entry(status.to_string()).or_insert_with(histogram);
             of_status.record(latency(setup.rate, number, order)).expect("it grows");
         }

@@ -24,119 +24,94 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub(crate) struct Found(BTreeMap<Kind, (u64, String)>);
 
-/// What can fail; the most important kinds come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
-    /// Another sale was started during the run.
-    Restarted,
-    /// More units were sold than there were.
-    Oversold,
-    /// One order took its units more than once.
-    Duplicates,
-    /// Orders were acknowledged and are not recorded.
-    Lost,
-    /// Units came back that had come back or were sold, or an order was confirmed twice.
-    EndedTwice,
-    /// Units came back that were not taken.
-    NotHeld,
-    /// An entry has other units than the order.
-    WrongQuantity,
-    /// A buyer was told that an order is confirmed, cancelled or expired, and the ledger says otherwise.
-    ChangeLost,
-    /// An instance no longer has the sale.
-    Gone,
-    /// Orders are recorded whose buyers were refused, or that were not sent.
-    Untold,
-    /// Orders of other clients are recorded, and none are allowed.
-    Strangers,
-    /// An instance wrote with an older token after a newer one: two held the lock.
-    TokenWentDown,
-    /// Two instances wrote under one token: both held the lock.
-    TokenShared,
-    /// Orders were accepted without a token, where each must have one.
-    WithoutToken,
-    /// Units appeared or vanished.
-    Unbalanced,
-    /// The ledger contradicts itself or the stock.
-    LedgerDoesNotAddUp,
-    /// An answer differs from the ledger.
-    Misreported,
-    /// An order that was sent again after its answer got another one.
-    AnsweredAnew,
-    /// Buyers were refused although enough units were left for them.
-    SoldOutTooEarly,
-    /// The ledger has an order before another one that was answered before it was sent.
-    OutOfOrder,
-    /// A hold ended too early, or was confirmed after its end.
-    HoldNotKept,
-    /// A user has more units than allowed.
-    OverLimit,
-    /// Buyers were refused as if they had enough.
-    LimitedTooEarly,
-    /// Orders were sent, and for too long none was decided.
-    Paused,
-    /// Holds did not end.
-    StillHeld,
-    /// An order was tried for too long.
-    SlowOrder,
-    /// The instances disagree.
-    StatesDiffer,
-    /// Orders were answered with an error.
-    Failed,
-    /// Too many orders got no answer.
-    Unanswered,
-    /// Orders that were due were not sent.
-    NotSent,
-    /// An order that was sent again got its first answer, and not the mark of a repeated one.
-    NotMarked,
-    /// The service has neither ledger nor tokens, and need not be judged by the sums alone.
-    NoLedger,
-    /// Without a ledger: the stock does not fit the answers.
-    Unaccounted,
+/// Defines the kinds, each with the violated invariant, and with what is wrong with an order, where orders are counted.
+/// Without an invariant, the run proves nothing for another reason.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident $invariant:literal $of:literal,)*) => {
+        /// What can be wrong; the most important kinds come first.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub(crate) enum Kind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl Kind {
+            fn row(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$kind => ($invariant, $of),)*
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// The violated invariant, and what is wrong with an order, where orders are counted. Without an invariant, the run
-    /// proves nothing for another reason.
-    pub(crate) fn row(self) -> (Option<&'static str>, Option<&'static str>) {
-        match self {
-            Self::Oversold | Self::Unbalanced | Self::LedgerDoesNotAddUp | Self::Unaccounted => {
-                (Some("I1"), None)
-            }
-            Self::OverLimit => (Some("I1"), Some("accepted beyond the limit of its user")),
-            Self::NotHeld => (Some("I1"), Some("ended without a hold")),
-            Self::WrongQuantity => (Some("I1"), Some("in the ledger with other units")),
-            Self::Duplicates => (Some("I2"), Some("more than once in the ledger")),
-            Self::Lost => (Some("I2"), Some("acknowledged and not in the ledger")),
-            Self::EndedTwice => (Some("I2"), Some("ended more than once in the ledger")),
-            Self::ChangeLost => (Some("I2"), Some("told otherwise than the ledger has it")),
-            Self::Misreported => (Some("I2"), Some("answered otherwise than the ledger has it")),
-            Self::AnsweredAnew => (Some("I2"), Some("sent again, and answered otherwise")),
-            Self::Gone => (Some("I2"), None),
-            Self::Untold => (Some("I3"), Some("in the ledger without an answer to a buyer")),
-            Self::Strangers => (Some("I3"), Some("in the ledger, and this run must be alone")),
-            Self::WithoutToken => (Some("I4"), Some("accepted without a token")),
-            Self::TokenShared => (Some("I4"), Some("written under another instance's token")),
-            Self::TokenWentDown => (Some("I4"), None),
-            Self::StillHeld => (Some("I5"), Some("held after the end")),
-            Self::SlowOrder => (Some("I5"), Some("tried for longer than allowed")),
-            Self::Paused => (Some("I5"), None),
-            Self::SoldOutTooEarly => (Some("I6"), Some("told sold out, while enough was left")),
-            Self::LimitedTooEarly => (Some("I6"), Some("refused while its user had room")),
-            Self::OutOfOrder => (Some("I6"), Some("behind an order sent after its answer")),
-            Self::HoldNotKept => (Some("I6"), Some("not held as long as it must")),
-            Self::NotMarked => {
-                (None, Some("sent again, and answered without Idempotency-Replayed"))
-            }
-            Self::Restarted
-            | Self::StatesDiffer
-            | Self::Failed
-            | Self::Unanswered
-            | Self::NotSent
-            | Self::NoLedger => (None, None),
-        }
-    }
+kinds! {
+    /// Another sale was started during the run.
+    Restarted "" "",
+    /// More units were sold than there were.
+    Oversold "I1" "",
+    /// One order took its units more than once.
+    Duplicates "I2" "more than once in the ledger",
+    /// Orders were acknowledged and are not recorded.
+    Lost "I2" "acknowledged and not in the ledger",
+    /// Units came back that had come back or were sold, or an order was confirmed twice.
+    EndedTwice "I2" "ended more than once in the ledger",
+    /// Units came back that were not taken.
+    NotHeld "I1" "ended without a hold",
+    /// An entry has other units than the order.
+    WrongQuantity "I1" "in the ledger with other units",
+    /// A buyer was told that an order is confirmed, cancelled or expired, and the ledger says otherwise.
+    ChangeLost "I2" "told otherwise than the ledger has it",
+    /// An instance no longer has the sale.
+    Gone "I2" "",
+    /// Orders are recorded whose buyers were refused, or that were not sent.
+    Untold "I3" "in the ledger without an answer to a buyer",
+    /// Orders of other clients are recorded, and none are allowed.
+    Strangers "I3" "in the ledger, and this run must be alone",
+    /// An instance wrote with an older token after a newer one: two held the lock.
+    TokenWentDown "I4" "",
+    /// Two instances wrote under one token: both held the lock.
+    TokenShared "I4" "written under another instance's token",
+    /// Orders were accepted without a token, where each must have one.
+    WithoutToken "I4" "accepted without a token",
+    /// Units appeared or vanished.
+    Unbalanced "I1" "",
+    /// The ledger contradicts itself or the stock.
+    LedgerDoesNotAddUp "I1" "",
+    /// An answer differs from the ledger.
+    Misreported "I2" "answered otherwise than the ledger has it",
+    /// An order that was sent again after its answer got another one.
+    AnsweredAnew "I2" "sent again, and answered otherwise",
+    /// Buyers were refused although enough units were left for them.
+    SoldOutTooEarly "I6" "told sold out, while enough was left",
+    /// The ledger has an order before another one that was answered before it was sent.
+    OutOfOrder "I6" "behind an order sent after its answer",
+    /// A hold ended too early, or was confirmed after its end.
+    HoldNotKept "I6" "not held as long as it must",
+    /// A user has more units than allowed.
+    OverLimit "I1" "accepted beyond the limit of its user",
+    /// Buyers were refused as if they had enough.
+    LimitedTooEarly "I6" "refused while its user had room",
+    /// Orders were sent, and for too long none was decided.
+    Paused "I5" "",
+    /// Holds did not end.
+    StillHeld "I5" "held after the end",
+    /// An order was tried for too long.
+    SlowOrder "I5" "tried for longer than allowed",
+    /// The instances disagree.
+    StatesDiffer "" "",
+    /// Orders were answered with an error.
+    Failed "" "",
+    /// Too many orders got no answer.
+    Unanswered "" "",
+    /// Orders that were due were not sent.
+    NotSent "" "",
+    /// An order that was sent again got its first answer, and not the mark of a repeated one.
+    NotMarked "" "sent again, and answered without Idempotency-Replayed",
+    /// The service has neither ledger nor tokens, and need not be judged by the sums alone.
+    NoLedger "" "",
+    /// Without a ledger: the stock does not fit the answers.
+    Unaccounted "I1" "",
 }
 
 impl Found {
@@ -150,10 +125,11 @@ impl Found {
             let (invariant, of) = kind.row();
             let what = kind.to_string().replace('_', " ");
             let text = match of {
-                Some(of) => format!("{what}: {} {of}, such as {example}", were(count, "order")),
-                None => format!("{what}: {example}"),
+                "" => format!("{what}: {example}"),
+                of => format!("{what}: {} {of}, such as {example}", were(count, "order")),
             };
-            let (kind, invariant) = (kind.to_string(), invariant.map(str::to_owned));
+            let invariant = Some(invariant.to_owned()).filter(|name| !name.is_empty());
+            let kind = kind.to_string();
             Finding { kind, invariant, count, example, text }
         };
         self.0.into_iter().map(finding).collect()

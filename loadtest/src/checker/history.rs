@@ -204,7 +204,7 @@ impl Tally {
                 FinalOutcome::SoldOut => &mut tally.sold_out,
                 FinalOutcome::LimitReached => &mut tally.limited,
                 FinalOutcome::Over(_) => &mut tally.over,
-                FinalOutcome::Failed { kind, .. } => {
+                FinalOutcome::Failed(kind) => {
                     *tally.failures.entry(kind.clone()).or_default() += 1;
                     &mut tally.failed
                 }
@@ -215,7 +215,7 @@ impl Tally {
                 }
             };
             *count += 1;
-            if let Some(status) = order.status() {
+            if let Some(status) = order.status {
                 *tally.answers_by_status.entry(status.to_string()).or_default() += 1;
             }
         }
@@ -226,7 +226,7 @@ impl Tally {
     /// Counts what its buyer asked for later.
     fn add_change(&mut self, event: Event, asked: &Order) {
         let told = match &asked.outcome {
-            FinalOutcome::Failed { kind, .. } => {
+            FinalOutcome::Failed(kind) => {
                 *self.failures.entry(kind.clone()).or_default() += 1;
                 self.failed += 1;
                 kind.clone()

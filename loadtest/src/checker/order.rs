@@ -27,6 +27,8 @@ pub(crate) enum Event {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     pub(crate) outcome: FinalOutcome,
+    /// The HTTP status of its definite answer, if it has one.
+    pub(crate) status: Option<u16>,
     /// Whether an attempt without an answer may have taken units.
     pub(crate) in_doubt: bool,
     /// Whether its buyer went away for good, on purpose.
@@ -60,10 +62,7 @@ pub(crate) enum FinalOutcome {
     #[default]
     Unknown,
     /// Any other answer, such as `500 internal`: the status and the problem's type.
-    Failed {
-        status: u16,
-        kind: String,
-    },
+    Failed(String),
 }
 
 /// The answer to an accepted order.
@@ -187,6 +186,7 @@ impl Order {
         if let Some(failure) = failure.filter(|failure| failure.is_final)
             && let Some(status) = outcome.status
         {
+            self.status = outcome.status;
             self.outcome = match (status, &*failure.why) {
                 (409, "sold-out") => FinalOutcome::SoldOut,
                 (409, "limit-reached") => FinalOutcome::LimitReached,
@@ -194,9 +194,10 @@ impl Order {
                 (404, "unknown-order") => FinalOutcome::UnknownOrder,
                 (410, "cancelled") => FinalOutcome::Over(Event::Cancelled),
                 (410, "expired") => FinalOutcome::Over(Event::Expired),
-                _ => FinalOutcome::Failed { status, kind: outcome.kind(failure) },
+                _ => FinalOutcome::Failed(outcome.kind(failure)),
             };
         } else if let Effect::Ok(answer) = outcome.effect {
+            self.status = outcome.status;
             self.outcome = FinalOutcome::Acknowledged(answer);
         }
     }
@@ -274,23 +275,9 @@ impl Order {
         all.map(|asked| u64::from(asked.attempts)).sum()
     }
 
-    /// The HTTP status of its definite answer, if it has one.
-    pub(crate) fn status(&self) -> Option<u16> {
-        match self.outcome {
-            FinalOutcome::Acknowledged(_) => Some(200),
-            FinalOutcome::SoldOut
-            | FinalOutcome::LimitReached
-            | FinalOutcome::Over(Event::Confirmed) => Some(409),
-            FinalOutcome::Over(_) => Some(410),
-            FinalOutcome::UnknownOrder => Some(404),
-            FinalOutcome::Failed { status, .. } => Some(status),
-            FinalOutcome::Unknown => None,
-        }
-    }
-
     /// Whether it has a definite answer.
     pub(crate) fn is_settled(&self) -> bool {
-        self.status().is_some()
+        self.outcome != FinalOutcome::Unknown
     }
 
     /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Unless the sale `can_gain`

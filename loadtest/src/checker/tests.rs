@@ -35,7 +35,7 @@ fn acknowledged(remaining: i64, token: Option<i64>) -> FinalOutcome {
 }
 
 fn failed() -> FinalOutcome {
-    FinalOutcome::Failed { status: 500, kind: "500 internal".to_owned() }
+    FinalOutcome::Failed("500 internal".to_owned())
 }
 
 /// An order that was answered at once: all are sent at the beginning, and answered one by one.
@@ -406,15 +406,6 @@ fn judge_all(good: &History, limits: Limits, mutations: &[Mutation]) -> BTreeSet
 /// An order that was sent and ended then, in milliseconds.
 fn span(sent: u64, ended: u64, outcome: FinalOutcome) -> Order {
     Order { sent: sent * 1000, ended: ended * 1000, ..order(0, outcome) }
-}
-
-/// Goal: an answer is counted under the status that it had.
-#[test]
-fn statuses() {
-    for (event, status) in [(Event::Confirmed, 409), (Event::Cancelled, 410), (Event::Expired, 410)]
-    {
-        assert_eq!(order(0, FinalOutcome::Over(event)).status(), Some(status), "{event:?}");
-    }
 }
 
 /// Goal: a pause is measured while orders are tried, up to the next answer that says yes or no.

@@ -186,17 +186,16 @@ impl Records {
 
     fn check_oversold(&self, history: &History, tally: &Tally, sale: &Sale<'_>, found: &mut Found) {
         // where units come back, only the ledger tells how many were sold at one moment
-        let units = tally.acknowledged_units + self.foreign.1 + self.standing.1;
-        let units = if sale.can_gain() { 0 } else { i64::try_from(units).unwrap_or(i64::MAX) };
-        let orders = tally.acknowledged + self.foreign.0 + self.standing.0;
-        let told = ((units, sale.offered), orders);
-        let recorded = (sale.worst, sale.orders - history.before().orders);
-        let excess = |(units, offered): (i64, i64)| units.saturating_sub(offered.max(0));
-        let ((units, offered), orders) =
-            if excess(told.0) > excess(recorded.0) { told } else { recorded };
-        let excess = excess((units, offered));
+        let told = tally.acknowledged_units + self.foreign.1 + self.standing.1;
+        let told = if sale.can_gain() { 0 } else { told.cast_signed() };
+        let excess = |(units, offered): &(i64, i64)| units.saturating_sub(*offered.max(&0));
+        let most = [(told, sale.offered), sale.worst].into_iter().max_by_key(excess);
+        let (units, offered) = most.unwrap_or_default();
+        let excess = excess(&(units, offered));
         if excess > 0 {
-            let (units, orders) = (were(units.unsigned_abs(), "unit"), count(orders, "order"));
+            let known = tally.acknowledged + self.foreign.0 + self.standing.0;
+            let orders = count(known.max(sale.orders - history.before().orders), "order");
+            let units = were(units.unsigned_abs(), "unit");
             let offered = offered.max(0);
             let what =
                 format!("{units} sold in {orders}, and there were {offered}: {excess} too many");

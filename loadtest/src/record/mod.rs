@@ -50,7 +50,7 @@ pub(crate) const VERSION: u32 = 3;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    Run(Setup),
+    Run(Box<Setup>),
     Attempt(Attempt),
     Order(LedgerEntry),
     /// The state after the run, as one instance reports it.

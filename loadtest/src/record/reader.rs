@@ -25,7 +25,7 @@ pub(crate) fn read(input: impl Read) -> Result<History> {
         };
         let at = || format!("line {number}");
         match (&mut history, line) {
-            (None, Line::Run(setup)) => history = Some(begin(setup).with_context(at)?),
+            (None, Line::Run(setup)) => history = Some(begin(*setup).with_context(at)?),
             (Some(history), line) if end.is_none() => end = add(history, line).with_context(at)?,
             (None, _) => bail!("line {number}: the first line must be `run`"),
             (Some(_), _) => bail!("line {number}: nothing may follow `end`"),

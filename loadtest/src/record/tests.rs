@@ -66,6 +66,8 @@ fn round_trip() {
     let [order] = &changed.orders[..] else { panic!("one order") };
     let told: Vec<_> = order.told().collect();
     assert_eq!(told, [(Event::Confirmed, 3999), (Event::Confirmed, 4999)]);
+    let statuses: Vec<_> = order.asked().map(|(_, asked)| asked.status).collect();
+    assert_eq!(statuses, [200, 200, 409].map(Some), "each answer has its own status");
     let recorded = read(written(RECORDED, true).as_bytes()).expect("it is whole");
     let unsettled: Vec<_> = recorded.unsettled.iter().map(|(why, n)| (why.as_str(), *n)).collect();
     let expected = [("503 lock-unavailable", 1), ("broken connection", 1), ("client went away", 1)];
@@ -77,7 +79,7 @@ fn round_trip() {
     assert!(abandoned.abandoned && abandoned.in_doubt && !abandoned.is_settled());
     assert!(refused.outcome == FinalOutcome::SoldOut && !refused.in_doubt);
     let kinds = others.iter().map(|order| match &order.outcome {
-        FinalOutcome::Failed { kind, .. } => (kind.as_str(), order.in_doubt),
+        FinalOutcome::Failed(kind) => (kind.as_str(), order.in_doubt),
         _ => ("", false),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), [("400 bad-item", false), ("500", true), ("", false)]);

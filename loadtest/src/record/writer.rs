@@ -34,7 +34,7 @@ impl Writer {
     /// The file cannot be written, or the system has no more threads.
     pub(crate) fn start(file: File, setup: &Setup) -> io::Result<(Self, Recorder)> {
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        write_line(&mut file, &Line::Run(setup.clone()))?;
+        write_line(&mut file, &Line::Run(Box::new(setup.clone())))?;
         file.flush()?;
         let (recorder, attempts) = mpsc::channel(QUEUE_LENGTH);
         let thread = thread::Builder::new().name("history".to_owned());

@@ -14,7 +14,7 @@ use super::shop::{Fault, Shop};
 use super::{load, report};
 use crate::checker::u64_from;
 use crate::cli::{self, Cli};
-use crate::report::{Report, Tally};
+use crate::report::{Finding, Report, Tally};
 use crate::{check, status};
 
 /// A directory, and a file in it that is not there yet.
@@ -117,6 +117,19 @@ async fn answered_orders_are_sent_again() {
     }
 }
 
+/// Goal: a buyer whose order was told sold out, while an earlier attempt had no answer, cancels it in a sale with holds: units
+/// may come back, and that attempt may take them. Without holds there is nothing to cancel.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_in_doubt_is_cancelled() {
+    for (hold, cancelled) in [("--hold 1s", Some(1)), ("", None)] {
+        let flags = format!("--requests 9 -c 3 --stock 4 --attempt-timeout 300ms --again 0 {hold}");
+        let report = report(Fault::Hang(1), &flags).await;
+        let Tally { sold_out, resolved, changes, .. } = &report.tally;
+        assert!(report.pass && *sold_out == 5, "{}", report.verdict);
+        assert_eq!((resolved, changes.get("cancel: unknown order").copied()), (&1, cancelled));
+    }
+}
+
 /// Not a test but the load that [`ctrl_c_ends_a_run`] interrupts.
 #[tokio::test]
 #[ignore = "started by another test"]
@@ -205,7 +218,7 @@ async fn lasting_refusal_is_final() {
         let report = report(Fault::Problem(1, status, kind), "--requests 3 --stock 3").await;
         assert_eq!(report.tally.failures, [(format!("{status} {kind}"), 1)].into());
         assert_eq!((report.tally.acknowledged, report.tally.attempts), (2, 3));
-        let found: Vec<_> = report.findings.iter().map(|found| found.name()).collect();
+        let found: Vec<_> = report.findings.iter().map(Finding::name).collect();
         assert_eq!(found, ["failed"], "{}", report.verdict);
     }
 }

@@ -29,7 +29,7 @@ fn asked(at: u64, outcome: FinalOutcome) -> Order {
 
 fn run(steps: &[Step]) -> History {
     let (per_user, hold_seconds, held) = (Some(1), Some(2), Some(0));
-    let terms = StockState { per_user, hold_seconds, held, ..StockState::default() };
+    let terms = StockState { held, per_user, hold_seconds, ..StockState::default() };
     let mut sale = Sale::new(10, terms);
     let setup = setup(sale.before.clone(), 1, 12);
     let mut orders = vec![asked(500, FinalOutcome::LimitReached); 13];

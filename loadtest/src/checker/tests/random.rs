@@ -117,8 +117,7 @@ fn random_run(random: &mut SplitMix64) -> History {
             }
             Effect::Order(Fate::Lost) if arrives => drop(run.order(at, number)),
             Effect::Order(Fate::Failed) => {
-                let kind = "400 bad-item".to_owned();
-                run.orders[number].outcome = FinalOutcome::Failed { status: 400, kind };
+                run.orders[number].outcome = FinalOutcome::Failed("400 bad-item".to_owned());
             }
             Effect::Change(place, fate) => {
                 let (event, asked) = &mut run.orders[number].changes[place];
