@@ -28,7 +28,7 @@ pub(crate) struct Found(BTreeMap<Kind, (u64, String)>);
 /// Without an invariant, the run proves nothing for another reason.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $invariant:literal $of:literal,)*) => {
-        /// What can be wrong; the most important kinds come first.
+        /// The kinds of findings; the most important ones come first.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub(crate) enum Kind {

@@ -5,7 +5,7 @@
 //!
 //! | | invariant |
 //! |---|---|
-//! | I1 | at every moment no more units are held or sold than there were, or than a user may have; no units come back that were not taken; stock + lucky = initial; the ledger adds up, and its counts are those of the sale |
+//! | I1 | at every moment no more units are held or sold than there were, or than a user may have; only units that were taken come back; stock + lucky = initial; the ledger adds up, and its counts are those of the sale |
 //! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged, and so is what its buyer was told of it: confirmed, cancelled or expired; sent again, it gets the same answer; no order of others is there twice, and no hold ends twice |
 //! | I3 | every order, confirmation and cancellation in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
 //! | I4 | the tokens in the ledger never go down, and under each only one instance wrote; where an answer has one, or with `--tokens`, each entry has one |

@@ -12,7 +12,7 @@ use super::finding::{Found, Kind};
 use super::history::{LedgerEntry, StockState};
 use super::order::Event;
 
-/// What the ledger has of one order.
+/// The entries of one order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing<'h> {
     pub(crate) reserved: Option<&'h LedgerEntry>,
@@ -27,8 +27,9 @@ pub(crate) struct Standing<'h> {
 /// A sale after some entries.
 #[derive(Debug, Default)]
 pub(crate) struct Sale<'h> {
-    /// Units that it began with, and those that were on sale before the first entry.
+    /// The units that the sale began with.
     pub(crate) initial: i64,
+    /// The units on sale before the first entry.
     pub(crate) offered: i64,
     /// Units that one user may have.
     per_user: Option<i64>,
@@ -40,14 +41,15 @@ pub(crate) struct Sale<'h> {
     pub(crate) worst: (i64, i64),
     /// Units that came back.
     pub(crate) returned: u64,
-    /// Those of each user.
+    /// The units that each user holds or has bought.
     users: HashMap<&'h str, i64>,
     entries: u64,
     pub(crate) orders: u64,
-    /// Open holds, and those of them that are older than the first entry.
+    /// The open holds.
     pub(crate) held: i64,
+    /// The open holds that began before the first entry.
     earlier: i64,
-    /// What the last entry says of its place and of the stock.
+    /// The place of the last entry, and the stock that this entry names.
     last: (u64, i64),
     /// The last token and who wrote under it first.
     token: Option<(i64, Option<&'h str>)>,
@@ -92,7 +94,7 @@ impl<'h> Sale<'h> {
         self.has_holds
     }
 
-    /// What the ledger has of an order.
+    /// The entries of an order so far.
     pub(crate) fn standing<'a>(
         &'a self,
         user: &'a str,

@@ -1,5 +1,6 @@
 //! Judges a recorded run: steps the model of its sale through the ledger, and compares each buyer's record with it.
 
+use std::ptr;
 use std::time::Duration;
 
 use super::finding::{Found, Kind, at, count, were};
@@ -72,7 +73,7 @@ pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
     report.findings = found.findings();
 }
 
-/// What comparing the buyers' records with the ledger counts.
+/// The counts of a comparison of the buyers' records with the ledger.
 #[derive(Debug, Default)]
 struct Records {
     /// There is no ledger, so that only the sums can be checked.
@@ -97,7 +98,8 @@ impl Records {
         for entry in &history.ledger {
             let is_own = history.own(entry).is_some_and(|number| number < history.orders.len());
             let standing = sale.standing(&entry.user, &entry.order).filter(|_| !is_own);
-            let first = |it: &&Standing<'_>| it.reserved.or(it.end).is_some_and(|it| it == entry);
+            let first =
+                |it: &&Standing<'_>| it.reserved.or(it.end).is_some_and(|it| ptr::eq(it, entry));
             let Some(standing) = standing.filter(first) else { continue };
             // no other client's ids begin like this: a service that changes ids has sold twice
             if entry.order.starts_with(&history.setup.run) {
