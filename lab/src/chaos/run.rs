@@ -130,6 +130,9 @@ impl Run<'_> {
         if !evidence.facts.contains_key(proof) {
             evidence.broken(NO_FAULT, format!("the fault did not happen: not seen: {proof}"));
         }
+        if self.case.control.is_none() && counts.tally.sold_out == 0 {
+            evidence.broken(NO_FAULT, "the stock was never sold out");
+        }
         evidence.counts = counts;
         evidence.bound_seconds = bound.as_secs_f64();
         evidence.kept = Some(self.out.to_owned());
@@ -138,7 +141,7 @@ impl Run<'_> {
 
     /// Starts to send orders to all instances and to record their outcomes.
     fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load> {
-        let Case { rate, connections, stock, others_order, load_flags, .. } = *self.case;
+        let Case { rate, connections, stock, others_order, load_flags, conduct, .. } = *self.case;
         let (lasts, seed) = (self.lasts.as_millis(), self.seed);
         let flags = format!(
             "--duration {lasts}ms --rate {rate} --concurrency {connections} --stock {stock} --seed {seed} \
@@ -147,7 +150,7 @@ impl Run<'_> {
         let mut args: Vec<_> = flags.split(' ').map(str::to_owned).collect();
         args.push(history.display().to_string());
         args.extend((!others_order).then(|| "--alone".to_owned()));
-        args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
+        args.extend(load_flags.iter().chain(conduct).map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
         Load::start(&scene.cluster.program, &scene.cluster.dir, &args)
     }
