@@ -134,7 +134,7 @@ async fn at_most_eight_messages_a_second() {
     buying.abort();
     let longest = times.iter().zip(&times[STRETCH..]).map(|(from, to)| to - from);
     let longest = longest.fold(0.0, f64::max);
-    // nine a second take 1,778 ms
+    // nine a second take 1,778 ms, where the machine is idle
     assert!(longest > 1900.0, "16 messages in {longest} ms");
 }
 
