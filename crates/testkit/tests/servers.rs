@@ -68,9 +68,9 @@ fn no_test_is_left_out_under_ci() {
         test.args([NAME, "--exact", "--nocapture"]);
         let variables = [("WITHOUT_PATH", "1"), ("PATH", ""), ("CI", ci)];
         let ended = test.envs(variables).env_remove("FLASH_SALE_JAVA").output().unwrap();
-        let text = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
-        assert_eq!(ended.status.success(), passes, "{text}");
-        assert!(text.contains(said), "{text}");
+        let told = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        assert_eq!(ended.status.success(), passes, "{told}");
+        assert!(told.contains(said), "{told}");
     }
 }
 

@@ -28,8 +28,9 @@ pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
 /// The time without faults at the end of a run, in which unknown outcomes are resolved.
 pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
-/// A stock that is sold out a second after the sale's start, and again whenever units have come back.
-const STOCK: u64 = 500;
+/// A stock that is sold out a second after the sale's start, and again whenever units have come back: a fifth of the orders
+/// can have a unit, so that it is sold out on a busy machine as well.
+const STOCK: u64 = 200;
 
 /// Buyers who give back, at once or by the end of their hold: the sale goes on to sell and to refuse, so that a fault hits
 /// both at any time.

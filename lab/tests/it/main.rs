@@ -42,7 +42,7 @@ async fn a_wrong_filter_is_no_result() {
     let temp = tempfile::tempdir().unwrap();
     let mut bench = lab(temp.path(), &["bench"]);
     bench.env("RUST_LOG", "lab=loud");
-    let (status, said) = ended(bench, Duration::from_secs(60)).await;
+    let (status, said) = ended(bench, Duration::from_mins(1)).await;
     assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("a filter is error, warn, info,"), "{said}");
 }
