@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write, stderr};
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -18,6 +18,10 @@ pub enum LogFormat {
     /// One JSON object a line, for machines.
     Json,
 }
+
+/// The error for anything that is not a filter.
+const FORM: &str = "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, such as \
+    info,flash_sale=debug";
 
 /// The flags of the log.
 #[derive(Args, Clone, Debug)]
@@ -40,12 +44,13 @@ pub struct LogOptions {
 /// Starts the log of this process; a second call has no effect.
 ///
 /// # Errors
-/// If `RUST_LOG` is not a filter; [`LogOptions::log`] was checked when it was parsed.
-pub fn init(options: &LogOptions) -> Result<(), ParseError> {
+/// If `RUST_LOG` is not a filter: a sentence that says what one is. [`LogOptions::log`] was checked when it was parsed.
+pub fn init(options: &LogOptions) -> Result<(), String> {
     // an empty variable counts as none
     let set = |text: &String| !text.trim().is_empty();
     let text = options.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).filter(set);
-    let targets: Targets = text.as_deref().unwrap_or("info").parse()?;
+    let text = text.as_deref().unwrap_or("info");
+    let targets: Targets = text.parse().map_err(|_| format!("RUST_LOG is {text:?}, and {FORM}"))?;
     let is_terminal = stderr().is_terminal();
     let lines = layer().with_ansi(is_terminal);
     let lines = match options.log_format {
@@ -105,10 +110,7 @@ pub(crate) fn is_invisible(c: char) -> bool {
 }
 
 fn filter(text: &str) -> Result<String, &'static str> {
-    text.parse::<Targets>().map(|_| text.to_owned()).map_err(|_| {
-        "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, \
-         such as info,flash_sale=debug"
-    })
+    text.parse::<Targets>().map(|_| text.to_owned()).map_err(|_| FORM)
 }
 
 /// Spans for a collector of OpenTelemetry, by gRPC.

@@ -47,6 +47,9 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
         n => format!("{text} {} buyers got no answer.", grouped(n)),
     };
     let what = match (run.fault, stale_batches) {
+        (Some(_), _) if run.hit_ms.is_none() => {
+            "did not get to its fault: this sale says nothing about it"
+        }
         (Some(Fault::Pause), 0) if run.fence => "was paused while it held the lock",
         (Some(Fault::Pause), 1..) => {
             "was paused beyond its lease; when it went on, the fence refused its batch"
@@ -63,7 +66,7 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
 fn flaw(run: &Run) -> Option<&'static str> {
     let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
                     without a fence, nothing stops it.";
-    let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
+    let is_unfenced = !run.fence && run.fault == Some(Fault::Pause) && run.hit_ms.is_some();
     run.guard.flaw().or(is_unfenced.then_some(unfenced))
 }
 
@@ -89,5 +92,33 @@ mod tests {
         assert!(told(100, 0, "").ends_with(unanswered), "{}", told(100, 0, ""));
         let fault = "lost: 2. That must not happen: it is a fault of the service.";
         assert_eq!(told(300, 200, "lost: 2"), fault);
+    }
+
+    /// Goal: a fault is named only if its victim said that it happened; nor does one that did not happen explain a failure.
+    #[test]
+    fn a_fault_that_was_not_reached_explains_nothing() {
+        let told = |fence, fault, hit_ms, sold| {
+            let victim = Some("8090".to_owned());
+            let run =
+                Run { stock: 300, fence, fault: Some(fault), hit_ms, victim, ..Run::default() };
+            let reasons = if sold > 300 {
+                vec![Failure { kind: "k".into(), text: "t".into() }]
+            } else {
+                vec![]
+            };
+            let tally = Tally { acknowledged_units: sold, ..Tally::default() };
+            judge(&run, &Report { reasons, tally, ..Report::default() }, 0).text
+        };
+        for (fence, fault, hit_ms, sold, words) in [
+            (true, Fault::Pause, Some(1.0), 300, "8090 was paused while it held the lock."),
+            (true, Fault::Pause, None, 300, "8090 did not get to its fault"),
+            (true, Fault::Kill, Some(1.0), 300, "8090 was killed"),
+            (true, Fault::Kill, None, 300, "8090 did not get to its fault"),
+            (false, Fault::Pause, Some(1.0), 301, "without a fence, nothing stops it"),
+            (false, Fault::Pause, None, 301, "a fault of the service"),
+        ] {
+            let text = told(fence, fault, hit_ms, sold);
+            assert!(text.contains(words), "{text}");
+        }
     }
 }

@@ -38,7 +38,8 @@ enum Command {
 fn main() -> ExitCode {
     start(Arguments::parse()).unwrap_or_else(|error| {
         eprintln!("lab: {}", ErrorChain(&*error));
-        ExitCode::FAILURE
+        // 1 is a verdict
+        ExitCode::from(2)
     })
 }
 

@@ -20,6 +20,7 @@
 //! - [`flags`]: the flags of a program, without its environment variables
 //! - [`run`]: a program that a test talks to
 //! - [`wait`], [`processes`]: waiting for a condition, finding processes
+//! - [`or_left_out`]: what is not installed everywhere
 
 #![allow(
     clippy::unwrap_used,
@@ -61,6 +62,19 @@ pub use run::Run;
 pub use sentinel::Sentinels;
 pub use server::ServerError;
 pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
+
+/// What a test needs of this machine. Without it, says what is missing: the test is left out.
+///
+/// # Panics
+/// Without it where the variable `CI` is set: nobody reads there what was left out.
+pub fn or_left_out<T>(found: Option<T>, missing: &str) -> Option<T> {
+    if found.is_none() {
+        let is_ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+        assert!(!is_ci, "CI is set, where no test is left out: {missing}");
+        eprintln!("left out: {missing}");
+    }
+    found
+}
 
 /// The default name of the service's lock.
 pub const LOCK_NAME: &str = "stock-lock";

@@ -84,13 +84,15 @@ fn programs() -> Option<PathBuf> {
     newest.map(|path| path.join("bin")).filter(|path| path.join("postgres").is_file())
 }
 
-/// Whether PostgreSQL is installed; if not, says that the caller's test is left out.
+/// Whether PostgreSQL is installed.
 pub fn is_installed() -> bool {
-    let is_installed = programs().is_some();
-    if !is_installed {
-        eprintln!("left out: PostgreSQL is not installed (Debian: apt-get install postgresql)");
-    }
-    is_installed
+    programs().is_some()
+}
+
+/// The same for a test, which is [left out](crate::or_left_out) without it.
+pub fn can_test() -> bool {
+    let missing = "PostgreSQL is not installed (apt-get install postgresql)";
+    crate::or_left_out(programs(), missing).is_some()
 }
 
 /// The client `psql`, beside the server.

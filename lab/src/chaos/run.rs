@@ -137,6 +137,9 @@ impl Run<'_> {
         if !evidence.facts.contains_key(proof) {
             evidence.broken(NO_FAULT, format!("the fault did not happen: not seen: {proof}"));
         }
+        if self.case.control.is_none() && counts.tally.sold_out == 0 {
+            evidence.broken(NO_FAULT, "the stock was never sold out");
+        }
         evidence.counts = counts;
         evidence.bound_seconds = bound.as_secs_f64();
         evidence.kept = Some(self.out.to_owned());
@@ -145,7 +148,8 @@ impl Run<'_> {
 
     /// Starts to send orders to all instances and to record their outcomes.
     fn send_orders(&self, scene: &Scene, history: &Path) -> Result<Load> {
-        let Case { rate, connections, stock, others_order, load_flags, control, .. } = *self.case;
+        let Case { rate, connections, stock, others_order, load_flags, conduct, control, .. } =
+            *self.case;
         let (lasts, seed) = (self.lasts.as_millis(), self.seed);
         let flags = format!(
             "--duration {lasts}ms --rate {rate} --concurrency {connections} --stock {stock} --seed {seed} \
@@ -156,7 +160,7 @@ impl Run<'_> {
         args.extend((!others_order).then(|| "--alone".to_owned()));
         // what a control breaks, its fault must break
         args.extend(control.map(|_| "--again=0".to_owned()));
-        args.extend(load_flags.iter().map(|&flag| flag.to_owned()));
+        args.extend(load_flags.iter().chain(conduct).map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
         Load::start(&scene.cluster.program, &scene.cluster.dir, &args)
     }

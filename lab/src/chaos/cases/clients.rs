@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use testkit::Proxy;
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, SELLS_OUT};
+use crate::chaos::case::Case;
 use crate::chaos::clients;
 use crate::chaos::scene::Scene;
 use demo::cluster::Proxied;
@@ -16,7 +16,6 @@ pub(super) fn cases() -> Vec<Case> {
     let fault = "answers are swallowed; clients ask again at another instance";
     let swallowed = Case {
         proxied: Proxied::Clients,
-        stock: SELLS_OUT,
         round: Duration::from_millis(500),
         ..Case::new("answer-swallowed", fault, &swallow_answers).proven_by("answers swallowed")
     };
@@ -59,9 +58,9 @@ pub(super) fn cases() -> Vec<Case> {
 
     vec![
         swallowed,
-        swallowed.without_safeguard("order-ids", &["I2"]),
+        swallowed.without_holds().without_safeguard("order-ids", &["I2"]),
         gone,
-        believing.without_safeguard("batch-ownership", &["I3"]),
+        believing.without_holds().without_safeguard("batch-ownership", &["I3"]),
         flooded,
         flooded.without_safeguard("limits", &["limits"]),
         feeds,

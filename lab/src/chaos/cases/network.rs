@@ -40,7 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
 
     vec![
         late,
-        unfenced.without_safeguard("fence", &["I1", "I2"]),
+        unfenced.without_holds().without_safeguard("fence", &["I1", "I2"]),
         cut_off,
         holds_on.without_safeguard("local-expiry", &["I4"]),
     ]

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use testkit::wait::{eventually, within};
 use testkit::{Direction, Proxy, Run};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::lab::{
     EtcdLab, FoundLab, HOUR, LONG, Lab, ServerLab, TTL, kind_of, number_of, queue_length, queue_of,
@@ -130,8 +130,8 @@ pub(crate) async fn a_stopped_holder_can_write_late<L: FoundLab>(lab: &L) {
     assert_eq!(queue_of(&mutex).await, [guard.key()], "the earlier holder took nothing with it");
 }
 
-/// Goal: a holder that is killed is succeeded. A service that sees the end of a process does not wait for a TTL; another
-/// one is done within the TTL and 1.5 s, which is what etcd takes at the most to notice and remove a lease.
+/// Goal: a holder that is killed is succeeded. A service that sees the end of a process does not wait for a TTL. (How soon
+/// another one is done after the TTL, the fault suite measures under load.)
 pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
     let mutex = lab.mutex(&lab.name()).await;
     let promises = lab.backend().promises();
@@ -139,11 +139,8 @@ pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
     let ttl = if is_seen { HOUR } else { TTL };
     let (mut holder, _) = start_holder(lab, mutex.name(), ttl).await;
     let waiter = waiter(&mutex, 2).await;
-    let killed_at = Instant::now();
     holder.kill().await;
     let guard = within("the next is served", waiter).await.unwrap().unwrap();
-    let took = killed_at.elapsed();
-    assert!(is_seen || took <= TTL + Duration::from_millis(1500), "it took {took:?}");
     assert_eq!(queue_of(&mutex).await, [guard.key()]);
 }
 
