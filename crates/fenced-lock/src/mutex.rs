@@ -53,7 +53,9 @@ impl<T: GrantToken> Mutex<T> {
     ///
     /// # Cancel safety
     /// A future that is dropped leaves no claim behind, and a grant that it would have got goes to
-    /// the next in the queue. Its place in the queue is lost.
+    /// the next in the queue. Its place in the queue is lost. A future that is kept and not polled delays nobody but
+    /// those who wait for this lock: it is granted to the future in its turn, and then held until the future is dropped, or
+    /// for [the longest hold](super::SessionOptions::hold_for).
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
@@ -106,6 +108,9 @@ impl<T: GrantToken> Mutex<T> {
     ///
     /// # Errors
     /// As [`lock`](Self::lock), and [`LockError::Lost`] if the hold was lost before the work ended.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn with<R>(&self, work: impl AsyncFnOnce(&Guard<T>) -> R) -> Result<R, LockError> {
         self.lock().await?.with(work).await
     }
@@ -113,7 +118,7 @@ impl<T: GrantToken> Mutex<T> {
     /// The queue as it stands now, with the claims of all processes, the holder first.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Safe. A future that is dropped, or polled slowly or not again, delays nobody.
     ///
     /// # Errors
     /// [`LockError::Backend`].
@@ -125,7 +130,7 @@ impl<T: GrantToken> Mutex<T> {
     /// permission or room, as far as the backend can find out without a claim.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// As [`queue`](Self::queue).
     ///
     /// # Errors
     /// [`LockError::Backend`].
