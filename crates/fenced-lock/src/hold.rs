@@ -79,7 +79,8 @@ impl<T: GrantToken> Hold<T> {
     /// Until when it is held if no further renewal succeeds.
     pub(super) fn valid_until(&self) -> Instant {
         let deadline = self.inner.validity.deadline();
-        self.limit.map_or(deadline, |ends_at| deadline.min(ends_at))
+        let until = self.limit.map_or(deadline, |ends_at| deadline.min(ends_at));
+        if self.is_lost() { until.min(Instant::now()) } else { until }
     }
 
     /// Counts one more entry of the same owner; `false` if the last one was given back.
@@ -126,6 +127,8 @@ impl<T: GrantToken> Hold<T> {
 
     pub(super) fn is_lost(&self) -> bool {
         *self.status.borrow() == ClaimStatus::Gone
+            // the backend forgot the claim
+            || self.status.has_changed().is_err()
             || self.inner.validity.lost_reason().is_some()
             || self.limit.is_some_and(|ends_at| Instant::now() >= ends_at)
     }

@@ -34,11 +34,18 @@ impl Validity {
         *self.deadline.lock()
     }
 
-    /// Moves the deadline, unless it has passed.
-    pub(super) fn extend(&self, deadline: Instant) {
+    /// Moves the deadline to that of the latest renewal, which may be earlier than before, unless it has passed.
+    pub(super) fn renew(&self, deadline: Instant) {
         let mut current = self.deadline.lock();
-        if Instant::now() < *current {
-            *current = deadline.max(*current);
+        let now = Instant::now();
+        let is_earlier = deadline < *current;
+        if now < *current {
+            *current = deadline;
+        }
+        drop(current);
+        if is_earlier {
+            // those who wait look at the clock again
+            self.lost.send_modify(|_| {});
         }
     }
 
@@ -83,6 +90,8 @@ impl Validity {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use tokio::time::{advance, timeout};
 
     use super::*;
@@ -94,18 +103,24 @@ mod tests {
     }
 
     /// Goal: the loss is known by the clock alone, to a caller that asks and to one that waits, though no task
-    /// declares it; a renewal that comes back after the deadline does not bring the session back, nor does
-    /// one that grants less than there was.
+    /// declares it; a renewal that comes back after the deadline does not bring the session back. A renewal that grants
+    /// less than there was counts, also for those who wait already.
     #[tokio::test(start_paused = true)]
     async fn lost_by_the_clock() {
         let (asked, renewed) = (valid_for_two_seconds(), valid_for_two_seconds());
-        renewed.extend(Instant::now() + SECOND);
         advance(SECOND).await;
         assert_eq!([asked.lost_reason(), renewed.lost_reason()], [None; 2]);
         advance(SECOND).await;
-        renewed.extend(Instant::now() + SECOND);
+        renewed.renew(Instant::now() + SECOND);
         let reason = LostReason::Expired;
         assert_eq!([asked.lost_reason(), renewed.lost_reason()], [Some(reason); 2]);
         assert_eq!(timeout(3 * SECOND, valid_for_two_seconds().lost()).await, Ok(reason));
+
+        let less = valid_for_two_seconds();
+        let mut waiting = pin!(less.lost());
+        assert!(timeout(SECOND / 4, &mut waiting).await.is_err());
+        less.renew(Instant::now() + SECOND / 4);
+        assert_eq!(timeout(SECOND / 2, waiting).await, Ok(reason));
+        assert_eq!(less.lost_reason(), Some(reason));
     }
 }

@@ -26,6 +26,7 @@ pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab
 
     within("the holder is told", guard.lost()).await;
     assert!(guard.is_lost());
+    assert!(guard.valid_until() <= Instant::now());
     let ended = within("the waiter is told", waiting).await.unwrap().unwrap_err();
     assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
     drop(within("the next is served", next).await.unwrap().unwrap());
@@ -41,6 +42,7 @@ pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
     let guard = mutex.lock().await.unwrap();
     lab.delete(&guard.key()).await;
     within("the holder is told", guard.lost()).await;
+    assert!(guard.valid_until() <= Instant::now());
     let taken = other.lock().await.unwrap();
     assert_eq!(guard.unlock().await, Err(LockError::Lost));
     assert!(!taken.is_lost(), "a late unlock removes nobody else's claim");
