@@ -79,7 +79,8 @@ impl<T: GrantToken> Guard<T> {
         self.hold.enqueued_in
     }
 
-    /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it.
+    /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it. Never later than now if
+    /// the hold is known to be lost.
     pub fn valid_until(&self) -> Instant {
         self.hold.valid_until()
     }
@@ -110,6 +111,9 @@ impl<T: GrantToken> Guard<T> {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn lost(&self) {
         self.hold.lost().await;
     }
@@ -121,6 +125,9 @@ impl<T: GrantToken> Guard<T> {
     ///
     /// # Errors
     /// [`LockError::Lost`] if the hold was lost before `future` ended.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, LockError> {
         if self.is_lost() {
             return Err(LockError::Lost);
