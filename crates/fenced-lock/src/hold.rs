@@ -86,7 +86,7 @@ impl<T: GrantToken> Hold<T> {
     /// Counts one more entry of the same owner; `false` if the last one was given back.
     pub(super) fn enter(&self) -> Result<bool, LockError> {
         if self.is_lost() {
-            return Err(LockError::Lost);
+            return Err(self.loss());
         }
         let one_more = |entries| if entries > 0 { Some(entries + 1) } else { None };
         let entered = self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
@@ -110,7 +110,7 @@ impl<T: GrantToken> Hold<T> {
     /// the claim is now the caller's to release.
     pub(super) fn exit_if_last(self: &Arc<Self>) -> Result<bool, LockError> {
         if self.is_lost() {
-            return Err(LockError::Lost);
+            return Err(self.loss());
         }
         let left = self.entries.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire);
         if left.is_ok() {
@@ -123,6 +123,11 @@ impl<T: GrantToken> Hold<T> {
     fn ended(self: &Arc<Self>) {
         self.inner.remove_hold(self);
         observe::ended(&self.claim, self.token, self.began_at.elapsed(), self.is_lost());
+    }
+
+    /// What a caller is told who counts on a lost hold.
+    pub(super) fn loss(&self) -> LockError {
+        LockError::Lost { name: Arc::clone(&self.claim.name), after: self.began_at.elapsed() }
     }
 
     pub(super) fn is_lost(&self) -> bool {

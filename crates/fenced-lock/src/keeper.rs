@@ -152,7 +152,10 @@ impl<T: GrantToken> SessionKeeper<T> {
 
     /// The session, waiting for one to be opened, but no longer than this.
     async fn session_within(&self, limit: Duration) -> Result<Session<T>, LockError> {
-        let late = |_| Err(self.latest_error().unwrap_or(LockError::Timeout { waited: limit }));
+        let late = |_| {
+            let timeout = || LockError::Timeout { what: "lock session".into(), waited: limit };
+            Err(self.latest_error().unwrap_or_else(timeout))
+        };
         timeout(limit, self.session()).await.unwrap_or_else(late)
     }
 

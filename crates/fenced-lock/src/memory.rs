@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::asked::Waiters;
 use super::{
@@ -156,6 +156,8 @@ impl Backend for MemoryBackend {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.answering().await;
+        // first: it panics without timers
+        let first_end = sleep_until(Instant::now() + ttl);
         let id = {
             let mut state = self.state.lock();
             state.last_lease += 1;
@@ -163,7 +165,7 @@ impl Backend for MemoryBackend {
             state.leases.insert(id, (Instant::now() + ttl, ttl));
             id
         };
-        tokio::spawn(Expiry { state: Arc::downgrade(&self.state), lease: id }.wait());
+        tokio::spawn(Expiry { state: Arc::downgrade(&self.state), lease: id }.wait(first_end));
         Ok(Lease { id, ttl, cluster: CLUSTER })
     }
 
@@ -221,7 +223,8 @@ struct Expiry {
 
 impl Expiry {
     /// Waits until the lease was not renewed in time, or is gone.
-    async fn wait(self) {
+    async fn wait(self, first_end: Sleep) {
+        first_end.await;
         let ends_at = || Some(self.state.upgrade()?.lock().leases.get(&self.lease)?.0);
         while let Some(ends_at) = ends_at().filter(|ends_at| Instant::now() < *ends_at) {
             sleep_until(ends_at).await;

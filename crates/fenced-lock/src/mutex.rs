@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::acquire::acquire;
 use super::error::MAX_NAME_LENGTH_BYTES;
 use super::{GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, Token};
@@ -62,7 +64,7 @@ impl<T: GrantToken> Mutex<T> {
     /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
     /// refuses. A request that is not answered is repeated until it is or the session is lost.
     pub async fn lock(&self) -> Result<Guard<T>, LockError> {
-        self.enter(&Owner::new(), PutMode::AtEnd).await?.ok_or(LockError::Lost)
+        self.lock_as(&mut Owner::new()).await
     }
 
     /// Takes the lock for `owner`; at once and without a request if it holds the lock already. An owner that lost
@@ -74,7 +76,9 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard<T>, LockError> {
-        self.enter(owner, PutMode::AtEnd).await?.ok_or(LockError::Lost)
+        let asked_at = Instant::now();
+        let lost = || LockError::Lost { name: Arc::clone(&self.name), after: asked_at.elapsed() };
+        self.enter(owner, PutMode::AtEnd).await?.ok_or_else(lost)
     }
 
     /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock

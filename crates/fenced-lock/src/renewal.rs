@@ -46,16 +46,13 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         }
         let deadline = inner.validity.deadline();
         if Instant::now() >= deadline {
-            tracing::warn!(
-                lease = inner.lease.id,
-                "lost the session: its lease was not renewed in time"
-            );
             inner.validity.lose(LostReason::Expired);
             return;
         }
         // counted from when it was sent: the backend cannot have renewed it before that
         let sent_at = Instant::now();
-        let attempt_ends = deadline.min(sent_at + lifetime / 4);
+        // longer than a backend waits for one member: it finds the next one only by that
+        let attempt_ends = deadline.min(sent_at + lifetime / 3);
         let renewal = inner.ask(async {
             let renewed = timeout_at(attempt_ends, inner.backend.renew(inner.lease)).await;
             renewed.unwrap_or_else(|elapsed| Err(BackendError::transient(elapsed)))
@@ -74,7 +71,6 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
                 next = sent_at + lifetime / 3;
             }
             Err(error) if error.kind == BackendErrorKind::LeaseGone => {
-                tracing::warn!(lease = inner.lease.id, "lost the session: its lease is gone");
                 inner.validity.lose(LostReason::Revoked);
                 return;
             }

@@ -295,6 +295,10 @@ mod tests {
         std::fs::create_dir(entry.path()).expect("what cannot be removed as a file");
         files.renew(1).expect("the session lives");
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+
+        let ticket = files.put(&claim("b", lease), false).expect("it is free").expect("a grant");
+        drop(files);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "whatever gives it up");
     }
 
     /// Goal: the kernel's messages suffice: a waiter in another process gets its grant by them alone when the holder
