@@ -64,7 +64,7 @@ impl EtcdLock {
             match self.sessions.session().await?.mutex(&name)?.lock().await {
                 // try again with another claim, in another session if need be
                 Err(LockError::Lost { .. } | LockError::SessionLost { .. }) => {
-                    sleep(LOCK_PAUSE).await
+                    sleep(LOCK_PAUSE).await;
                 }
                 locked => return locked,
             }

@@ -130,7 +130,7 @@ fn cases(lab: &RedisLab, directory: &std::path::Path) -> Vec<Case> {
             (guard.valid_until(), guard.is_lost())
         };
         "Guard::lost" false [backend options name] {
-            mutex!(backend, options, name).lock().await.unwrap().lost().await
+            mutex!(backend, options, name).lock().await.unwrap().lost().await;
         };
         "Guard::run" false [backend options name] {
             mutex!(backend, options, name).lock().await.unwrap().run(async {}).await
@@ -138,7 +138,7 @@ fn cases(lab: &RedisLab, directory: &std::path::Path) -> Vec<Case> {
         "SessionKeeper::session, close" true [backend options] {
             let keeper = keeper!(backend, options);
             keeper.session().await.unwrap();
-            keeper.close().await
+            keeper.close().await;
         };
         "SessionKeeper::lock" false [backend options name] keeper!(backend, options).lock(&name).await;
         "SessionKeeper::try_lock" false [backend options name] keeper!(backend, options).try_lock(&name).await;

@@ -112,21 +112,21 @@ pub(crate) async fn a_handle_that_nobody_polls_delays_nobody<T: GrantToken>(
         };
     }
     let mutex = session.mutex(&name).unwrap();
-    let [a, b, c, d, e, f, g, h] = ["a", "b", "c", "d", "e", "f", "g", "h"].map(own);
+    let owns = ["0", "1", "2", "3", "4", "5", "6", "7"].map(own);
     let mut futures = kept! {
         "Session::open": [backend, options] Session::open(backend, options);
         "Session::lost": [session] session.lost();
         "Session::close": [closed] closed.close();
-        "Mutex::lock": [a] a.lock();
-        "Mutex::lock_as": [b] async { b.lock_as(&mut Owner::new()).await };
-        "Mutex::try_lock": [c] c.try_lock();
-        "Mutex::try_lock_as": [d] async { d.try_lock_as(&mut Owner::new()).await };
-        "Mutex::with": [e] e.with(async |_| ());
+        "Mutex::lock": [owns] owns[0].lock();
+        "Mutex::lock_as": [owns] async { owns[1].lock_as(&mut Owner::new()).await };
+        "Mutex::try_lock": [owns] owns[2].try_lock();
+        "Mutex::try_lock_as": [owns] async { owns[3].try_lock_as(&mut Owner::new()).await };
+        "Mutex::with": [owns] owns[4].with(async |_| ());
         "Mutex::queue": [mutex] mutex.queue();
         "Mutex::probe": [mutex] mutex.probe();
-        "SessionKeeper::lock": [keeper, f] keeper.lock(f.name());
-        "SessionKeeper::try_lock": [keeper, g] keeper.try_lock(g.name());
-        "SessionKeeper::with": [keeper, h] keeper.with(h.name(), async |_| ());
+        "SessionKeeper::lock": [keeper, owns] keeper.lock(owns[5].name());
+        "SessionKeeper::try_lock": [keeper, owns] keeper.try_lock(owns[6].name());
+        "SessionKeeper::with": [keeper, owns] keeper.with(owns[7].name(), async |_| ());
         "SessionKeeper::session": [keeper] keeper.session();
         "SessionKeeper::close": [stopping] stopping.close();
         "Guard::unlock": [] unlocked.unlock();
@@ -153,8 +153,12 @@ pub(crate) async fn a_look_at_a_broken_connection_delays_nobody<T: GrantToken>(
     let mut looks = [one.queue(&name), one.queue(&name)];
     let mut probes = [other.probe(&name), other.probe(&name)];
     proxy.accept();
-    looks.iter_mut().for_each(|look| drop(look.now_or_never()));
-    probes.iter_mut().for_each(|probe| drop(probe.now_or_never()));
+    for look in &mut looks {
+        drop(look.now_or_never());
+    }
+    for probe in &mut probes {
+        drop(probe.now_or_never());
+    }
     others_go_on("a look", &session, &name).await;
 }
 
