@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendErrorKind, FileBackend, FileOptions, LockError, LostReason, MemoryBackend,
-    Session, SessionOptions, Token,
+    BackendErrorKind, LockError, LostReason, MemoryBackend, Session, SessionOptions,
 };
 use testkit::wait::{eventually, within};
 use tokio::runtime::Builder;
@@ -60,17 +59,14 @@ async fn a_shorter_renewal_counts() {
 fn a_session_ends_with_its_runtime() {
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let service = MemoryBackend::new();
-    let directory = tempfile::tempdir().unwrap();
-    let files = FileBackend::new(FileOptions::new(directory.path())).unwrap();
-    let lock = async |backend: Arc<dyn Backend<Token = Token>>| {
-        let session = Session::open(backend, SessionOptions::new(Duration::from_hours(1))).await;
-        within("the grant", session.unwrap().mutex("a").unwrap().lock()).await.unwrap()
+    let lock = async || {
+        let options = SessionOptions::new(Duration::from_hours(1));
+        let session = Session::open(Arc::new(service.clone()), options).await.unwrap();
+        within("the grant", session.mutex("a").unwrap().lock()).await.unwrap()
     };
-    assert!(runtime().block_on(lock(Arc::new(files))).is_lost(), "nothing else ends it");
-    let first = runtime().block_on(lock(Arc::new(service.clone())));
+    let first = runtime().block_on(lock());
     assert!(first.is_lost());
-    let next = async || lock(Arc::new(service)).await.unlock().await.unwrap();
-    runtime().block_on(next());
+    runtime().block_on(async { lock().await.unlock().await.unwrap() });
 }
 
 /// Goal: what was refused has put nothing into the queue, so nothing is withdrawn; a claim is, if an attempt before the
