@@ -63,7 +63,9 @@ impl EtcdLock {
         loop {
             match self.sessions.session().await?.mutex(&name)?.lock().await {
                 // try again with another claim, in another session if need be
-                Err(LockError::Lost | LockError::SessionLost { .. }) => sleep(LOCK_PAUSE).await,
+                Err(LockError::Lost { .. } | LockError::SessionLost { .. }) => {
+                    sleep(LOCK_PAUSE).await;
+                }
                 locked => return locked,
             }
         }
@@ -80,7 +82,8 @@ impl EtcdLock {
 
     /// The error of a lock service that did not answer for so long.
     fn unanswered(&self, waited: Duration) -> SaleError {
-        unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
+        let late = || LockError::Timeout { what: "answer of the lock service".into(), waited };
+        unavailable(self.sessions.latest_error().unwrap_or_else(late))
     }
 
     /// The answer to a question, or why there is none.

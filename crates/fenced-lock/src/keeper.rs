@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
+use super::session::runtime_of;
 use super::{Backend, GrantToken, Guard, LockError, LostReason, Session, SessionOptions, Token};
 
 /// How long to wait before a session is opened again.
@@ -50,6 +50,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Failures are also logged with `tracing`, and returned by [`latest_error`](Self::latest_error).
 ///
 /// When the last clone of a keeper is dropped, its session closes in the background, as soon as its last guard is gone.
+///
+/// # Panics
+/// `lock`, `try_lock` and `with` outside of a tokio runtime with timers.
 #[derive(Clone, Debug)]
 pub struct SessionKeeper<T: GrantToken = Token> {
     state: watch::Receiver<State<T>>,
@@ -72,11 +75,11 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// at the most.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, with a backend that has none of its own.
+    /// Outside of a tokio runtime with timers, with a backend that has none of its own.
     pub fn start(backend: Arc<dyn Backend<Token = T>>, options: SessionOptions) -> Self {
         let (publish, state) = watch::channel(State::Opening(None));
         let stop = CancellationToken::new();
-        let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        let runtime = runtime_of(&*backend);
         let losses = Arc::default();
         let patience = options.ttl;
         runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
@@ -149,7 +152,10 @@ impl<T: GrantToken> SessionKeeper<T> {
 
     /// The session, waiting for one to be opened, but no longer than this.
     async fn session_within(&self, limit: Duration) -> Result<Session<T>, LockError> {
-        let late = |_| Err(self.latest_error().unwrap_or(LockError::Timeout { waited: limit }));
+        let late = |_| {
+            let timeout = || LockError::Timeout { what: "lock session".into(), waited: limit };
+            Err(self.latest_error().unwrap_or_else(timeout))
+        };
         timeout(limit, self.session()).await.unwrap_or_else(late)
     }
 

@@ -43,8 +43,11 @@
 //! - **A fencing token** with every grant, larger than that of any earlier grant.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
 //!   by the local monotonic clock, before the lease can have ended, also when the service is
-//!   silent. (On Linux that clock stands still while the machine is suspended.)
+//!   silent. (On Linux and macOS that clock stands still while the machine is suspended. A holder that wakes believes
+//!   in its lease for as long as before, though another may hold the lock: only the fence helps.)
 //! - **No claim left behind** by a future that was dropped: the claim is withdrawn in the background.
+//! - **No future delays anybody else** if its caller drops it, forgets it or polls it slowly: requests run in tasks of the
+//!   backend's own. Only a granted lock waits for its caller.
 //!
 //! # What it cannot promise
 //!
@@ -166,6 +169,7 @@ pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
 pub use mutex::Mutex;
+pub use own_thread::OnThread;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};

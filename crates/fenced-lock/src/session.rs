@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::inner::SessionInner;
 use super::renewal::keep_alive;
@@ -79,19 +79,21 @@ impl<T: GrantToken> Session<T> {
     /// Opens a session: one lease, renewed from now on.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the session is closed in the background, as soon as it is open.
+    /// When the future is dropped, the session is closed in the background, as soon as it is open. As with every future of
+    /// this crate, it delays nobody else if it is polled slowly, or not again.
     ///
     /// # Errors
     /// [`LockError::Backend`] if the backend grants no lease; [`LockError::SessionLost`] if it took so
     /// long that the lease cannot be believed in.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, with a backend that has none of its own.
+    /// Outside of a tokio runtime with timers, with a backend that has none of its own ([`Backend::runtime`]). Such a
+    /// session is lost when the runtime that opened it ends.
     pub async fn open(
         backend: Arc<dyn Backend<Token = T>>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
-        let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        let runtime = runtime_of(&*backend);
         // a task of its own: a session that nobody waits for any more is dropped there, which closes it
         let opened = runtime.spawn(Self::open_on(runtime.clone(), backend, options)).await;
         opened.unwrap_or_else(|ended| Err(BackendError::transient(ended).into()))
@@ -152,6 +154,9 @@ impl<T: GrantToken> Session<T> {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn lost(&self) -> LostReason {
         self.inner.validity.lost().await
     }
@@ -174,6 +179,15 @@ impl<T: GrantToken> Session<T> {
             Err(_) => Err(LockError::SessionLost { reason: LostReason::Closed }),
         }
     }
+}
+
+/// Where the tasks of a session run. It panics here, and not in the tasks, where that has no timers.
+pub(super) fn runtime_of<T: GrantToken>(backend: &dyn Backend<Token = T>) -> Handle {
+    let runtime = backend.runtime().unwrap_or_else(Handle::current);
+    let entered = runtime.enter();
+    drop(sleep(Duration::ZERO));
+    drop(entered);
+    runtime
 }
 
 impl<T: GrantToken> std::fmt::Debug for Session<T> {

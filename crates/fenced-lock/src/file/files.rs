@@ -10,6 +10,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -56,23 +57,32 @@ pub(super) struct Files {
     /// What tells one start of the machine from the next; where there is no such thing, one process from the next.
     boot: String,
     watch: Option<Watch>,
+    /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix. Before
+    /// the sessions: a drop tells the holders first.
+    queues: HashMap<String, Vec<OwnClaim>>,
     /// The file of each session, locked for as long as it is here.
     sessions: HashMap<i64, File>,
-    /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix.
-    queues: HashMap<String, Vec<OwnClaim>>,
     /// The queues that have changed since they were looked at.
     changed: HashSet<String>,
-    waiters: Waiters<Token>,
+    waiters: Arc<Waiters<Token>>,
 }
 
 #[derive(Debug)]
 struct OwnClaim {
+    waiters: Arc<Waiters<Token>>,
     claim: Claim,
     /// The name of its file, which sorts it into its queue.
     entry: String,
     /// The file to lock, while the claim is the first. Closing it tells the others that the queue has changed.
     lock: Option<File>,
     is_granted: bool,
+}
+
+impl Drop for OwnClaim {
+    /// Whatever gives the claim up, a panic as well: its holder is told before the lock is free.
+    fn drop(&mut self) {
+        self.waiters.note(&self.claim, ClaimStatus::Gone);
+    }
 }
 
 impl Files {
@@ -85,7 +95,7 @@ impl Files {
             sessions: HashMap::new(),
             queues: HashMap::new(),
             changed: HashSet::new(),
-            waiters: Waiters::default(),
+            waiters: Arc::default(),
         }
     }
 
@@ -202,7 +212,8 @@ impl Files {
         }
         // closed here if others are first, which tells them that the queue has changed
         let lock = queue.is_empty().then_some(lock);
-        Ok(Some(OwnClaim { claim: claim.clone(), entry, lock, is_granted: false }))
+        let waiters = Arc::clone(&self.waiters);
+        Ok(Some(OwnClaim { waiters, claim: claim.clone(), entry, lock, is_granted: false }))
     }
 
     pub(super) fn release(&mut self, claim: &Claim) -> io::Result<Released> {
@@ -233,6 +244,12 @@ impl Files {
             // a child that is being started may share the descriptor for a moment
             drop(lock.unlock());
         }
+    }
+
+    /// Begins anew, without the sessions and claims of this process: their holders are told, then their files are closed.
+    pub(super) fn begin_anew(&mut self) {
+        let watch = self.watch.take();
+        *self = Self::new(self.directory.clone(), watch);
     }
 
     /// Has the sessions found ended, and with them their claims. Their locks end with this.
@@ -364,6 +381,7 @@ impl Files {
             let path = self.lock_path(stem);
             if !own.lock.as_ref().map_or(Ok(false), |lock| is_at(&path, lock))? {
                 // others may hold the file that is there now
+                self.waiters.note(&own.claim, ClaimStatus::Gone);
                 remove(&self.queue_path(stem).join(&own.entry))?;
                 return Ok(false);
             }

@@ -47,9 +47,10 @@ pub(super) struct Connected {
 /// What a session has until it is given up.
 #[derive(Default)]
 struct Open {
+    /// Before the client: a drop tells the holders first.
+    queues: HashMap<Arc<str>, Queue>,
     /// The session ends when the last copy of its client is dropped.
     client: Option<Client>,
-    queues: HashMap<Arc<str>, Queue>,
 }
 
 /// A claim's node, and its token.
