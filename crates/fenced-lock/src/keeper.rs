@@ -12,10 +12,6 @@ use super::backoff::Backoff;
 use super::session::runtime_of;
 use super::{Backend, GrantToken, Guard, LockError, LostReason, Session, SessionOptions, Token};
 
-/// How long to wait before a session is opened again.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-
 /// Locks for the life of a service: opens a session, and the next one whenever it is lost.
 ///
 /// ```
@@ -71,8 +67,8 @@ enum State<T: GrantToken> {
 }
 
 impl<T: GrantToken> SessionKeeper<T> {
-    /// Starts to open a session. A lock service that is not there yet is asked again, twice a second
-    /// at the most.
+    /// Starts to open a session. A lock service that is not there yet is asked again, after pauses that grow to a second; one
+    /// that refuses for good, as for a wrong password, after pauses that grow to a minute.
     ///
     /// # Panics
     /// Outside of a tokio runtime with timers, with a backend that has none of its own.
@@ -247,12 +243,13 @@ async fn open_again<T: GrantToken>(
     publish: &watch::Sender<State<T>>,
     losses: &AtomicU64,
 ) {
-    let mut pause = SHORTEST_PAUSE;
+    let (mut backoff, mut refusals) = (Backoff::default(), Backoff::default());
     let mut failures: u64 = 0;
     loop {
+        let pause;
         match Session::open(Arc::clone(&backend), options.clone()).await {
             Ok(session) => {
-                failures = 0;
+                (failures, refusals) = (0, Backoff::default());
                 let opened_at = Instant::now();
                 publish.send_replace(State::Open(session.clone()));
                 let reason = session.lost().await;
@@ -263,22 +260,27 @@ async fn open_again<T: GrantToken>(
                 publish.send_replace(State::Opening(None));
                 // sessions that are lost as soon as they are opened do not follow each other at once
                 if opened_at.elapsed() >= options.ttl {
-                    pause = SHORTEST_PAUSE;
+                    backoff = Backoff::default();
                     continue;
                 }
+                pause = backoff.next();
             }
             Err(error) => {
                 failures += 1;
-                // the first in a row, the second, the fourth and so on: an outage may last for hours
-                if failures.is_power_of_two() {
+                let may_pass = passes(&error);
+                let is_told =
+                    matches!(&*publish.borrow(), State::Opening(Some(told)) if *told == error);
+                // the first in a row, the second, the fourth and so on: an outage may last for hours. A refusal for good is
+                // told once.
+                if if may_pass { failures.is_power_of_two() } else { !is_told } {
                     let error = format!("{error:#}");
                     tracing::warn!(error, failures, "could not open a lock session: trying again");
                 }
                 publish.send_replace(State::Opening(Some(error)));
+                pause = if may_pass { backoff.next() } else { refusals.next_rare() };
             }
         }
         sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

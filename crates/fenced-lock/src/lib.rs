@@ -38,7 +38,8 @@
 //! - **Turns in order.** Claims are served by the order in which the service put them into the
 //!   queue, across all processes.
 //! - **One holder at a time**, while the holder's lease lives.
-//! - **A dead holder is replaced** when its lease has ended: within the TTL and two seconds.
+//! - **A dead holder is replaced** when its lease has ended: within the TTL and two seconds. A new leader of etcd grants each
+//!   lease its whole TTL again: if the leader changes meanwhile, within twice the TTL and four seconds.
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than that of any earlier grant.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
@@ -131,6 +132,7 @@ mod keeper;
 mod memory;
 mod mutex;
 mod observe;
+mod options;
 mod own_thread;
 mod owner;
 #[cfg(feature = "postgres")]

@@ -7,12 +7,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::inner::SessionInner;
+use super::options::{LONGEST, limit};
 use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
 use super::{Backend, BackendError, Ends, GrantToken, Lease, LockError, LostReason, Mutex, Token};
-
-/// Longer TTLs are cut to this one: those behind a dead process wait so long.
-const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a session behaves.
 #[derive(Clone, Debug)]
@@ -27,9 +25,10 @@ impl SessionOptions {
     /// Options for a TTL: how long the claims of this process outlive it when it dies or is cut off, and so how long the
     /// others wait then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the
     /// TTL, which must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts,
-    /// whole seconds). More than a day counts as a day.
+    /// whole seconds). More than a day counts as a day: those behind a dead process wait so long. Less than a
+    /// millisecond is refused when the session is opened.
     pub fn new(ttl: Duration) -> Self {
-        let ttl = ttl.min(MAX_TTL);
+        let ttl = ttl.min(LONGEST);
         Self { ttl, margin: ttl / 10, label: String::new(), hold_for: None }
     }
 
@@ -52,7 +51,7 @@ impl SessionOptions {
 
     /// The longest hold, in place of none: a task that hangs does not keep a lock for ever. After that time the guards of
     /// a hold are lost. Its claim is released a [`margin`](Self::margin) later, or a tenth of `limit` if that is less. More
-    /// than a year counts as a year.
+    /// than a year counts as a year; less than a millisecond is refused when the session is opened.
     #[must_use]
     pub fn hold_for(mut self, limit: Duration) -> Self {
         self.hold_for = Some(limit.min(FOR_EVER));
@@ -83,7 +82,7 @@ impl<T: GrantToken> Session<T> {
     /// this crate, it delays nobody else if it is polled slowly, or not again.
     ///
     /// # Errors
-    /// [`LockError::Backend`] if the backend grants no lease; [`LockError::SessionLost`] if it took so
+    /// [`LockError::Backend`] if the backend grants no lease, or the options have a time that is too short; [`LockError::SessionLost`] if it took so
     /// long that the lease cannot be believed in.
     ///
     /// # Panics
@@ -104,6 +103,8 @@ impl<T: GrantToken> Session<T> {
         backend: Arc<dyn Backend<Token = T>>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
+        limit("a TTL", options.ttl)?;
+        options.hold_for.map_or(Ok(LONGEST), |longest| limit("a longest hold", longest))?;
         let ends = backend.promises().ends;
         let asked_at = Instant::now();
         let lease = backend.open(options.ttl).await?;

@@ -95,13 +95,13 @@ impl OnThread<Etcd> {
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an endpoint is no URL, or the thread cannot be started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
         Self::with_linger(options, LINGER)
     }
 
     fn with_linger(options: EtcdOptions, linger: Duration) -> Result<Self, BackendError> {
-        options.check()?;
+        let options = options.checked()?;
         let thread = OwnThread::start("etcd-lock")?;
         let endpoints = Arc::new(Endpoints::new(options.clone(), thread.runtime.clone()));
         let (new_names, names) = mpsc::unbounded_channel();

@@ -39,6 +39,9 @@ const RESERVED: i64 = 1000;
 const BUSY_TRIES: usize = 500;
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
+/// How often a file is opened that others replace before it is locked.
+const REPLACED_TRIES: usize = 10;
+
 /// A file name has at most 255 bytes.
 const LONGEST_PART: usize = 200;
 
@@ -112,7 +115,7 @@ impl Files {
             }
         }
         let path = self.session_path(id);
-        loop {
+        for _ in 0..REPLACED_TRIES {
             let file = File::options().write(true).create(true).truncate(false).open(&path)?;
             lock_soon(&file)?;
             // until it was locked, another process may have taken it for a dead one
@@ -121,6 +124,7 @@ impl Files {
                 return Ok(Lease { id, ttl, cluster });
             }
         }
+        Err(replaced(&path))
     }
 
     /// What is known of the directory, locked: its identity, which the first to ask gives it, and the largest token
@@ -399,7 +403,7 @@ impl Files {
     /// Locks the lock's file and counts the token up. `None` if a script has locked it.
     fn grant(&self, stem: &str, own: &mut OwnClaim) -> io::Result<Option<Token>> {
         let path = self.lock_path(stem);
-        loop {
+        for _ in 0..REPLACED_TRIES {
             let lock = own.lock.take().map_or_else(|| self.open_lock(stem), Ok)?;
             if !try_lock(&lock)? {
                 own.lock = Some(lock);
@@ -412,6 +416,7 @@ impl Files {
             own.lock = Some(lock);
             return Ok(Some(token));
         }
+        Err(replaced(&path))
     }
 
     /// The next token. What was written in this start of the machine is read again, whatever process died. In another
@@ -609,6 +614,11 @@ fn lock_soon(file: &File) -> io::Result<()> {
         thread::sleep(BUSY_PAUSE);
     }
     Err(io::Error::new(ErrorKind::ResourceBusy, "other processes change the queue"))
+}
+
+/// Somebody replaces a file again and again.
+fn replaced(path: &Path) -> io::Error {
+    io::Error::new(ErrorKind::ResourceBusy, format!("{} is replaced all the time", path.display()))
 }
 
 fn malformed(path: &Path) -> io::Error {

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use self::files::Files;
+use super::options::limit;
 use super::random::random_id;
 use super::{
     Backend, BackendError, Claim, Ends, Lease, Loss, Promises, PutMode, QueueEntry, Released,
@@ -131,9 +132,10 @@ impl FileBackend {
     /// A backend for this directory. Nothing is read or written before a session is opened.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the threads cannot be started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the threads cannot be started, or `request_timeout` is too short.
     pub fn new(options: FileOptions) -> Result<Self, BackendError> {
-        Self::start(options).map_err(BackendError::permanent)
+        let request_timeout = limit("a request_timeout", options.request_timeout)?;
+        Self::start(FileOptions { request_timeout, ..options }).map_err(BackendError::permanent)
     }
 
     fn start(options: FileOptions) -> io::Result<Self> {

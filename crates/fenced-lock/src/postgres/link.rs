@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use std::{io, iter};
 
@@ -105,7 +105,13 @@ pub(super) struct Access {
     /// What each connection prepares: to parse and plan a statement costs more than to run it.
     pub(super) statements: &'static [&'static str],
     pub(super) runtime: Handle,
+    /// How many attempts to connect took too long, one after the other.
+    pub(super) late: AtomicU32,
 }
+
+/// How often the time for an attempt to connect is doubled: it takes several answers, and a server that is far away needs more
+/// time for them than for one.
+const MOST_DOUBLINGS: u32 = 3;
 
 impl Access {
     /// Connects under `name`, which `pg_stat_activity` shows, with these further settings of the server. Messages go to
@@ -154,7 +160,10 @@ impl Access {
         };
         // what takes too long must not go on: it may end in a connection that nobody has
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
-        let limited = timeout(self.options.request_timeout, connecting).await;
+        let doublings = self.late.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
+        let limit = self.options.request_timeout.saturating_mul(1 << doublings);
+        let limited = timeout(limit, connecting).await;
+        self.late.store(if limited.is_err() { doublings + 1 } else { 0 }, Ordering::Relaxed);
         // a task ends without a result when its runtime does
         limited.map_err(BackendError::transient)?.map_err(BackendError::transient)?
     }
@@ -362,7 +371,7 @@ impl Link {
 
     async fn connect(&self) -> Result<Arc<Connection>, BackendError> {
         // a statement that waits for others ends before its request does, and so with an answer
-        let limit_ms = (self.access.options.request_timeout / 2).as_millis();
+        let limit_ms = (self.access.options.request_timeout / 2).as_millis().max(1);
         // a plan that was made while a table was small must serve when it has grown
         let settings = format!("-c statement_timeout={limit_ms} -c enable_seqscan=off -c jit=off");
         let conn = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;

@@ -41,6 +41,7 @@ mod link;
 mod options;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -179,13 +180,14 @@ impl AskedBackend<Postgres> {
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the address or a certificate cannot be read, or the thread cannot be
-    /// started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, or the thread cannot be started.
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
+        let options = options.checked()?;
         let connector = options.connector()?;
         let make = |runtime: &Handle, _: &Weak<Postgres>| {
             let (options, runtime, statements) = (options.clone(), runtime.clone(), STATEMENTS);
-            let access = Arc::new(Access { options, connector, statements, runtime });
+            let late = AtomicU32::default();
+            let access = Arc::new(Access { options, connector, statements, runtime, late });
             let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));

@@ -9,11 +9,12 @@ use rustls::RootCertStore;
 use tokio_postgres::Config;
 #[cfg(not(feature = "postgres-tls"))]
 pub(super) use tokio_postgres::NoTls as Tls;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{ChannelBinding, SslMode, SslNegotiation, TargetSessionAttrs};
 #[cfg(feature = "postgres-tls")]
 pub(super) use tokio_postgres_rustls::MakeRustlsConnect as Tls;
 
 use crate::BackendError;
+use crate::options::limit;
 #[cfg(feature = "postgres-tls")]
 use crate::tls::{authorities, client_config};
 
@@ -35,7 +36,8 @@ const KEEPALIVE_RETRIES: u32 = 3;
 pub struct PostgresOptions {
     /// The server's address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
     /// `host=.. user=..`. With several hosts, the one that accepts writes is taken. It must lead to the server itself:
-    /// a pooler in between that gives a connection to several clients takes locks and messages away.
+    /// a pooler in between that gives a connection to several clients takes locks and messages away. Settings that the lock
+    /// makes itself are refused, such as `application_name`, `connect_timeout` and `keepalives`.
     ///
     /// **Without `sslmode=require` or a [`ca`](Self::ca), the connection is not encrypted.** With one of them, the server's
     /// certificate and name are checked as well, as `psql` does with `sslmode=verify-full`. That value, `verify-ca` and
@@ -66,17 +68,43 @@ impl PostgresOptions {
         }
     }
 
+    /// These options, as they count.
+    pub(super) fn checked(&self) -> Result<Self, BackendError> {
+        let request_timeout = limit("a request_timeout", self.request_timeout)?;
+        Ok(Self { request_timeout, ..self.clone() })
+    }
+
+    fn parse(&self) -> Result<Config, BackendError> {
+        self.url.parse::<Config>().map_err(|error| {
+            // of the other causes, some repeat what they do not understand, which may be a part of a password
+            let cause = error.source().map(|cause| format!(": {cause}"));
+            let cause = cause.filter(|cause| cause.starts_with(": invalid value for option"));
+            let what =
+                "a PostgreSQL address is a URL or a list of settings, all of them known here";
+            BackendError::permanent(format!("{what}{}", cause.unwrap_or_default()))
+        })
+    }
+
     /// What connects with these options, for a connection with these server settings.
     pub(super) fn connector(&self) -> Result<(Config, Tls), BackendError> {
-        let parsed = self.url.parse::<Config>();
-        // its error does not repeat the address, which may have a password in it
-        let mut config = parsed.map_err(|error| {
-            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            BackendError::permanent(format!(
-                "a PostgreSQL address is a URL or a list of settings{cause}"
-            ))
-        })?;
+        let mut config = self.parse()?;
+        if let Some(setting) = overridden(&config) {
+            let what =
+                format!("the lock sets {setting} itself: leave it out of the PostgreSQL address");
+            return Err(BackendError::permanent(what));
+        }
         let is_encrypted = config.get_ssl_mode() == SslMode::Require || self.ca.is_some();
+        let needs_encryption = self.identity.is_some()
+            || config.get_ssl_negotiation() == SslNegotiation::Direct
+            || config.get_channel_binding() == ChannelBinding::Require;
+        if self.ca.is_some() && config.get_ssl_mode() == SslMode::Disable {
+            let what = "with a CA, connections to PostgreSQL are encrypted, and its address has sslmode=disable";
+            return Err(BackendError::permanent(what));
+        }
+        if needs_encryption && !is_encrypted {
+            let what = "a client certificate, sslnegotiation=direct and channel_binding=require are for encrypted connections: add a CA or sslmode=require";
+            return Err(BackendError::permanent(what));
+        }
         let mode = if is_encrypted { SslMode::Require } else { SslMode::Disable };
         config
             .ssl_mode(mode)
@@ -110,6 +138,22 @@ impl PostgresOptions {
         }
         Ok(Tls::new(client_config(roots, self.identity.as_ref())?))
     }
+}
+
+/// A setting of the address that would not be used.
+fn overridden(config: &Config) -> Option<&'static str> {
+    let defaults = Config::new();
+    let is_set = [
+        ("application_name", config.get_application_name().is_some()),
+        ("connect_timeout", config.get_connect_timeout().is_some()),
+        ("keepalives", !config.get_keepalives()),
+        ("keepalives_idle", config.get_keepalives_idle() != defaults.get_keepalives_idle()),
+        ("keepalives_interval", config.get_keepalives_interval().is_some()),
+        ("keepalives_retries", config.get_keepalives_retries().is_some()),
+        ("target_session_attrs", config.get_target_session_attrs() == TargetSessionAttrs::ReadOnly),
+        ("tcp_user_timeout", config.get_tcp_user_timeout().is_some()),
+    ];
+    is_set.into_iter().find(|(_, is_set)| *is_set).map(|(setting, _)| setting)
 }
 
 impl fmt::Debug for PostgresOptions {

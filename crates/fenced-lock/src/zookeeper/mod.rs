@@ -86,9 +86,10 @@ impl OnThread<ZooKeeper> {
     /// is no error.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the root is no path of a node below `/`, a certificate or key cannot be used,
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, such as a root that is no path of a node below `/`,
     /// or the thread cannot be started.
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
+        let options = options.checked()?;
         let root = options.root.as_str();
         if !layout::is_path(root) {
             let what = format!("a root is written /NODE or /NODE/NODE, not {root:?}");

@@ -12,6 +12,7 @@ mod file;
 mod keeper;
 mod lab;
 mod members;
+mod options;
 mod outside;
 mod package;
 mod permissions;

@@ -436,6 +436,19 @@ async fn connections_are_encrypted() {
     }
 }
 
+/// Goal: a server so far away that it takes longer to connect than a request may take is reached all the same.
+#[tokio::test]
+async fn to_connect_may_take_longer_than_a_request() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let (proxy, proxied) = lab.behind_proxy().await;
+    proxy.delay(Duration::from_millis(80));
+    let options = with(PostgresOptions::new(proxied.url()), |options| {
+        options.request_timeout = Duration::from_millis(400);
+    });
+    let backend = LockKind::Queue.backend(&options).unwrap();
+    eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
+}
+
 /// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks; a failover that takes a
 /// release back takes no grant with it. Method: the standby gets nothing, so a claim has its requests given up, and a release
 /// is seen by the next in the queue and not answered; then a failover.

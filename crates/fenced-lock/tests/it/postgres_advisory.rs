@@ -9,8 +9,8 @@ use tokio::process::Command;
 
 use super::contract::queueing;
 use super::lab::{
-    FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    waiter,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
+    waiter, with,
 };
 use super::postgres::{LockKind, PostgresLab};
 
@@ -233,4 +233,17 @@ async fn a_server_that_is_too_old_is_an_error() {
         let refused = kind.open(&options, HOUR).await;
         assert_refused(refused, "PostgreSQL 14 or later is needed");
     }
+}
+
+/// Goal: where each answer takes longer than a tenth of the TTL, a claim is never known to be held in time: its caller is told,
+/// and nobody waits for it for ever.
+#[tokio::test]
+async fn a_server_too_far_away_for_the_ttl_is_told() {
+    let Some(lab) = lab().await else { return };
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let options =
+        with(PostgresOptions::new(proxied.url()), |options| options.request_timeout = LONG);
+    let session = LockKind::Advisory.open(&options, TTL).await.unwrap();
+    proxy.delay(TTL / 14);
+    within("an end", session.mutex("a").unwrap().lock()).await.unwrap_err();
 }
