@@ -14,12 +14,14 @@ mod lab;
 mod members;
 mod package;
 mod permissions;
+mod pooler;
 mod postgres;
 mod postgres_advisory;
 mod promises;
 mod redis;
 mod redlock;
 mod session;
+mod silent;
 mod zookeeper;
 
 use contract::{basics, cancellation, loss, queueing, reentry, resilience};
@@ -115,6 +117,7 @@ macro_rules! server_contract {
             an_error_leaves_its_cause_to_its_source
             a_hundred_waiters_make_few_requests
             a_thousand_names_cost_no_requests
+            many_long_names_outlive_a_reconnect
             $($more)*
         );
     };
