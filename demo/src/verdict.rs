@@ -101,13 +101,9 @@ mod tests {
             let victim = Some("8090".to_owned());
             let run =
                 Run { stock: 300, fence, fault: Some(fault), hit_ms, victim, ..Run::default() };
-            let reasons = if sold > 300 {
-                vec![Failure { kind: "k".into(), text: "t".into() }]
-            } else {
-                vec![]
-            };
+            let findings = (sold > 300).then(|| Finding::new("a kind", "text")).into_iter().collect();
             let tally = Tally { acknowledged_units: sold, ..Tally::default() };
-            judge(&run, &Report { reasons, tally, ..Report::default() }, 0).text
+            judge(&run, &Report { findings, tally, ..Report::default() }, 0).text
         };
         for (fence, fault, hit_ms, sold, words) in [
             (true, Fault::Pause, Some(1.0), 300, "8090 was paused while it held the lock."),

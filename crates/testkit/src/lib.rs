@@ -3,6 +3,7 @@
 //!
 //! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or, with the
 //!   feature `certificates`, secured.
+//! - [`pgbouncer`]: a pooler in front of a PostgreSQL
 //! - [`redis_cluster`]: three of them, each with its replicas, and moving a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - [`replication`]: a Redis or PostgreSQL with a replica
@@ -35,6 +36,7 @@ pub mod copies;
 pub mod dir;
 pub mod etcd;
 pub mod flags;
+pub mod pgbouncer;
 pub mod ports;
 pub mod postgres;
 pub mod probe;
@@ -54,6 +56,7 @@ pub use certificates::Certificates;
 pub use child::{Child, Program};
 pub use dir::OwnedDir;
 pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
+pub use pgbouncer::PrivatePgBouncer;
 pub use postgres::{PostgresOptions, PrivatePostgres, ReplicatedPostgres};
 pub use proxy::{Direction, Proxy};
 pub use redis::{PrivateRedis, RedisOptions, ReplicatedRedis};

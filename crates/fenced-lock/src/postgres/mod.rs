@@ -41,7 +41,6 @@ mod link;
 mod options;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -186,8 +185,7 @@ impl AskedBackend<Postgres> {
         let connector = options.connector()?;
         let make = |runtime: &Handle, _: &Weak<Postgres>| {
             let (options, runtime, statements) = (options.clone(), runtime.clone(), STATEMENTS);
-            let late = AtomicU32::default();
-            let access = Arc::new(Access { options, connector, statements, runtime, late });
+            let access = Arc::new(Access::new(options, connector, statements, runtime));
             let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
@@ -314,8 +312,7 @@ impl Asked for Postgres {
             PutMode::IfEmpty => (None, true),
             PutMode::After(held) => (Some(held.number.cast_signed()), false),
         };
-        // what the server cannot keep is shown as with advisory locks
-        let label = claim.label.replace('\0', "_");
+        let label = conn.kept(&claim.label);
         let (name, number) = (&*claim.name, claim.number.cast_signed());
         let next = if held.is_some() { &[name][..] } else { &[] };
         let params: &Params<'_> = &[&name, &claim.lease, &number, &label, &held, &is_try];

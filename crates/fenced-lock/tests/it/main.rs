@@ -16,12 +16,14 @@ mod options;
 mod outside;
 mod package;
 mod permissions;
+mod pooler;
 mod postgres;
 mod postgres_advisory;
 mod promises;
 mod redis;
 mod redlock;
 mod session;
+mod silent;
 mod zookeeper;
 
 use contract::{basics, cancellation, loss, polling, queueing, reentry, resilience};
@@ -121,6 +123,7 @@ macro_rules! server_contract {
             an_error_leaves_its_cause_to_its_source
             a_hundred_waiters_make_few_requests
             a_thousand_names_cost_no_requests
+            many_long_names_outlive_a_reconnect
             $($more)*;
             polling:
                 a_look_at_a_broken_connection_delays_nobody

@@ -26,6 +26,10 @@ static POSTGRES: OnceCell<PrivatePostgres> = OnceCell::const_new();
 /// The address of a database that no other test uses, on a server that the tests of this process share, if PostgreSQL is
 /// installed.
 pub(crate) async fn fresh_database() -> Option<String> {
+    fresh_database_in("UTF8").await
+}
+
+async fn fresh_database_in(encoding: &str) -> Option<String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     if !testkit::postgres::can_test() {
         return None;
@@ -36,7 +40,7 @@ pub(crate) async fn fresh_database() -> Option<String> {
     let url = POSTGRES.get_or_init(start).await.url();
     let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
     // without a template that somebody else copies at the moment
-    let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'");
     client(&url).await.batch_execute(&create).await.unwrap();
     let (server, _) = url.rsplit_once('/').unwrap();
     Some(format!("{server}/{name}"))
@@ -553,4 +557,37 @@ async fn the_documented_fence() {
     assert!(write("7", 5).await && write("7", 5).await && write("7", 6).await);
     assert!(!write("7", 5).await && !write("8", 7).await);
     assert!(write("7", 7).await);
+}
+
+/// Goal: in a database without Unicode any label will do. A name is a lock where the encoding has its letters; else it is
+/// refused, and no other name is hurt.
+#[tokio::test]
+async fn a_database_without_unicode() {
+    for (encoding, kind) in [
+        ("LATIN1", LockKind::Queue),
+        ("LATIN1", LockKind::Advisory),
+        ("SQL_ASCII", LockKind::Queue),
+        ("SQL_ASCII", LockKind::Advisory),
+    ] {
+        let Some(url) = fresh_database_in(encoding).await else { return };
+        let lab = PostgresLab { kind, url };
+        let session = lab.session_called("x \u{1f389} \u{e9} \0 y").await;
+        for (name, works) in
+            [("a", true), ("\u{e9}", true), ("\u{1f389}", encoding == "SQL_ASCII"), ("b", true)]
+        {
+            let mutex = session.mutex(name).unwrap();
+            let locked = within("an answer", mutex.lock()).await;
+            if !works {
+                assert_refused(locked, "has no equivalent in encoding");
+                assert_refused(mutex.try_lock().await, "has no equivalent in encoding");
+                continue;
+            }
+            let guard = locked.unwrap().requeue().await.unwrap();
+            let entry = mutex.queue().await.unwrap().remove(0);
+            assert_eq!(entry.key, guard.key());
+            let label = entry.label.unwrap();
+            assert!(label.starts_with("x ") && label.ends_with(" y"), "{label:?}");
+            guard.unlock().await.unwrap();
+        }
+    }
 }

@@ -451,6 +451,39 @@ pub(crate) async fn a_thousand_names_cost_no_requests<L: ServerLab>(_: &L) {
     assert_eq!(lab.claims_and_sessions(&server).await, (0, 0));
 }
 
+/// Goal: a session whose locks have so long names that what it has to say after a reconnect is more than one request can hold
+/// lives on, as in go-zookeeper#167, and is told of what happens to the first and to the last of them.
+pub(crate) async fn many_long_names_outlive_a_reconnect<L: ServerLab>(lab: &L) {
+    let (proxy, lab) = lab.behind_proxy().await;
+    let session = lab.session_for(LONG).await;
+    let (own, long) = (lab.name(), "x".repeat(230));
+    let lock = async |number| {
+        let mutex = session.mutex(&format!("{own}-{number:05}-{long}")).unwrap();
+        mutex.lock().await.unwrap()
+    };
+    let mut guards: Vec<_> = stream::iter(0..2000).map(lock).buffered(50).collect().await;
+    let connections = proxy.connections();
+    proxy.cut();
+    eventually("it connects again", async || proxy.connections() > connections).await;
+    let mutex = session.mutex("any").unwrap();
+    eventually("it is answered", async || {
+        assert!(!session.is_lost());
+        mutex.queue().await.is_ok()
+    })
+    .await;
+    for is_last in [true, false] {
+        let guard = guards.remove(if is_last { guards.len() - 1 } else { 0 });
+        let waiter = waiter(&session.mutex(guard.name()).unwrap(), 2).await;
+        within("the waiter is seen", guard.contended()).await;
+        lab.delete(&guard.key()).await;
+        within("the loss is told", guard.lost()).await;
+        within("a grant", waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    assert!(!session.is_lost() && guards.iter().all(|guard| !guard.is_lost()));
+    drop(guards);
+    within("all are released", session.close()).await.unwrap();
+}
+
 /// Goal: a claim whose request was given up can be withdrawn by a process that does not know it.
 pub(crate) async fn a_claim_of_another_process_is_withdrawn(lab: &impl Lab<Token = Token>) {
     let session = lab.session_for(LONG).await;
