@@ -157,7 +157,7 @@ impl OrderQueue {
         batch
     }
 
-    /// Puts a batch back to the front, in its order; behind a batch of earlier orders.
+    /// Puts a batch back to the front, in the order of arrival; behind a batch of earlier orders.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
         let waiting = &mut self.lines.lock()[PUT_BACK];
         for order in batch.into_iter().rev() {
@@ -314,7 +314,7 @@ mod tests {
         answers.push(push(("a", Confirm)));
         queue.put_back(batch);
         let (all, _batch) = taken(9);
-        let early = [("x", Confirm), ("a", Reserve), ("a", Confirm), ("b", Reserve)];
+        let early = [("a", Reserve), ("x", Confirm), ("a", Confirm), ("b", Reserve)];
         assert_eq!(all[..4], named(&early));
         assert_eq!(all.len(), 9);
         assert_eq!(taken(9).0, named(&[("h", Reserve), ("b", Cancel)]));
