@@ -27,11 +27,13 @@ type Seen<A> = Result<A, Arc<InventoryError>>;
 /// The answers to these questions about an item, seen at one moment; or why there is none to any of them.
 pub(super) type Answers<A> = Result<Vec<Result<A, InventoryError>>, InventoryError>;
 
+type Read<Q, A> = dyn Fn(Item, Vec<Q>) -> BoxFuture<'static, Answers<A>> + Send + Sync;
+
 type Waiting<Q, A> = Vec<(Q, oneshot::Sender<Seen<A>>)>;
 
 /// One kind of read, with questions `Q` and answers `A`.
 pub(super) struct SharedReads<Q, A> {
-    read: Box<dyn Fn(Item, Vec<Q>) -> BoxFuture<'static, Answers<A>> + Send + Sync>,
+    read: Box<Read<Q, A>>,
     /// The calls that wait for the next read of their item. An item is here while a task reads it.
     waiting: Mutex<HashMap<Item, Waiting<Q, A>>>,
 }
