@@ -4,6 +4,7 @@ use std::fmt;
 #[cfg(feature = "tls")]
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -14,8 +15,13 @@ use redis::{
 #[cfg(feature = "tls")]
 use redis::{ClientTlsConfig, TlsCertificates};
 
+use socket2::TcpKeepalive;
+
 use super::InventoryError;
 use crate::secret::{Secret, SecretSource};
+
+/// How long a connection may be idle before the system asks the other end, and how long it waits for an answer.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
 /// a certificate can change while the service runs.
@@ -135,8 +141,10 @@ impl RedisAccess {
     pub(super) fn client(&self, node: ConnectionInfo) -> Result<Client, InventoryError> {
         // with RESP3 the client reports a broken connection at once, not only at its next use
         let redis = node.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        // a NAT forgets connections that are idle
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         // a small command must not wait for the acknowledgement of the one before
-        let tcp = TcpSettings::default().set_nodelay(true);
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
         let info = node.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
         #[cfg(feature = "tls")]

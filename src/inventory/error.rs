@@ -141,6 +141,12 @@ impl InventoryError {
         }
     }
 
+    /// Whether the store did not answer at all: it may answer other instances.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Unanswered { .. } | Self::Unreachable { .. })
+            && !self.is_wrong_server()
+    }
+
     /// Whether the server itself is wrong, so that an operator must act: a wrong password, a node of a Redis Cluster.
     pub fn is_wrong_server(&self) -> bool {
         match self {

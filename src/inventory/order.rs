@@ -127,7 +127,7 @@ impl Order {
 }
 
 /// The name of an order in the store: its id, behind the user and a tab where there is one.
-pub(super) fn order_key(id: &OrderId, user: &User) -> String {
+pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
     match user.as_str() {
         "" => id.as_str().to_owned(),
         user => format!("{user}\t{}", id.as_str()),

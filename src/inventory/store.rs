@@ -32,7 +32,8 @@ const REPLICATED_CONNECTIONS: usize = 8;
 ///   when Redis has forgotten the script; [`durability`](Self::durability) is two; [`check`](Self::check) sends one for each
 ///   item, all at once;
 /// - to connect first, one `connect_timeout`, two `response_timeout` for handshake and role, and half a second if the
-///   connection broke more than once lately; twice if another server has the item by then;
+///   connection broke more than once lately; twice if another server has the item by then. If the connection was idle and is
+///   dead, half a second more;
 /// - in the first call, one `connect_timeout`, one `response_timeout` and half a second, to ask all sentinels, or up to
 ///   eight nodes for the map.
 ///

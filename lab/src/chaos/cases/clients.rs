@@ -49,6 +49,14 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("feeds-opened", fault, &open_feeds).proven_by("feeds opened")
     };
 
+    let fault = "200 clients ask for the stock and for an order without a pause";
+    let looks = Case {
+        round: Duration::from_secs(6),
+        goes_on_within: Duration::from_secs(1),
+        alone: true,
+        ..Case::new("looks-flood", fault, &look).proven_by("looks")
+    };
+
     let fault = "20,000 looks at queues of made-up items are aborted at once";
     let aborted = Case {
         round: Duration::from_secs(6),
@@ -65,6 +73,8 @@ pub(super) fn cases() -> Vec<Case> {
         flooded.without_safeguard("limits", &["limits"]),
         feeds,
         feeds.without_safeguard("limits", &["I5", "lease"]),
+        // without a control: it slows the sale and does not stop it
+        looks,
         aborted,
         aborted.without_safeguard("see-through", &["I5", "lease"]),
     ]
@@ -127,6 +137,15 @@ async fn open_feeds(scene: &mut Scene) -> Result<()> {
     let port = scene.cluster.instances[index].port;
     let opened = clients::feeds(port, 16, Duration::from_secs(5)).await;
     scene.evidence.add("feeds opened", opened);
+    Ok(())
+}
+
+/// Looks at the sale at one instance.
+async fn look(scene: &mut Scene) -> Result<()> {
+    let index = scene.pick();
+    let port = scene.cluster.instances[index].port;
+    let answers = clients::looks(port, 200, Duration::from_secs(5)).await;
+    scene.evidence.add("looks", answers);
     Ok(())
 }
 
