@@ -34,9 +34,21 @@ impl FromStr for SaleId {
     }
 }
 
-/// A time in microseconds since 1970, as Redis' clock has it. Its text is that of RFC 3339.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp(pub u64);
+/// A time from 1970 to the end of the year 9999, in microseconds, as Redis' clock has it. Its text is that of RFC 3339.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// So many microseconds after the beginning of 1970; `None` for a time that RFC 3339 cannot write.
+    pub fn new(micros: u64) -> Option<Self> {
+        (micros < YEAR_10000).then_some(Self(micros))
+    }
+
+    /// The microseconds since 1970.
+    pub fn micros(self) -> u64 {
+        self.0
+    }
+}
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +62,7 @@ impl FromStr for Timestamp {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         micros_of(text)
-            .map(Self)
+            .and_then(Self::new)
             .ok_or("a time is written as in RFC 3339, such as 2026-11-27T08:00:00Z")
     }
 }
@@ -72,7 +84,7 @@ fn micros_of(text: &str) -> Option<u64> {
     let (local, ahead) = (format!("{local}Z"), format!("1970-01-01T{}:00Z", &offset[1..]));
     let (local, ahead) = (since_epoch(&local)?, since_epoch(&ahead)?);
     let time = if offset.starts_with('-') { local + ahead } else { local.checked_sub(ahead)? };
-    time.as_micros().try_into().ok().filter(|micros| *micros < YEAR_10000)
+    time.as_micros().try_into().ok()
 }
 
 impl Serialize for Timestamp {
@@ -194,7 +206,7 @@ impl NewSale {
     /// The arguments of the script behind the token: units, terms, id, and what may be replaced.
     pub(super) fn arguments(&self) -> [String; 4] {
         let Self { units, id, is_named, terms, replaces } = self;
-        let micros = |time: Option<Timestamp>| time.map(|Timestamp(micros)| micros);
+        let micros = |time: Option<Timestamp>| time.map(Timestamp::micros);
         let stored = StoredTerms {
             id: id.as_str().to_owned(),
             named: *is_named,
