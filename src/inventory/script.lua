@@ -26,8 +26,8 @@ local operation, token = ARGV[5], ARGV[6]
 -- How many holds one batch ends at most.
 local MOST_DUE = 500
 
--- How many replaced sales are kept.
-local MOST_SALES = 1000
+-- How many replaced sales are kept, and how many of those that were deleted are remembered, so that none starts again.
+local MOST_SALES, MOST_DELETED = 1000, 10000
 
 local running = id_of()
 
@@ -37,7 +37,7 @@ local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')
   needed = {
-    needed[1], needed[2], needed[3], {'HDEL', SALES, ''}, {'UNLINK', STOCK}, {'RENAME', ORDERS, ORDERS .. kept},
+    needed[1], needed[2], needed[3], {'HDEL', SALES, ''}, {'HVALS', SALES}, {'UNLINK', STOCK}, {'RENAME', ORDERS, ORDERS .. kept},
     {'RENAME', LEDGER, LEDGER .. kept}}
 elseif terms and terms.hold_seconds then
   needed[5], needed[6] = {'ZADD', HOLDS, '0', ''}, {'ZREM', HOLDS, ''}
@@ -90,9 +90,34 @@ if operation == 'recover-cluster' then
   return done({})
 end
 
+-- How many replaced sales are kept; and of each that was deleted, when, a space and its id.
+local function kept_sales()
+  local kept, deleted = 0, {}
+  for _, text in ipairs(redis.call('HVALS', SALES)) do
+    local at = deleted_at(text)
+    if at then
+      deleted[#deleted + 1] = string.format('%16s %s', at, string.match(text, '"id":"([^"]*)"') or '')
+    else
+      kept = kept + 1
+    end
+  end
+  return kept, deleted
+end
+
 if operation == 'forget' then
   if stock and ARGV[7] == running then return refused('not-replaced', running) end
-  if redis.call('HDEL', SALES, ARGV[7]) == 0 then return refused('unknown-sale', running or '') end
+  local kept = redis.call('HGET', SALES, ARGV[7])
+  if not kept or deleted_at(kept) then return refused('unknown-sale', running or '') end
+  local _, deleted = kept_sales()
+  table.sort(deleted)
+  for i = 1, #deleted - MOST_DELETED + 1 do
+    redis.call('HDEL', SALES, string.match(deleted[i], '[^ ]*$'))
+  end
+  -- the last version reads `began` and `ended` of all, and shows these
+  local sale = parsed(kept) or {}
+  redis.call('HSET', SALES, ARGV[7], string.format(
+    '{"id":%s,"began":%s,"ended":%s,"deleted":%s}', cjson.encode(ARGV[7]), decimal(tonumber(sale.began) or 0),
+    decimal(tonumber(sale.ended) or 0), decimal(now())))
   redis.call('UNLINK', ORDERS .. '@' .. ARGV[7], LEDGER .. '@' .. ARGV[7])
   return done({})
 end
@@ -120,6 +145,7 @@ if operation == 'start' then
   local kept = redis.pcall('HGET', SALES, id)
   if type(kept) == 'table' then return damaged(SALES, 'is not a hash') end
   if kept then return refused('sale-replaced', running or '') end
+  if new.closes and new.closes <= now() then return refused('already-ended', running or '') end
   if replaces == '' then
     -- a start without a name that comes late must not replace what somebody prepared
     local is_prepared = running and terms and terms.named and not new.named
@@ -129,7 +155,9 @@ if operation == 'start' then
   end
   -- A name is kept also without orders: the start of that sale may be repeated late.
   if running and (terms and terms.named or has_orders and not is_forced) then
-    if redis.call('HLEN', SALES) >= MOST_SALES then return refused('too-many-sales', running) end
+    if redis.call('HLEN', SALES) >= MOST_SALES and kept_sales() >= MOST_SALES then
+      return refused('too-many-sales', running)
+    end
     local orders = redis.pcall('HLEN', ORDERS)
     local _, began = beginning(sale or '')
     local function number(value) return decimal(type(value) ~= 'table' and whole(value or '') or 0) end

@@ -13,7 +13,8 @@
 --         instance missed after a roll-back; terms is JSON; an order's key is its id, behind "<user>\t" if there is one;
 --         orders maps it to its record, changes to its change; ledger is the list of the keys of the accepted orders and
 --         of the changes; holds has the end of each open hold; buyers has the units of each user; sales has what is
---         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name.
+--         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name. Of one
+--         that was deleted, its id and times stay.
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
 --         later than another one, since an older copy of a stock set by hand looks just the same.
@@ -131,6 +132,11 @@ local parts = once(function(text)
     return cluster, revision
   end
 end)
+
+-- When a sale that was replaced was deleted, in microseconds, by its entry in `sales`; nil if it was not.
+local function deleted_at(text)
+  return string.match(text, '"deleted":(%d+)}$')
+end
 
 -- How a sale began, when, and its token's cluster and revision; or nil.
 local beginning = once(function(sale)
