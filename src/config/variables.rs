@@ -75,7 +75,7 @@ mod tests {
         for (name, value, nearest) in [
             ("FLASH_SALE_REDIS_REPLICA", "2", Some("FLASH_SALE_REDIS_REPLICAS")),
             ("FLASH_SALE_LOCKTTL", "", Some("FLASH_SALE_LOCK_TTL")),
-            ("FLASH_SALE_PORT", "8080", Some("FLASH_SALE_REDIS")),
+            ("FLASH_SALE_PORT", "8080", Some("FLASH_SALE_ETCD")),
             ("FLASH_SALE_REDIS_REPLICAS", "2", None),
             ("FLASH_SALE_HEALTH_URL", "", None),
             ("FLASH_SALES", "", None),
