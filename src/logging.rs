@@ -136,7 +136,12 @@ pub(crate) mod otel {
     /// The standard variables choose the collector, the name of the service and the share of the traces that is sent.
     /// Without a collector there are no spans.
     pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
-        std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
+        let collector = std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
+        if !crate::config::is_plain_url(&collector.to_string_lossy()) {
+            let what = "is http://HOST:PORT or https://HOST:PORT, and nothing else";
+            eprintln!("OpenTelemetry: OTEL_EXPORTER_OTLP_ENDPOINT {what}: no spans are sent");
+            return None;
+        }
         let exporter = SpanExporter::builder().with_tonic().build();
         let exporter = exporter.inspect_err(|error| eprintln!("OpenTelemetry: {error}")).ok()?;
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);

@@ -109,11 +109,13 @@ pub enum InventoryError {
 
 impl InventoryError {
     /// Why a [sale is refused](Self::SaleRefused).
-    pub const REFUSALS: [&'static str; 7] = [
+    pub const REFUSALS: [&'static str; 8] = [
         // the sale of this id runs, and has other terms
         "sale-conflict",
         // the sale of this id was replaced; or a position in a ledger is of another sale, or behind its end
         "sale-replaced",
+        // the end of the sale is in the past
+        "already-ended",
         // another sale with orders runs
         "sale-running",
         // another sale runs than the one that may be replaced

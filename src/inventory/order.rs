@@ -229,10 +229,10 @@ impl Accepted {
             remaining: remaining.parse().ok()?,
             instance: instance.to_owned(),
             token: if token.is_empty() { None } else { Some(parse_token(token)?) },
-            time: Timestamp(time.parse().ok()?),
+            time: Timestamp::new(time.parse().ok()?)?,
             hold_until: match hold_until {
                 "" => None,
-                until => Some(Timestamp(until.parse().ok()?)),
+                until => Some(Timestamp::new(until.parse().ok()?)?),
             },
             changed: None,
         })

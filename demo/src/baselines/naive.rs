@@ -67,7 +67,7 @@ pub(super) async fn reduce(
         remaining,
         instance: instance.to_owned(),
         token: None,
-        time: Timestamp(0),
+        time: Timestamp::default(),
         hold_until: None,
         changed: None,
     }))

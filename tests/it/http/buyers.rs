@@ -263,15 +263,26 @@ async fn a_sale_says_who_may_buy() {
     gateway.call(line).await.problem(400, "user-required");
     gateway.call_with(line, &header(""), "").await.problem(400, "user-required");
 
-    let times = json!({"stock": 5, "starts_at": "2999-01-01T00:00:00Z", "sale": "later"});
+    let times = json!({"stock": 5, "starts_at": "2199-01-01T00:00:00Z", "sale": "later"});
     let if_match = ("if-match", "*");
     let shop = Shop::beside(&gateway, "b");
     start(&shop, &times, &[if_match]).await.json(200);
     let reply = shop.order("early").await;
-    assert_eq!(reply.problem(409, "not-started")["time"], "2999-01-01T00:00:00.000000Z");
+    assert_eq!(reply.problem(409, "not-started")["time"], "2199-01-01T00:00:00.000000Z");
     assert_eq!(reply.headers["retry-after"], "60");
-    let times = json!({"stock": 5, "ends_at": "2001-01-01T01:00:00+01:00", "sale": "past"});
-    start(&shop, &times, &[]).await.json(200);
+    let times = |ends_at: &str| json!({"stock": 5, "ends_at": ends_at, "sale": "past"});
+    start(&shop, &times("9999-12-31T23:59:59.9999999Z"), &[if_match])
+        .await
+        .problem(400, "bad-body");
+    let past = times("2001-01-01T01:00:00+01:00");
+    start(&shop, &past, &[if_match]).await.problem(422, "already-ended");
+    start(&shop, &times("2199-01-01T00:00:00Z"), &[if_match]).await.json(200);
+    // time passes
+    let mut raw = shop.raw().await;
+    let terms: String = raw.run("GET terms").await;
+    let terms = terms.replace("7226582400000000", "978307200000000").replace("2199", "2001");
+    raw.run_with::<()>("SET terms", &terms).await;
+    start(&shop, &past, &[]).await.json(200);
     let problem = shop.order("late").await.problem(409, "ended");
     assert_eq!(problem["time"], "2001-01-01T00:00:00.000000Z");
 }
