@@ -101,7 +101,8 @@ mod tests {
             let victim = Some("8090".to_owned());
             let run =
                 Run { stock: 300, fence, fault: Some(fault), hit_ms, victim, ..Run::default() };
-            let findings = (sold > 300).then(|| Finding::new("a kind", "text")).into_iter().collect();
+            let findings =
+                (sold > 300).then(|| Finding::new("a kind", "text")).into_iter().collect();
             let tally = Tally { acknowledged_units: sold, ..Tally::default() };
             judge(&run, &Report { findings, tally, ..Report::default() }, 0).text
         };

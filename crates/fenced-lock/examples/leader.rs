@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Ok(()) => led += 1,
             // lost while it led, or while it waited: it stands again
             Err(error @ (LockError::Lost { .. } | LockError::SessionLost { .. })) => {
-                println!("{error}")
+                println!("{error}");
             }
             Err(error) => return Err(error.into()),
         }
