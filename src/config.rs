@@ -3,8 +3,12 @@
 //! The variable of `--lock-ttl` is `FLASH_SALE_LOCK_TTL`. A flag overrides its variable.
 
 mod servers;
+mod variables;
 
 pub use servers::Servers;
+#[cfg(feature = "otel")]
+pub(crate) use servers::is_plain_url;
+pub use variables::unknown_variables;
 
 use std::fmt::Display;
 use std::io;

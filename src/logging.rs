@@ -16,7 +16,7 @@ use icu_properties::props::{
 };
 use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -30,6 +30,10 @@ pub enum LogFormat {
     /// One JSON object a line, for machines.
     Json,
 }
+
+/// The error for anything that is not a filter.
+const FORM: &str = "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, such as \
+    info,flash_sale=debug";
 
 /// The flags of the log.
 #[derive(Args, Clone, Debug)]
@@ -159,12 +163,13 @@ fn log_panic(panic: &panic::PanicHookInfo<'_>) {
 /// Starts the log of this process, which also has its panics; a second call has no effect.
 ///
 /// # Errors
-/// If `RUST_LOG` is not a filter; [`LogOptions::log`] was checked when it was parsed.
-pub fn init(options: &LogOptions) -> Result<(), ParseError> {
+/// If `RUST_LOG` is not a filter: a sentence that says what one is. [`LogOptions::log`] was checked when it was parsed.
+pub fn init(options: &LogOptions) -> Result<(), String> {
     // an empty variable counts as none
     let set = |text: &String| !text.trim().is_empty();
     let text = options.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).filter(set);
-    let targets: Targets = text.as_deref().unwrap_or("info").parse()?;
+    let text = text.as_deref().unwrap_or("info");
+    let targets: Targets = text.parse().map_err(|_| format!("RUST_LOG is {text:?}, and {FORM}"))?;
     let is_terminal = stderr().is_terminal();
     let lines = layer().with_ansi(is_terminal);
     let lines = match options.log_format {
@@ -233,10 +238,7 @@ pub(crate) fn is_invisible(c: char) -> bool {
 }
 
 fn filter(text: &str) -> Result<String, &'static str> {
-    text.parse::<Targets>().map(|_| text.to_owned()).map_err(|_| {
-        "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, \
-         such as info,flash_sale=debug"
-    })
+    text.parse::<Targets>().map(|_| text.to_owned()).map_err(|_| FORM)
 }
 
 /// Spans for a collector of OpenTelemetry, by gRPC.
@@ -262,7 +264,12 @@ pub(crate) mod otel {
     /// The standard variables choose the collector, the name of the service and the share of the traces that is sent.
     /// Without a collector there are no spans.
     pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
-        std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
+        let collector = std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
+        if !crate::config::is_plain_url(&collector.to_string_lossy()) {
+            let what = "is http://HOST:PORT or https://HOST:PORT, and nothing else";
+            eprintln!("OpenTelemetry: OTEL_EXPORTER_OTLP_ENDPOINT {what}: no spans are sent");
+            return None;
+        }
         let exporter = SpanExporter::builder().with_tonic().build();
         let exporter = exporter.inspect_err(|error| eprintln!("OpenTelemetry: {error}")).ok()?;
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);

@@ -1,13 +1,12 @@
 //! The program `flash-sale`: parses the flags and calls the library.
 
+use std::ffi::OsString;
 #[cfg(feature = "manual")]
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-#[cfg(feature = "manual")]
-use clap::CommandFactory as _;
-use clap::{Parser, Subcommand};
-use flash_sale::config::Config;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use flash_sale::config::{Config, unknown_variables};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
@@ -65,6 +64,13 @@ fn main() -> ExitCode {
 
 async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError> {
     logging::init(&log)?;
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    for (name, nearest) in unknown_variables(&Arguments::command(), variables) {
+        tracing::warn!(
+            "no flag reads the variable {name}, so it has no effect: is {nearest} meant?"
+        );
+    }
     match command {
         Command::Serve(config) => serve::serve(*config).await?,
         Command::Recover(options) => return recover::run(*options).await,

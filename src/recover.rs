@@ -76,11 +76,12 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     let etcd = Arc::new(etcd.map_err(|error| failed(&error.into()))?);
     let session = SessionOptions::new(LOCK_TTL).label("flash-sale recover");
     let waited = options.wait_timeout;
-    let late = LockError::Timeout { waited };
+    let late = |what: &str| LockError::Timeout { what: what.into(), waited };
     let session = timeout(waited, Session::open(etcd, session)).await;
-    let session = session.unwrap_or(Err(late.clone())).map_err(|error| failed(&error))?;
+    let session =
+        session.unwrap_or_else(|_| Err(late("lock session"))).map_err(|error| failed(&error))?;
     let mutex = session.mutex(&name).map_err(|error| failed(&error))?;
-    let done = match timeout(waited, mutex.lock()).await.unwrap_or(Err(late)) {
+    let done = match timeout(waited, mutex.lock()).await.unwrap_or_else(|_| Err(late("grant"))) {
         Ok(guard) => under_lock(&options, &item, &inventory, &guard).await,
         Err(error) => {
             let error = failed(&error);

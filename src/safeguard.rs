@@ -13,6 +13,9 @@ pub static SEE_THROUGH: Safeguard = Safeguard(AtomicBool::new(true));
 /// The inventory goes where a node of a Redis Cluster sends it, and asks for the map of the slots anew.
 pub static REDIRECTS: Safeguard = Safeguard(AtomicBool::new(true));
 
+/// An instance that the store does not answer gives the lock up, and does not ask for it before it has an answer.
+pub static GIVE_WAY: Safeguard = Safeguard(AtomicBool::new(true));
+
 /// On, unless the program was built with `--cfg fenced_lock_chaos` and it was switched off.
 #[derive(Debug)]
 pub struct Safeguard(AtomicBool);

@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::runtime::Handle;
@@ -70,15 +71,15 @@ pub struct Rule {
     /// What happens.
     pub action: Action,
     /// It happens at the next pass after this file was created. The file is removed first, which shows that the point was
-    /// reached, and can be created again. `None`: at the next pass, and at no later one.
-    pub file: Option<PathBuf>,
+    /// reached, and can be created again.
+    pub file: PathBuf,
 }
 
 impl Rule {
     /// Whether the fault is due at a pass.
     fn is_due(&self) -> bool {
         // of several tasks, one removes the file
-        self.file.as_ref().is_none_or(|file| std::fs::remove_file(file).is_ok())
+        std::fs::remove_file(&self.file).is_ok()
     }
 }
 
@@ -90,7 +91,7 @@ impl FromStr for Rule {
         let mut part = || parts.next().filter(|part| !part.is_empty()).ok_or(FORM);
         let point = Point::from_str(part()?, false).map_err(|_| FORM)?;
         let action = action(part()?).ok_or(FORM)?;
-        Ok(Self { point, action, file: Some(part()?.into()) })
+        Ok(Self { point, action, file: part()?.into() })
     }
 }
 
@@ -106,8 +107,14 @@ fn action(text: &str) -> Option<Action> {
     }
 }
 
-/// The faults that this process was asked for.
+/// Tells whoever asked for a fault that it happens now.
+pub type Tell = BoxFuture<'static, ()>;
+
+/// The faults that this process was started with.
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
+
+/// What happens when this process comes next to its point, and who is told before.
+static ASKED: Mutex<Option<(Point, Action, Tell)>> = Mutex::new(None);
 
 /// Held by a task that [pauses](Action::Pause).
 static PAUSED: RwLock<()> = RwLock::const_new(());
@@ -117,30 +124,30 @@ pub fn follow(rules: Vec<Rule>) {
     RULES.lock().extend(rules);
 }
 
-/// Sets the only action that is carried out the next time that this process reaches its point; `None`: there is none.
-pub fn ask_for(fault: Option<(Point, Action)>) {
-    let mut rules = RULES.lock();
-    rules.retain(|rule| rule.file.is_some());
-    rules.extend(fault.map(|(point, action)| Rule { point, action, file: None }));
+/// Sets what is done, once, when this process comes next to this point; the process tells so before. `None`: nothing.
+pub fn ask_for(fault: Option<(Point, Action, Tell)>) {
+    *ASKED.lock() = fault;
 }
 
 /// What is due at a pass of `point`.
-fn due(point: Point) -> Vec<Action> {
-    let mut due = Vec::new();
-    RULES.lock().retain(|rule| {
-        let is_due = rule.point == point && rule.is_due();
-        if is_due {
-            tracing::warn!(?point, action = ?rule.action, "a fault that was asked for");
-            due.push(rule.action);
-        }
-        !is_due || rule.file.is_some()
-    });
+async fn due(point: Point) -> Vec<Action> {
+    let rules = RULES.lock().clone();
+    let due = rules.into_iter().filter(|rule| rule.point == point && rule.is_due());
+    let mut due: Vec<_> = due.map(|rule| rule.action).collect();
+    let asked = ASKED.lock().take_if(|(at, ..)| *at == point);
+    if let Some((_, action, tell)) = asked {
+        tell.await;
+        due.push(action);
+    }
+    if !due.is_empty() {
+        tracing::warn!(?point, ?due, "a fault that was asked for");
+    }
     due
 }
 
 /// Carries out the faults that are due at `point`. Whether there were any.
 pub async fn at(point: Point) -> bool {
-    let due = due(point);
+    let due = due(point).await;
     for action in &due {
         act(*action).await;
     }

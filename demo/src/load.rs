@@ -1,6 +1,6 @@
 //! The load test, in a process of its own, so that it shares no thread with the demo.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -22,19 +22,26 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// A load test that runs in a process of its own.
 #[derive(Debug)]
-pub struct Load(Child);
+pub struct Load {
+    child: Child,
+    /// The file with its report.
+    output: PathBuf,
+}
 
 impl Load {
     /// Starts it with this program, and a log in `dir`.
     pub fn start(program: &Path, dir: &OwnedDir, args: &[String]) -> Result<Self> {
-        let log = dir.path().join("loadtest.log");
+        let [log, output] = ["loadtest.log", "loadtest.json"].map(|name| dir.path().join(name));
         // of an earlier load
-        let _ = std::fs::remove_file(&log);
+        for file in [&log, &output] {
+            let _ = std::fs::remove_file(file);
+        }
         let args =
             ["loadtest"].into_iter().chain(args.iter().map(String::as_str)).chain(["--json"]);
         let program = Program::new(program, dir, &log, STOP_GRACE);
-        let program = Program { without_env: is_setting, ..program };
-        Ok(Self(program.start(args).context("the load test could not be started")?))
+        let program = Program { output: Some(&output), without_env: is_setting, ..program };
+        let child = program.start(args).context("the load test could not be started")?;
+        Ok(Self { child, output })
     }
 
     /// Waits for its report.
@@ -42,17 +49,15 @@ impl Load {
     /// # Errors
     /// When it ends without one, or not within `limit`.
     pub async fn report(mut self, limit: Duration) -> Result<Report> {
-        let status = in_time("the load test ends", limit, self.0.wait()).await?;
-        let log = self.0.log();
-        let said = std::fs::read_to_string(log).context("the load test's log is not there")?;
-        // messages come before it
-        let report = said.find("{\n").and_then(|start| serde_json::from_str(&said[start..]).ok());
+        let status = in_time("the load test ends", limit, self.child.wait()).await?;
+        let report = std::fs::read(&self.output).context("the load test's report is not there")?;
+        let report = serde_json::from_slice(&report).ok();
         // the other codes mean that there was nothing to judge; its log has the reason
         match (status.code(), report) {
             (Some(0 | 1), Some(report)) => Ok(report),
             _ => bail!(
                 "the load test ended without a report ({status}); the end of its log:\n{}",
-                tail(log)
+                tail(self.child.log())
             ),
         }
     }

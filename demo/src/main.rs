@@ -27,7 +27,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let status = start(Arguments::parse()).unwrap_or_else(|error| {
         logging::say(&format!("demo: {}", ErrorChain(error.as_ref())));
-        ExitCode::FAILURE
+        // 1 is a verdict
+        ExitCode::from(2)
     });
     logging::end();
     status

@@ -47,7 +47,7 @@ impl Part {
             // ZooKeeper's client logs each connection, and each fault
             options.log.get_or_insert_with(|| "info,zookeeper_client=error".to_owned());
         }
-        Ok(logging::init(&options)?)
+        logging::init(&options).map_err(anyhow::Error::msg)
     }
 
     /// Runs it to its end.

@@ -14,7 +14,7 @@ use fenced_lock::chaos::Safeguard as Lock;
 #[cfg(fenced_lock_chaos)]
 use flash_sale::config::Config;
 #[cfg(fenced_lock_chaos)]
-use flash_sale::safeguard::{LIMITS, REDIRECTS, SEE_THROUGH};
+use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS, SEE_THROUGH};
 
 use crate::signals::{Signal, Signals, exit_code};
 
@@ -42,6 +42,8 @@ pub enum Safeguard {
     Drain,
     /// A node of a Redis Cluster that names another one is not left for it, and the map of the slots stays
     Redirects,
+    /// An instance that the store does not answer asks for the lock again and again, and keeps it while it starts a sale
+    GiveWay,
     /// Orders wait for ever, and what etcd has no room for is asked again until it has
     Deadlines,
     /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the
@@ -105,6 +107,7 @@ impl Safeguard {
                 return LIMITS.switch_off();
             }
             Self::Redirects => return REDIRECTS.switch_off(),
+            Self::GiveWay => return GIVE_WAY.switch_off(),
             Self::SeeThrough => {
                 SEE_THROUGH.switch_off();
                 Lock::SeeThrough

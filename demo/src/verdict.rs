@@ -2,6 +2,7 @@
 
 use flash_sale::http::reply::grouped;
 use loadtest::Report;
+use loadtest::report::Finding;
 
 use crate::control::record::{Fault, Run, Verdict};
 
@@ -27,17 +28,18 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
     let excess = sold.saturating_sub(run.stock);
     let unanswered = report.tally.unknown + report.tally.failed;
     let [sold, sold_out, stock] = [sold, report.tally.sold_out, run.stock].map(grouped);
-    let text = match report.reasons.first() {
+    let is_violation = |found: &&Finding| found.invariant.is_some();
+    let text = match report.findings.first() {
         None => {
             format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
         }
         Some(_) if excess > 0 && flaw.is_some() => {
             format!("{sold} sold of {stock}: {} too many. {cause}", grouped(excess))
         }
-        Some(reason) if NO_FAULT.contains(&reason.kind.as_str()) => format!("{}.", reason.text),
-        Some(reason) => {
-            let violation = report.violations.first().map(|violation| &violation.sentence);
-            format!("{}. {cause}", violation.unwrap_or(&reason.text))
+        Some(found) if NO_FAULT.contains(&found.kind.as_str()) => format!("{}.", found.text),
+        Some(found) => {
+            let violation = report.findings.iter().find(is_violation);
+            format!("{}. {cause}", violation.unwrap_or(found).text)
         }
     };
     let text = match unanswered {
@@ -45,6 +47,9 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
         n => format!("{text} {} buyers got no answer.", grouped(n)),
     };
     let what = match (run.fault, stale_batches) {
+        (Some(_), _) if run.hit_ms.is_none() => {
+            "did not get to its fault: this sale says nothing about it"
+        }
         (Some(Fault::Pause), 0) if run.fence => "was paused while it held the lock",
         (Some(Fault::Pause), 1..) => {
             "was paused beyond its lease; when it went on, the fence refused its batch"
@@ -61,25 +66,25 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
 fn flaw(run: &Run) -> Option<&'static str> {
     let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
                     without a fence, nothing stops it.";
-    let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
+    let is_unfenced = !run.fence && run.fault == Some(Fault::Pause) && run.hit_ms.is_some();
     run.guard.flaw().or(is_unfenced.then_some(unfenced))
 }
 
 #[cfg(test)]
 mod tests {
-    use loadtest::report::{Failure, Tally};
+    use loadtest::report::Tally;
 
     use super::*;
 
     /// Goal: buyers without an answer are counted, and a failure that the settings do not explain is a fault of the service.
     #[test]
     fn gives_numbers_and_cause() {
-        let told = |sold, sold_out, reason: &str| {
-            let reasons = [reason].into_iter().filter(|text| !text.is_empty());
-            let reasons = reasons.map(|text| Failure { kind: "a kind".into(), text: text.into() });
+        let told = |sold, sold_out, found: &str| {
+            let findings = [found].into_iter().filter(|text| !text.is_empty());
+            let findings = findings.map(|text| Finding::new("a kind", text)).collect();
             let unknown = 500 - sold - sold_out;
             let tally = Tally { acknowledged_units: sold, sold_out, unknown, ..Tally::default() };
-            let report = Report { reasons: reasons.collect(), tally, ..Report::default() };
+            let report = Report { findings, tally, ..Report::default() };
             let run = Run { stock: 300, fence: true, ..Run::default() };
             judge(&run, &report, 0).text
         };
@@ -87,5 +92,30 @@ mod tests {
         assert!(told(100, 0, "").ends_with(unanswered), "{}", told(100, 0, ""));
         let fault = "lost: 2. That must not happen: it is a fault of the service.";
         assert_eq!(told(300, 200, "lost: 2"), fault);
+    }
+
+    /// Goal: a fault is named only if its victim said that it happened; nor does one that did not happen explain a failure.
+    #[test]
+    fn a_fault_that_was_not_reached_explains_nothing() {
+        let told = |fence, fault, hit_ms, sold| {
+            let victim = Some("8090".to_owned());
+            let run =
+                Run { stock: 300, fence, fault: Some(fault), hit_ms, victim, ..Run::default() };
+            let findings =
+                (sold > 300).then(|| Finding::new("a kind", "text")).into_iter().collect();
+            let tally = Tally { acknowledged_units: sold, ..Tally::default() };
+            judge(&run, &Report { findings, tally, ..Report::default() }, 0).text
+        };
+        for (fence, fault, hit_ms, sold, words) in [
+            (true, Fault::Pause, Some(1.0), 300, "8090 was paused while it held the lock."),
+            (true, Fault::Pause, None, 300, "8090 did not get to its fault"),
+            (true, Fault::Kill, Some(1.0), 300, "8090 was killed"),
+            (true, Fault::Kill, None, 300, "8090 did not get to its fault"),
+            (false, Fault::Pause, Some(1.0), 301, "without a fence, nothing stops it"),
+            (false, Fault::Pause, None, 301, "a fault of the service"),
+        ] {
+            let text = told(fence, fault, hit_ms, sold);
+            assert!(text.contains(words), "{text}");
+        }
     }
 }

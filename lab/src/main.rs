@@ -38,7 +38,8 @@ enum Command {
 fn main() -> ExitCode {
     let status = start(Arguments::parse()).unwrap_or_else(|error| {
         logging::say(&format!("lab: {}", ErrorChain(&*error)));
-        ExitCode::FAILURE
+        // 1 is a verdict
+        ExitCode::from(2)
     });
     logging::end();
     status

@@ -66,7 +66,7 @@ pub(crate) fn read(
 ) -> (Outcome, Option<Retry>) {
     let outcome = |effect| Outcome { status: Some(answer.status.as_u16()), effect };
     if answer.status == StatusCode::OK {
-        let effect = read_reserved(&answer.body, id, quantity, event).map_or_else(
+        let effect = read_reserved(answer, id, quantity, event).map_or_else(
             |why| Effect::Unknown(Failure { why: why.into(), is_final: true }),
             Effect::Ok,
         );
@@ -90,13 +90,13 @@ pub(crate) fn read(
 }
 
 fn read_reserved(
-    body: &[u8],
+    answer: &Answer,
     id: &str,
     quantity: u64,
     event: Event,
 ) -> Result<Acknowledgement, &'static str> {
     let reserved: Reserved<'_> =
-        serde_json::from_slice(body).map_err(|_| "without a readable order")?;
+        serde_json::from_slice(&answer.body).map_err(|_| "without a readable order")?;
     if reserved.outcome != event {
         Err("with another outcome")
     } else if reserved.order != id {
@@ -105,6 +105,7 @@ fn read_reserved(
         Err("with another quantity")
     } else {
         let Reserved { remaining, instance, token, position, .. } = reserved;
-        Ok(Acknowledgement { remaining, instance, token, position })
+        let replayed = answer.replayed;
+        Ok(Acknowledgement { remaining, instance, token, position, replayed })
     }
 }

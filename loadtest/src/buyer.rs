@@ -97,13 +97,10 @@ impl Buyer {
             run.live.count(run.setup.rate, number, &order);
             let answered = order.is_settled() || order.abandoned;
             unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
-            let hold = run.setup.item().before.hold_seconds;
-            let hold = hold.filter(|_| order.answer().is_some()).map(Duration::from_secs);
-            let steps = hold.map(|hold| run.args.conduct.steps(run.setup.seed, number, hold));
-            match steps.unwrap_or_default() {
-                steps if steps.first().is_some_and(|first| !first.wait.is_zero()) => {
-                    // over a connection of its own
-                    let mut buyer = Self::new(Arc::clone(&run), self.home, None);
+            match self.steps(number, &order) {
+                steps if steps.first().is_some_and(Step::is_aside) => {
+                    // over a connection of its own, from where it was answered
+                    let mut buyer = Self::new(Arc::clone(&run), order.places.1, None);
                     later.spawn(async move {
                         buyer.settle(number, &mut order, &steps).await?;
                         Ok((number, order))
@@ -121,11 +118,32 @@ impl Buyer {
         Ok(orders)
     }
 
-    /// Takes these steps with the accepted order `number`, as long as each is answered.
+    /// What the buyer does with the order after its answer.
+    fn steps(&self, number: usize, order: &Order) -> Vec<Step> {
+        let Run { args, setup, .. } = &*self.run;
+        let hold = setup.before.hold_seconds.map(Duration::from_secs);
+        let at_once = |event| Step { wait: Duration::ZERO, event };
+        if order.answer().is_none() {
+            // units may come back, and an attempt without an answer may take them
+            let may_arrive = hold.is_some() && order.is_refused() && order.in_doubt;
+            return may_arrive.then(|| at_once(Event::Cancelled)).into_iter().collect();
+        }
+        // without a ledger there are no order ids, and probes are no orders
+        let has_ids = !args.without_ledger && args.probe_path.is_none();
+        let again = has_ids && args.conduct.asks_again(setup.seed, number);
+        let steps = hold.map(|hold| args.conduct.steps(setup.seed, number, hold));
+        let again = again.then(|| at_once(Event::Reserved)).into_iter();
+        again.chain(steps.unwrap_or_default()).collect()
+    }
+
+    /// Takes these steps with order `number`, as long as each is answered.
     async fn settle(&mut self, number: usize, order: &mut Order, steps: &[Step]) -> Result<()> {
         for (salt, Step { wait, event }) in (2..).zip(steps) {
             if self.run.live.stop.run_until_cancelled(sleep(*wait)).await.is_none() {
                 break;
+            }
+            if *event == Event::Reserved {
+                self.use_next_instance();
             }
             let asked = order.change(*event);
             self.ask(number, Some(*event), salt, asked).await?;

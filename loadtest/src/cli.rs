@@ -74,12 +74,12 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
-/// The limits of I5; without one, the time is reported and not judged.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
+/// The limits of I5.
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Limits {
-    /// Fail if orders are tried for longer than this without a definite answer, such as 3s [default: report only].
-    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
-    pub longest_pause: Option<Duration>,
+    /// Fail if orders are tried for longer than this without a definite answer, such as 3s.
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = positive_duration)]
+    pub longest_pause: Duration,
 
     /// Fail if one order takes longer than this, retries included, such as 10s [default: report only].
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
@@ -89,6 +89,7 @@ pub struct Limits {
 /// The flags of a run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "loadtest")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
     #[arg(short = 'n', long, value_name = "N", value_parser = Count::new().range(1..=10_000_000))]
@@ -103,7 +104,7 @@ pub struct Args {
     /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
     /// connection sends its next order after the answer]. An order that is late because all
     /// connections are busy is sent as soon as one is free; its latency counts from when it was due.
-    /// One that could not be sent before the end of --duration is reported as not sent.
+    /// One that could not be sent before the end of --duration fails the run.
     #[arg(short = 'q', long, value_name = "ORDERS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
 
@@ -116,7 +117,7 @@ pub struct Args {
     pub(crate) conduct: Conduct,
 
     /// Hold the units of an order of the started sale for so long, such as 10s; part of a second counts as one. The load
-    /// test waits for the end of holds of up to a minute.
+    /// test waits for the end of holds of up to a minute, and says which longer ones it did not wait for.
     #[arg(long, value_name = "DURATION", requires = "stock", value_parser = positive_duration)]
     pub(crate) hold: Option<Duration>,
 
@@ -130,7 +131,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "users")]
     pub(crate) user_header: Option<HeaderName>,
 
-    /// Seed for --abandon, --pay, --pay-late and --cancel [default: random, and reported].
+    /// Seed for --abandon, --pay, --pay-late, --cancel and --again [default: random, and reported].
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
@@ -146,6 +147,11 @@ pub struct Args {
     /// Fail if an order was accepted without a token. Always judged once one answer has a token.
     #[arg(long, conflicts_with = "probe_path")]
     pub(crate) tokens: bool,
+
+    /// Judge a service that keeps no ledger and gives no tokens by the sums alone; without this flag, that fails. No order is
+    /// sent again after its answer: such a service knows no order ids.
+    #[arg(long, conflicts_with_all = ["probe_path", "tokens"])]
+    pub(crate) without_ledger: bool,
 
     #[command(flatten)]
     pub(crate) limits: Limits,
@@ -303,6 +309,11 @@ mod tests {
         let args = Args::try_parse_from(line).expect("the documented line");
         assert_eq!((args.requests(), args.concurrency, args.stock), (500, 500, Some(300)));
         assert_eq!((args.quantity, args.timeout), (1, Duration::from_secs(30)));
+        assert_eq!(
+            args.limits.longest_pause,
+            Duration::from_secs(30),
+            "a sale that stands still fails"
+        );
         assert_eq!(args.urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
         for (bounds, most) in [("--rate=3000", 10_000_000), ("--requests=70", 70)] {
             let line = ["loadtest", "--duration=30s", bounds, "http://127.0.0.1:8080"];

@@ -31,6 +31,11 @@ pub(crate) struct Conduct {
     /// Share of the buyers that cancel at once.
     #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
     pub(crate) cancel: f64,
+
+    /// Share of the accepted orders that are sent again after their answer, at the next instance, over a connection of their
+    /// own. The answer must be the same.
+    #[arg(long, default_value = "0.02", value_name = "SHARE", value_parser = share)]
+    pub(crate) again: f64,
 }
 
 /// What a buyer does after a pause.
@@ -38,6 +43,13 @@ pub(crate) struct Conduct {
 pub(crate) struct Step {
     pub(crate) wait: Duration,
     pub(crate) event: Event,
+}
+
+impl Step {
+    /// Whether other orders do not wait for it.
+    pub(crate) fn is_aside(&self) -> bool {
+        !self.wait.is_zero() || self.event == Event::Reserved
+    }
 }
 
 /// The source of the choices for order `number`: a function of both, so that a run can be repeated.
@@ -50,6 +62,11 @@ impl Conduct {
     /// All shares together.
     pub(crate) fn changing(&self) -> f64 {
         self.pay + self.pay_late + self.cancel
+    }
+
+    /// Whether order `number` is sent again after its answer.
+    pub(crate) fn asks_again(&self, seed: u64, number: usize) -> bool {
+        choices(!seed, number).random_bool(self.again)
     }
 
     /// What the buyer of order `number` does, one step after the other, with a hold of this length.

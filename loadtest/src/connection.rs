@@ -41,6 +41,8 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     /// The `Retry-After` header, if it is in seconds.
     pub(crate) retry_after: Option<Duration>,
+    /// Whether it is marked as one that was given before.
+    pub(crate) replayed: bool,
     pub(crate) body: Bytes,
 }
 
@@ -149,8 +151,9 @@ async fn answer(
     let response = sender.send_request(request).await.map_err(broken)?;
     let (head, body) = response.into_parts();
     let retry_after = head.headers.get(header::RETRY_AFTER).and_then(seconds);
+    let replayed = head.headers.get("idempotency-replayed").is_some_and(|value| value == "true");
     let body = Limited::new(body, BODY_LIMIT_BYTES).collect().await.map_err(broken)?;
-    Ok(Answer { status: head.status, retry_after, body: body.to_bytes() })
+    Ok(Answer { status: head.status, retry_after, replayed, body: body.to_bytes() })
 }
 
 fn broken(error: impl Into<BoxError>) -> ConnectionError {

@@ -100,7 +100,7 @@ fn print_report(report: Result<Report>, json: bool) -> u8 {
     match report.pass {
         true => 0,
         // as the shell has it of a program that Ctrl-C has ended
-        false if report.interrupted && report.reasons.is_empty() => 130,
+        false if report.interrupted && report.findings.is_empty() => 130,
         false => 1,
     }
 }

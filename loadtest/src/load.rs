@@ -77,7 +77,7 @@ impl Run {
         let item = item.as_deref();
         let (method, path) = match (probe_path, change) {
             (Some(path), _) => (Method::GET, path.clone()),
-            (None, None) => {
+            (None, None | Some(Event::Reserved)) => {
                 let query = format!("{in_query}quantity={quantity}");
                 (Method::POST, path_of("/stock/reduce", item, &query))
             }

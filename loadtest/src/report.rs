@@ -6,8 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{History, Order, judge};
-pub use crate::checker::{StockState, Tally, Turns};
+pub use crate::checker::{Finding, StockState, Tally, Turns};
+use crate::checker::{Found, History, Kind, Order, judge};
 use crate::cli::Limits;
 use crate::load::due;
 
@@ -27,10 +27,8 @@ pub struct Report {
     pub started: String,
     /// The verdict in words.
     pub verdict: String,
-    /// The failures, the most important first.
-    pub reasons: Vec<Failure>,
-    /// Those of them that violate an invariant of the sale.
-    pub violations: Vec<Violation>,
+    /// What is wrong, the most important first.
+    pub findings: Vec<Finding>,
     /// Remarks that are no failure.
     pub notes: Vec<String>,
     /// The instances that the orders were sent to.
@@ -92,31 +90,6 @@ pub struct Report {
     pub after: BTreeMap<String, StockState>,
     /// Orders that the ledger gained.
     pub ledger_orders: usize,
-}
-
-/// A reason for not passing.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Failure {
-    /// A stable name.
-    pub kind: String,
-    /// The same in words.
-    pub text: String,
-}
-
-/// An invariant that does not hold.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Violation {
-    /// `I1` to `I6`, as the module `checker` describes them, or another name.
-    pub invariant: String,
-    /// What violates it.
-    pub sentence: String,
-}
-
-impl Violation {
-    /// `invariant` is `I1` to `I6`, or another name.
-    pub fn new(invariant: &str, sentence: impl Into<String>) -> Self {
-        Self { invariant: invariant.to_owned(), sentence: sentence.into() }
-    }
 }
 
 /// What one instance did.
@@ -207,12 +180,15 @@ impl Report {
         );
         let verdict = format!("PASS: {text}");
         let is_bad = failed > 0 || unknown > 0 && !report.interrupted;
-        let reasons = is_bad.then(|| Failure { kind: "failed".to_owned(), text });
-        let reasons = reasons.into_iter().collect();
+        let mut found = Found::default();
+        if is_bad {
+            found.add(Kind::Failed, text);
+        }
+        let findings = found.findings();
         // probes are no orders
         let tally = Tally { unknown, failed, ..Tally::default() };
         let probe_path = Some(path.to_owned());
-        Self { verdict, reasons, tally, probe_path, answered, ..report }.concluded()
+        Self { verdict, findings, tally, probe_path, answered, ..report }.concluded()
     }
 
     /// The figures of the orders that were sent.
@@ -221,7 +197,7 @@ impl Report {
         let sent = || orders.iter().enumerate().filter(|(_, order)| order.attempts > 0);
         let mut by_status = BTreeMap::new();
         for (number, order) in sent() {
-            let Some(status) = order.status() else { continue };
+            let Some(status) = order.status else { continue };
             let of_status = by_status.entry(status.to_string()).or_insert_with(histogram);
             of_status.record(latency(setup.rate, number, order)).expect("it grows");
         }
@@ -239,7 +215,7 @@ impl Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: setup.started.clone(),
             urls: setup.instances.clone(),
-            item: setup.item().name.clone(),
+            item: setup.item.clone(),
             quantity: setup.quantity,
             run: setup.run.clone(),
             requests: orders.len(),
@@ -261,9 +237,9 @@ impl Report {
 
     /// Decides: the verdict so far is that of a run without a failure.
     fn concluded(mut self) -> Self {
-        self.pass = self.reasons.is_empty() && !self.interrupted;
-        if !self.reasons.is_empty() {
-            let all: Vec<_> = self.reasons.iter().map(|failure| &*failure.text).collect();
+        self.pass = self.findings.is_empty() && !self.interrupted;
+        if !self.findings.is_empty() {
+            let all: Vec<_> = self.findings.iter().map(ToString::to_string).collect();
             self.verdict = format!("FAIL: {}", all.join("; "));
         } else if self.interrupted {
             self.verdict = self.verdict.replace("PASS", INTERRUPTED);

@@ -17,7 +17,7 @@ use crate::checker::{History, StockState, u64_from};
 use crate::cli::Args;
 use crate::endpoint::Endpoint;
 use crate::load::{self, Live};
-use crate::record::{self, Item, Recorder, Setup, Writer};
+use crate::record::{self, Recorder, Setup, Writer};
 use crate::report::Report;
 use tokio::signal::ctrl_c;
 use tokio::time::Instant;
@@ -89,7 +89,7 @@ pub(crate) async fn run(
         let before = prepare(&endpoints[0], args).await?;
         let has_holds = changing == 0.0 || before.hold_seconds.is_some();
         ensure!(has_holds, "the sale has no holds; start one with --stock and --hold");
-        setup.items[0].before = before;
+        setup.before = before;
     }
     let recording = file.map(|file| Writer::start(file, &setup)).transpose();
     let (writer, recorder) = recording.with_context(no_history)?.unzip();
@@ -192,8 +192,6 @@ async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) ->
 /// What the flags ask for. The state before is not known yet.
 fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
     let run = uuid::Uuid::new_v4().simple().to_string();
-    let before = StockState::default();
-    let item = Item { name: args.item.clone(), run: run.clone(), before };
     Setup {
         version: record::VERSION,
         run,
@@ -208,9 +206,11 @@ fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
         quantity: args.quantity,
         alone: args.alone,
         tokens: args.tokens,
+        without_ledger: args.without_ledger,
         conduct: args.conduct,
         instances: endpoints.iter().map(|endpoint| endpoint.url.clone()).collect(),
-        items: vec![item],
+        item: args.item.clone(),
+        before: StockState::default(),
     }
 }
 

@@ -41,12 +41,12 @@ impl fmt::Display for Report {
         rows(f, "latency", latencies(self))?;
         rows(f, "stock", stock(self))?;
         rows(f, "note", &self.notes)?;
-        if self.reasons.is_empty() {
+        if self.findings.is_empty() {
             return writeln!(f, "\n{}", self.verdict);
         }
-        let reasons: Vec<_> = self.reasons.iter().map(|reason| &*reason.text).collect();
-        writeln!(f, "\nFAIL: {}", reasons.join("\n      "))?;
-        let broken: BTreeSet<_> = self.violations.iter().map(|it| &*it.invariant).collect();
+        let findings: Vec<_> = self.findings.iter().map(ToString::to_string).collect();
+        writeln!(f, "\nFAIL: {}", findings.join("\n      "))?;
+        let broken: BTreeSet<_> = self.findings.iter().flat_map(|it| &it.invariant).collect();
         broken.iter().try_for_each(|name| writeln!(f, "      ({name}: {})", meaning(name)))
     }
 }
@@ -70,7 +70,7 @@ fn answers(report: &Report) -> Vec<String> {
         ("200 reserved", tally.acknowledged),
         ("409 sold out", tally.sold_out),
         ("409 limit reached", tally.limited),
-        ("410 cancelled or expired", tally.over),
+        ("ended before the answer", tally.over),
         ("none in the end", tally.unknown),
         ("(of which went away)", tally.abandoned),
         ("decided by a retry", tally.resolved),

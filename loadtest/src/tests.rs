@@ -102,7 +102,7 @@ async fn attempts_without_a_decision() {
         assert_eq!(counts(&report), expected, "{fault:?} {flags}");
         let (why, times) = unsettled;
         assert_eq!(report.unsettled_attempts, [(why.to_owned(), times)].into(), "{fault:?}");
-        let reason = report.reasons.first().map_or("", |reason| &reason.kind);
+        let reason = report.findings.first().map_or("", |found| &found.kind);
         assert_eq!(reason, failure, "{fault:?}: {}", report.verdict);
         let shown = report.to_string();
         let said = ["\nFAIL: I5 slow order: 1 order was", "\n      (I5: the sale goes on"];

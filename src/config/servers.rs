@@ -174,8 +174,19 @@ fn read_pem(flag: &'static str, path: &Path, what: &str) -> Result<Vec<u8>, File
 
 /// The etcd client shows addresses in its errors, so a password must not be part of one.
 fn etcd_address(text: &str) -> Result<String, &'static str> {
-    let has_user = text.contains('@');
-    (!has_user).then(|| text.to_owned()).ok_or("user and password have flags of their own")
+    if text.contains('@') {
+        return Err("user and password have flags of their own");
+    }
+    is_plain_url(text).then(|| text.to_owned()).ok_or(
+        "an address of etcd is http://HOST:PORT or https://HOST:PORT, without path, query and fragment",
+    )
+}
+
+/// Whether a URL has nothing but a scheme, a host and perhaps a port: a client for gRPC leaves other parts out.
+pub(crate) fn is_plain_url(text: &str) -> bool {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let host = host.map(|host| host.strip_suffix('/').unwrap_or(host));
+    host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@']))
 }
 
 fn lock_name(text: &str) -> Result<String, &'static str> {

@@ -35,6 +35,10 @@ fn wrong_values_get_a_message() {
     for (flag, value, message) in [
         ("--listen", "8080", "an address is an IP and a port"),
         ("--etcd", "http://root:pw@a:1", "flags of their own"),
+        ("--etcd", "http://a/prefix:2379", "without path"),
+        ("--etcd", "http://a:2379/prefix", "without path"),
+        ("--etcd", "http://a:2379?db=3", "without path"),
+        ("--etcd", "https://a:2379/#x", "without path"),
         ("--etcd-cert", "a.pem", "--etcd-key"),
         ("--etcd-password", "x", "--etcd-user"),
         ("--redis-key", "a.pem", "--redis-cert"),

@@ -103,6 +103,7 @@ problem_types! {
     URI_TOO_LONG "uri-too-long" URI_TOO_LONG None, "Path and query together have at most 8 KiB";
     ORDER_CONFLICT "order-conflict" UNPROCESSABLE_ENTITY None, "The order id belongs to an order with another quantity or user";
     SALE_CONFLICT "sale-conflict" UNPROCESSABLE_ENTITY None, "The sale runs already, with other terms";
+    ALREADY_ENDED "already-ended" UNPROCESSABLE_ENTITY None, "The sale would have ended already, by the clock of Redis";
     SALE_RUNNING "sale-running" PRECONDITION_REQUIRED None, "A sale with orders or an id runs; name it with If-Match";
     QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
     RATE_LIMITED "rate-limited" TOO_MANY_REQUESTS Some(1), "The client sends more requests than --rate-limit allows";

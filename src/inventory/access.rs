@@ -4,6 +4,7 @@ use std::fmt;
 #[cfg(feature = "tls")]
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -14,8 +15,13 @@ use redis::{
 #[cfg(feature = "tls")]
 use redis::{ClientTlsConfig, TlsCertificates};
 
+use socket2::TcpKeepalive;
+
 use super::InventoryError;
 use crate::secret::{Secret, SecretSource};
+
+/// How long a connection may be idle before the system asks the other end, and how long it waits for an answer.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
 /// a certificate can change while the service runs.
@@ -64,6 +70,7 @@ impl Target {
             Some((scheme @ ("redis" | "rediss"), "cluster")) => (scheme, true),
             Some((scheme @ ("redis" | "rediss"), "sentinel")) => (scheme, false),
             _ => {
+                check_parts(address)?;
                 let nodes = vec![address.into_connection_info()?];
                 return Ok(Self { kind: TargetKind::Server, nodes });
             }
@@ -71,6 +78,13 @@ impl Target {
         let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
         let (path, name) = tail.split_once('#').unwrap_or((tail, ""));
+        if user.trim_end_matches('@').contains('@') {
+            let what =
+                "user and password come once, before the first host; write %40 for @ in a password";
+            return Err((ErrorKind::InvalidClientConfig, what).into());
+        }
+        // what follows the hosts of a cluster is refused below
+        check_parts(&format!("{scheme}://{user}host{}", if is_cluster { "" } else { path }))?;
         let nodes = hosts.split(',').map(|host| {
             let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
             let port = if has_port || is_cluster { "" } else { ":26379" };
@@ -113,6 +127,38 @@ impl Target {
     }
 }
 
+/// Refuses the parts of an address that the client leaves out without a word, or that weaken TLS.
+fn check_parts(address: &str) -> RedisResult<()> {
+    // the client says what is wrong with others
+    let Some(url) = redis::parse_redis_url(address) else { return Ok(()) };
+    let (scheme, user) = (url.scheme(), url.username());
+    let is_socket = scheme.ends_with("unix");
+    let allowed: &[&str] = if is_socket { &["db", "user", "pass"] } else { &[] };
+    let (mut seen, mut is_known) = (Vec::new(), true);
+    for (name, _) in url.query_pairs() {
+        is_known &= allowed.contains(&&*name) && !seen.contains(&name);
+        seen.push(name);
+    }
+    let password = url.password();
+    let what = if url.fragment().is_some() {
+        "an address of Redis has no `#` but in front of the primary of sentinels; write it as %23 in a password"
+    } else if is_socket && (url.has_host() || password.is_some() || !is_known) {
+        "behind the path of a socket there can be ?db=, user= and pass=, each once, and nothing else"
+    } else if is_socket
+        && seen.iter().any(|name| name == "user")
+        && !seen.iter().any(|name| name == "pass")
+    {
+        "there is a user without a password: add pass="
+    } else if url.query().is_some() && !is_socket {
+        "an address of Redis has no `?`: the number of the database is its path, as in redis://host:6379/3"
+    } else if !user.is_empty() && password.is_none_or(str::is_empty) {
+        "there is a user without a password: write user:password@ or :password@"
+    } else {
+        return Ok(());
+    };
+    Err((ErrorKind::InvalidClientConfig, what).into())
+}
+
 impl fmt::Display for Target {
     /// Without user and password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,8 +181,10 @@ impl RedisAccess {
     pub(super) fn client(&self, node: ConnectionInfo) -> Result<Client, InventoryError> {
         // with RESP3 the client reports a broken connection at once, not only at its next use
         let redis = node.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        // a NAT forgets connections that are idle
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         // a small command must not wait for the acknowledgement of the one before
-        let tcp = TcpSettings::default().set_nodelay(true);
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
         let info = node.set_redis_settings(redis).set_tcp_settings(tcp);
         let unusable = |source| InventoryError::InvalidCertificates { source };
         #[cfg(feature = "tls")]
@@ -200,7 +248,9 @@ mod tests {
     fn addresses_of_servers_sentinels_and_clusters() {
         for (address, shown) in [
             ("redis://u:pw@a", "a:6379"),
+            ("redis://:pw@a/3", "a:6379"),
             ("unix:///run/redis.sock", "/run/redis.sock"),
+            ("unix:///run/redis.sock?db=3&user=u&pass=p", "/run/redis.sock"),
             ("redis-cluster://a", "a:6379"),
             ("redis-cluster://u:pw@a,b:7000,[::1],[::1]:7/", "a:6379,b:7000,::1:6379,::1:7"),
             ("rediss-cluster://a,b", "a:6379,b:6379"),
@@ -236,6 +286,24 @@ mod tests {
             ("redis-sentinel://:hidden@a/x#shop", "database number"),
             ("redis-sentinel://:hidden@#shop", "URL"),
             ("http-cluster://:hidden@a", "URL"),
+            // as redis-py, ioredis and Celery write it: redis/node-redis#958, mozilla/sumo#2253
+            ("redis://:hidden@a:6379?db=3", "redis://host:6379/3"),
+            ("rediss://:hidden@a/?db=3", "redis://host:6379/3"),
+            ("redis://:hidden@a/0?protocol=resp2", "redis://host:6379/3"),
+            ("redis-cluster://:hidden@a?db=3", "no database numbers"),
+            ("redis-sentinel://:hidden@a?db=3#shop", "redis://host:6379/3"),
+            ("redis://:hidden@a#3", "no `#`"),
+            ("rediss://:hidden@a#insecure", "no `#`"),
+            ("redis://:hidden#part@a", "URL"),
+            ("redis://hidden@a", "without a password"),
+            ("redis://hidden:@a", "without a password"),
+            ("redis-sentinel://hidden@a#shop", "without a password"),
+            ("redis-sentinel://u:hidden@a,u:hidden@b#shop", "come once"),
+            ("redis-cluster://u:hidden@a,u:hidden@b", "come once"),
+            ("unix:///run/redis.sock?database=3&pass=hidden", "nothing else"),
+            ("unix:///run/redis.sock?db=3&db=4&pass=hidden", "nothing else"),
+            ("unix:///run/redis.sock?user=hidden", "pass="),
+            ("unix:///run/redis.sock#hidden", "no `#`"),
             ("redis://u:hidden@a:port", "URL"),
             ("u:hidden", "URL"),
         ] {

@@ -5,6 +5,7 @@
 //! "unknown". And it returns the failure of one attempt to later callers, for ever if the failure was not one
 //! of I/O, such as too many clients.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use redis::{
     RedisResult, ServerErrorKind, Value,
 };
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::InventoryError;
 use super::access::TargetKind;
@@ -28,6 +29,11 @@ use crate::backoff::Backoff;
 
 /// After a connection that lived this long, the next attempt counts as a first one.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
+
+/// How long nothing may be sent before a connection must give a sign of life, and how long that may take. A router, such as a
+/// NAT, forgets connections that are idle, and tells nobody.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
+const SIGN_WITHIN: Duration = Duration::from_millis(500);
 
 /// The answer to a command, and to the second one if there was one.
 pub(super) type Answers = (Value, Option<RedisResult<Value>>);
@@ -49,7 +55,8 @@ impl Default for InventoryOptions {
     }
 }
 
-/// One multiplexed connection to a server, opened when needed. Clones share it.
+/// One multiplexed connection to a server, opened when needed, and opened anew before something is sent if it was idle and gives
+/// no sign of life. Clones share it.
 ///
 /// A call makes at most one attempt to connect and sends each command at most once. Attempts in a row
 /// have a pause between them; calls wait for it, since it is short.
@@ -67,6 +74,8 @@ pub(super) struct Connection {
 struct Slot {
     attempt: Option<Attempt>,
     pauses: Pauses,
+    /// When something was sent last.
+    used_at: Option<Instant>,
 }
 
 /// The pauses between attempts in a row.
@@ -98,6 +107,8 @@ impl Pauses {
 #[derive(Clone)]
 struct Attempt {
     connection: SharedResult<MultiplexedConnection>,
+    /// The latest question after the connection was idle. Callers share it.
+    sign_of_life: Option<SharedResult<()>>,
     /// Set when the attempt fails or its connection breaks, also between commands: the next caller begins another one.
     broken: Arc<AtomicBool>,
 }
@@ -149,7 +160,13 @@ impl Connection {
         command: &Cmd,
         then: Option<&Cmd>,
     ) -> Result<RedisResult<Answers>, InventoryError> {
-        let attempt = self.attempt();
+        let mut attempt = self.attempt();
+        if let Some(sign) = attempt.sign_of_life.clone()
+            && sign.await.is_err()
+        {
+            attempt.broken.store(true, Ordering::Release);
+            attempt = self.attempt();
+        }
         let connected = attempt.connection.clone().await;
         let mut connection = connected.map_err(|error| {
             attempt.broken.store(true, Ordering::Release);
@@ -190,8 +207,16 @@ impl Connection {
 
     fn attempt(&self) -> Attempt {
         let mut slot = self.slot.lock();
-        match &slot.attempt {
-            Some(attempt) if !attempt.broken.load(Ordering::Acquire) => attempt.clone(),
+        let now = Instant::now();
+        let was_idle = slot.used_at.replace(now).is_some_and(|at| now - at >= IDLE_AFTER);
+        match &mut slot.attempt {
+            Some(attempt) if !attempt.broken.load(Ordering::Acquire) => {
+                if was_idle {
+                    let sign = sign_of_life(attempt.connection.clone());
+                    attempt.sign_of_life = Some(shared_task(now, sign).1);
+                }
+                attempt.clone()
+            }
             _ => {
                 let begins_at = slot.pauses.begin(Instant::now());
                 slot.attempt.insert(self.start_attempt(begins_at)).clone()
@@ -221,13 +246,25 @@ impl Connection {
             check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;
             Ok(connection)
         });
-        Attempt { connection, broken }
+        Attempt { connection, broken, sign_of_life: None }
     }
 
     /// Where the server is, without the password.
     pub(super) fn address(&self) -> &str {
         &self.node
     }
+}
+
+/// Any answer of the server, also a refusal.
+async fn sign_of_life(connection: SharedResult<MultiplexedConnection>) -> RedisResult<()> {
+    let mut connection = connection.await?;
+    let ping = redis::cmd("PING");
+    let answer = timeout(SIGN_WITHIN, ping.query_async::<Value>(&mut connection)).await;
+    let late = || io::Error::from(io::ErrorKind::TimedOut);
+    answer.map_err(|_| late())?.map(drop).or_else(|error| match error.code() {
+        Some(_) => Ok(()),
+        None => Err(error),
+    })
 }
 
 /// Asks the server of a new connection for its role.
@@ -258,8 +295,46 @@ async fn check_role(connection: &mut MultiplexedConnection, in_cluster: bool) ->
 
 #[cfg(test)]
 mod tests {
+    use testkit::Proxy;
+    use testkit::shared::fresh_database;
+    use testkit::wait::within;
+
     use super::*;
     use crate::backoff::{FIRST, LONGEST};
+    use crate::inventory::{Action, Inventory, Item, Order, Outcome};
+
+    /// Goal: a connection that was dropped without a word while it was idle costs no call its answer, be it a read or a write,
+    /// and however many come at once. Method: a proxy that swallows what comes over the connections that are open.
+    #[tokio::test]
+    async fn an_idle_connection_is_not_trusted() {
+        let redis = fresh_database().await;
+        let (address, database) = redis.rsplit_once('/').expect("a database");
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let proxy = Proxy::to(port.expect("a port")).await.expect("a proxy");
+        let address = format!("redis://127.0.0.1:{}/{database}", proxy.port());
+        let options = InventoryOptions::default();
+        let inventory = Inventory::new(&address, options).expect("a valid address");
+        inventory.start(&Item::DEFAULT, None, 9).await.expect("a sale");
+        let connection = inventory.shards.all().await.expect("one server").remove(0);
+        let lie_idle = || {
+            proxy.silence();
+            connection.slot.lock().used_at = Instant::now().checked_sub(IDLE_AFTER);
+        };
+        lie_idle();
+        let looks = (0..9).map(|_| inventory.available(&Item::DEFAULT));
+        for look in within("they are answered", futures_util::future::join_all(looks)).await {
+            assert_eq!(look.expect("an answer"), 9);
+        }
+        assert_eq!(proxy.connections(), 2, "they share the new connection");
+        lie_idle();
+        let orders = [Order { action: Action::Reserve, ..Order::expiring(Item::DEFAULT) }];
+        let sold = within("it is answered", inventory.reduce(&Item::DEFAULT, None, "a", &orders));
+        assert!(matches!(sold.await.expect("an answer")[..], [Outcome::Reserved(_)]));
+        // what works is kept
+        connection.slot.lock().used_at = Instant::now().checked_sub(IDLE_AFTER);
+        assert_eq!(inventory.available(&Item::DEFAULT).await.expect("an answer"), 8);
+        assert_eq!(proxy.connections(), 3);
+    }
 
     /// Goal: the first attempt has no pause; later ones have pauses up to a bound; after a connection that lived, the next
     /// attempt is a first one again.

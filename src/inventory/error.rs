@@ -109,11 +109,13 @@ pub enum InventoryError {
 
 impl InventoryError {
     /// Why a [sale is refused](Self::SaleRefused).
-    pub const REFUSALS: [&'static str; 7] = [
+    pub const REFUSALS: [&'static str; 8] = [
         // the sale of this id runs, and has other terms
         "sale-conflict",
         // the sale of this id was replaced; or a position in a ledger is of another sale, or behind its end
         "sale-replaced",
+        // the end of the sale is in the past
+        "already-ended",
         // another sale with orders runs
         "sale-running",
         // another sale runs than the one that may be replaced
@@ -139,6 +141,12 @@ impl InventoryError {
             Self::Refused { source } => is_transient(source),
             _ => false,
         }
+    }
+
+    /// Whether the store did not answer at all: it may answer other instances.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Unanswered { .. } | Self::Unreachable { .. })
+            && !self.is_wrong_server()
     }
 
     /// Whether the server itself is wrong, so that an operator must act: a wrong password, a node of a Redis Cluster.

@@ -26,6 +26,7 @@ pub use access::RedisAccess;
 pub use connection::InventoryOptions;
 pub use error::InventoryError;
 pub use item::Item;
+pub(crate) use order::order_key;
 pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
 pub use read::{Available, Inspection, LedgerPage, LedgerPosition, Lookup, SaleState, Sales};
 pub use script::Replicas;

@@ -126,7 +126,7 @@ impl Order {
 }
 
 /// The name of an order in the store: its id, behind the user and a tab where there is one.
-pub(super) fn order_key(id: &OrderId, user: &User) -> String {
+pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
     match user.as_str() {
         "" => id.as_str().to_owned(),
         user => format!("{user}\t{}", id.as_str()),
@@ -228,10 +228,10 @@ impl Accepted {
             remaining: remaining.parse().ok()?,
             instance: instance.to_owned(),
             token: if token.is_empty() { None } else { Some(parse_token(token)?) },
-            time: Timestamp(time.parse().ok()?),
+            time: Timestamp::new(time.parse().ok()?)?,
             hold_until: match hold_until {
                 "" => None,
-                until => Some(Timestamp(until.parse().ok()?)),
+                until => Some(Timestamp::new(until.parse().ok()?)?),
             },
             changed: None,
         })

@@ -41,7 +41,7 @@ if operation == 'ledger' then
   local id, suffix = running, ''
   if wanted ~= '' and wanted ~= id then
     local kept = redis.call('HGET', SALES, wanted)
-    if not kept then return refused('unknown-sale', running) end
+    if not kept or deleted_at(kept) then return refused('unknown-sale', running) end
     id, suffix, name = wanted, '@' .. wanted, (parsed(kept) or {}).ledger or wanted
   elseif not stock then
     return unknown()
@@ -59,7 +59,13 @@ if operation == 'lookup' then
     redis.call('HMGET', ORDERS, unpack(keys)), redis.call('HMGET', CHANGES, unpack(keys))})
 end
 
-if operation == 'sales' then return answer({state(), redis.call('HVALS', SALES)}) end
+if operation == 'sales' then
+  local kept = {}
+  for _, text in ipairs(redis.call('HVALS', SALES)) do
+    if not deleted_at(text) then kept[#kept + 1] = text end
+  end
+  return answer({state(), kept})
+end
 
 local most = tonumber(ARGV[6])
 local entries = most > 0 and redis.call('LRANGE', LEDGER, -most, -1) or {}

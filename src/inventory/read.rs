@@ -242,12 +242,13 @@ impl Inventory {
             let mut sale: serde_json::Value = serde_json::from_str(&text).ok()?;
             sale.as_object_mut()?.remove("ledger");
             for time in ["began", "ended"] {
-                sale[time] = Timestamp(sale[time].as_u64()?).to_string().into();
+                sale[time] = Timestamp::new(sale[time].as_u64()?)?.to_string().into();
             }
             Some(sale)
         };
         let kept: Option<Vec<_>> = kept.into_iter().map(parse).collect();
-        let damaged = || InventoryError::damaged(format!("{} is not JSON", item.key("sales")));
+        let damaged =
+            || InventoryError::damaged(format!("{} is not understood", item.key("sales")));
         let mut kept = kept.ok_or_else(damaged)?;
         kept.sort_by_key(|sale| sale["ended"].to_string());
         Ok(Sales { running: state(item, found)?, kept })

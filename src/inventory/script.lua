@@ -26,8 +26,8 @@ local operation, token = ARGV[5], ARGV[6]
 -- How many holds one batch ends at most.
 local MOST_DUE = 500
 
--- How many replaced sales are kept.
-local MOST_SALES = 1000
+-- How many replaced sales are kept, and how many of those that were deleted are remembered, so that none starts again.
+local MOST_SALES, MOST_DELETED = 1000, 10000
 
 local running = id_of()
 
@@ -37,7 +37,7 @@ local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')
   needed = {
-    needed[1], needed[2], needed[3], {'HDEL', SALES, ''}, {'UNLINK', STOCK}, {'RENAME', ORDERS, ORDERS .. kept},
+    needed[1], needed[2], needed[3], {'HDEL', SALES, ''}, {'HVALS', SALES}, {'UNLINK', STOCK}, {'RENAME', ORDERS, ORDERS .. kept},
     {'RENAME', LEDGER, LEDGER .. kept}}
 elseif terms and terms.hold_seconds then
   needed[5], needed[6] = {'ZADD', HOLDS, '0', ''}, {'ZREM', HOLDS, ''}
@@ -90,9 +90,34 @@ if operation == 'recover-cluster' then
   return done({})
 end
 
+-- How many replaced sales are kept; and of each that was deleted, when, a space and its id.
+local function kept_sales()
+  local kept, deleted = 0, {}
+  for _, text in ipairs(redis.call('HVALS', SALES)) do
+    local at = deleted_at(text)
+    if at then
+      deleted[#deleted + 1] = string.format('%16s %s', at, string.match(text, '"id":"([^"]*)"') or '')
+    else
+      kept = kept + 1
+    end
+  end
+  return kept, deleted
+end
+
 if operation == 'forget' then
   if stock and ARGV[7] == running then return refused('not-replaced', running) end
-  if redis.call('HDEL', SALES, ARGV[7]) == 0 then return refused('unknown-sale', running or '') end
+  local kept = redis.call('HGET', SALES, ARGV[7])
+  if not kept or deleted_at(kept) then return refused('unknown-sale', running or '') end
+  local _, deleted = kept_sales()
+  table.sort(deleted)
+  for i = 1, #deleted - MOST_DELETED + 1 do
+    redis.call('HDEL', SALES, string.match(deleted[i], '[^ ]*$'))
+  end
+  -- the last version reads `began` and `ended` of all, and shows these
+  local sale = parsed(kept) or {}
+  redis.call('HSET', SALES, ARGV[7], string.format(
+    '{"id":%s,"began":%s,"ended":%s,"deleted":%s}', cjson.encode(ARGV[7]), decimal(tonumber(sale.began) or 0),
+    decimal(tonumber(sale.ended) or 0), decimal(now())))
   redis.call('UNLINK', ORDERS .. '@' .. ARGV[7], LEDGER .. '@' .. ARGV[7])
   return done({})
 end
@@ -120,6 +145,7 @@ if operation == 'start' then
   local kept = redis.pcall('HGET', SALES, id)
   if type(kept) == 'table' then return damaged(SALES, 'is not a hash') end
   if kept then return refused('sale-replaced', running or '') end
+  if new.closes and new.closes <= now() then return refused('already-ended', running or '') end
   if replaces == '' then
     -- a start without a name that comes late must not replace what somebody prepared
     local is_prepared = running and terms and terms.named and not new.named
@@ -129,10 +155,12 @@ if operation == 'start' then
   end
   -- A name is kept also without orders: the start of that sale may be repeated late.
   if running and (terms and terms.named or has_orders and not is_forced) then
-    if redis.call('HLEN', SALES) >= MOST_SALES then return refused('too-many-sales', running) end
+    if redis.call('HLEN', SALES) >= MOST_SALES and kept_sales() >= MOST_SALES then
+      return refused('too-many-sales', running)
+    end
     local orders = redis.pcall('HLEN', ORDERS)
     local _, began = beginning(sale or '')
-    local function number(value) return decimal(tonumber(type(value) ~= 'table' and value or 0) or 0) end
+    local function number(value) return decimal(type(value) ~= 'table' and whole(value or '') or 0) end
     for _, key in ipairs({ORDERS, LEDGER}) do
       if redis.call('EXISTS', key) == 1 then redis.call('RENAME', key, key .. '@' .. running) end
     end
@@ -170,15 +198,26 @@ for i, of in ipairs({
   lengths[i] = redis.pcall(of[1], of[2])
   if type(lengths[i]) ~= 'number' then return damaged(of[2], 'is not a ' .. of[3]) end
 end
-local position, recorded, ended, open_holds = unpack(lengths)
+local position, recorded, ended, open_holds, buyers = unpack(lengths)
 if position ~= recorded + ended then
   return damaged(LEDGER, 'and ' .. ORDERS .. ' with ' .. CHANGES .. ' differ in length')
 end
 wrong = lost()
 if wrong then return wrong end
 if not stock then return unknown() end
-stock, lucky = tonumber(stock), tonumber(lucky or '0')
 local per_order, per_user, hold = terms.per_order, terms.per_user, terms.hold_seconds
+
+-- The key that is missing, or nil. Redis keeps no empty list, hash or set, so what else there is tells.
+local function missing()
+  if not sale and (position > 0 or terms_text) then return SALE end
+  if not terms_text and (ended > 0 or open_holds > 0 or buyers > 0) then return TERMS end
+  if recorded == 0 then return (open_holds > 0 or buyers > 0) and ORDERS end
+  return not lucky and LUCKY or not initial and INITIAL or per_user and buyers == 0 and BUYERS
+    or hold and recorded > ended and open_holds == 0 and HOLDS
+end
+wrong = missing()
+if wrong then return damaged(wrong, 'is missing') end
+stock, lucky = tonumber(stock), tonumber(lucky or '0')
 
 local instance = ARGV[8]
 local keys = {}
@@ -193,10 +232,14 @@ if how ~= 'found' and sent_cluster and sent_cluster == sale_cluster and below(se
 end
 local known = redis.call('HMGET', ORDERS, unpack(keys))
 
-local changes, due_keys, due_records, units = {}, {}, {}, {}  -- units: of each user
+-- units: of each user; false if they are damaged
+local changes, due_keys, due_records, due_changes, units = {}, {}, {}, {}, {}
 if ended > 0 then changes = redis.call('HMGET', CHANGES, unpack(keys)) end
 if open_holds > 0 then due_keys = due(MOST_DUE) end
-if #due_keys > 0 then due_records = redis.call('HMGET', ORDERS, unpack(due_keys)) end
+if #due_keys > 0 then
+  due_records = redis.call('HMGET', ORDERS, unpack(due_keys))
+  due_changes = redis.call('HMGET', CHANGES, unpack(due_keys))
+end
 if per_user then
   local users = {}
   for i = 1, #keys do users[i] = ARGV[3 * i + 9] end
@@ -205,7 +248,7 @@ if per_user then
     if user then users[#users + 1] = user end
   end
   local found = redis.call('HMGET', BUYERS, unpack(users))
-  for i, user in ipairs(users) do units[user] = found[i] and tonumber(found[i]) or 0 end
+  for i, user in ipairs(users) do units[user] = whole(found[i] or '0') or false end
 end
 
 if operation == 'probe' then return done({stock, lucky, open_holds}) end
@@ -225,7 +268,7 @@ end
 local answers = {}
 local accepted, changed = {}, {}  -- by key, for an order that comes twice in one batch
 local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
-local held, freed, new_changes, new_units = {}, {}, {}, {}
+local held, freed, delayed, new_changes, new_units = {}, {}, {}, {}, {}
 local sold, count = 0, 0          -- count: accepted orders
 -- `%d` is a long: with 32 bits in some builds, and much faster than `%.0f`. No ledger is longer than that.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
@@ -236,8 +279,8 @@ local record_signature = signature .. held_until .. '\t'
 local function take(user, quantity)
   stock = stock - quantity
   sold = sold + quantity
-  if per_user and user ~= '' then
-    local has = (units[user] or 0) + quantity
+  if per_user and units[user] and user ~= '' then
+    local has = units[user] + quantity
     if has < 0 then has = 0 end
     units[user], new_units[user] = has, has
   end
@@ -256,9 +299,18 @@ local function change(kind, key, quantity, user)
 end
 
 for i, key in ipairs(due_keys) do
-  local quantity, _, user = fields_of(due_records[i] or '')
-  -- a damaged record concerns its order alone, which keeps its units
-  if quantity then change('expired', key, tonumber(quantity), user) else freed[#freed + 1] = key end
+  local record = due_records[i]
+  local quantity, hold_end, user = fields_of(record or '')
+  if not record or due_changes[i] or hold_end == '' then
+    freed[#freed + 1] = key
+  elseif not quantity then
+    -- a damaged record concerns its order alone, which keeps its units
+    push(delayed, 'inf', key)
+  elseif tonumber(hold_end) > now() then
+    push(delayed, hold_end, key)
+  else
+    change('expired', key, tonumber(quantity), user)
+  end
 end
 
 -- What an order gets whose record is there.
@@ -294,7 +346,9 @@ local function refusal(quantity, user)
   end
   if terms.closes and now() >= terms.closes then return 'ended\t' .. decimal(terms.closes) end
   if per_user and user == '' then return 'user-required' end
-  local has = units[user] or 0
+  local has = units[user]
+  if has == false then return 'damaged\t' .. BUYERS .. ' has no number under ' .. user end
+  has = has or 0
   if per_order and quantity > per_order then return 'order-limit\t' .. per_order .. '\t' .. has end
   if per_user and has + quantity > per_user then
     return unless_more_are_due('user-limit\t' .. per_user .. '\t' .. has)
@@ -341,6 +395,7 @@ if #writes > 0 then redis.call('MSET', unpack(writes)) end
 if #fields > 0 then redis.call('HSET', ORDERS, unpack(fields)) end
 if #new_changes > 0 then redis.call('HSET', CHANGES, unpack(new_changes)) end
 if #held > 0 then redis.call('ZADD', HOLDS, unpack(held)) end
+if #delayed > 0 then redis.call('ZADD', HOLDS, unpack(delayed)) end
 if #freed > 0 then redis.call('ZREM', HOLDS, unpack(freed)) end
 if next(new_units) then
   local of_users = {}

@@ -13,7 +13,8 @@
 --         instance missed after a roll-back; terms is JSON; an order's key is its id, behind "<user>\t" if there is one;
 --         orders maps it to its record, changes to its change; ledger is the list of the keys of the accepted orders and
 --         of the changes; holds has the end of each open hold; buyers has the units of each user; sales has what is
---         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name.
+--         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name. Of one
+--         that was deleted, its id and times stay.
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
 --         later than another one, since an older copy of a stock set by hand looks just the same.
@@ -64,14 +65,41 @@ local function whole(text)
   return number and number <= LARGEST and number
 end
 
--- Terms as a table: nil if they are damaged. A stock set by hand has none.
+-- A JSON object or list as a table; nil if it is none.
 local function parsed(text)
-  if not text then return {} end
-  local is_json, terms = pcall(cjson.decode, text)
-  return is_json and type(terms) == 'table' and terms or nil
+  local is_json, value = pcall(cjson.decode, text)
+  return is_json and type(value) == 'table' and value or nil
 end
 
-local terms = parsed(terms_text)
+-- The first time that no instance can show, in microseconds: the year 10000.
+local TOO_LATE = 253402300800000000
+
+-- Whether these are the terms of a sale. Another version may have fields of its own.
+local function are_terms(terms)
+  local function is_whole(value, least, most)
+    return type(value) == 'number' and value >= least and value <= most and value % 1 == 0
+  end
+  local function is_up_to(value, most)
+    return value == nil or is_whole(value, 1, most)
+  end
+  local function is_time(text, micros)
+    if text == nil and micros == nil then return true end
+    return type(text) == 'string' and string.find(text, '^%d%d%d%d%-') and is_whole(micros, 0, TOO_LATE)
+      and micros < TOO_LATE
+  end
+  return type(terms.id) == 'string' and #terms.id <= 64 and string.find(terms.id, '^[%w._-]+$')
+    and type(terms.named) == 'boolean' and is_whole(terms.initial, 0, LARGEST)
+    and is_up_to(terms.per_order, 1000000) and is_up_to(terms.per_user, 1000000)
+    and is_up_to(terms.hold_seconds, 86400)
+    and is_time(terms.starts_at, terms.opens) and is_time(terms.ends_at, terms.closes)
+end
+
+-- Nil if they are damaged. A stock set by hand has none.
+local terms = {}
+if terms_text then
+  terms = parsed(terms_text)
+  if terms and not are_terms(terms) then terms = nil end
+end
 
 -- The id of the running sale, or nil. Without terms, it is the time of its beginning.
 local function id_of()
@@ -84,19 +112,37 @@ local function below(a, b)
   return a < b
 end
 
+-- What `parse` returns, which parses each text once: tokens and names of sales come several times in a script.
+local function once(parse)
+  local results = {}
+  return function(text)
+    local found = results[text]
+    if not found then
+      found = {parse(text)}
+      results[text] = found
+    end
+    return unpack(found)
+  end
+end
+
 -- A token's cluster (64 bits) and revision (63 bits), or nil.
-local function parts(text)
+local parts = once(function(text)
   local cluster, revision = string.match(text, '^([0-9a-f]+) ([1-9]%d*)$')
   if cluster and #cluster <= 16 and not below('9223372036854775807', revision) then
     return cluster, revision
   end
+end)
+
+-- When a sale that was replaced was deleted, in microseconds, by its entry in `sales`; nil if it was not.
+local function deleted_at(text)
+  return string.match(text, '"deleted":(%d+)}$')
 end
 
 -- How a sale began, when, and its token's cluster and revision; or nil.
-local function beginning(sale)
-  local how, at, token = string.match(sale, '^(%l+) (%d+) ?(.*)$')
-  if how and #at <= 16 then return how, tonumber(at), parts(token) end
-end
+local beginning = once(function(sale)
+  local how, at, token = string.match(sale .. ' ', '^(%l+) (%d+) (.*)$')
+  if how and whole(at) then return how, tonumber(at), parts(string.sub(token, 1, -2)) end
+end)
 
 -- Whether sale `a` was begun after sale `b`, on purpose.
 local function later(a, b)
@@ -128,16 +174,28 @@ local function damage()
   if (tonumber(stock) or 0) + (tonumber(lucky) or 0) > LARGEST then
     return damaged(STOCK, 'and ' .. LUCKY .. ' are too large')
   end
-  if hidden(SALE, sale) or sale and not beginning(sale) then return damaged(SALE, 'is not the name of a sale') end
-  if hidden(TERMS, terms_text) or not terms then return damaged(TERMS, 'is not JSON') end
+  local how = sale and beginning(sale)
+  if hidden(SALE, sale) or sale and not how then return damaged(SALE, 'is not the name of a sale') end
+  if hidden(TERMS, terms_text) or not terms then return damaged(TERMS, 'is not the terms of a sale') end
+  if hidden(ROLLBACK_DETECTED, rollback_detected) then return damaged(ROLLBACK_DETECTED, 'is not a string') end
+  -- A start writes all plain keys, and the first batch of a stock set by hand `initial`. In a sale that was accepted, the
+  -- stock may have been set by hand since.
+  if stock and (how == 'started' or how == 'found') then
+    if not initial then return damaged(INITIAL, 'is missing') end
+    if how == 'started' and not lucky then return damaged(LUCKY, 'is missing') end
+    if how == 'started' and not terms_text then return damaged(TERMS, 'is missing') end
+  end
   return damaged_fence()
 end
 
-local RECORD = '^2\t%d+\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t%d+\t(%d*)\t([^\t]*)$'
+local RECORD = '^2\t(%d+)\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t%d+\t(%d*)\t([^\t]*)$'
 
--- Of an order's record: the quantity, the end of the hold (empty without one), the user; or nil.
+-- Of an order's record: the quantity, the end of the hold (empty without one), the user; or nil if it is damaged.
 local function fields_of(record)
-  return string.match(record, RECORD)
+  local position, quantity, hold_end, user = string.match(record, RECORD)
+  if position and whole(position) and whole(quantity) and (hold_end == '' or whole(hold_end)) then
+    return quantity, hold_end, user
+  end
 end
 
 -- The kind of a change, or nil for what is none.

@@ -32,7 +32,8 @@ const REPLICATED_CONNECTIONS: usize = 8;
 ///   when Redis has forgotten the script; [`durability`](Self::durability) is two; [`check`](Self::check) sends one for each
 ///   item, all at once;
 /// - to connect first, one `connect_timeout`, two `response_timeout` for handshake and role, and half a second if the
-///   connection broke more than once lately; twice if another server has the item by then;
+///   connection broke more than once lately; twice if another server has the item by then. If the connection was idle and is
+///   dead, half a second more;
 /// - in the first call, one `connect_timeout`, one `response_timeout` and half a second, to ask all sentinels, or up to
 ///   eight nodes for the map.
 ///
@@ -376,7 +377,7 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged
             "2" => Outcome::Reserved(found),
             "repeated" => Outcome::Repeated(found),
             "over" => {
-                let time = ended_at.parse().map_or(found.time, Timestamp);
+                let time = ended_at.parse().ok().and_then(Timestamp::new).unwrap_or(found.time);
                 Outcome::Over { event: found.event, time }
             }
             _ => Outcome::Changed { change: found, is_repeated: word == "unchanged" },
@@ -391,9 +392,10 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged
             Outcome::LimitReached { is_per_user: word == "user-limit", limit: *limit, has: *has }
         }
         ("not-started", [at, within]) => {
-            Outcome::NotStarted { at: Timestamp(*at), within: Duration::from_micros(*within) }
+            let within = Duration::from_micros(*within);
+            Outcome::NotStarted { at: Timestamp::new(*at)?, within }
         }
-        ("ended", [at]) => Outcome::SaleEnded { at: Timestamp(*at) },
+        ("ended", [at]) => Outcome::SaleEnded { at: Timestamp::new(*at)? },
         ("final", _) => Outcome::Final,
         ("conflict", _) => Outcome::Conflict,
         ("unknown", _) => Outcome::Unknown,

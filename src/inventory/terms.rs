@@ -34,9 +34,21 @@ impl FromStr for SaleId {
     }
 }
 
-/// A time in microseconds since 1970, as Redis' clock has it. Its text is that of RFC 3339.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp(pub u64);
+/// A time from 1970 to the end of the year 9999, in microseconds, as Redis' clock has it. Its text is that of RFC 3339.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// So many microseconds after the beginning of 1970; `None` for a time that RFC 3339 cannot write.
+    pub fn new(micros: u64) -> Option<Self> {
+        (micros < YEAR_10000).then_some(Self(micros))
+    }
+
+    /// The microseconds since 1970.
+    pub fn micros(self) -> u64 {
+        self.0
+    }
+}
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +62,7 @@ impl FromStr for Timestamp {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         micros_of(text)
-            .map(Self)
+            .and_then(Self::new)
             .ok_or("a time is written as in RFC 3339, such as 2026-11-27T08:00:00Z")
     }
 }
@@ -72,7 +84,7 @@ fn micros_of(text: &str) -> Option<u64> {
     let (local, ahead) = (format!("{local}Z"), format!("1970-01-01T{}:00Z", &offset[1..]));
     let (local, ahead) = (since_epoch(&local)?, since_epoch(&ahead)?);
     let time = if offset.starts_with('-') { local + ahead } else { local.checked_sub(ahead)? };
-    time.as_micros().try_into().ok().filter(|micros| *micros < YEAR_10000)
+    time.as_micros().try_into().ok()
 }
 
 impl Serialize for Timestamp {
@@ -114,6 +126,9 @@ impl Terms {
     /// The longest hold.
     pub const MAX_HOLD_SECONDS: u32 = 86_400;
 
+    /// The year 2200, before which all times of a sale are: JSON and Lua count such microseconds exactly.
+    const MOST: Timestamp = Timestamp(7_258_118_400_000_000);
+
     /// Checks the numbers.
     ///
     /// # Errors
@@ -129,6 +144,11 @@ impl Terms {
         }
         if self.starts_at.zip(self.ends_at).is_some_and(|(starts, ends)| starts >= ends) {
             return Err("`ends_at` is later than `starts_at`");
+        }
+        if self.starts_at.max(self.ends_at).is_some_and(|time| time >= Self::MOST) {
+            return Err(
+                "`starts_at` and `ends_at` are before the year 2200: leave out an end that never comes",
+            );
         }
         Ok(())
     }
@@ -194,7 +214,7 @@ impl NewSale {
     /// The arguments of the script behind the token: units, terms, id, and what may be replaced.
     pub(super) fn arguments(&self) -> [String; 4] {
         let Self { units, id, is_named, terms, replaces } = self;
-        let micros = |time: Option<Timestamp>| time.map(|Timestamp(micros)| micros);
+        let micros = |time: Option<Timestamp>| time.map(Timestamp::micros);
         let stored = StoredTerms {
             id: id.as_str().to_owned(),
             named: *is_named,
@@ -230,6 +250,7 @@ mod tests {
             ("1970-01-01T00:00:00-00:01", Some(60_000_000)),
             ("1970-01-01T00:00:00+00:01", None),
             ("9999-12-31T23:59:59-00:01", None),
+            ("9999-12-31T23:59:59.9999999Z", Some(YEAR_10000 - 1)),
             ("1970-01-01T00:00:00", None),
             ("1970-01-01T00:00:00+24:00", None),
             ("1970-01-01T00:00:00+1:00", None),
@@ -240,5 +261,28 @@ mod tests {
         }
         let text = "2026-11-27T08:00:00.000001Z";
         assert_eq!(text.parse::<Timestamp>().expect("a time").to_string(), text);
+        let last = Timestamp::new(YEAR_10000 - 1).expect("a time").to_string();
+        assert_eq!((&*last, Timestamp::new(YEAR_10000)), ("9999-12-31T23:59:59.999999Z", None));
+    }
+
+    /// Goal: a sale has times only that JSON and Lua count exactly.
+    #[test]
+    fn times_of_a_sale_are_exact() {
+        for (time, is_allowed) in [
+            ("2199-12-31T23:59:59.999999Z", true),
+            ("2200-01-01T00:00:00Z", false),
+            ("9999-12-31T23:59:59.9999999Z", false), // .NET's "never"
+        ] {
+            let time: Timestamp = time.parse().expect("a time");
+            for terms in [
+                Terms { starts_at: Some(time), ..Terms::default() },
+                Terms { ends_at: Some(time), ..Terms::default() },
+            ] {
+                assert_eq!(terms.check().is_ok(), is_allowed, "{terms:?}");
+            }
+            #[allow(clippy::cast_precision_loss, reason = "the loss is what is looked for")]
+            let as_double = time.0 as f64;
+            assert!(!is_allowed || as_double < 2_f64.powi(53), "{time}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{Instrument as _, Span};
 
 use super::hold_policy::HoldPolicy;
-use super::lock::{LOCK_PAUSE, is_refused, unavailable};
+use super::lock::{LOCK_PAUSE, STORE_PAUSE, is_refused, unavailable};
 use super::order_queue::{Answer, OrderQueue, Unanswered, WaitingOrder};
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
@@ -39,9 +39,6 @@ const BATCHES_IN_FLIGHT: usize = 2;
 
 /// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
-
-/// The pause after the store failed: meanwhile other instances can take the lock.
-const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The pause before the lock is asked for again after it was lost.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
@@ -281,6 +278,7 @@ impl Combiner {
         };
         let (ran, unanswered) = until_known(send, may_repeat).await;
         let unanswered = unanswered.map(|error| (error, entry.token()));
+        lock.note_answer(&queue.item, ran.as_ref().err(), entry.is_contended());
         let latest = match ran {
             Ok(outcomes) => {
                 let (answers, is_decided) = self.answers(batch, outcomes, unanswered.as_ref());
@@ -315,7 +313,8 @@ impl Combiner {
                 waiting.fail(|waiting| SaleError::of_order(Arc::clone(&latest), &waiting.order));
             }
         }
-        Err((false, STORE_PAUSE))
+        // the next claim waits for an answer of a silent store
+        Err((false, if latest.is_silence() { LOST_PAUSE } else { STORE_PAUSE }))
     }
 
     /// The answers to the orders of a batch, and whether no order is left. With `unanswered`, an earlier attempt to send the
@@ -390,7 +389,7 @@ impl Combiner {
     fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
         match self.queue.store_error.lock().as_ref().or(waiting.stale.as_ref()) {
             Some(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
-            None => self.lock.not_granted(),
+            None => self.lock.not_granted(&self.queue.item),
         }
     }
 }

@@ -111,7 +111,7 @@ pub struct SaleContext {
     /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
     /// waits for them before it closes its guard.
     pub tasks: TaskTracker,
-    pub(super) stock_reads: Arc<StockReads>,
+    pub(super) stock_reads: StockReads,
     pub(super) reads: Reads,
     pub(super) metrics: Metrics,
 }
@@ -120,7 +120,7 @@ impl SaleContext {
     /// A context that no order has used yet.
     pub fn new(inventory: Inventory, options: SaleOptions) -> Arc<Self> {
         Arc::new(Self {
-            stock_reads: Arc::default(),
+            stock_reads: StockReads::new(&inventory, options.wait_timeout),
             reads: Reads::new(&inventory),
             inventory,
             options,
@@ -140,8 +140,7 @@ impl SaleContext {
         if order.action != Action::Reserve {
             return Ok(None);
         }
-        let within = self.options.wait_timeout;
-        let (available, first) = self.stock_reads.read(&self.inventory, order, within).await?;
+        let (available, first) = self.stock_reads.read(order).await?;
         let Available { stock, is_due, per_order } = available;
         if stock >= i64::from(order.quantity.get()) {
             self.stock_reads.note(&order.item, stock);

@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use fenced_lock::{
     BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::guard::{GuardStatus, SaleGuard};
 use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{SaleContext, SaleError};
 use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Started};
+use crate::safeguard::GIVE_WAY;
 
 /// How long a question about a lock may take: less than the readiness check may, so that the check can still say that the
 /// lock service is silent.
@@ -22,6 +23,9 @@ const QUESTION_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The pause before the next request for a lock after a failure of the lock service.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// The pause after the store failed: meanwhile other instances can take the lock.
+pub(super) const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 /// How many locks the readiness check tries.
 const MAX_CHECKED_LOCKS: usize = 8;
@@ -43,12 +47,23 @@ pub struct EtcdLock {
     pub(super) context: Arc<SaleContext>,
     pub(super) sessions: SessionKeeper,
     pub(super) queues: Arc<parking_lot::Mutex<HashMap<Item, Arc<OrderQueue>>>>,
+    /// The items whose latest tenure here got no answer from the store.
+    silences: Arc<parking_lot::Mutex<HashMap<Item, Silence>>>,
+}
+
+/// What an instance does about a store that does not answer it, and may answer others.
+#[derive(Clone)]
+struct Silence {
+    error: Arc<InventoryError>,
+    /// How long the instance leaves the lock to others before it asks the store.
+    pause: Duration,
 }
 
 impl EtcdLock {
     /// A guard that takes the lock in these sessions.
     pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
-        Self { context: Arc::clone(context), sessions, queues: Arc::default() }
+        let (queues, silences) = Default::default();
+        Self { context: Arc::clone(context), sessions, queues, silences }
     }
 
     /// The name of the lock of `item`.
@@ -56,21 +71,66 @@ impl EtcdLock {
         lock_name(&self.context.options.lock_name, item)
     }
 
-    /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help.
+    /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help. After a tenure without an
+    /// answer of the store, no claim is made before the store answers: other instances may reach it.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
+        self.context.stopping.run_until_cancelled(self.until_the_store_answers(item)).await;
         let name = self.name_of(item);
         loop {
             match self.sessions.session().await?.mutex(&name)?.lock().await {
                 // try again with another claim, in another session if need be
-                Err(LockError::Lost | LockError::SessionLost { .. }) => sleep(LOCK_PAUSE).await,
+                Err(LockError::Lost { .. } | LockError::SessionLost { .. }) => {
+                    sleep(LOCK_PAUSE).await;
+                }
                 locked => return locked,
             }
         }
     }
 
-    /// Why a lock was not granted in time.
-    pub(super) fn not_granted(&self) -> SaleError {
+    /// Notes how the store answered in a tenure of `item`: with this error, which no other answer followed. If others waited
+    /// for the lock, they have it for longer from one such tenure to the next, up to one TTL.
+    pub(super) fn note_answer(
+        &self,
+        item: &Item,
+        error: Option<&Arc<InventoryError>>,
+        others: bool,
+    ) {
+        let mut silences = self.silences.lock();
+        let Some(error) = error.filter(|error| error.is_silence()) else {
+            silences.remove(item);
+            return;
+        };
+        let ttl = self.sessions.current().map_or(STORE_PAUSE, |session| session.lease().ttl);
+        let pause = match silences.get(item) {
+            Some(before) if others => (before.pause * 2).min(ttl),
+            _ => STORE_PAUSE,
+        };
+        silences.insert(item.clone(), Silence { error: Arc::clone(error), pause });
+    }
+
+    async fn until_the_store_answers(&self, item: &Item) {
+        let silence = self.silences.lock().get(item).cloned();
+        let Some(Silence { mut pause, .. }) = silence.filter(|_| GIVE_WAY.is_on()) else { return };
+        loop {
+            sleep(pause).await;
+            let answer = self.context.inventory.available(item).await;
+            let Err(error) = answer.map_err(Arc::new) else { return };
+            if !error.is_silence() {
+                return;
+            }
+            if let Some(silence) = self.silences.lock().get_mut(item) {
+                silence.error = error;
+            }
+            pause = STORE_PAUSE;
+        }
+    }
+
+    /// Why a lock of `item` was not granted in time.
+    pub(super) fn not_granted(&self, item: &Item) -> SaleError {
+        if let Some(silence) = self.silences.lock().get(item) {
+            return SaleError::of_read(Arc::clone(&silence.error), item);
+        }
         let waited = self.context.options.wait_timeout;
         match self.sessions.current() {
             Some(session) if session.is_answered() => SaleError::WaitTooLong { waited },
@@ -80,7 +140,8 @@ impl EtcdLock {
 
     /// The error of a lock service that did not answer for so long.
     fn unanswered(&self, waited: Duration) -> SaleError {
-        unavailable(self.sessions.latest_error().unwrap_or(LockError::Timeout { waited }))
+        let late = || LockError::Timeout { what: "answer of the lock service".into(), waited };
+        unavailable(self.sessions.latest_error().unwrap_or_else(late))
     }
 
     /// The answer to a question, or why there is none.
@@ -122,25 +183,46 @@ impl SaleGuard for EtcdLock {
     }
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        let SaleContext { inventory, options, stock_reads, .. } = &*self.context;
-        let locked = timeout(options.wait_timeout, self.take(item)).await;
-        let guard = locked.map_err(|_| self.not_granted())?.map_err(unavailable)?;
+        let SaleContext { inventory, options, stock_reads, stopping, .. } = &*self.context;
         let deadline = Instant::now() + options.wait_timeout;
-        let start = || inventory.start(item, Some(guard.token()), sale.clone());
-        // a sale that runs is not started again
-        let may_repeat = |error: &Arc<InventoryError>| {
-            !guard.is_lost() && error.is_retryable() && Instant::now() < deadline
-        };
-        let (started, unanswered) = until_known(start, may_repeat).await;
-        // its units are not those that were seen last
-        stock_reads.forget(item);
-        match started {
-            // this instance sent the start again by itself: the caller asked once
-            Ok(Started { stock, is_repeated }) => {
-                Ok(Started { stock, is_repeated: is_repeated && unanswered.is_none() })
+        let mut unanswered: Option<Arc<InventoryError>> = None;
+        loop {
+            let locked = timeout_at(deadline, self.take(item)).await;
+            let locked = locked.map_err(|_| self.not_granted(item));
+            let guard = match locked.and_then(|locked| locked.map_err(unavailable)) {
+                Ok(guard) => guard,
+                Err(error) => {
+                    let sent = unanswered.map(|error| SaleError::of_start(error, item));
+                    return Err(sent.unwrap_or(error));
+                }
+            };
+            let start = || inventory.start(item, Some(guard.token()), sale.clone());
+            // as with a batch: a store that does not answer this instance may answer that one
+            let gives_way = || guard.is_contended() && GIVE_WAY.is_on();
+            // a sale that runs is not started again
+            let may_repeat = |error: &Arc<InventoryError>| {
+                !guard.is_lost()
+                    && error.is_retryable()
+                    && Instant::now() < deadline
+                    && !gives_way()
+            };
+            let (started, sent) = until_known(start, may_repeat).await;
+            unanswered = unanswered.or(sent);
+            // its units are not those that were seen last
+            stock_reads.forget(item);
+            self.note_answer(item, started.as_ref().err(), guard.is_contended());
+            match started {
+                // this instance sent the start again by itself: the caller asked once
+                Ok(Started { stock, is_repeated }) => {
+                    return Ok(Started { stock, is_repeated: is_repeated && unanswered.is_none() });
+                }
+                Err(latest)
+                    if latest.is_silence()
+                        && Instant::now() < deadline
+                        && !stopping.is_cancelled() => {}
+                // an attempt without an answer outweighs a later refusal: the sale may have been started
+                Err(latest) => return Err(SaleError::of_start(unanswered.unwrap_or(latest), item)),
             }
-            // an attempt without an answer outweighs a later refusal: the sale may have been started
-            Err(latest) => Err(SaleError::of_start(unanswered.unwrap_or(latest), item)),
         }
     }
 

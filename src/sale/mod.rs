@@ -15,17 +15,21 @@ pub mod metrics;
 mod order_queue;
 mod reads;
 mod retry;
+mod shared_reads;
 mod stock_reads;
 
 pub use error::{BoxError, SaleError};
 pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions};
 pub use lock::{EtcdLock, lock_name};
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{ObservedClaim, QueueEntry, QueueSnapshot, Session, SessionKeeper, Token};
-use tokio::time::sleep;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -37,6 +41,9 @@ use crate::inventory::{
 
 /// How often an instance looks for holds that are due.
 const HOLDS_EVERY: Duration = Duration::from_secs(1);
+
+/// The most items whose holds an instance ends at a time.
+const MAX_ENDING: usize = 16;
 
 /// How many batches end the holds of one item in a row.
 const MAX_EXPIRING: u32 = 100;
@@ -127,16 +134,16 @@ impl Sale {
     /// See [`SaleError`].
     pub async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
         self.context.reads.check(item).await?;
-        self.context.inventory.sales(item).await.map_err(|error| SaleError::of_read(error, item))
+        self.context.reads.sales(item).await
     }
 
-    /// The state of `item`, read at one moment.
+    /// The state of `item`, read at one moment after the call. Calls at the same time share a read.
     ///
     /// # Errors
     /// See [`SaleError`].
     pub async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
         self.context.reads.check(item).await?;
-        self.context.inventory.stock(item).await.map_err(|error| SaleError::of_read(error, item))
+        self.context.reads.stock(item).await
     }
 
     /// Whether `item` has a sale, in any state. The default one needs none.
@@ -177,8 +184,7 @@ impl Sale {
         user: &User,
     ) -> Result<(String, Option<Accepted>), SaleError> {
         self.context.reads.check(item).await?;
-        let order = self.context.inventory.order(item, id, user).await;
-        order.map_err(|error| SaleError::of_read(error, item))
+        self.context.reads.order(item, id, user).await
     }
 
     /// The claims on the lock of `item`, the holder first; empty without a distributed lock.
@@ -286,18 +292,36 @@ impl Sale {
     }
 }
 
-/// Ends the holds that are due of items that nobody asks for, until the sale stops or is dropped.
+/// Ends the holds that are due of items that nobody asks for, until the sale stops or is dropped. The items do not wait for
+/// each other: the lock of one may be out of reach.
 async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>) {
+    let (mut ending, mut items) = (FuturesUnordered::new(), HashSet::new());
+    let mut next_at = Instant::now() + HOLDS_EVERY;
     loop {
-        // not all instances at once: the first one leaves nothing to do
-        let pause = HOLDS_EVERY + HOLDS_EVERY * u32::from(Uuid::new_v4().as_bytes()[0]) / 1024;
-        if stopping.run_until_cancelled(sleep(pause)).await.is_none() {
-            return;
-        }
-        let Some(Sale { context, guard }) = sale() else { return };
-        for item in context.inventory.items_with_holds() {
-            let ended = end_holds_of(&item, &context.inventory, &*guard);
-            stopping.run_until_cancelled(ended).await;
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            Some(item) = ending.next() => {
+                items.remove(&item);
+            }
+            () = sleep_until(next_at) => {
+                let Some(Sale { context, guard }) = sale() else { return };
+                let [random, ..] = Uuid::new_v4().into_bytes();
+                // not all instances at once: the first one leaves nothing to do
+                next_at = Instant::now() + HOLDS_EVERY + HOLDS_EVERY * u32::from(random) / 1024;
+                let mut with_holds = context.inventory.items_with_holds();
+                // where many are out of reach, the others get their turn as well
+                let first = usize::from(random) % with_holds.len().max(1);
+                with_holds.rotate_left(first);
+                for item in with_holds {
+                    if items.len() < MAX_ENDING && items.insert(item.clone()) {
+                        let (context, guard) = (Arc::clone(&context), Arc::clone(&guard));
+                        ending.push(async move {
+                            end_holds_of(&item, &context.inventory, &*guard).await;
+                            item
+                        });
+                    }
+                }
+            }
         }
     }
 }

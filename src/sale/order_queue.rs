@@ -12,11 +12,23 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::Span;
 
 use super::SaleError;
-use crate::inventory::{InventoryError, Item, Order, Outcome};
+use crate::inventory::{Action, InventoryError, Item, Order, Outcome};
 
 /// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
 /// delays other instances.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
+
+/// The part of the queue that only confirmations and cancellations may take: buyers who have paid, or give units back, must not
+/// find the queue full of others.
+const RESERVE: usize = 5;
+
+/// The waiting orders, in the order in which they are taken: those that were sent and put back; confirmations and cancellations;
+/// and others. Each line is in the order of arrival.
+type Lines = [VecDeque<WaitingOrder>; 3];
+
+const PUT_BACK: usize = 0;
+const FIRST: usize = 1;
+const OTHERS: usize = 2;
 
 /// The answer to an order.
 pub(super) type Answer = Result<Outcome, SaleError>;
@@ -72,13 +84,13 @@ impl WaitingOrder {
     }
 }
 
-/// The waiting orders of one item at this instance, first in, first out. Bounded. All have the same time
-/// limit, so the first order has the earliest deadline.
+/// The waiting orders of one item at this instance: confirmations and cancellations before others, and else first in, first
+/// out. Bounded. All have the same time limit, so the first order of a line has its earliest deadline.
 pub(super) struct OrderQueue {
     pub(super) item: Item,
     limit: usize,
     wait_timeout: Duration,
-    orders: Mutex<VecDeque<WaitingOrder>>,
+    lines: Mutex<Lines>,
     /// Notified of each order.
     pub(super) arrived: Notify,
     /// Why the latest batch failed in the store, while the orders of its time wait; `None` after one that succeeded or was stale.
@@ -87,25 +99,32 @@ pub(super) struct OrderQueue {
 
 impl OrderQueue {
     pub(super) fn new(item: Item, limit: usize, wait_timeout: Duration) -> Self {
-        let (orders, arrived, store_error) = (Mutex::default(), Notify::new(), Mutex::default());
-        Self { item, limit, wait_timeout, orders, arrived, store_error }
+        let (lines, arrived, store_error) = (Mutex::default(), Notify::new(), Mutex::default());
+        Self { item, limit, wait_timeout, lines, arrived, store_error }
     }
 
-    /// Puts the order at the end.
+    /// Puts the order at the end of its line. A fifth of the queue is for confirmations and cancellations.
     ///
     /// # Errors
     /// [`SaleError::QueueFull`].
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
-        let mut orders = self.orders.lock();
-        if orders.len() >= self.limit {
-            return Err(SaleError::QueueFull { item: self.item.clone(), limit: self.limit });
+        let lines = &mut *self.lines.lock();
+        let goes_first = matches!(order.action, Action::Confirm | Action::Cancel);
+        let limit = self.limit - if goes_first { 0 } else { self.limit / RESERVE };
+        let waiting = count(lines);
+        if waiting >= limit {
+            return Err(SaleError::QueueFull { item: self.item.clone(), limit });
         }
-        if orders.is_empty() {
+        // not before an earlier call for the same order
+        let is_same =
+            |other: &WaitingOrder| other.order.id == order.id && other.order.user == order.user;
+        let line = if goes_first && !lines[OTHERS].iter().any(is_same) { FIRST } else { OTHERS };
+        if waiting == 0 {
             // what failed for earlier orders is no error of this one
             self.store_error.lock().take();
         }
         let (reply, answer) = oneshot::channel();
-        orders.push_back(WaitingOrder {
+        lines[line].push_back(WaitingOrder {
             order,
             reply,
             deadline: Instant::now() + self.wait_timeout,
@@ -114,7 +133,6 @@ impl OrderQueue {
             stale: None,
             sent_behind: None,
         });
-        drop(orders);
         self.arrived.notify_one();
         Ok(answer)
     }
@@ -122,21 +140,26 @@ impl OrderQueue {
     /// Takes up to `most` orders from the front, without those of disconnected buyers. The same order as one that was `sent`,
     /// by its [key](Order::key), waits for its answer, and so do the orders behind it.
     pub(super) fn take(&self, most: usize, sent: &HashSet<String>) -> Vec<WaitingOrder> {
-        let waiting = &mut self.orders.lock();
-        let mut batch = Vec::with_capacity(most.min(waiting.len()));
-        while batch.len() < most
-            && let Some(first) = waiting.pop_front_if(|first| !sent.contains(&first.order.key()))
-        {
-            if !first.is_disconnected() {
-                batch.push(first);
+        let lines = &mut *self.lines.lock();
+        let mut batch = Vec::with_capacity(most.min(count(lines)));
+        for line in lines {
+            while batch.len() < most
+                && let Some(first) = line.pop_front_if(|first| !sent.contains(&first.order.key()))
+            {
+                if !first.is_disconnected() {
+                    batch.push(first);
+                }
+            }
+            if !line.is_empty() {
+                break;
             }
         }
         batch
     }
 
-    /// Puts a batch back to the front, in its order; behind a batch of earlier orders.
+    /// Puts a batch back to the front, in the order of arrival; behind a batch of earlier orders.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let waiting = &mut self.orders.lock();
+        let waiting = &mut self.lines.lock()[PUT_BACK];
         for order in batch.into_iter().rev() {
             let place = waiting.partition_point(|other| other.deadline < order.deadline);
             waiting.insert(place, order);
@@ -144,12 +167,12 @@ impl OrderQueue {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.orders.lock().len()
+        count(&self.lines.lock())
     }
 
-    /// How long the first order has waited; zero without one.
+    /// How long the oldest order has waited; zero without one.
     pub(super) fn oldest(&self) -> Duration {
-        let deadline = self.orders.lock().front().map(|first| first.deadline);
+        let deadline = self.first_deadline();
         let left = deadline.map(|deadline| deadline - Instant::now());
         left.map_or(Duration::ZERO, |left| self.wait_timeout.saturating_sub(left))
     }
@@ -179,20 +202,23 @@ impl OrderQueue {
         let mut future = pin!(future);
         let mut sweep_at = Instant::now();
         loop {
-            let deadline = self.orders.lock().front().map(|first| first.deadline);
-            let next = deadline.map_or(sweep_at, |deadline| deadline.min(sweep_at));
+            let next = self.first_deadline().map_or(sweep_at, |deadline| deadline.min(sweep_at));
             if let Ok(output) = timeout_at(next, &mut future).await {
                 return output;
             }
             let now = Instant::now();
-            let mut orders = self.orders.lock();
-            if now >= sweep_at {
+            let is_swept = now >= sweep_at;
+            if is_swept {
                 sweep_at = now + SWEEP_EVERY;
-                orders.retain(|order| !order.is_disconnected());
             }
-            let count = orders.partition_point(|order| order.deadline <= now);
-            let expired: Vec<_> = orders.drain(..count).collect();
-            drop(orders);
+            let mut expired = Vec::new();
+            for line in &mut *self.lines.lock() {
+                if is_swept {
+                    line.retain(|order| !order.is_disconnected());
+                }
+                let count = line.partition_point(|order| order.deadline <= now);
+                expired.extend(line.drain(..count));
+            }
             for order in expired {
                 order.fail(&error);
             }
@@ -208,10 +234,20 @@ impl OrderQueue {
 
     /// Whether a connected buyer waits. Drops the orders of disconnected ones before that.
     fn has_orders(&self) -> bool {
-        let orders = &mut self.orders.lock();
-        while orders.pop_front_if(|order| order.is_disconnected()).is_some() {}
-        !orders.is_empty()
+        let lines = &mut *self.lines.lock();
+        for line in &mut *lines {
+            while line.pop_front_if(|order| order.is_disconnected()).is_some() {}
+        }
+        count(lines) > 0
     }
+
+    fn first_deadline(&self) -> Option<Instant> {
+        self.lines.lock().iter().filter_map(|line| Some(line.front()?.deadline)).min()
+    }
+}
+
+fn count(lines: &Lines) -> usize {
+    lines.iter().map(VecDeque::len).sum()
 }
 
 #[cfg(test)]
@@ -219,7 +255,7 @@ mod tests {
     use fenced_lock::ClusterId;
 
     use super::*;
-    use crate::inventory::{Action, OrderId, Quantity, User};
+    use crate::inventory::{OrderId, Quantity, User};
 
     fn order(id: &str) -> Order {
         Order {
@@ -248,6 +284,40 @@ mod tests {
         queue.put_back(first);
         queue.put_back(second);
         assert_eq!(ids(&queue.take(9, &HashSet::new())), ["a", "b", "c", "a", "d"]);
+    }
+
+    /// Goal: a fifth of the queue is for confirmations and cancellations. They go first in a batch, but not before an earlier
+    /// call for the same order, whether that waits or was put back.
+    #[tokio::test]
+    async fn who_has_paid_goes_first() {
+        use Action::{Cancel, Confirm, Reserve};
+        let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
+        let push = |(id, action)| queue.push(Order { action, ..order(id) });
+        let taken = |most| {
+            let batch = queue.take(most, &HashSet::new());
+            let of = |one: &WaitingOrder| (one.order.id.as_str().to_owned(), one.order.action);
+            (batch.iter().map(of).collect::<Vec<_>>(), batch)
+        };
+        let mut answers: Vec<_> =
+            ["a", "b", "c", "d", "e", "f", "g", "h"].map(|id| push((id, Reserve))).into();
+        assert!(matches!(push(("i", Reserve)), Err(SaleError::QueueFull { limit: 8, .. })));
+        answers.extend([("x", Confirm), ("b", Cancel)].map(push));
+        assert!(matches!(push(("y", Confirm)), Err(SaleError::QueueFull { limit: 10, .. })));
+        assert!(answers.iter().all(Result::is_ok));
+
+        let named = |orders: &[(&str, Action)]| {
+            orders.iter().map(|(id, action)| ((*id).to_owned(), *action)).collect::<Vec<_>>()
+        };
+        let (first, batch) = taken(2);
+        assert_eq!(first, named(&[("x", Confirm), ("a", Reserve)]));
+        // while its order is on its way
+        answers.push(push(("a", Confirm)));
+        queue.put_back(batch);
+        let (all, _batch) = taken(9);
+        let early = [("a", Reserve), ("x", Confirm), ("a", Confirm), ("b", Reserve)];
+        assert_eq!(all[..4], named(&early));
+        assert_eq!(all.len(), 9);
+        assert_eq!(taken(9).0, named(&[("h", Reserve), ("b", Cancel)]));
     }
 
     /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not

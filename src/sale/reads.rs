@@ -1,18 +1,23 @@
-//! Reads that must not delay orders: pages of the ledger, and whether an item exists.
+//! Reads that must not delay orders: the state of an item, single orders, pages of the ledger, and whether an item exists.
 //!
-//! They have a connection of their own. Orders and questions about an item that this instance does not know come here
+//! They have a connection of their own, and callers share reads of an item. Orders and questions about an item that this instance does not know come here
 //! first, since a client can make up any number of names. What was found to have no sale is remembered for a second, and
 //! what exists for the life of the process.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::SaleError;
-use crate::inventory::{Inventory, InventoryError, Item, LedgerPage, LedgerPosition};
+use super::shared_reads::SharedReads;
+use crate::inventory::{
+    Accepted, Inventory, InventoryError, Item, LedgerPage, LedgerPosition, OrderId, Sales, Stock,
+    User, order_key,
+};
 use crate::throttle::Pace;
 
 /// How long an item without a sale is remembered: so late, at most, a sale that starts at another instance is seen.
@@ -21,7 +26,7 @@ const ABSENT_FOR: Duration = Duration::from_secs(1);
 /// The most items without a sale that are remembered.
 const MAX_ABSENT: usize = 4096;
 
-/// The most items that are looked up at once, and how long another one waits.
+/// The most items that are read at once, and how long another one waits.
 const MAX_LOOKUPS: usize = 64;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -29,8 +34,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Reads {
     inventory: Inventory,
     pages: Pace,
-    lookups: Semaphore,
+    places: Arc<Semaphore>,
     items: Mutex<Items>,
+    stocks: Arc<SharedReads<(), Stock>>,
+    /// By key: the id of the sale, and the order, if it was accepted.
+    orders: Arc<SharedReads<String, (String, Option<Accepted>)>>,
 }
 
 #[derive(Default)]
@@ -42,12 +50,48 @@ struct Items {
 
 impl Reads {
     pub(super) fn new(inventory: &Inventory) -> Self {
-        Self {
-            inventory: inventory.over_another_connection(),
-            pages: Pace::default(),
-            lookups: Semaphore::new(MAX_LOOKUPS),
-            items: Mutex::default(),
-        }
+        let inventory = inventory.over_another_connection();
+        let places = Arc::new(Semaphore::new(MAX_LOOKUPS));
+        let of = (inventory.clone(), Arc::clone(&places));
+        let stocks = SharedReads::by(move |item, callers: Vec<()>| {
+            let (inventory, places) = of.clone();
+            async move {
+                let _place = place(&places).await?;
+                let stock = inventory.stock(&item).await?;
+                Ok(callers.iter().map(|()| Ok(stock.clone())).collect())
+            }
+        });
+        let of = (inventory.clone(), Arc::clone(&places));
+        let orders = SharedReads::by(move |item, keys: Vec<String>| {
+            let (inventory, places) = of.clone();
+            async move {
+                let _place = place(&places).await?;
+                let found = inventory.look_up(&item, &keys).await?;
+                let seen = |order: Result<_, _>| order.map(|order| (found.sale.clone(), order));
+                Ok(found.orders.into_iter().map(seen).collect())
+            }
+        });
+        Self { inventory, pages: Pace::default(), places, items: Mutex::default(), stocks, orders }
+    }
+
+    /// See [`Sale::stock`](super::Sale::stock).
+    pub(super) async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
+        self.stocks.read(item, ()).await
+    }
+
+    /// See [`Sale::order`](super::Sale::order).
+    pub(super) async fn order(
+        &self,
+        item: &Item,
+        id: &OrderId,
+        user: &User,
+    ) -> Result<(String, Option<Accepted>), SaleError> {
+        self.orders.read(item, order_key(id, user)).await
+    }
+
+    /// See [`Sale::sales`](super::Sale::sales).
+    pub(super) async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
+        self.inventory.sales(item).await.map_err(|error| SaleError::of_read(error, item))
     }
 
     /// Whether `item` is known to exist. The default item counts as known: there is only one.
@@ -67,8 +111,7 @@ impl Reads {
         if absent_at.is_some_and(|at| asked_at - at < ABSENT_FOR) {
             return Err(failed(InventoryError::UnknownItem));
         }
-        let place = timeout(LONGEST_WAIT, self.lookups.acquire()).await;
-        let _place = place.map_err(|_| failed(InventoryError::too_late()))?;
+        let _place = place(&self.places).await.map_err(failed)?;
         let exists = self.inventory.exists(item).await.map_err(failed)?;
         let mut items = self.items.lock();
         if exists {
@@ -102,4 +145,10 @@ impl Reads {
         let page = self.pages.run(async move { inventory.ledger(&of, from, limit).await }).await;
         page.ok_or(SaleError::TooManyReads)?.map_err(|error| SaleError::of_read(error, item))
     }
+}
+
+/// A place among the items that are read, soon or not at all.
+async fn place(places: &Semaphore) -> Result<SemaphorePermit<'_>, InventoryError> {
+    let place = timeout(LONGEST_WAIT, places.acquire()).await.ok();
+    place.and_then(Result::ok).ok_or_else(InventoryError::too_late)
 }

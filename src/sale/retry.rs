@@ -9,8 +9,8 @@ use crate::backoff::Backoff;
 use crate::inventory::InventoryError;
 
 /// Sends a write, and again after a failure for as long as it `may_repeat`. Repeating must change nothing: an order keeps
-/// its id, and a sale is started again under the same hold of the lock. Returns the latest answer, and the error of an
-/// attempt that was sent and not answered, if there was one: that attempt may still arrive at the store.
+/// its id, and a sale its own. Returns the latest answer, and the error of an attempt that was sent and not answered, if there was
+/// one: that attempt may still arrive at the store.
 pub(super) async fn until_known<T, F>(
     send: impl Fn() -> F,
     may_repeat: impl Fn(&Arc<InventoryError>) -> bool,

@@ -121,7 +121,7 @@ function reading({ state, verdict, error, fault, hit_ms: hit }) {
 
 function about(run) {
   const { words, hasTokens } = guardOf(run.guard);
-  const fault = run.fault && run.victim ? `; instance ${run.victim} ${FAULTS[run.fault]}` : "";
+  const fault = run.fault && run.hit_ms !== null ? `; instance ${run.victim} ${FAULTS[run.fault]}` : "";
   const failed = run.failed > 0 ? `, ${count(run.failed)} without an answer` : "";
   const refused = run.verdict?.stale_batches ? ` Batches that the fence refused: ${count(run.verdict.stale_batches)}.` : "";
   return `${counted(run.stock, "unit")}, ${counted(run.requests, "buyer")}, ${words}${hasTokens && !run.fence ? " without the fence" : ""}${fault}. `

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use flash_sale::sale::metrics::OUTCOMES;
 use serde_json::Value;
+use testkit::or_left_out;
 
 use crate::program::run;
 use crate::shop::{Shop, ShopOptions};
@@ -38,15 +39,13 @@ fn words<'a>(text: &'a str, beginning: &'a str) -> impl Iterator<Item = &'a str>
     })
 }
 
-/// `None`, and a line, without promtool.
+/// `None` where the test is left out.
 fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let mut promtool = Command::new("promtool");
     promtool.args(arguments).current_dir(ops().join("prometheus"));
     let pipes = promtool.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Ok(mut child) = pipes.spawn() else {
-        eprintln!("left out: promtool is not installed");
-        return None;
-    };
+    let missing = "promtool is not installed (apt-get install prometheus)";
+    let mut child = or_left_out(pipes.spawn().ok(), missing)?;
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let ended = child.wait_with_output().unwrap();
     let text = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();

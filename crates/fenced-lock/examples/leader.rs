@@ -26,7 +26,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         match lead_once(&session).await {
             Ok(()) => led += 1,
             // lost while it led, or while it waited: it stands again
-            Err(error @ (LockError::Lost | LockError::SessionLost { .. })) => println!("{error}"),
+            Err(error @ (LockError::Lost { .. } | LockError::SessionLost { .. })) => {
+                println!("{error}");
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -96,7 +96,10 @@ impl<T: GrantToken> Attempt<T> {
         // an error means that the backend forgot the claim: it is not in the queue any more
         let reached = reached.map_or(ClaimStatus::Gone, |status| *status);
         inner.check()?;
-        let ClaimStatus::Granted(token) = reached else { return Err(LockError::Lost) };
+        let ClaimStatus::Granted(token) = reached else {
+            let (name, after) = (Arc::clone(&self.claim.name), asked_at.elapsed());
+            return Err(LockError::Lost { name, after });
+        };
         observe::granted(&self.claim, token, asked_at.elapsed());
         let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, enqueued_in, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))

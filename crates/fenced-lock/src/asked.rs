@@ -137,7 +137,7 @@ use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::own_thread::OwnThread;
+use super::own_thread::{OnThread, OwnThread};
 use super::random::random_id;
 pub use super::waiters::{Answer, Waiters};
 use super::{
@@ -184,9 +184,11 @@ pub trait Asked: Send + Sync + 'static {
 pub type Answered<T> = Result<T, BackendError>;
 
 /// A backend on an [`Asked`] service, with a thread of its own. It may serve several sessions.
-pub struct AskedBackend<A> {
+pub type AskedBackend<A> = OnThread<Engine<A>>;
+
+/// What sends the requests of an [`Asked`] service, and asks about the claims that wait.
+pub struct Engine<A> {
     service: Arc<A>,
-    thread: OwnThread,
 }
 
 impl<A: Asked> AskedBackend<A> {
@@ -200,20 +202,16 @@ impl<A: Asked> AskedBackend<A> {
     ) -> Result<Self, BackendError> {
         let thread = OwnThread::start(thread)?;
         let service = Arc::new_cyclic(|service| make(&thread.runtime, service));
-        Ok(Self { service, thread })
+        Ok(Self::new_on(Engine { service }, thread))
     }
 }
 
 #[async_trait]
-impl<A: Asked> Backend for AskedBackend<A> {
+impl<A: Asked> Backend for Engine<A> {
     type Token = A::Token;
 
     fn promises(&self) -> Promises {
         A::PROMISES
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.thread.runtime.clone())
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -247,7 +245,7 @@ impl<A: Asked> Backend for AskedBackend<A> {
         } else {
             // repeated for a TTL at most, with the same claims
             let service = Arc::clone(&self.service);
-            self.thread.runtime.spawn(async move {
+            tokio::spawn(async move {
                 sleep(lease.ttl * 2).await;
                 service.waiters().forget(lease.id);
             });
@@ -265,7 +263,7 @@ impl<A: Asked> Backend for AskedBackend<A> {
         match answer {
             Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
                 let (service, claim) = (Arc::clone(&self.service), claim.clone());
-                self.thread.runtime.spawn(async move {
+                tokio::spawn(async move {
                     service.waiters().watch(&claim, answer, || service.ask(&claim)).await;
                 });
                 Ok(Some(ticket))
@@ -298,7 +296,7 @@ impl<A: Asked> Backend for AskedBackend<A> {
     }
 }
 
-impl<A: Asked> fmt::Debug for AskedBackend<A> {
+impl<A: Asked> fmt::Debug for Engine<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let claims = self.service.waiters().count();
         f.debug_struct("AskedBackend").field("claims", &claims).finish_non_exhaustive()
@@ -449,7 +447,7 @@ mod tests {
                 this: Weak::clone(this),
             });
             let thread = OwnThread::on(Handle::current());
-            let backend = AskedBackend { service: Arc::clone(&service), thread };
+            let backend = AskedBackend::new_on(Engine { service: Arc::clone(&service) }, thread);
             let options = SessionOptions::new(MINUTE * 60);
             let session = Session::open(Arc::new(backend), options).await.unwrap();
             let latest = Arc::new(tokio::sync::Mutex::new(0));

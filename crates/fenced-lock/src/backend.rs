@@ -43,6 +43,10 @@ pub enum Released {
 /// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did.
 /// Futures of `open`, `renew`, `queue` and `close` may be dropped at any point.
 ///
+/// No future may hold what other requests need, such as a place or a connection that it makes: its caller may keep it and
+/// poll it slowly, or not again. The requests of this crate's backends run in tasks of their own, see
+/// [`OnThread`](super::OnThread).
+///
 /// [`MemoryBackend`](super::MemoryBackend) is the example to follow; for a service that is asked where a claim stands,
 /// [`asked`](super::asked) has one. A backend may also add to another one:
 ///

@@ -2,16 +2,48 @@
 
 use std::time::Duration;
 
-/// Pauses that double from 20 ms up to a second.
+use super::random::jitter;
+
+/// Pauses that double. Each is between half of that and all of it, so that those who failed together do not try together.
 #[derive(Default)]
 pub(crate) struct Backoff {
     attempts: u32,
 }
 
 impl Backoff {
+    /// The next pause, from 20 ms up to a second.
     pub(crate) fn next(&mut self) -> Duration {
+        self.doubled(Duration::from_millis(20), Duration::from_secs(1))
+    }
+
+    /// The next pause where to try again is not likely to help, from a second up to a minute.
+    pub(crate) fn next_rare(&mut self) -> Duration {
+        self.doubled(Duration::from_secs(1), Duration::from_secs(60))
+    }
+
+    fn doubled(&mut self, first: Duration, longest: Duration) -> Duration {
         let doublings = self.attempts.min(6);
         self.attempts += 1;
-        Duration::from_millis(20 << doublings).min(Duration::from_secs(1))
+        (first * (1 << doublings)).min(longest).mul_f64(jitter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: two that failed together do not try again together, and no pause is shorter than half of what it may be.
+    #[test]
+    fn pauses_differ() {
+        let pauses = || {
+            let mut backoff = Backoff::default();
+            [(); 10].map(|()| backoff.next())
+        };
+        let (one, other) = (pauses(), pauses());
+        assert_ne!(one, other);
+        for (pause, longest_ms) in one.into_iter().zip([20, 40, 80, 160, 320, 640, 1000, 1000]) {
+            let longest = Duration::from_millis(longest_ms);
+            assert!(pause >= longest / 2 && pause <= longest, "{pause:?} of {longest:?}");
+        }
     }
 }

@@ -22,15 +22,22 @@ pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 #[non_exhaustive]
 pub enum LockError {
     /// There was no session in the time allowed.
-    #[error("the lock was not granted within {waited:?}")]
+    #[error("there was no {what} within {waited:?}")]
     Timeout {
+        /// What was waited for.
+        what: Arc<str>,
         /// The time allowed.
         waited: Duration,
     },
     /// The claim, granted or waiting, is gone: its lease expired or was revoked, or its key was deleted. Another
     /// claim may hold the lock now.
-    #[error("the lock was lost")]
-    Lost,
+    #[error("the lock {name:?} was lost after {after:?}")]
+    Lost {
+        /// The lock's name.
+        name: Arc<str>,
+        /// How long it was held, or waited for.
+        after: Duration,
+    },
     /// The session is gone, and all its claims with it: open a new one.
     #[error("the session is lost: {reason}")]
     SessionLost {
@@ -57,7 +64,7 @@ impl LockError {
     /// same owner, is always safe: it makes a new claim, and that of the failed call is withdrawn.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Timeout { .. } | Self::Lost => true,
+            Self::Timeout { .. } | Self::Lost { .. } => true,
             Self::Backend(error) => error.kind.may_pass(),
             Self::SessionLost { .. } | Self::InvalidName { .. } => false,
         }

@@ -79,7 +79,8 @@ impl<T: GrantToken> Guard<T> {
         self.hold.enqueued_in
     }
 
-    /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it.
+    /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it. Never later than now if
+    /// the hold is known to be lost.
     pub fn valid_until(&self) -> Instant {
         self.hold.valid_until()
     }
@@ -110,6 +111,9 @@ impl<T: GrantToken> Guard<T> {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn lost(&self) {
         self.hold.lost().await;
     }
@@ -121,14 +125,17 @@ impl<T: GrantToken> Guard<T> {
     ///
     /// # Errors
     /// [`LockError::Lost`] if the hold was lost before `future` ended.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, LockError> {
         if self.is_lost() {
-            return Err(LockError::Lost);
+            return Err(self.hold.loss());
         }
         let hold = tracing::debug_span!("hold", name = self.name(), token = ?self.token());
         tokio::select! {
             biased;
-            () = self.lost() => Err(LockError::Lost),
+            () = self.lost() => Err(self.hold.loss()),
             output = future.instrument(hold) => Ok(output),
         }
     }
@@ -180,12 +187,12 @@ impl<T: GrantToken> Guard<T> {
             let release = async move { inner.release(&claim).await };
             let release = self.hold.inner.tasks.spawn_on(release, &self.hold.inner.runtime);
             // a task that did not end was dropped with its runtime, and the lease ends by itself
-            released = release.await.unwrap_or(Err(LockError::Lost));
+            released = release.await.unwrap_or_else(|_| Err(self.hold.loss()));
         } else if self.hold.is_lost() {
             // the longest hold may have ended since
-            return Err(LockError::Lost);
+            return Err(self.hold.loss());
         }
-        if was_lost || released? == Released::Gone { Err(LockError::Lost) } else { Ok(()) }
+        if was_lost || released? == Released::Gone { Err(self.hold.loss()) } else { Ok(()) }
     }
 
     /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the backend can,
@@ -204,7 +211,7 @@ impl<T: GrantToken> Guard<T> {
         self.armed = false;
         let (owner, name) = (self.hold.owner, &self.hold.claim.name);
         let mode = PutMode::After(self.hold.claim.clone());
-        acquire(&self.session, name, owner, mode).await?.ok_or(LockError::Lost)
+        acquire(&self.session, name, owner, mode).await?.ok_or_else(|| self.hold.loss())
     }
 }
 

@@ -79,13 +79,14 @@ impl<T: GrantToken> Hold<T> {
     /// Until when it is held if no further renewal succeeds.
     pub(super) fn valid_until(&self) -> Instant {
         let deadline = self.inner.validity.deadline();
-        self.limit.map_or(deadline, |ends_at| deadline.min(ends_at))
+        let until = self.limit.map_or(deadline, |ends_at| deadline.min(ends_at));
+        if self.is_lost() { until.min(Instant::now()) } else { until }
     }
 
     /// Counts one more entry of the same owner; `false` if the last one was given back.
     pub(super) fn enter(&self) -> Result<bool, LockError> {
         if self.is_lost() {
-            return Err(LockError::Lost);
+            return Err(self.loss());
         }
         let one_more = |entries| if entries > 0 { Some(entries + 1) } else { None };
         let entered = self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
@@ -109,7 +110,7 @@ impl<T: GrantToken> Hold<T> {
     /// the claim is now the caller's to release.
     pub(super) fn exit_if_last(self: &Arc<Self>) -> Result<bool, LockError> {
         if self.is_lost() {
-            return Err(LockError::Lost);
+            return Err(self.loss());
         }
         let left = self.entries.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire);
         if left.is_ok() {
@@ -124,8 +125,15 @@ impl<T: GrantToken> Hold<T> {
         observe::ended(&self.claim, self.token, self.began_at.elapsed(), self.is_lost());
     }
 
+    /// What a caller is told who counts on a lost hold.
+    pub(super) fn loss(&self) -> LockError {
+        LockError::Lost { name: Arc::clone(&self.claim.name), after: self.began_at.elapsed() }
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         *self.status.borrow() == ClaimStatus::Gone
+            // the backend forgot the claim
+            || self.status.has_changed().is_err()
             || self.inner.validity.lost_reason().is_some()
             || self.limit.is_some_and(|ends_at| Instant::now() >= ends_at)
     }

@@ -63,7 +63,7 @@ impl<T: GrantToken> SessionInner<T> {
         SessionOptions { label, hold_for, .. }: SessionOptions,
     ) -> Self {
         Self {
-            validity: Validity::until(believed_until),
+            validity: Validity::until(believed_until, lease.id),
             runtime,
             backend,
             lease,

@@ -4,17 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
+use super::session::runtime_of;
 use super::{Backend, GrantToken, Guard, LockError, LostReason, Session, SessionOptions, Token};
-
-/// How long to wait before a session is opened again.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Locks for the life of a service: opens a session, and the next one whenever it is lost.
 ///
@@ -50,6 +46,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Failures are also logged with `tracing`, and returned by [`latest_error`](Self::latest_error).
 ///
 /// When the last clone of a keeper is dropped, its session closes in the background, as soon as its last guard is gone.
+///
+/// # Panics
+/// `lock`, `try_lock` and `with` outside of a tokio runtime with timers.
 #[derive(Clone, Debug)]
 pub struct SessionKeeper<T: GrantToken = Token> {
     state: watch::Receiver<State<T>>,
@@ -68,15 +67,15 @@ enum State<T: GrantToken> {
 }
 
 impl<T: GrantToken> SessionKeeper<T> {
-    /// Starts to open a session. A lock service that is not there yet is asked again, twice a second
-    /// at the most.
+    /// Starts to open a session. A lock service that is not there yet is asked again, after pauses that grow to a second; one
+    /// that refuses for good, as for a wrong password, after pauses that grow to a minute.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, with a backend that has none of its own.
+    /// Outside of a tokio runtime with timers, with a backend that has none of its own.
     pub fn start(backend: Arc<dyn Backend<Token = T>>, options: SessionOptions) -> Self {
         let (publish, state) = watch::channel(State::Opening(None));
         let stop = CancellationToken::new();
-        let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        let runtime = runtime_of(&*backend);
         let losses = Arc::default();
         let patience = options.ttl;
         runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
@@ -149,7 +148,10 @@ impl<T: GrantToken> SessionKeeper<T> {
 
     /// The session, waiting for one to be opened, but no longer than this.
     async fn session_within(&self, limit: Duration) -> Result<Session<T>, LockError> {
-        let late = |_| Err(self.latest_error().unwrap_or(LockError::Timeout { waited: limit }));
+        let late = |_| {
+            let timeout = || LockError::Timeout { what: "lock session".into(), waited: limit };
+            Err(self.latest_error().unwrap_or_else(timeout))
+        };
         timeout(limit, self.session()).await.unwrap_or_else(late)
     }
 
@@ -241,12 +243,13 @@ async fn open_again<T: GrantToken>(
     publish: &watch::Sender<State<T>>,
     losses: &AtomicU64,
 ) {
-    let mut pause = SHORTEST_PAUSE;
+    let (mut backoff, mut refusals) = (Backoff::default(), Backoff::default());
     let mut failures: u64 = 0;
     loop {
+        let pause;
         match Session::open(Arc::clone(&backend), options.clone()).await {
             Ok(session) => {
-                failures = 0;
+                (failures, refusals) = (0, Backoff::default());
                 let opened_at = Instant::now();
                 publish.send_replace(State::Open(session.clone()));
                 let reason = session.lost().await;
@@ -257,22 +260,27 @@ async fn open_again<T: GrantToken>(
                 publish.send_replace(State::Opening(None));
                 // sessions that are lost as soon as they are opened do not follow each other at once
                 if opened_at.elapsed() >= options.ttl {
-                    pause = SHORTEST_PAUSE;
+                    backoff = Backoff::default();
                     continue;
                 }
+                pause = backoff.next();
             }
             Err(error) => {
                 failures += 1;
-                // the first in a row, the second, the fourth and so on: an outage may last for hours
-                if failures.is_power_of_two() {
+                let may_pass = passes(&error);
+                let is_told =
+                    matches!(&*publish.borrow(), State::Opening(Some(told)) if *told == error);
+                // the first in a row, the second, the fourth and so on: an outage may last for hours. A refusal for good is
+                // told once.
+                if if may_pass { failures.is_power_of_two() } else { !is_told } {
                     let error = format!("{error:#}");
                     tracing::warn!(error, failures, "could not open a lock session: trying again");
                 }
                 publish.send_replace(State::Opening(Some(error)));
+                pause = if may_pass { backoff.next() } else { refusals.next_rare() };
             }
         }
         sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

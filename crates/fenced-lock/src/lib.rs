@@ -38,13 +38,17 @@
 //! - **Turns in order.** Claims are served by the order in which the service put them into the
 //!   queue, across all processes.
 //! - **One holder at a time**, while the holder's lease lives.
-//! - **A dead holder is replaced** when its lease has ended: within the TTL and two seconds.
+//! - **A dead holder is replaced** when its lease has ended: within the TTL and two seconds. A new leader of etcd grants each
+//!   lease its whole TTL again: if the leader changes meanwhile, within twice the TTL and four seconds.
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than that of any earlier grant.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
 //!   by the local monotonic clock, before the lease can have ended, also when the service is
-//!   silent. (On Linux that clock stands still while the machine is suspended.)
+//!   silent. (On Linux and macOS that clock stands still while the machine is suspended. A holder that wakes believes
+//!   in its lease for as long as before, though another may hold the lock: only the fence helps.)
 //! - **No claim left behind** by a future that was dropped: the claim is withdrawn in the background.
+//! - **No future delays anybody else** if its caller drops it, forgets it or polls it slowly: requests run in tasks of the
+//!   backend's own. Only a granted lock waits for its caller.
 //!
 //! # What it cannot promise
 //!
@@ -128,6 +132,7 @@ mod keeper;
 mod memory;
 mod mutex;
 mod observe;
+mod options;
 mod own_thread;
 mod owner;
 #[cfg(feature = "postgres")]
@@ -166,6 +171,7 @@ pub use guard::Guard;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
 pub use mutex::Mutex;
+pub use own_thread::OnThread;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};

@@ -1,13 +1,13 @@
 //! A lock service in this process.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::asked::Waiters;
 use super::{
@@ -22,7 +22,10 @@ use super::{
 /// In a test: `#[tokio::test(start_paused = true)]`, with tokio's feature `test-util`.
 ///
 /// Clones are the same service; sessions on it exclude each other as processes do. It does not
-/// survive the process and locks nothing outside of it.
+/// survive the process and locks nothing outside of it. A lease ends with the runtime on which it was opened.
+///
+/// # Panics
+/// Its sessions are opened in a tokio runtime with timers; elsewhere that panics.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -153,11 +156,16 @@ impl Backend for MemoryBackend {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.answering().await;
-        let mut state = self.state.lock();
-        state.last_lease += 1;
-        let id = state.last_lease;
-        state.leases.insert(id, (Instant::now() + ttl, ttl));
-        tokio::spawn(expire(Arc::downgrade(&self.state), id));
+        // first: it panics without timers
+        let first_end = sleep_until(Instant::now() + ttl);
+        let id = {
+            let mut state = self.state.lock();
+            state.last_lease += 1;
+            let id = state.last_lease;
+            state.leases.insert(id, (Instant::now() + ttl, ttl));
+            id
+        };
+        tokio::spawn(Expiry { state: Arc::downgrade(&self.state), lease: id }.wait(first_end));
         Ok(Lease { id, ttl, cluster: CLUSTER })
     }
 
@@ -207,19 +215,27 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// Ends the lease when it was not renewed in time.
-async fn expire(state: std::sync::Weak<Mutex<State>>, lease: i64) {
-    loop {
-        let ends_at = {
-            let Some(state) = state.upgrade() else { return };
-            let mut state = state.lock();
-            let Some((ends_at, _)) = state.leases.get(&lease).copied() else { return };
-            if Instant::now() >= ends_at {
-                state.end_lease(lease);
-                return;
-            }
-            ends_at
-        };
-        sleep_until(ends_at).await;
+/// Ends a lease when it is dropped: at its time, or with the runtime on which it was opened.
+struct Expiry {
+    state: Weak<Mutex<State>>,
+    lease: i64,
+}
+
+impl Expiry {
+    /// Waits until the lease was not renewed in time, or is gone.
+    async fn wait(self, first_end: Sleep) {
+        first_end.await;
+        let ends_at = || Some(self.state.upgrade()?.lock().leases.get(&self.lease)?.0);
+        while let Some(ends_at) = ends_at().filter(|ends_at| Instant::now() < *ends_at) {
+            sleep_until(ends_at).await;
+        }
+    }
+}
+
+impl Drop for Expiry {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.upgrade() {
+            state.lock().end_lease(self.lease);
+        }
     }
 }

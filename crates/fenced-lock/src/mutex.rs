@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::acquire::acquire;
 use super::error::MAX_NAME_LENGTH_BYTES;
 use super::{GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, Token};
@@ -53,14 +55,16 @@ impl<T: GrantToken> Mutex<T> {
     ///
     /// # Cancel safety
     /// A future that is dropped leaves no claim behind, and a grant that it would have got goes to
-    /// the next in the queue. Its place in the queue is lost.
+    /// the next in the queue. Its place in the queue is lost. A future that is kept and not polled delays nobody but
+    /// those who wait for this lock: it is granted to the future in its turn, and then held until the future is dropped, or
+    /// for [the longest hold](super::SessionOptions::hold_for).
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
     /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
     /// refuses. A request that is not answered is repeated until it is or the session is lost.
     pub async fn lock(&self) -> Result<Guard<T>, LockError> {
-        self.enter(&Owner::new(), PutMode::AtEnd).await?.ok_or(LockError::Lost)
+        self.lock_as(&mut Owner::new()).await
     }
 
     /// Takes the lock for `owner`; at once and without a request if it holds the lock already. An owner that lost
@@ -72,7 +76,9 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard<T>, LockError> {
-        self.enter(owner, PutMode::AtEnd).await?.ok_or(LockError::Lost)
+        let asked_at = Instant::now();
+        let lost = || LockError::Lost { name: Arc::clone(&self.name), after: asked_at.elapsed() };
+        self.enter(owner, PutMode::AtEnd).await?.ok_or_else(lost)
     }
 
     /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock
@@ -106,6 +112,9 @@ impl<T: GrantToken> Mutex<T> {
     ///
     /// # Errors
     /// As [`lock`](Self::lock), and [`LockError::Lost`] if the hold was lost before the work ended.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn with<R>(&self, work: impl AsyncFnOnce(&Guard<T>) -> R) -> Result<R, LockError> {
         self.lock().await?.with(work).await
     }
@@ -113,7 +122,7 @@ impl<T: GrantToken> Mutex<T> {
     /// The queue as it stands now, with the claims of all processes, the holder first.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Safe. A future that is dropped, or polled slowly or not again, delays nobody.
     ///
     /// # Errors
     /// [`LockError::Backend`].
@@ -125,7 +134,7 @@ impl<T: GrantToken> Mutex<T> {
     /// permission or room, as far as the backend can find out without a claim.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// As [`queue`](Self::queue).
     ///
     /// # Errors
     /// [`LockError::Backend`].

@@ -22,10 +22,13 @@ pub(super) fn ended<T: GrantToken>(claim: &Claim, token: T, held: Duration, is_l
 }
 
 /// A session was lost or closed.
-pub(super) fn session_ended(reason: LostReason) {
-    tracing::debug!(%reason, "the session ends, and with it what is held in it");
+pub(super) fn session_ended(lease: i64, reason: LostReason) {
+    if reason == LostReason::Closed {
+        return tracing::debug!(lease, "the session was closed");
+    }
+    tracing::warn!(lease, %reason, "lost the session, and with it what is held in it");
     #[cfg(feature = "metrics")]
-    if reason != LostReason::Closed {
+    {
         metrics::counter!("fenced_lock_lost_sessions_total").increment(1);
     }
 }

@@ -1,12 +1,18 @@
-//! A runtime on a thread of its own.
+//! A runtime on a thread of its own, and a backend whose requests run there.
 
+use std::fmt;
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
-use super::BackendError;
 use super::chaos::Safeguard;
+use super::{Backend, BackendError, Claim, Lease, Promises, PutMode, QueueEntry, Released, Ticket};
 
 /// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
 /// Dropping it ends the thread and does not block, so a backend may be dropped anywhere.
@@ -40,5 +46,91 @@ impl OwnThread {
     #[cfg(test)]
     pub(crate) fn on(runtime: Handle) -> Self {
         Self { runtime, _running: oneshot::channel().0 }
+    }
+}
+
+/// A backend whose requests run on a thread of its own.
+///
+/// Each request is a task there, and its caller waits for the outcome alone. So a caller that polls slowly, or never again,
+/// keeps no connection and no place from others; a request whose caller drops it ends. What a request starts lives on that
+/// thread, whichever runtime its caller has, if any.
+pub struct OnThread<B> {
+    pub(crate) backend: Arc<B>,
+    thread: Arc<OwnThread>,
+}
+
+impl<B: Backend> OnThread<B> {
+    pub(crate) fn new_on(backend: B, thread: impl Into<Arc<OwnThread>>) -> Self {
+        Self { backend: Arc::new(backend), thread: thread.into() }
+    }
+
+    /// Runs a request to its end, or until its caller drops it.
+    pub(crate) async fn run<A, F>(
+        &self,
+        request: impl FnOnce(Arc<B>) -> F,
+    ) -> Result<A, BackendError>
+    where
+        A: Send + 'static,
+        F: Future<Output = Result<A, BackendError>> + Send + 'static,
+    {
+        let request = request(Arc::clone(&self.backend)).in_current_span();
+        let request = AbortOnDropHandle::new(self.thread.runtime.spawn(request));
+        // it panicked, or its runtime has ended
+        request.await.unwrap_or_else(|ended| Err(BackendError::transient(ended)))
+    }
+}
+
+#[async_trait]
+impl<B: Backend> Backend for OnThread<B> {
+    type Token = B::Token;
+
+    fn promises(&self) -> Promises {
+        self.backend.promises()
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.thread.runtime.clone())
+    }
+
+    async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
+        self.run(move |backend| async move { backend.open(ttl).await }).await
+    }
+
+    async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
+        self.run(move |backend| async move { backend.renew(lease).await }).await
+    }
+
+    async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        self.run(move |backend| async move { backend.close(lease).await }).await
+    }
+
+    async fn put(
+        &self,
+        claim: &Claim,
+        mode: &PutMode,
+    ) -> Result<Option<Ticket<B::Token>>, BackendError> {
+        let (claim, mode) = (claim.clone(), mode.clone());
+        self.run(move |backend| async move { backend.put(&claim, &mode).await }).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+        let claim = claim.clone();
+        self.run(move |backend| async move { backend.release(&claim).await }).await
+    }
+
+    async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
+        let name = name.to_owned();
+        self.run(move |backend| async move { backend.queue(&name).await }).await
+    }
+
+    async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
+        let name = name.to_owned();
+        self.run(move |backend| async move { backend.probe(&name).await }).await
+    }
+}
+
+impl<B: fmt::Debug> fmt::Debug for OnThread<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.backend.fmt(f)
     }
 }

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::inner::SessionInner;
+use super::validity::Validity;
 use super::{BackendError, BackendErrorKind, GrantToken, LostReason};
 
 /// Keeps the session's lease alive until the session is lost or closed. What is given up here is given up there as well, so
 /// that no client of the backend keeps it alive.
 pub(super) async fn keep_alive<T: GrantToken>(inner: Arc<SessionInner<T>>, asked_at: Instant) {
+    // also where the runtime ends in the middle: nobody renews the lease any more
+    let _lost = LoseOnDrop(&inner.validity);
     renew_until_lost(&inner, asked_at).await;
     if inner.validity.lost_reason() != Some(LostReason::Closed) {
         // a holder that looked just before the loss has the margin to act on it, as if nobody could revoke the lease
@@ -20,11 +23,19 @@ pub(super) async fn keep_alive<T: GrantToken>(inner: Arc<SessionInner<T>>, asked
     }
 }
 
-/// Renews the session's lease, which was asked for at `asked_at`, every third of its lifetime until the session
+struct LoseOnDrop<'a>(&'a Validity);
+
+impl Drop for LoseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.lose(LostReason::Closed);
+    }
+}
+
+/// Renews the session's lease, which was asked for at `asked_at`, every third of its shortest lifetime until the session
 /// is lost or closed. A renewal that fails or hangs is repeated until the deadline. Then the session is lost, by
 /// the local clock, and a later answer changes nothing.
 async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Instant) {
-    let lifetime = inner.lease.ttl.saturating_sub(inner.margin);
+    let mut lifetime = inner.lease.ttl.saturating_sub(inner.margin);
     // if the lease was long in coming, that is now
     let mut next = asked_at + lifetime / 3;
     loop {
@@ -35,16 +46,13 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         }
         let deadline = inner.validity.deadline();
         if Instant::now() >= deadline {
-            tracing::warn!(
-                lease = inner.lease.id,
-                "lost the session: its lease was not renewed in time"
-            );
             inner.validity.lose(LostReason::Expired);
             return;
         }
         // counted from when it was sent: the backend cannot have renewed it before that
         let sent_at = Instant::now();
-        let attempt_ends = deadline.min(sent_at + lifetime / 4);
+        // longer than a backend waits for one member: it finds the next one only by that
+        let attempt_ends = deadline.min(sent_at + lifetime / 3);
         let renewal = inner.ask(async {
             let renewed = timeout_at(attempt_ends, inner.backend.renew(inner.lease)).await;
             renewed.unwrap_or_else(|elapsed| Err(BackendError::transient(elapsed)))
@@ -57,11 +65,12 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         };
         match renewed {
             Ok(lives_for) => {
-                inner.validity.extend(sent_at + lives_for.saturating_sub(inner.margin));
+                let believed = lives_for.saturating_sub(inner.margin.min(lives_for / 2));
+                inner.validity.renew(sent_at + believed);
+                lifetime = lifetime.min(believed);
                 next = sent_at + lifetime / 3;
             }
             Err(error) if error.kind == BackendErrorKind::LeaseGone => {
-                tracing::warn!(lease = inner.lease.id, "lost the session: its lease is gone");
                 inner.validity.lose(LostReason::Revoked);
                 return;
             }

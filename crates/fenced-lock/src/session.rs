@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::inner::SessionInner;
+use super::options::{LONGEST, limit};
 use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
 use super::{Backend, BackendError, Ends, GrantToken, Lease, LockError, LostReason, Mutex, Token};
-
-/// Longer TTLs are cut to this one: those behind a dead process wait so long.
-const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a session behaves.
 #[derive(Clone, Debug)]
@@ -27,9 +25,10 @@ impl SessionOptions {
     /// Options for a TTL: how long the claims of this process outlive it when it dies or is cut off, and so how long the
     /// others wait then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the
     /// TTL, which must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts,
-    /// whole seconds). More than a day counts as a day.
+    /// whole seconds). More than a day counts as a day: those behind a dead process wait so long. Less than a
+    /// millisecond is refused when the session is opened.
     pub fn new(ttl: Duration) -> Self {
-        let ttl = ttl.min(MAX_TTL);
+        let ttl = ttl.min(LONGEST);
         Self { ttl, margin: ttl / 10, label: String::new(), hold_for: None }
     }
 
@@ -52,7 +51,7 @@ impl SessionOptions {
 
     /// The longest hold, in place of none: a task that hangs does not keep a lock for ever. After that time the guards of
     /// a hold are lost. Its claim is released a [`margin`](Self::margin) later, or a tenth of `limit` if that is less. More
-    /// than a year counts as a year.
+    /// than a year counts as a year; less than a millisecond is refused when the session is opened.
     #[must_use]
     pub fn hold_for(mut self, limit: Duration) -> Self {
         self.hold_for = Some(limit.min(FOR_EVER));
@@ -79,19 +78,21 @@ impl<T: GrantToken> Session<T> {
     /// Opens a session: one lease, renewed from now on.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the session is closed in the background, as soon as it is open.
+    /// When the future is dropped, the session is closed in the background, as soon as it is open. As with every future of
+    /// this crate, it delays nobody else if it is polled slowly, or not again.
     ///
     /// # Errors
-    /// [`LockError::Backend`] if the backend grants no lease; [`LockError::SessionLost`] if it took so
+    /// [`LockError::Backend`] if the backend grants no lease, or the options have a time that is too short; [`LockError::SessionLost`] if it took so
     /// long that the lease cannot be believed in.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, with a backend that has none of its own.
+    /// Outside of a tokio runtime with timers, with a backend that has none of its own ([`Backend::runtime`]). Such a
+    /// session is lost when the runtime that opened it ends.
     pub async fn open(
         backend: Arc<dyn Backend<Token = T>>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
-        let runtime = backend.runtime().unwrap_or_else(Handle::current);
+        let runtime = runtime_of(&*backend);
         // a task of its own: a session that nobody waits for any more is dropped there, which closes it
         let opened = runtime.spawn(Self::open_on(runtime.clone(), backend, options)).await;
         opened.unwrap_or_else(|ended| Err(BackendError::transient(ended).into()))
@@ -102,6 +103,8 @@ impl<T: GrantToken> Session<T> {
         backend: Arc<dyn Backend<Token = T>>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
+        limit("a TTL", options.ttl)?;
+        options.hold_for.map_or(Ok(LONGEST), |longest| limit("a longest hold", longest))?;
         let ends = backend.promises().ends;
         let asked_at = Instant::now();
         let lease = backend.open(options.ttl).await?;
@@ -152,6 +155,9 @@ impl<T: GrantToken> Session<T> {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with timers.
     pub async fn lost(&self) -> LostReason {
         self.inner.validity.lost().await
     }
@@ -174,6 +180,15 @@ impl<T: GrantToken> Session<T> {
             Err(_) => Err(LockError::SessionLost { reason: LostReason::Closed }),
         }
     }
+}
+
+/// Where the tasks of a session run. It panics here, and not in the tasks, where that has no timers.
+pub(super) fn runtime_of<T: GrantToken>(backend: &dyn Backend<Token = T>) -> Handle {
+    let runtime = backend.runtime().unwrap_or_else(Handle::current);
+    let entered = runtime.enter();
+    drop(sleep(Duration::ZERO));
+    drop(entered);
+    runtime
 }
 
 impl<T: GrantToken> std::fmt::Debug for Session<T> {

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use super::BackendError;
 
 /// Something that is made when it is needed, and anew when it is of no more use. One caller makes it; those who wait for
-/// it meanwhile share what becomes of that.
+/// it meanwhile share what becomes of that. Each caller is a task, which is polled until it ends or is dropped: see
+/// [`OnThread`](crate::OnThread).
 pub(crate) struct Shared<T> {
     /// What the latest attempt led to, and when.
     latest: Mutex<Option<(Instant, Result<T, BackendError>)>>,

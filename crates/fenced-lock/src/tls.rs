@@ -19,12 +19,13 @@ pub(crate) fn settle_cryptography() {
 pub(crate) fn authorities(ca: &[u8]) -> Result<RootCertStore, Box<dyn Error>> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca) {
-        roots.add(certificate?)?;
+        roots.add(certificate.map_err(|_| "the CA certificates cannot be read")?)?;
     }
     Ok(roots)
 }
 
-/// What trusts these authorities and shows this certificate, which comes with its key, both in PEM.
+/// What trusts these authorities and shows this certificate, which comes with its key, both in PEM. The errors repeat nothing
+/// of these texts: the reader's own error repeats a line, and a key that lost its line breaks is one line.
 pub(crate) fn client_config(
     roots: RootCertStore,
     identity: Option<&(Vec<u8>, Vec<u8>)>,
@@ -33,6 +34,8 @@ pub(crate) fn client_config(
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
     let Some((certificates, key)) = identity else { return Ok(config.with_no_client_auth()) };
-    let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>()?;
-    Ok(config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?)
+    let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>();
+    let chain = chain.map_err(|_| "the client certificate cannot be read")?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "the client's key cannot be read")?;
+    Ok(config.with_client_auth_cert(chain, key)?)
 }

@@ -1,5 +1,6 @@
 //! Whether a session can still be believed.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,13 +19,18 @@ pub(super) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// have been acted on.
 #[derive(Debug)]
 pub(super) struct Validity {
+    lease: i64,
     deadline: Mutex<Instant>,
+    /// How it was lost, from when that is told of.
+    reason: OnceLock<LostReason>,
+    /// The same, from when callers may know.
     lost: watch::Sender<Option<LostReason>>,
 }
 
 impl Validity {
-    pub(super) fn until(deadline: Instant) -> Self {
-        Self { deadline: Mutex::new(deadline), lost: watch::Sender::new(None) }
+    pub(super) fn until(deadline: Instant, lease: i64) -> Self {
+        let (deadline, lost) = (Mutex::new(deadline), watch::Sender::new(None));
+        Self { lease, deadline, reason: OnceLock::new(), lost }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -34,25 +40,29 @@ impl Validity {
         *self.deadline.lock()
     }
 
-    /// Moves the deadline, unless it has passed.
-    pub(super) fn extend(&self, deadline: Instant) {
+    /// Moves the deadline to that of the latest renewal, which may be earlier than before, unless it has passed.
+    pub(super) fn renew(&self, deadline: Instant) {
         let mut current = self.deadline.lock();
-        if Instant::now() < *current {
-            *current = deadline.max(*current);
+        let now = Instant::now();
+        let is_earlier = deadline < *current;
+        if now < *current {
+            *current = deadline;
+        }
+        drop(current);
+        if is_earlier {
+            // those who wait look at the clock again
+            self.lost.send_modify(|_| {});
         }
     }
 
-    /// Declares the session lost; the first reason stands.
+    /// Declares the session lost; the first reason stands. The log has it before a caller knows.
     pub(super) fn lose(&self, reason: LostReason) {
-        let is_first = self.lost.send_if_modified(|lost| {
-            let is_first = lost.is_none();
-            lost.get_or_insert(reason);
-            is_first
-        });
-        // behind the lock of `lost`: whoever records it may ask whether the session is lost
-        if is_first {
-            observe::session_ended(reason);
+        // under no lock: whoever records it may ask whether the session is lost
+        if self.reason.set(reason).is_ok() {
+            observe::session_ended(self.lease, reason);
         }
+        let reason = *self.reason.get_or_init(|| reason);
+        self.lost.send_if_modified(|lost| lost.replace(reason).is_none());
     }
 
     /// How the session was lost, if it is. Looks at the clock as well, so it is right even while the
@@ -83,29 +93,74 @@ impl Validity {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+
     use tokio::time::{advance, timeout};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::subscriber::with_default;
+    use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn valid_for_two_seconds() -> Validity {
-        Validity::until(Instant::now() + 2 * SECOND)
+        Validity::until(Instant::now() + 2 * SECOND, 1)
+    }
+
+    /// Whether the loss was known at each event of the log.
+    struct Log(Arc<Validity>, Mutex<Vec<bool>>);
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            self.1.lock().push(self.0.lost.borrow().is_some());
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Goal: the log has the loss once, and before a caller knows, whoever finds out first.
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_is_logged_before_it_is_known() {
+        let validity = Arc::new(valid_for_two_seconds());
+        let log = Arc::new(Log(Arc::clone(&validity), Mutex::default()));
+        advance(3 * SECOND).await;
+        with_default(Arc::clone(&log), || {
+            assert_eq!(validity.lost_reason(), Some(LostReason::Expired));
+            validity.lose(LostReason::Revoked);
+        });
+        assert_eq!(*log.1.lock(), [false]);
+        assert_eq!(validity.lost_reason(), Some(LostReason::Expired));
     }
 
     /// Goal: the loss is known by the clock alone, to a caller that asks and to one that waits, though no task
-    /// declares it; a renewal that comes back after the deadline does not bring the session back, nor does
-    /// one that grants less than there was.
+    /// declares it; a renewal that comes back after the deadline does not bring the session back. A renewal that grants
+    /// less than there was counts, also for those who wait already.
     #[tokio::test(start_paused = true)]
     async fn lost_by_the_clock() {
         let (asked, renewed) = (valid_for_two_seconds(), valid_for_two_seconds());
-        renewed.extend(Instant::now() + SECOND);
         advance(SECOND).await;
         assert_eq!([asked.lost_reason(), renewed.lost_reason()], [None; 2]);
         advance(SECOND).await;
-        renewed.extend(Instant::now() + SECOND);
+        renewed.renew(Instant::now() + SECOND);
         let reason = LostReason::Expired;
         assert_eq!([asked.lost_reason(), renewed.lost_reason()], [Some(reason); 2]);
         assert_eq!(timeout(3 * SECOND, valid_for_two_seconds().lost()).await, Ok(reason));
+
+        let less = valid_for_two_seconds();
+        let mut waiting = pin!(less.lost());
+        assert!(timeout(SECOND / 4, &mut waiting).await.is_err());
+        less.renew(Instant::now() + SECOND / 4);
+        assert_eq!(timeout(SECOND / 2, waiting).await, Ok(reason));
+        assert_eq!(less.lost_reason(), Some(reason));
     }
 }

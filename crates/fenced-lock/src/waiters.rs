@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::backoff::Backoff;
 use super::claim::Reporter;
-use super::random::random;
+use super::random::jitter;
 use super::{BackendError, Claim, ClaimStatus, GrantToken, Ticket};
 
 /// The claims of this process that wait or hold.
@@ -193,7 +193,7 @@ impl<T: GrantToken> Waiters<T> {
             match answer {
                 Ok(Answer { status: ClaimStatus::Waiting, ask_again_in }) => {
                     backoff = Backoff::default();
-                    let pause = ask_again_in.mul_f64(between_half_and_one());
+                    let pause = ask_again_in.mul_f64(jitter());
                     // an error means that no message came
                     drop(timeout(pause, wake.notified()).await);
                 }
@@ -209,11 +209,6 @@ impl<T: GrantToken> Waiters<T> {
             }
         }
     }
-}
-
-fn between_half_and_one() -> f64 {
-    let random = u32::try_from(random() >> 32).unwrap_or(u32::MAX);
-    0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0
 }
 
 #[cfg(test)]

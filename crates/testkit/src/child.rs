@@ -22,8 +22,8 @@ use super::dir::{GUARDIAN_PATH, OwnedDir};
 /// - Standard output is the hold on the directory, kept until the guardian ends.
 /// - `CONT` lets a paused program see the signal.
 const SCRIPT: &str = r#"
-tenths=$1 log=$2 signal=$3
-shift 3
+tenths=$1 log=$2 output=$3 signal=$4
+shift 4
 exec 3<&0 </dev/null
 (
     trap '' HUP INT TERM
@@ -41,7 +41,7 @@ exec 3<&0 </dev/null
     done
 ) 2>/dev/null &
 unset GUARDIAN_PATH
-exec 3<&- >>"$log" 2>&1
+exec 3<&- 2>>"$log" >>"$output"
 exec "$@"
 "#;
 
@@ -72,8 +72,10 @@ pub struct Program<'a> {
     pub path: &'a Path,
     /// A directory that stays until the program is gone.
     pub dir: &'a OwnedDir,
-    /// Its output is appended to this file.
+    /// Its standard error is appended to this file.
     pub log: &'a Path,
+    /// Its standard output is appended to this file; `None`: to the log.
+    pub output: Option<&'a Path>,
     /// How long it may take to end when asked to.
     pub grace: Duration,
     /// The name of the signal that asks it to end.
@@ -87,7 +89,8 @@ pub struct Program<'a> {
 impl<'a> Program<'a> {
     /// With our whole environment.
     pub fn new(path: &'a Path, dir: &'a OwnedDir, log: &'a Path, grace: Duration) -> Self {
-        Self { path, dir, log, grace, end_signal: "TERM", without_env: |_| false, user: None }
+        let end_signal = "TERM";
+        Self { path, dir, log, output: None, grace, end_signal, without_env: |_| false, user: None }
     }
 
     /// Starts it. Must be called in a Tokio runtime.
@@ -96,13 +99,14 @@ impl<'a> Program<'a> {
     /// When the pipe or the process cannot be made. A program that cannot be executed ends at once
     /// with status 126 or 127, and the reason in the log.
     pub fn start<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> io::Result<Child> {
-        let Self { path, dir, log, grace, end_signal, without_env, user } = self;
+        let Self { path, dir, log, output, grace, end_signal, without_env, user } = self;
         let (held, lifeline) = io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", SCRIPT, "flash-sale-child"])
             .arg((grace.as_millis().div_ceil(100)).to_string())
             .arg(log)
+            .arg(output.unwrap_or(log))
             .arg(end_signal)
             .arg(path)
             .args(args)

@@ -3,6 +3,7 @@
 //!
 //! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or, with the
 //!   feature `certificates`, secured.
+//! - [`pgbouncer`]: a pooler in front of a PostgreSQL
 //! - [`redis_cluster`]: three of them, each with its replicas, and moving a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - [`replication`]: a Redis or PostgreSQL with a replica
@@ -20,6 +21,7 @@
 //! - [`flags`]: the flags of a program, without its environment variables
 //! - [`run`]: a program that a test talks to
 //! - [`wait`], [`processes`]: waiting for a condition, finding processes
+//! - [`or_left_out`]: what is not installed everywhere
 
 #![allow(
     clippy::unwrap_used,
@@ -34,6 +36,7 @@ pub mod copies;
 pub mod dir;
 pub mod etcd;
 pub mod flags;
+pub mod pgbouncer;
 pub mod ports;
 pub mod postgres;
 pub mod probe;
@@ -53,6 +56,7 @@ pub use certificates::Certificates;
 pub use child::{Child, Program};
 pub use dir::OwnedDir;
 pub use etcd::{AuthTokens, EtcdOptions, PrivateEtcd};
+pub use pgbouncer::PrivatePgBouncer;
 pub use postgres::{PostgresOptions, PrivatePostgres, ReplicatedPostgres};
 pub use proxy::{Direction, Proxy};
 pub use redis::{PrivateRedis, RedisOptions, ReplicatedRedis};
@@ -61,6 +65,19 @@ pub use run::Run;
 pub use sentinel::Sentinels;
 pub use server::ServerError;
 pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
+
+/// What a test needs of this machine. Without it, says what is missing: the test is left out.
+///
+/// # Panics
+/// Without it where the variable `CI` is set: nobody reads there what was left out.
+pub fn or_left_out<T>(found: Option<T>, missing: &str) -> Option<T> {
+    if found.is_none() {
+        let is_ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+        assert!(!is_ci, "CI is set, where no test is left out: {missing}");
+        eprintln!("left out: {missing}");
+    }
+    found
+}
 
 /// The default name of the service's lock.
 pub const LOCK_NAME: &str = "stock-lock";

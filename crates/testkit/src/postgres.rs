@@ -84,13 +84,15 @@ fn programs() -> Option<PathBuf> {
     newest.map(|path| path.join("bin")).filter(|path| path.join("postgres").is_file())
 }
 
-/// Whether PostgreSQL is installed; if not, says that the caller's test is left out.
+/// Whether PostgreSQL is installed.
 pub fn is_installed() -> bool {
-    let is_installed = programs().is_some();
-    if !is_installed {
-        eprintln!("left out: PostgreSQL is not installed (Debian: apt-get install postgresql)");
-    }
-    is_installed
+    programs().is_some()
+}
+
+/// The same for a test, which is [left out](crate::or_left_out) without it.
+pub fn can_test() -> bool {
+    let missing = "PostgreSQL is not installed (apt-get install postgresql)";
+    crate::or_left_out(programs(), missing).is_some()
 }
 
 /// The client `psql`, beside the server.
@@ -99,8 +101,13 @@ pub fn psql() -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from("psql"))
 }
 
+/// Whom servers run as that refuse to run as `root`, where we are that.
+pub(crate) fn nobody() -> User {
+    geteuid().is_root().then_some(NOBODY)
+}
+
 /// Gives a directory and what is in it to this user.
-async fn give(user: User, dir: &Path) -> io::Result<()> {
+pub(crate) async fn give(user: User, dir: &Path) -> io::Result<()> {
     let Some((user, group)) = user else { return Ok(()) };
     run(None, "chown".into(), ["-R", &format!("{user}:{group}"), &text(dir)]).await.map(drop)
 }
@@ -201,7 +208,7 @@ async fn prepare(
 ) -> io::Result<Launch<Postgres>> {
     let dir = OwnedDir::create()?;
     let [port] = free_ports()?;
-    let user = geteuid().is_root().then_some(NOBODY);
+    let user = nobody();
     let data = dir.path().join("data");
     let certificates = options.secured.then(|| Certificates::create_in(dir.path())).transpose()?;
     let mut settings = vec![

@@ -78,6 +78,12 @@ impl PrivateZooKeeper {
         java(&[]).is_some()
     }
 
+    /// The same for a test, which is [left out](crate::or_left_out) without it.
+    pub fn can_test() -> bool {
+        let missing = "ZooKeeper is not installed (apt-get install libzookeeper-java)";
+        crate::or_left_out(java(&[]), missing).is_some()
+    }
+
     /// Starts it, and waits until it answers.
     ///
     /// # Errors

@@ -3,10 +3,11 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use testkit::wait::eventually;
-use testkit::{OwnedDir, Program};
+use testkit::{OwnedDir, PrivateZooKeeper, Program};
 
 /// Goal: no other user of this machine can read what the servers keep, and their logs.
 #[tokio::test]
@@ -38,6 +39,39 @@ async fn child_reports_how_it_ended() {
     assert_eq!(child.wait().await.unwrap().code(), Some(127));
     assert!(std::fs::read_to_string(&log).unwrap().contains("nobody-is-here"));
     dir.remove().await.unwrap();
+}
+
+/// Goal: what a program says of itself does not get into what it has to say.
+#[tokio::test]
+async fn output_can_be_kept_apart() {
+    let dir = OwnedDir::create().unwrap();
+    let [log, output] = ["log", "output"].map(|name| dir.path().join(name));
+    let program = Program::new(Path::new("/bin/sh"), &dir, &log, Duration::from_secs(5));
+    let program = Program { output: Some(&output), ..program };
+    let mut child = program.start(["-c", "echo '{' >&2; echo '{}'"]).unwrap();
+    assert!(child.wait().await.unwrap().success());
+    let said = [&log, &output].map(|file| std::fs::read_to_string(file).unwrap());
+    assert_eq!(said, ["{\n", "{}\n"]);
+    dir.remove().await.unwrap();
+}
+
+/// Goal: a test whose server is missing is left out, but where `CI` is set, it fails. Method: this test without a `PATH`.
+#[test]
+fn no_test_is_left_out_under_ci() {
+    const NAME: &str = "no_test_is_left_out_under_ci";
+    if std::env::var_os("WITHOUT_PATH").is_some() {
+        assert!(!PrivateZooKeeper::can_test());
+        return;
+    }
+    for (ci, passes, said) in [("", true, "left out: ZooKeeper"), ("true", false, "CI is set")] {
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args([NAME, "--exact", "--nocapture"]);
+        let variables = [("WITHOUT_PATH", "1"), ("PATH", ""), ("CI", ci)];
+        let ended = test.envs(variables).env_remove("FLASH_SALE_JAVA").output().unwrap();
+        let told = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        assert_eq!(ended.status.success(), passes, "{told}");
+        assert!(told.contains(said), "{told}");
+    }
 }
 
 /// Goal: a child that ignores SIGTERM is gone after the grace; its directory is not removed before.

@@ -14,6 +14,7 @@ use flash_sale::inventory::{
 };
 use parking_lot::Mutex;
 
+use crate::fault::{self, Point};
 use crate::writer::tenures::now_ms;
 
 /// The most looks that are kept.
@@ -44,6 +45,7 @@ pub(super) async fn reduce(
     let Some(remaining) = seen.checked_sub(u64::from(order.quantity.get())) else {
         return Ok(Outcome::SoldOut { remaining: seen });
     };
+    fault::at(Point::BeforeWrite).await;
     let [stock, lucky] = ["stock", "lucky"].map(|name| order.item.key(name));
     let mut set = redis::cmd("SET");
     inventory.command::<()>(set.arg(stock).arg(remaining)).await?;
@@ -65,7 +67,7 @@ pub(super) async fn reduce(
         remaining,
         instance: instance.to_owned(),
         token: None,
-        time: Timestamp(0),
+        time: Timestamp::default(),
         hold_until: None,
         changed: None,
     }))

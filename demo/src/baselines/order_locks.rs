@@ -10,6 +10,7 @@ use fenced_lock::{ClusterId, EtcdOptions, LockError, Token};
 use flash_sale::sale::{BoxError, SaleError};
 use flash_sale::serve::etcd_client;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::etcd::{Claim, KeptLease};
 use super::per_order::Turn;
@@ -118,6 +119,7 @@ impl Recipe {
     }
 
     async fn hold(&self, name: &str, turn: Turn) -> Result<(), SaleError> {
+        let asked_at = Instant::now();
         let (etcd, client, session) = (&self.etcd, &self.etcd.client, self.session().await?);
         let key = format!("{:x}-{}", session.id, self.next_number.fetch_add(1, Ordering::Relaxed));
         let claim = match etcd.ask(Claim::make(client, name, &key, session.id)).await {
@@ -134,7 +136,7 @@ impl Recipe {
                 return Ok((Some(token), ()));
             }
             self.give_up(&session).await;
-            Err(unavailable(LockError::Lost))
+            Err(unavailable(LockError::Lost { name: name.into(), after: asked_at.elapsed() }))
         };
         let held = turn.take(granted).await;
         if let Err(error) = etcd.ask(client.kv_client().delete(&*claim.key, None)).await {

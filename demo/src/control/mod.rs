@@ -49,6 +49,9 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the start of a sale may take: it waits for the lock.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// Where the victim of a run says that it has reached its fault. No page can: an instance passes on calls below `/demo`.
+pub(crate) const HIT: &str = "/hit";
+
 /// The most notes that are kept.
 const MOST_NOTES: usize = 20;
 

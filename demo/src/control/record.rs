@@ -46,7 +46,7 @@ pub struct Run {
     pub state: State,
     /// When the buyers came, in Unix milliseconds.
     pub began_ms: f64,
-    /// When the victim was found to have reached its fault, on the same clock.
+    /// When the victim said that it has reached its fault, on the same clock.
     pub hit_ms: Option<f64>,
     pub stock: u64,
     pub requests: u64,

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::problem::{NO_RUN, UNKNOWN_INSTANCE};
 use super::record::{Command, Fault, NewRun};
-use super::{Control, Instance, MAX_REQUESTS, MAX_STOCK, client};
+use super::{Control, HIT, Instance, MAX_REQUESTS, MAX_STOCK, client};
 use crate::relay::same_site;
 
 pub(super) fn routes(control: Arc<Control>) -> Router {
@@ -30,6 +30,7 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
         .route("/demo/pause", post(pause))
         .route("/demo/kill", post(kill))
         .layer(from_fn(same_site::layer))
+        .route(HIT, post(hit))
         .route("/healthz", get(async || "ok\n"))
         .with_state(control)
 }
@@ -124,6 +125,11 @@ async fn start_run(call: Call) -> Result<Response, Problem> {
     }
     let (run, _task) = call.control.begin(wanted, call.from.as_deref()).await?;
     Ok(accepted(&json!(run)))
+}
+
+async fn hit(call: Call) -> Response {
+    call.control.note_hit(call.from.as_deref());
+    reply::json(&Value::Null)
 }
 
 async fn stop_run(call: Call) -> Result<Response, Problem> {

@@ -10,7 +10,7 @@ use flash_sale::http::problem::{Problem, ProblemType};
 use loadtest::Live;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
@@ -30,12 +30,14 @@ const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retr
 pub(super) struct Begun {
     run: Run,
     live: Arc<Live>,
+    /// Cancelled when the victim has reached its fault.
+    hit: CancellationToken,
 }
 
 impl Begun {
     /// The run with its current counts.
     fn now(&self) -> Run {
-        let Self { run, live } = self;
+        let Self { run, live, .. } = self;
         let mut run = run.clone();
         let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         run.sold = now(&live.acknowledged);
@@ -104,7 +106,8 @@ impl Control {
         {
             let slot = &mut self.known.lock().run;
             check_idle(slot.as_ref())?;
-            *slot = Some(Begun { run: run.clone(), live: Arc::clone(&live) });
+            let hit = CancellationToken::new();
+            *slot = Some(Begun { run: run.clone(), live: Arc::clone(&live), hit });
         }
         let task = tokio::spawn(Arc::clone(self).carry_out(run.clone(), shops, live));
         Ok((run, task))
@@ -131,6 +134,17 @@ impl Control {
         let begun = known.run.as_ref()?;
         begun.live.stop.cancel();
         Some(begun.now())
+    }
+
+    /// Notes that `from` has reached its fault, if it is the victim of the run.
+    pub(super) fn note_hit(&self, from: Option<&str>) {
+        let mut known = self.known.lock();
+        let begun = known.run.as_mut();
+        let begun = begun.filter(|it| from.is_some() && it.run.victim.as_deref() == from);
+        if let Some(Begun { run, hit, .. }) = begun.filter(|begun| !begun.run.is_over()) {
+            run.hit_ms = Some(now_ms());
+            hit.cancel();
+        }
     }
 
     /// Carries the run out at these instances, and records its verdict or its error.
@@ -176,7 +190,11 @@ impl Control {
             victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
         }
         let requests = format!("--requests={}", run.requests);
-        let flags = LOAD_FLAGS.map(str::to_owned).into_iter().chain([requests]);
+        let sums = (!run.guard.keeps_ledger()).then_some("--without-ledger");
+        // without the fence, the demo's writer marks no repeated answer
+        let again = (!run.fence).then_some("--again=0");
+        let flags = LOAD_FLAGS.into_iter().chain(sums).chain(again).map(str::to_owned);
+        let flags = flags.chain([requests]);
         let urls = shops.iter().map(|shop| format!("http://{}", shop.authority));
         let args = loadtest::Args::from_flags(flags.chain(urls));
         let args = args.map_err(|error| error.to_string())?;
@@ -189,7 +207,7 @@ impl Control {
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let now = self.current_run().unwrap_or_default();
-        Ok((judge(run, &report, stale), replay(&now, shops, &self.instances(), &orders)))
+        Ok((judge(&now, &report, stale), replay(&now, shops, &self.instances(), &orders)))
     }
 
     /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
@@ -209,15 +227,9 @@ impl Control {
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
     async fn start_the_others(&self, victim: Option<&Instance>, fault: Option<Fault>, live: &Live) {
         let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else { return };
-        let hit = async {
-            while victim.ask::<Value>(Method::GET, "/demo/here", None).await.is_ok() {
-                sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let is_hit = timeout(FAULT_TIMEOUT, hit).await.is_ok();
-        if is_hit && let Some(begun) = &mut self.known.lock().run {
-            begun.run.hit_ms = Some(now_ms());
-        }
+        let hit = self.known.lock().run.as_ref().map(|begun| begun.hit.clone());
+        let hit = hit.unwrap_or_default();
+        let is_hit = timeout(FAULT_TIMEOUT, hit.cancelled()).await.is_ok();
         let end = if fault == Some(Fault::Kill) { "dies" } else { "stops for some seconds" };
         let what = if is_hit { "has reached" } else { "did not get to" };
         let text =

@@ -117,6 +117,11 @@ impl LockMode {
         !matches!(self, Self::EtcdRecipe | Self::EtcdRpc) && self.server() != Server::None
     }
 
+    /// Whether orders are in the ledger, with their ids: not where nothing is left but the stock, written step by step.
+    pub fn keeps_ledger(self) -> bool {
+        !matches!(self, Self::Local | Self::NoLock | Self::EtcdRpc)
+    }
+
     /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
     pub fn fence(self, asked: Option<Fence>) -> Fence {
         asked.unwrap_or(if self == Self::Redlock { Fence::Store } else { Fence::Lock })

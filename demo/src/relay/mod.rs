@@ -22,10 +22,10 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::baselines::{Switch, naive};
-use crate::control::client;
 use crate::control::problem::NO_CONTROL;
 use crate::control::record::{Command, Fault, Status};
-use crate::fault::{self, Action, Point};
+use crate::control::{HIT, client};
+use crate::fault::{self, Action, Point, Tell};
 use crate::safeguard::Safeguard;
 
 /// How long the control may take to answer: it asks the instances, twice at most.
@@ -151,7 +151,11 @@ async fn execute(State(relay): App, request: Request) -> Result<Response, Proble
                 }
                 Fault::Kill => Action::Kill,
             };
-            (Point::BeforeWrite, action)
+            let relay = Arc::clone(&relay);
+            // a control that does not hear it says that the fault was not reached
+            let tell =
+                async move { drop(relay.ask_control(Method::POST, HIT, Bytes::new()).await) };
+            (Point::BeforeWrite, action, Box::pin(tell) as Tell)
         })),
         Command::Kill {} => {
             tracing::error!("killing this instance, as the control of the demo asks");

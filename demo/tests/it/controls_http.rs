@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::client::{Answer, Connection};
 use testkit::ports;
@@ -264,6 +265,35 @@ async fn switches_reach_all_instances() {
         demo["instances"][1]["up"] == false && demo["instances"][0]["up"] == true
     })
     .await;
+}
+
+/// Goal: a fault counts as one only if its victim says that it got there. Method: nothing is left to write, and the victim
+/// does not answer for longer than the control waits.
+#[tokio::test]
+async fn a_fault_that_is_not_reached_is_not_claimed() {
+    let pair = Pair::start().await;
+    for fault in ["pause", "kill"] {
+        let wanted = json!({"stock": 0, "requests": 10, "guard": "etcd", "fault": fault});
+        assert_eq!(pair.call(0, "POST /demo/run", &wanted).await.status, 202);
+        eventually("the others wait for the fault", async || {
+            pair.json(0, "GET /demo/run", &json!({})).await["state"] == "firing"
+        })
+        .await;
+        launch::signal(&pair.children[1], Signal::STOP);
+        eventually("it is missed", async || {
+            pair.json(0, "GET /demo", &json!({})).await["instances"][1]["up"] == false
+        })
+        .await;
+        launch::signal(&pair.children[1], Signal::CONT);
+        let run = pair.over(0).await;
+        assert_eq!((&run["hit_ms"], &run["state"]), (&Value::Null, &"done".into()), "{run}");
+        let text = run["verdict"]["text"].as_str().unwrap();
+        assert!(text.contains("did not get to its fault"), "{run}");
+        eventually("it is back", async || {
+            pair.json(0, "GET /demo", &json!({})).await["instances"][1]["up"] == true
+        })
+        .await;
+    }
 }
 
 /// Goal: there is one run at a time, also if two instances are asked at once.

@@ -141,6 +141,18 @@ async fn a_taken_port_is_reported() {
     demo.assert_everything_is_gone();
 }
 
+/// Goal: what is no filter of the log gets a sentence and is no verdict.
+#[tokio::test]
+async fn a_wrong_filter_is_no_verdict() {
+    let wrong = |command: &mut Command| {
+        command.env("RUST_LOG", "demo=loud");
+    };
+    let demo = ended_with(&["--once"], wrong).await;
+    assert_eq!((demo.code, &*demo.said), (Some(2), ""), "{demo:?}");
+    let sentence = "demo: RUST_LOG is \"demo=loud\", and a filter is error, warn, info,";
+    assert!(demo.stderr.starts_with(sentence), "{demo:?}");
+}
+
 /// Goal: a whole sale over mutual TLS with users, judged as any other, also without a fence and a lock,
 /// which need more of the store.
 #[tokio::test]
@@ -159,8 +171,8 @@ async fn secured_sale() {
 /// is all there is. A sale that is not under a lock on etcd needs none. Method: what should be etcd ends at once.
 #[tokio::test]
 async fn other_guards_pass_where_they_are_right() {
-    let has_zookeeper = PrivateZooKeeper::is_installed();
-    let has_postgres = testkit::postgres::is_installed();
+    let has_zookeeper = PrivateZooKeeper::can_test();
+    let has_postgres = testkit::postgres::can_test();
     let own = "the lock's fence";
     for (lock, fence, is_installed) in [
         ("redis", own, true),

@@ -155,10 +155,12 @@ impl Case {
         let instance = |one: &Instance| format!("--process instances={}", one.child.pid());
         let mut flags: Vec<_> = cluster.instances.iter().map(instance).chain([load]).collect();
         flags.push(if self.contender.sells() {
-            format!("--stock {stock} --alone")
+            format!("--stock {stock} --alone --again 0")
         } else {
             "--probe-path /healthz".to_owned()
         });
+        let keeps_ledger = self.contender.lock().keeps_ledger();
+        flags.extend((!keeps_ledger).then(|| "--without-ledger".to_owned()));
         let words = flags.iter().flat_map(|flag| flag.split(' ')).map(str::to_owned);
         let args: Vec<_> = words.chain(cluster.urls()).collect();
         Load::start(&cluster.program, &cluster.dir, &args)?.report(TIMEOUT).await

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::future::LocalBoxFuture;
+use loadtest::report::Finding;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use testkit::{AuthTokens, RedisClusterOptions};
@@ -28,8 +29,13 @@ pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
 /// The time without faults at the end of a run, in which unknown outcomes are resolved.
 pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
-/// A stock that is sold out while faults go on.
-pub(super) const SELLS_OUT: u64 = 20_000;
+/// A stock that is sold out a second after the sale's start, and again whenever units have come back: a fifth of the orders
+/// can have a unit, so that it is sold out on a busy machine as well.
+const STOCK: u64 = 200;
+
+/// Buyers who give back, at once or by the end of their hold: the sale goes on to sell and to refuse, so that a fault hits
+/// both at any time.
+const GIVE_BACK: &[&str] = &["--hold=1s", "--cancel=0.5"];
 
 /// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no
 /// other one orders, would look like a sale that has stopped.
@@ -107,11 +113,13 @@ pub(super) struct Case {
     pub(super) rate: u32,
     pub(super) connections: u32,
     pub(super) stock: u64,
+    /// What buyers do with their orders: flags of the load test.
+    pub(super) conduct: &'static [&'static str],
     /// Whether the fault sends orders as well.
     pub(super) others_order: bool,
     /// Further flags of the load test.
     pub(super) load_flags: &'static [&'static str],
-    /// Findings that the fault makes unavoidable.
+    /// The kinds of findings that the fault makes unavoidable.
     pub(super) tolerates: &'static [&'static str],
 }
 
@@ -135,7 +143,7 @@ impl Serialize for Case {
 
 impl Case {
     /// A scenario of three rounds of 5 s, beside others, after which the sale goes on within 2 s. It has two instances, one
-    /// etcd, one Redis.
+    /// etcd, one Redis, and a stock that is sold out again and again.
     pub(super) fn new(name: &'static str, fault: &'static str, inject: &'static dyn Fault) -> Self {
         Self {
             name,
@@ -149,7 +157,8 @@ impl Case {
             etcd_members: 1,
             rate: 2000,
             connections: 100,
-            stock: ENDLESS_STOCK,
+            stock: STOCK,
+            conduct: GIVE_BACK,
             ..Self::default()
         }
     }
@@ -157,6 +166,12 @@ impl Case {
     /// It is not enough that the fault came to its end: this must be seen.
     pub(super) fn proven_by(self, proof: &'static str) -> Self {
         Self { proof, ..self }
+    }
+
+    /// The same with units that never come back, and more of them than can be sold: a writer without some safeguards
+    /// knows no holds.
+    pub(super) fn without_holds(self) -> Self {
+        Self { stock: ENDLESS_STOCK, conduct: &[], ..self }
     }
 
     /// The control that runs without `safeguard`, which must break one of these invariants.
@@ -175,7 +190,7 @@ impl Case {
 
     /// Whether everything held; in a control, whether the fault happened and broke what it must break.
     pub(super) fn is_good(&self, outcome: &Outcome) -> bool {
-        let mut found = outcome.findings.iter().map(|found| found.invariant.as_str());
+        let mut found = outcome.findings.iter().map(Finding::name);
         match self.control {
             None => found.next().is_none(),
             Some(Control { breaks, .. }) => {

@@ -77,6 +77,26 @@ pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
     opened.into_inner()
 }
 
+/// Clients that ask for the state of the sale and for an order, again and again. Returns how many answers they got.
+pub(super) async fn looks(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
+    let answers = AtomicU64::new(0);
+    let asks = async |number| {
+        let path = if number % 2 == 0 { "/stock" } else { "/orders/none" };
+        let request = format!("GET {path} HTTP/1.1\r\nhost: chaos\r\n\r\n");
+        let mut connection = connect(port).await?;
+        loop {
+            connection.write_all(request.as_bytes()).await?;
+            if connection.read(&mut [0; 4096]).await? == 0 {
+                return io::Result::Ok(());
+            }
+            answers.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    // they do not end by themselves
+    let _ = timeout(lasts, join_all((0..at_a_time).map(asks))).await;
+    answers.into_inner()
+}
+
 /// Requests the queues of made-up items and resets each connection before the answer. Returns how many were
 /// reset.
 pub(super) async fn aborted(port: u16, count: usize) -> u64 {

@@ -42,6 +42,7 @@ const SHORT_SECONDS: u64 = 8;
 
 /// A short run shares the machine with other tests: it sends fewer orders and allows longer pauses.
 const SHORT_RATE: u32 = 700;
+const SHORT_STOCK: u64 = 50;
 const SHORT_GRACE: Duration = Duration::from_secs(2);
 
 /// A control has so many trials, of which one must fail: a fault does not break the sale every time.
@@ -187,6 +188,9 @@ fn choose(options: &ChaosOptions) -> Vec<Case> {
             case.rounds = 1;
             case.goes_on_within += SHORT_GRACE;
             case.rate = SHORT_RATE;
+            if !case.conduct.is_empty() {
+                case.stock = SHORT_STOCK;
+            }
         }
     }
     all

@@ -182,10 +182,23 @@ impl Scene {
 
     /// Triggers this fault at the instance, and waits until it happens.
     pub(super) async fn trigger(&self, index: usize, fault: &str) -> Result<()> {
+        self.trigger_by(index, fault, async || Ok(())).await
+    }
+
+    /// The same, and `act` is done again and again meanwhile, so that the instance gets there.
+    pub(super) async fn trigger_by(
+        &self,
+        index: usize,
+        fault: &str,
+        mut act: impl AsyncFnMut() -> Result<()>,
+    ) -> Result<()> {
         let file = self.fault_file(index, fault);
         std::fs::write(&file, "")?;
-        self.until("the instance meets the fault", async || Ok((!file.exists()).then_some(())))
-            .await
+        self.until("the instance meets the fault", async || {
+            act().await?;
+            Ok((!file.exists()).then_some(()))
+        })
+        .await
     }
 
     /// Restarts all instances shortly before the load ends: a sale that hangs cannot be judged.
@@ -296,7 +309,7 @@ impl Scene {
         .await
     }
 
-    async fn lease_of(&self, index: usize) -> Result<Option<i64>> {
+    pub(super) async fn lease_of(&self, index: usize) -> Result<Option<i64>> {
         let queue = etcd::queue(self.member(), LOCK_NAME).await?;
         let name = &self.cluster.instances[index].name;
         Ok(queue.iter().find(|(instance, _)| instance == name).map(|(_, lease)| *lease))

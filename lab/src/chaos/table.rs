@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use loadtest::Report;
-use loadtest::report::Tally;
+use loadtest::report::{Finding, Tally};
 
 use super::case::Control;
 use super::run::Outcome;
@@ -64,7 +64,7 @@ fn verdict(result: &CaseResult) -> String {
 
 /// The broken invariants, each once.
 fn broken(outcome: &Outcome) -> String {
-    let mut all: Vec<_> = outcome.findings.iter().map(|found| found.invariant.as_str()).collect();
+    let mut all: Vec<_> = outcome.findings.iter().map(Finding::name).collect();
     all.sort_unstable();
     all.dedup();
     all.join(", ")
@@ -87,7 +87,7 @@ fn failure(result: &CaseResult, results: &Results) -> String {
         (Err(error), _) => vec![format!("{title}: could not be run: {error}")],
         (Ok(outcome), None) => {
             let found = outcome.findings.iter();
-            found.map(|it| format!("{name}: {} is broken: {}", it.invariant, it.sentence)).collect()
+            found.map(|it| format!("{name}: {} is broken: {}", it.name(), it.text)).collect()
         }
         (Ok(outcome), Some(Control { breaks, .. })) => vec![format!(
             "{title}: broke none of {} in {trials} trials (it broke: {}; seen: {:?})",
@@ -118,8 +118,6 @@ pub(super) fn progress(result: &CaseResult) -> String {
 
 #[cfg(test)]
 mod tests {
-    use loadtest::report::Violation;
-
     use super::*;
     use crate::chaos::case::Case;
     use crate::chaos::run::NO_FAULT;
@@ -146,7 +144,7 @@ mod tests {
             let result = |case, trials, found: &str| {
                 let found = Some(found).filter(|found| *found != "no etcd").ok_or("no etcd");
                 let findings = |found: &str| -> Vec<_> {
-                    found.split_whitespace().map(|name| Violation::new(name, "broken")).collect()
+                    found.split_whitespace().map(|name| Finding::new(name, "broken")).collect()
                 };
                 let outcome = |found| Outcome { findings: findings(found), ..Outcome::default() };
                 CaseResult { case, trials, run: found.map(outcome).map_err(str::to_owned) }

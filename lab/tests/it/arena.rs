@@ -121,7 +121,7 @@ async fn short_run_shows_what_each_fault_does() {
 /// numbers cannot be compared; so does a synchronous one, unless the backend is told that it is one.
 #[tokio::test]
 async fn short_run_fails_postgres_over() {
-    if !testkit::postgres::is_installed() {
+    if !testkit::postgres::can_test() {
         return;
     }
     let faults = "failover,sync-failover";

@@ -35,3 +35,14 @@ async fn ended(mut command: Command, patience: Duration) -> (Option<i32>, String
 fn results(out: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap()
 }
+
+/// Goal: what is no filter of the log gets a sentence, and no result.
+#[tokio::test]
+async fn a_wrong_filter_is_no_result() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut bench = lab(temp.path(), &["bench"]);
+    bench.env("RUST_LOG", "lab=loud");
+    let (status, said) = ended(bench, Duration::from_mins(1)).await;
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("a filter is error, warn, info,"), "{said}");
+}

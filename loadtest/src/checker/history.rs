@@ -149,12 +149,12 @@ impl StockState {
 impl History {
     /// The state before the first order.
     pub(crate) fn before(&self) -> &StockState {
-        &self.setup.item().before
+        &self.setup.before
     }
 
     /// The number of the order with this id; `None` if it is not of this run.
     pub(crate) fn number(&self, order: &str) -> Option<usize> {
-        let number = order.strip_prefix(&self.setup.item().run)?.strip_prefix('-')?.parse().ok()?;
+        let number = order.strip_prefix(&self.setup.run)?.strip_prefix('-')?.parse().ok()?;
         // `7` and `007` are two orders
         (self.setup.id(number) == order).then_some(number)
     }
@@ -204,17 +204,18 @@ impl Tally {
                 FinalOutcome::SoldOut => &mut tally.sold_out,
                 FinalOutcome::LimitReached => &mut tally.limited,
                 FinalOutcome::Over(_) => &mut tally.over,
-                FinalOutcome::Failed { kind, .. } => {
+                FinalOutcome::Failed(kind) => {
                     *tally.failures.entry(kind.clone()).or_default() += 1;
                     &mut tally.failed
                 }
+                FinalOutcome::UnknownOrder => &mut tally.failed,
                 FinalOutcome::Unknown => {
                     tally.abandoned += u64::from(order.abandoned);
                     &mut tally.unknown
                 }
             };
             *count += 1;
-            if let Some(status) = order.status() {
+            if let Some(status) = order.status {
                 *tally.answers_by_status.entry(status.to_string()).or_default() += 1;
             }
         }
@@ -225,14 +226,17 @@ impl Tally {
     /// Counts what its buyer asked for later.
     fn add_change(&mut self, event: Event, asked: &Order) {
         let told = match &asked.outcome {
-            FinalOutcome::Failed { kind, .. } => {
+            FinalOutcome::Failed(kind) => {
                 *self.failures.entry(kind.clone()).or_default() += 1;
                 self.failed += 1;
                 kind.clone()
             }
-            FinalOutcome::Over(told) => format!("{told:?}").to_lowercase(),
-            FinalOutcome::Acknowledged(_) => format!("{event:?}").to_lowercase(),
-            _ => {
+            FinalOutcome::Over(told) => told.word(),
+            FinalOutcome::Acknowledged(_) => event.word(),
+            FinalOutcome::SoldOut => "sold out".to_owned(),
+            FinalOutcome::LimitReached => "limit reached".to_owned(),
+            FinalOutcome::UnknownOrder => "unknown order".to_owned(),
+            FinalOutcome::Unknown => {
                 self.unknown_changes += u64::from(!asked.abandoned);
                 "no answer".to_owned()
             }

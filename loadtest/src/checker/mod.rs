@@ -5,38 +5,42 @@
 //!
 //! | | invariant |
 //! |---|---|
-//! | I1 | at every moment no more units are held or sold than there were, or than a user may have; stock + lucky = initial; the ledger adds up |
-//! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged, and so is what its buyer was told of it: confirmed, cancelled or expired; no order of others is there twice, and no hold ends twice |
+//! | I1 | at every moment no more units are held or sold than there were, or than a user may have; only units that were taken come back; stock + lucky = initial; the ledger adds up, and its counts are those of the sale |
+//! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged, and so is what its buyer was told of it: confirmed, cancelled or expired; sent again, it gets the same answer; no order of others is there twice, and no hold ends twice |
 //! | I3 | every order, confirmation and cancellation in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
-//! | I4 | the tokens in the ledger never go down; where an answer has one, or with `--tokens`, each entry has one |
-//! | I5 | the sale goes on: no pause is longer than allowed, and no order takes longer than allowed; every hold ends |
+//! | I4 | the tokens in the ledger never go down, and under each only one instance wrote; where an answer has one, or with `--tokens`, each entry has one |
+//! | I5 | the sale goes on: no pause is longer than allowed, and no order takes longer than allowed; every hold of at most a minute ends |
 //! | I6 | if A was answered before B was first sent, A stands before B in the ledger; *sold out* and *limit reached* were true at some moment between question and answer; no hold ends before its time, and none is confirmed after it |
 //!
 //! A run can fail for other reasons as well, such as answers that are neither yes nor no: then it
 //! proves little, but violates nothing.
 //!
+//! An order that was refused is not in the ledger. In a sale that can gain units (one with holds) it may be, if an earlier
+//! attempt had no answer: that one may arrive after the refusal. Its buyer cancels it, and need not be told of more.
+//!
 //! # Layout
 //! - [`history`], [`order`]: what was recorded.
-//! - [`audit`]: checks the ledger, entry by entry (I2, I3, I4).
+//! - [`model`]: the reference model, which is stepped through the ledger (I1, I2, I4).
 //! - [`real_time`]: compares the ledger with the clients' clock (I6).
 //! - [`pause`]: finds pauses and slow orders (I5).
-//! - [`verdict`]: the judgement, and the sums (I1).
-//! - [`reason`]: the table of failures.
+//! - [`verdict`]: compares the buyers' records with the model (I2, I3), and judges.
+//! - [`finding`]: what can be wrong.
 
-mod audit;
+mod finding;
 mod history;
+mod model;
 mod order;
 mod pause;
 mod real_time;
-mod reason;
 mod verdict;
 
 #[cfg(test)]
 mod tests;
 
+pub use finding::Finding;
+pub(crate) use finding::{Found, Kind, count, meaning};
 pub(crate) use history::{History, LedgerEntry, is_default, u64_from};
 pub use history::{StockState, Tally, Turns};
 pub use order::Order;
 pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Outcome};
-pub(crate) use reason::{count, meaning};
 pub(crate) use verdict::judge;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::history::is_default;
+
 /// Why an attempt is unsettled if its client closed the connection on purpose.
 const WENT_AWAY: &str = "client went away";
 
@@ -25,6 +27,8 @@ pub(crate) enum Event {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     pub(crate) outcome: FinalOutcome,
+    /// The HTTP status of its definite answer, if it has one.
+    pub(crate) status: Option<u16>,
     /// Whether an attempt without an answer may have taken units.
     pub(crate) in_doubt: bool,
     /// Whether its buyer went away for good, on purpose.
@@ -37,7 +41,8 @@ pub struct Order {
     pub sent: u64,
     /// When its last attempt ended, in microseconds since the run's start.
     pub ended: u64,
-    /// What its buyer asked for then, one after the other: to have it confirmed or cancelled. These have no changes.
+    /// What its buyer asked for then, one after the other: to have it confirmed or cancelled, or to be told again that it is
+    /// reserved. These have no changes.
     pub(crate) changes: Vec<(Event, Order)>,
 }
 
@@ -51,14 +56,13 @@ pub(crate) enum FinalOutcome {
     LimitReached,
     /// It was accepted, and this happened to it before the answer, which tells it.
     Over(Event),
+    /// No such order was accepted so far, so that nothing can become of it.
+    UnknownOrder,
     /// No definite answer.
     #[default]
     Unknown,
     /// Any other answer, such as `500 internal`: the status and the problem's type.
-    Failed {
-        status: u16,
-        kind: String,
-    },
+    Failed(String),
 }
 
 /// The answer to an accepted order.
@@ -74,6 +78,9 @@ pub(crate) struct Acknowledgement {
     /// Its place in the ledger, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<u64>,
+    /// Whether it is marked as an answer that was given before.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) replayed: bool,
 }
 
 /// How one attempt ended.
@@ -109,9 +116,18 @@ pub(crate) struct Failure {
 }
 
 impl Event {
-    /// What is asked for to have it: the last part of the path.
+    /// What is asked for to have it: the last part of the path, but of an order that is sent again.
     pub(crate) fn verb(self) -> &'static str {
-        if self == Self::Confirmed { "confirm" } else { "cancel" }
+        match self {
+            Self::Reserved => "again",
+            Self::Confirmed => "confirm",
+            Self::Cancelled | Self::Expired => "cancel",
+        }
+    }
+
+    /// What happened, in a word.
+    pub(crate) fn word(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 
     /// How an entry of so many units changes the stock.
@@ -170,15 +186,18 @@ impl Order {
         if let Some(failure) = failure.filter(|failure| failure.is_final)
             && let Some(status) = outcome.status
         {
+            self.status = outcome.status;
             self.outcome = match (status, &*failure.why) {
                 (409, "sold-out") => FinalOutcome::SoldOut,
                 (409, "limit-reached") => FinalOutcome::LimitReached,
                 (409, "order-final") => FinalOutcome::Over(Event::Confirmed),
+                (404, "unknown-order") => FinalOutcome::UnknownOrder,
                 (410, "cancelled") => FinalOutcome::Over(Event::Cancelled),
                 (410, "expired") => FinalOutcome::Over(Event::Expired),
-                _ => FinalOutcome::Failed { status, kind: outcome.kind(failure) },
+                _ => FinalOutcome::Failed(outcome.kind(failure)),
             };
         } else if let Effect::Ok(answer) = outcome.effect {
+            self.status = outcome.status;
             self.outcome = FinalOutcome::Acknowledged(answer);
         }
     }
@@ -206,15 +225,19 @@ impl Order {
         self.answer().map(|_| self.ended)
     }
 
-    /// Whether its buyer was told that it was accepted.
+    /// Whether its buyer was told that it was accepted, or what became of it.
     pub(crate) fn is_accepted(&self) -> bool {
-        matches!(self.outcome, FinalOutcome::Acknowledged(_) | FinalOutcome::Over(_))
+        self.answer().is_some() || self.told().next().is_some()
+    }
+
+    /// Whether it was refused for what was left.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.outcome, FinalOutcome::SoldOut | FinalOutcome::LimitReached)
     }
 
     /// Whether it was accepted or refused.
     pub(crate) fn is_decided(&self) -> bool {
-        self.is_accepted()
-            || matches!(self.outcome, FinalOutcome::SoldOut | FinalOutcome::LimitReached)
+        self.is_refused() || self.is_accepted()
     }
 
     /// What its buyer was told to have happened to it, and when.
@@ -252,29 +275,15 @@ impl Order {
         all.map(|asked| u64::from(asked.attempts)).sum()
     }
 
-    /// The HTTP status of its definite answer, if it has one.
-    pub(crate) fn status(&self) -> Option<u16> {
-        match self.outcome {
-            FinalOutcome::Acknowledged(_) => Some(200),
-            FinalOutcome::SoldOut | FinalOutcome::LimitReached => Some(409),
-            FinalOutcome::Over(_) => Some(410),
-            FinalOutcome::Failed { status, .. } => Some(status),
-            FinalOutcome::Unknown => None,
-        }
-    }
-
     /// Whether it has a definite answer.
     pub(crate) fn is_settled(&self) -> bool {
-        self.status().is_some()
+        self.outcome != FinalOutcome::Unknown
     }
 
-    /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Sold out
-    /// covers all attempts of an order, as an accepted one gets its first answer again. So does a limit.
-    pub(crate) fn must_not_stand(&self) -> bool {
-        match self.outcome {
-            FinalOutcome::Acknowledged(_) | FinalOutcome::Over(_) => false,
-            FinalOutcome::SoldOut | FinalOutcome::LimitReached => true,
-            FinalOutcome::Unknown | FinalOutcome::Failed { .. } => !self.in_doubt,
-        }
+    /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Unless the sale `can_gain`
+    /// units, a refusal speaks for all attempts, as an accepted order gets its first answer again. In a sale that can, an
+    /// attempt without an answer may arrive after the refusal.
+    pub(crate) fn must_not_stand(&self, can_gain: bool) -> bool {
+        !self.is_accepted() && !(self.in_doubt && (can_gain || !self.is_refused()))
     }
 }

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
+use super::finding::{Found, Kind, at};
 use super::history::{History, LedgerEntry};
+use super::model::Sale;
 use super::order::{Event, FinalOutcome, Order};
-use super::reason::{Found, Kind, at};
 use crate::record::Setup;
 
 /// By how much the clocks may differ: this part of a hold.
@@ -24,7 +25,6 @@ struct Span {
 /// The times in which too few units were left for an order, in the stock or of what a user may have.
 #[derive(Debug)]
 struct Shortage {
-    left: i64,
     needed: i64,
     /// The earliest time at which the present one began.
     since: Option<u64>,
@@ -35,13 +35,12 @@ struct Shortage {
 impl Shortage {
     fn of(left: i64, quantity: u64) -> Self {
         let needed = i64::try_from(quantity).unwrap_or(i64::MAX);
-        Self { left, needed, since: (left < needed).then_some(0), past: Vec::new() }
+        Self { needed, since: (left < needed).then_some(0), past: Vec::new() }
     }
 
-    /// Adds an entry, which comes not before `from` and not after `to`.
-    fn add(&mut self, units: i64, Span { from, to }: Span) {
-        self.left = self.left.saturating_add(units);
-        if self.left < self.needed {
+    /// So much is left after an entry, which comes not before `from` and not after `to`.
+    fn set(&mut self, left: i64, Span { from, to }: Span) {
+        if left < self.needed {
             self.since.get_or_insert(from);
         } else if let Some(from) = self.since.take() {
             self.past.push(Span { from, to });
@@ -56,52 +55,72 @@ impl Shortage {
     }
 }
 
-/// Finds what in the ledger contradicts the times. Where accepted orders are lost, refusals cannot be judged.
-pub(super) fn check(history: &History, is_whole: bool, found: &mut Found) {
-    let spans = spans(history);
-    out_of_order(history, &spans, found);
-    hold_not_kept(history, &spans, found);
-    // an entry took effect after all earlier ones, and before all later ones
-    let mut bounds = spans;
-    for place in 1..bounds.len() {
-        bounds[place].from = bounds[place].from.max(bounds[place - 1].from);
+/// When the entries took effect, and when too little was left.
+#[derive(Debug)]
+pub(super) struct Clock<'h> {
+    history: &'h History,
+    /// When each entry took effect: after all earlier ones, and before all later ones.
+    bounds: Vec<Span>,
+    of_stock: Shortage,
+    of_users: HashMap<&'h str, Shortage>,
+}
+
+impl<'h> Clock<'h> {
+    /// Finds what in the order of the entries contradicts the times.
+    pub(super) fn of(history: &'h History, found: &mut Found) -> Self {
+        let mut bounds = spans(history);
+        out_of_order(history, &bounds, found);
+        hold_not_kept(history, &bounds, found);
+        for place in 1..bounds.len() {
+            bounds[place].from = bounds[place].from.max(bounds[place - 1].from);
+        }
+        for place in (1..bounds.len()).rev() {
+            bounds[place - 1].to = bounds[place - 1].to.min(bounds[place].to);
+        }
+        let of_stock = Shortage::of(history.before().stock, history.setup.quantity);
+        Self { history, bounds, of_stock, of_users: HashMap::new() }
     }
-    for place in (1..bounds.len()).rev() {
-        bounds[place - 1].to = bounds[place - 1].to.min(bounds[place].to);
+
+    /// Notes what is left after the entry at this place.
+    pub(super) fn note(&mut self, place: usize, entry: &'h LedgerEntry, sale: &Sale<'_>) {
+        let bounds = self.bounds[place];
+        self.of_stock.set(sale.available(), bounds);
+        if let Some(room) = sale.room(&entry.user) {
+            let of_user = self.of_users.entry(&entry.user);
+            of_user.or_insert_with(|| new_user(self.history)).set(room, bounds);
+        }
     }
-    let (before, Setup { quantity, .. }) = (history.before(), &history.setup);
-    let mut of_stock = Shortage::of(before.stock, *quantity);
-    let mut of_users = HashMap::new();
-    let limit = before.per_user.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
-    let new_user = || Shortage::of(limit.unwrap_or(i64::MAX), *quantity);
-    for (entry, bounds) in history.ledger.iter().zip(bounds) {
-        let units = entry.event.to_stock(entry.quantity);
-        of_stock.add(units, bounds);
-        if limit.is_some() {
-            let of_user = of_users.entry(entry.user.clone()).or_insert_with(new_user);
-            of_user.add(units, bounds);
-            if of_user.left < 0 && units < 0 {
-                found.add(Kind::OverLimit, format!("{} of {}", entry.order, entry.user));
+
+    /// Finds refusals that were not true at any moment between question and answer.
+    pub(super) fn check_refusals(&self, found: &mut Found) {
+        let Setup { before, quantity, .. } = &self.history.setup;
+        // without a limit for each user, it is that of an order
+        let is_of_order = before.per_order.is_some_and(|most| *quantity > most);
+        let is_by_user = before.per_user.is_some() && !is_of_order;
+        let has_nothing = new_user(self.history);
+        for (number, order) in self.history.orders.iter().enumerate() {
+            let (kind, shortage) = match order.outcome {
+                FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, &self.of_stock),
+                FinalOutcome::LimitReached if is_by_user => {
+                    let of_user = self.of_users.get(&*self.history.setup.user(number));
+                    (Kind::LimitedTooEarly, of_user.unwrap_or(&has_nothing))
+                }
+                _ => continue,
+            };
+            if !shortage.explains(order) {
+                let id = self.history.setup.id(number);
+                let (sent, ended) = (at(order.sent), at(order.ended));
+                found.add(kind, format!("{id}, first sent at {sent} and answered at {ended}"));
             }
         }
     }
-    // without a limit for each user, it is that of an order
-    let is_by_user = limit.is_some() && before.per_order.is_none_or(|most| *quantity <= most);
-    let has_nothing = new_user();
-    for (number, order) in history.orders.iter().enumerate().filter(|_| is_whole) {
-        let (kind, shortage) = match order.outcome {
-            FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, &of_stock),
-            FinalOutcome::LimitReached if is_by_user => {
-                let of_user = of_users.get(&history.setup.user(number));
-                (Kind::LimitedTooEarly, of_user.unwrap_or(&has_nothing))
-            }
-            _ => continue,
-        };
-        if !shortage.explains(order) {
-            let (id, sent, ended) = (history.setup.id(number), at(order.sent), at(order.ended));
-            found.add(kind, format!("{id}, first sent at {sent} and answered at {ended}"));
-        }
-    }
+}
+
+/// The shortage of a user who has nothing.
+fn new_user(history: &History) -> Shortage {
+    let limit =
+        history.before().per_user.map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX));
+    Shortage::of(limit, history.setup.quantity)
 }
 
 /// When each entry took effect, as far as this run's clients know.

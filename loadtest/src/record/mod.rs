@@ -5,21 +5,18 @@
 //!
 //! | line | how often | what |
 //! |---|---|---|
-//! | `run` | first | `version` (1, or 2: with changes), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `conduct` (of version 2: `users`, and the shares of the buyers that `pay`, `pay_late`, `cancel`), `instances` (the URLs), `items` (one) |
+//! | `run` | first | `version` (3), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `without_ledger` (whether the service may have none), `conduct` (`users`, and the shares of the buyers that `pay`, `pay_late`, `cancel`, and send their orders `again`), `instances` (the URLs), `item` (its name; null is the default item), `before` (its state before the first order, as in `state`) |
 //! | `attempt` | one each, as they end | see below |
 //! | `order` | one each | the ledger: `position`, `event` (left out if it is `reserved`), `order`, `user` (left out if there is none), `quantity`, `remaining`, `instance`, `token` |
 //! | `state` | one for an instance that answers | `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `per_order`, `per_user`, `hold_seconds`, `sale` if they are known; null if there is no such sale any more |
-//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had, in a list; `interrupted`: `true` if it was ended before its time, else left out |
-//!
-//! Of the item: `name` (null is the default item), `run` (what its order ids begin with; a dash and a number follow),
-//! `before` (the state before the first order). Runs of several items, which earlier versions had, are refused.
+//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had; `interrupted`: `true` if it was ended before its time, else left out |
 //!
 //! An `attempt` has:
 //!
 //! | field | meaning |
 //! |---|---|
 //! | `order` | its order's id |
-//! | `change` | `confirmed` or `cancelled`, if it asks for that; left out of the order itself |
+//! | `change` | `confirmed` or `cancelled`, if it asks for that, and `reserved`, if it sends an order again that was answered; else left out |
 //! | `quantity` | the units that it asked for |
 //! | `to` | where it was sent: an index into `instances` |
 //! | `sent`, `ended` | microseconds since the run's start, of one monotonic clock |
@@ -27,7 +24,7 @@
 //! | `status` | the HTTP status; left out without an answer |
 //! | `why` | of `failed` and `unknown`: `sold-out`, another problem's type, or what happened instead of an answer (`client went away`: on purpose) |
 //! | `final` | `true` of `failed` and `unknown`, if the order ends with this answer; else left out: it was asked for again while retries and time were left |
-//! | `remaining`, `instance`, `token`, `position` | of `ok`, as the service reported them; `token` and `position` are left out if it did not |
+//! | `remaining`, `instance`, `token`, `position`, `replayed` | of `ok`, as the service reported them; the last three are left out if it did not |
 //!
 //! A line is written when its attempt has ended. Of a run that was killed, the attempts that were
 //! under way are missing, and so is all that comes at the end: there is nothing to judge then.
@@ -46,14 +43,14 @@ use crate::conduct::Conduct;
 pub(crate) use reader::read;
 pub(crate) use writer::{Recorder, Writer};
 
-/// The format that is written, and the latest that is read.
-pub(crate) const VERSION: u32 = 2;
+/// The format.
+pub(crate) const VERSION: u32 = 3;
 
 /// One line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    Run(Setup),
+    Run(Box<Setup>),
     Attempt(Attempt),
     Order(LedgerEntry),
     /// The state after the run, as one instance reports it.
@@ -77,22 +74,12 @@ pub(crate) struct Setup {
     pub(crate) abandon: f64,
     pub(crate) seed: u64,
     pub(crate) quantity: u64,
-    #[serde(default)]
     pub(crate) alone: bool,
-    #[serde(default)]
     pub(crate) tokens: bool,
-    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) without_ledger: bool,
     pub(crate) conduct: Conduct,
     pub(crate) instances: Vec<String>,
-    /// Always one.
-    pub(crate) items: Vec<Item>,
-}
-
-/// What is ordered.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Item {
-    pub(crate) name: Option<String>,
-    pub(crate) run: String,
+    pub(crate) item: Option<String>,
     pub(crate) before: StockState,
 }
 
@@ -115,7 +102,7 @@ pub(crate) struct Attempt {
 struct EndLine {
     attempts: u64,
     ledger: u64,
-    orders: [usize; 1],
+    orders: usize,
     #[serde(default, skip_serializing_if = "is_default")]
     interrupted: bool,
 }
@@ -133,13 +120,9 @@ impl Setup {
         all.min(self.requests)
     }
 
-    pub(crate) fn item(&self) -> &Item {
-        &self.items[0]
-    }
-
     /// The id of this order.
     pub(crate) fn id(&self, number: usize) -> String {
-        format!("{}-{number}", self.item().run)
+        format!("{}-{number}", self.run)
     }
 
     /// The user whom the order is for; empty if it is for none.

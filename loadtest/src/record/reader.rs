@@ -25,7 +25,7 @@ pub(crate) fn read(input: impl Read) -> Result<History> {
         };
         let at = || format!("line {number}");
         match (&mut history, line) {
-            (None, Line::Run(setup)) => history = Some(begin(setup).with_context(at)?),
+            (None, Line::Run(setup)) => history = Some(begin(*setup).with_context(at)?),
             (Some(history), line) if end.is_none() => end = add(history, line).with_context(at)?,
             (None, _) => bail!("line {number}: the first line must be `run`"),
             (Some(_), _) => bail!("line {number}: nothing may follow `end`"),
@@ -35,11 +35,9 @@ pub(crate) fn read(input: impl Read) -> Result<History> {
 }
 
 fn begin(setup: Setup) -> Result<History> {
-    let Setup { version, rate, items, instances, .. } = &setup;
-    let is_known = (1..=VERSION).contains(version);
-    ensure!(is_known, "version {version} is not known, only 1 to {VERSION}");
-    let has_both = items.len() == 1 && !instances.is_empty();
-    ensure!(has_both, "a run has one item, and an instance");
+    let Setup { version, rate, instances, .. } = &setup;
+    ensure!(*version == VERSION, "version {version} is not known, only {VERSION}");
+    ensure!(!instances.is_empty(), "a run has an instance");
     ensure!(rate.is_none_or(|rate| RATES.contains(&rate)), "a rate is {RATES:?}");
     Ok(History { setup, ..History::default() })
 }
@@ -75,13 +73,13 @@ fn add_attempt(history: &mut History, attempt: Attempt) -> Result<()> {
         history.orders.resize(number + 1, Order::default());
     }
     let order = &mut history.orders[number];
-    let accepted = order.acknowledged();
+    let settled = order.is_settled().then_some(order.ended);
     let asked = match change {
         Some(event) => order.change(event),
         None => order,
     };
     let is_first = asked.attempts == 0 || sent >= asked.ended && !asked.is_settled();
-    let is_next = change.is_none() || accepted.is_some_and(|accepted| accepted <= sent);
+    let is_next = change.is_none() || settled.is_some_and(|settled| settled <= sent);
     ensure!(is_first && is_next, "{id} was sent again before an answer, or after the last one");
     asked.add(to, sent, ended, outcome);
     Ok(())
@@ -107,9 +105,8 @@ fn whole(mut history: History, end: Option<EndLine>) -> Result<History> {
     );
     history.interrupted = end.interrupted;
     // those that were not sent, since all buyers had given up
-    let [orders] = end.orders;
-    if orders > history.orders.len() && orders <= MOST_REQUESTS {
-        history.orders.resize(orders, Order::default());
+    if end.orders > history.orders.len() && end.orders <= MOST_REQUESTS {
+        history.orders.resize(end.orders, Order::default());
     }
     Ok(history)
 }

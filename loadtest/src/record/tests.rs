@@ -5,33 +5,34 @@ use serde_json::Value;
 use super::*;
 use crate::checker::{Event, FinalOutcome};
 
-/// A run with attempts of every kind. The format is frozen: files of earlier versions must remain readable.
+/// A run with attempts of every kind.
 const RECORDED: &str = r#"
-{"run":{"version":1,"run":"run","started":"2026-11-20T12:00:00.000Z","requests":7,"seconds":null,"connections":3,"rate":1.5,"abandon":0.25,"seed":7,"quantity":1,"alone":true,"tokens":true,"instances":["http://a","http://b"],"items":[{"name":"shoe","run":"run-1","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"sale":1}}]}}
-{"attempt":{"order":"run-1-0","quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"unknown","why":"broken connection"}}
-{"attempt":{"order":"run-1-1","quantity":1,"to":1,"sent":2000,"ended":2999,"outcome":"unknown","why":"client went away"}}
-{"attempt":{"order":"run-1-0","quantity":1,"to":1,"sent":3000,"ended":3999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":-3,"position":1}}
-{"attempt":{"order":"run-1-2","quantity":1,"to":1,"sent":4000,"ended":4999,"outcome":"failed","status":503,"why":"lock-unavailable"}}
-{"attempt":{"order":"run-1-2","quantity":1,"to":0,"sent":5000,"ended":5999,"outcome":"failed","status":409,"why":"sold-out","final":true}}
-{"attempt":{"order":"run-1-3","quantity":1,"to":0,"sent":6000,"ended":6999,"outcome":"failed","status":400,"why":"bad-item","final":true}}
-{"attempt":{"order":"run-1-4","quantity":1,"to":0,"sent":7000,"ended":7999,"outcome":"unknown","status":500,"why":"","final":true}}
-{"order":{"position":1,"order":"run-1-0","quantity":1,"remaining":1,"instance":"8080","token":-3}}
+{"run":{"version":3,"run":"run","started":"2026-11-20T12:00:00.000Z","requests":7,"seconds":null,"connections":3,"rate":1.5,"abandon":0.25,"seed":7,"quantity":1,"alone":true,"tokens":true,"without_ledger":false,"conduct":{"users":null,"pay":0.0,"pay_late":0.0,"cancel":0.0,"again":0.02},"instances":["http://a","http://b"],"item":"shoe","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"sale":1}}}
+{"attempt":{"order":"run-0","quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"unknown","why":"broken connection"}}
+{"attempt":{"order":"run-1","quantity":1,"to":1,"sent":2000,"ended":2999,"outcome":"unknown","why":"client went away"}}
+{"attempt":{"order":"run-0","quantity":1,"to":1,"sent":3000,"ended":3999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":-3,"position":1,"replayed":true}}
+{"attempt":{"order":"run-2","quantity":1,"to":1,"sent":4000,"ended":4999,"outcome":"failed","status":503,"why":"lock-unavailable"}}
+{"attempt":{"order":"run-2","quantity":1,"to":0,"sent":5000,"ended":5999,"outcome":"failed","status":409,"why":"sold-out","final":true}}
+{"attempt":{"order":"run-3","quantity":1,"to":0,"sent":6000,"ended":6999,"outcome":"failed","status":400,"why":"bad-item","final":true}}
+{"attempt":{"order":"run-4","quantity":1,"to":0,"sent":7000,"ended":7999,"outcome":"unknown","status":500,"why":"","final":true}}
+{"order":{"position":1,"order":"run-0","quantity":1,"remaining":1,"instance":"8080","token":-3}}
 {"state":{"instance":1,"state":{"stock":1,"lucky":1,"initial":2,"orders":1,"sale":1}}}
 {"state":{"instance":0,"state":null}}
-{"end":{"attempts":7,"ledger":1,"orders":[6]}}
+{"end":{"attempts":7,"ledger":1,"orders":6}}
 "#;
 
-/// A run of version 2: with users, holds, and what became of the orders.
+/// A run with users, holds, and what became of the orders.
 const CHANGED: &str = r#"
-{"run":{"version":2,"run":"run","started":"2026-11-23T12:00:00.000Z","requests":1,"seconds":null,"connections":1,"rate":null,"abandon":0.0,"seed":7,"quantity":1,"alone":false,"tokens":false,"conduct":{"users":3,"pay":0.5,"pay_late":0.25,"cancel":0.125},"instances":["http://a"],"items":[{"name":null,"run":"run","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":0,"held":0,"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}]}}
+{"run":{"version":3,"run":"run","started":"2026-11-23T12:00:00.000Z","requests":1,"seconds":null,"connections":1,"rate":null,"abandon":0.0,"seed":7,"quantity":1,"alone":false,"tokens":false,"without_ledger":false,"conduct":{"users":3,"pay":0.5,"pay_late":0.25,"cancel":0.125,"again":0.0},"instances":["http://a"],"item":null,"before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":0,"held":0,"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
 {"attempt":{"order":"run-0","quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3}}
+{"attempt":{"order":"run-0","change":"reserved","quantity":1,"to":0,"sent":1999,"ended":2000,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3,"replayed":true}}
 {"attempt":{"order":"run-0","change":"confirmed","quantity":1,"to":0,"sent":2000,"ended":2999,"outcome":"unknown","why":"broken connection"}}
 {"attempt":{"order":"run-0","change":"confirmed","quantity":1,"to":0,"sent":3000,"ended":3999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3}}
 {"attempt":{"order":"run-0","change":"cancelled","quantity":1,"to":0,"sent":4000,"ended":4999,"outcome":"failed","status":409,"why":"order-final","final":true}}
 {"order":{"position":1,"order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
 {"order":{"position":2,"event":"confirmed","order":"run-0","user":"run-u0","quantity":1,"remaining":1,"instance":"8080","token":3}}
 {"state":{"instance":0,"state":{"stock":1,"lucky":1,"initial":2,"orders":1,"entries":2,"held":0,"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
-{"end":{"attempts":4,"ledger":2,"orders":[1],"interrupted":true}}
+{"end":{"attempts":5,"ledger":2,"orders":1,"interrupted":true}}
 "#;
 
 /// What is written of a run, with its end or without.
@@ -65,6 +66,8 @@ fn round_trip() {
     let [order] = &changed.orders[..] else { panic!("one order") };
     let told: Vec<_> = order.told().collect();
     assert_eq!(told, [(Event::Confirmed, 3999), (Event::Confirmed, 4999)]);
+    let statuses: Vec<_> = order.asked().map(|(_, asked)| asked.status).collect();
+    assert_eq!(statuses, [200, 200, 409].map(Some), "each answer has its own status");
     let recorded = read(written(RECORDED, true).as_bytes()).expect("it is whole");
     let unsettled: Vec<_> = recorded.unsettled.iter().map(|(why, n)| (why.as_str(), *n)).collect();
     let expected = [("503 lock-unavailable", 1), ("broken connection", 1), ("client went away", 1)];
@@ -76,7 +79,7 @@ fn round_trip() {
     assert!(abandoned.abandoned && abandoned.in_doubt && !abandoned.is_settled());
     assert!(refused.outcome == FinalOutcome::SoldOut && !refused.in_doubt);
     let kinds = others.iter().map(|order| match &order.outcome {
-        FinalOutcome::Failed { kind, .. } => (kind.as_str(), order.in_doubt),
+        FinalOutcome::Failed(kind) => (kind.as_str(), order.in_doubt),
         _ => ("", false),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), [("400 bad-item", false), ("500", true), ("", false)]);
@@ -123,25 +126,20 @@ fn cut_off() {
 fn lines_that_do_not_belong() {
     let text = written(RECORDED, true);
     let lines: Vec<_> = text.lines().collect();
-    let not_of_this_run = "line 2: run-1-0: this is no attempt of this run";
+    let not_of_this_run = "line 2: run-0: this is no attempt of this run";
     for (at, right, wrong, said) in [
         (0, lines[0], lines[1], "line 1: the first line must be `run`"),
-        (0, r#""version":1"#, r#""version":3"#, "line 1: version 3 is not known, only 1 to 2"),
+        (0, r#""version":3"#, r#""version":2"#, "line 1: version 2 is not known, only 3"),
         (0, r#""rate":1.5"#, r#""rate":0.0"#, "line 1: a rate is 0.001..=1000000.0"),
-        (
-            0,
-            r#""items":["#,
-            r#""items":[{"name":null,"run":"b","before":{"stock":2,"lucky":0,"initial":2,"orders":0}},"#,
-            "line 1: a run has one item",
-        ),
-        (1, "run-1-0", "run-3-0", "line 2: run-3-0: this is no attempt of this run"),
+        (0, r#""instances":["http://a","http://b"]"#, r#""instances":[]"#, "line 1: a run has an"),
+        (1, "run-0", "ran-0", "line 2: ran-0: this is no attempt of this run"),
         (1, r#""to":0"#, r#""to":2"#, not_of_this_run),
         (1, r#""ended":1999"#, r#""ended":1"#, not_of_this_run),
         (1, lines[1], "", "lines are missing: 6 attempts and 1 orders of the ledger are in it"),
         (2, lines[2], lines[0], "line 3: a second `run`"),
         (2, lines[2], "7", "not a line of a recorded run: expected value at line 3"),
         (3, lines[3], r#"{"attempt":"#, "at line 5 column"),
-        (3, r#""sent":3000"#, r#""sent":1500"#, "line 4: run-1-0 was sent again before"),
+        (3, r#""sent":3000"#, r#""sent":1500"#, "line 4: run-0 was sent again before"),
         (lines.len() - 1, "}}", "}}\n7", "not a line of a recorded run: expected value"),
         (lines.len() - 1, "}}", "}}\n{", "not a line of a recorded run: EOF"),
     ] {

@@ -34,7 +34,7 @@ impl Writer {
     /// The file cannot be written, or the system has no more threads.
     pub(crate) fn start(file: File, setup: &Setup) -> io::Result<(Self, Recorder)> {
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        write_line(&mut file, &Line::Run(setup.clone()))?;
+        write_line(&mut file, &Line::Run(Box::new(setup.clone())))?;
         file.flush()?;
         let (recorder, attempts) = mpsc::channel(QUEUE_LENGTH);
         let thread = thread::Builder::new().name("history".to_owned());
@@ -96,7 +96,7 @@ fn write_end(file: &mut BufWriter<File>, history: &History) -> io::Result<()> {
         &Line::End(EndLine {
             attempts: history.orders.iter().map(Order::all_attempts).sum(),
             ledger: u64_from(history.ledger.len()),
-            orders: [history.orders.len()],
+            orders: history.orders.len(),
             interrupted: history.interrupted,
         }),
     )

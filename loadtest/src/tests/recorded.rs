@@ -1,5 +1,6 @@
 //! Runs that are recorded, bounded in time, paced, or left by their clients.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use tokio::time::sleep;
 
 use super::shop::{Fault, Shop};
 use super::{load, report};
+use crate::checker::u64_from;
 use crate::cli::{self, Cli};
-use crate::report::{Report, Tally};
+use crate::report::{Finding, Report, Tally};
 use crate::{check, status};
 
 /// A directory, and a file in it that is not there yet.
@@ -60,7 +62,8 @@ async fn recorded_run_is_judged_alike() {
         // one order may lose several answers
         assert!((1..=3).contains(&report.tally.resolved), "{}", report.tally.resolved);
         assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
-        assert_eq!(attempts(&path).len(), 93);
+        let again: u64 = report.tally.changes.values().sum();
+        assert_eq!(u64_from(attempts(&path).len()), 93 + again);
     }
 }
 
@@ -85,6 +88,46 @@ async fn buyers_pay_late_or_never() {
     assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
     let error = load(&Shop::open(Fault::None).await, "--stock 2 --pay 1").await;
     assert!(error.expect_err("orders are final").to_string().contains("start one with --stock"));
+}
+
+/// Goal: an order is sent again after its answer, at the other instance, and another answer is found, and one without the
+/// mark. Without a ledger none is sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn answered_orders_are_sent_again() {
+    for (fault, more, found) in [
+        (Fault::None, "", ""),
+        (Fault::Anew(1), "", "answered_anew"),
+        (Fault::Anew(0), "", "not_marked"),
+        (Fault::None, "--without-ledger", ""),
+    ] {
+        let (_directory, path) = file();
+        let flags = format!("--requests 30 -c 3 --stock 20 --again 1 --history {path} {more}");
+        let report = report(fault, &flags).await;
+        let kinds: Vec<_> = report.findings.iter().map(|found| &*found.kind).collect();
+        assert_eq!(kinds.join(" "), found, "{}", report.verdict);
+        let of_kind = |change: &str| {
+            let mut all = attempts(&path);
+            all.retain(|it| it["outcome"] == "ok" && it["change"].as_str().unwrap_or("") == change);
+            all.into_iter().map(|it| (it["order"].to_string(), it["to"].as_u64().expect("a place")))
+        };
+        let (first, again): (BTreeMap<_, _>, Vec<_>) =
+            (of_kind("").collect(), of_kind("reserved").collect());
+        assert_eq!((first.len(), again.len()), (20, if more.is_empty() { 20 } else { 0 }));
+        assert!(again.iter().all(|(order, place)| first[order] != *place), "{first:?}, {again:?}");
+    }
+}
+
+/// Goal: a buyer whose order was told sold out, while an earlier attempt had no answer, cancels it in a sale with holds: units
+/// may come back, and that attempt may take them. Without holds there is nothing to cancel.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_in_doubt_is_cancelled() {
+    for (hold, cancelled) in [("--hold 1s", Some(1)), ("", None)] {
+        let flags = format!("--requests 9 -c 3 --stock 4 --attempt-timeout 300ms --again 0 {hold}");
+        let report = report(Fault::Hang(1), &flags).await;
+        let Tally { sold_out, resolved, changes, .. } = &report.tally;
+        assert!(report.pass && *sold_out == 5, "{}", report.verdict);
+        assert_eq!((resolved, changes.get("cancel: unknown order").copied()), (&1, cancelled));
+    }
 }
 
 /// Not a test but the load that [`ctrl_c_ends_a_run`] interrupts.
@@ -118,7 +161,7 @@ async fn ctrl_c_ends_a_run() {
     let said = String::from_utf8(ended.stdout).expect("text");
     assert!(said.contains("\nINTERRUPTED: ") && ended.status.code() == Some(130), "{said}");
     let report = checked(&path);
-    assert!(report.interrupted && !report.pass && report.reasons.is_empty(), "{report:?}");
+    assert!(report.interrupted && !report.pass && report.findings.is_empty(), "{report:?}");
     assert!((1..5000).contains(&report.requests), "{}", report.requests);
     let left = [("client went away".to_owned(), 1)].into();
     assert_eq!((report.tally.abandoned, report.unsettled_attempts), (1, left));
@@ -175,7 +218,8 @@ async fn lasting_refusal_is_final() {
         let report = report(Fault::Problem(1, status, kind), "--requests 3 --stock 3").await;
         assert_eq!(report.tally.failures, [(format!("{status} {kind}"), 1)].into());
         assert_eq!((report.tally.acknowledged, report.tally.attempts), (2, 3));
-        assert!(report.violations.is_empty() && !report.pass, "{}", report.verdict);
+        let found: Vec<_> = report.findings.iter().map(Finding::name).collect();
+        assert_eq!(found, ["failed"], "{}", report.verdict);
     }
 }
 
@@ -184,7 +228,7 @@ async fn lasting_refusal_is_final() {
 async fn time_and_rate_bound_a_run() {
     let flags = "-z 1s -q 200 -c 4 --stock 1000";
     let bounded = report(Fault::None, flags).await;
-    assert!(bounded.pass, "{}", bounded.verdict);
+    assert_eq!(bounded.pass, bounded.not_sent == 0, "{}", bounded.verdict);
     // a machine that is busy may not get to all of them, but never to more
     assert!((1..=200).contains(&bounded.requests), "{}", bounded.requests);
     assert_eq!(bounded.tally.acknowledged, u64::try_from(bounded.requests).expect("small"));
@@ -197,7 +241,11 @@ async fn time_and_rate_bound_a_run() {
     let late = Fault::Problem(1, 429, "queue-full");
     let late = report(late, &flags.replace("-c 4", "-c 1")).await;
     assert_eq!((late.requests, late.not_sent, late.rate), (1, 199, Some(200.0)), "{late:?}");
-    assert!(late.to_string().contains("due and not sent             199"), "{late}");
+    let found: Vec<_> = late.findings.iter().map(|found| &*found.kind).collect();
+    assert!(
+        found == ["not_sent"] && late.to_string().contains("due and not sent             199"),
+        "{late}"
+    );
 }
 
 /// Goal: at a rate, a latency counts from when the order was due, so that a slow service cannot hide the orders

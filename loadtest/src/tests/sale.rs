@@ -20,7 +20,7 @@ impl Sale {
     /// Takes an order; one that was accepted has its first answer again.
     pub(crate) fn order(&mut self, order: &str, user: &str, quantity: u64) -> FinalOutcome {
         if let Some(first) = self.ledger.iter().find(|entry| entry.order == order) {
-            return FinalOutcome::Acknowledged(answer(first));
+            return again(first);
         }
         let to_stock = Event::Reserved.to_stock(quantity);
         let of_user = self.ledger.iter().filter(|entry| entry.user == user);
@@ -40,13 +40,13 @@ impl Sale {
             Some(LedgerEntry { event: Event::Reserved, user, quantity, .. }) => {
                 FinalOutcome::Acknowledged(self.write(event, order, &user, quantity))
             }
-            Some(end) if end.event == event => FinalOutcome::Acknowledged(answer(&end)),
+            Some(end) if end.event == event => again(&end),
             Some(end) => FinalOutcome::Over(end.event),
             None => FinalOutcome::Unknown,
         }
     }
 
-    /// Writes what happened, right or wrong; ten entries have one token.
+    /// Writes what happened, right or wrong; ten entries of one instance have one token.
     pub(crate) fn write(
         &mut self,
         event: Event,
@@ -55,6 +55,10 @@ impl Sale {
         quantity: u64,
     ) -> Acknowledgement {
         let position = u64_from(self.ledger.len()) + 1;
+        let last = self.ledger.last();
+        let is_same = |last: &LedgerEntry| last.instance.as_ref() == Some(&self.instance);
+        let goes_on = !self.ledger.len().is_multiple_of(10) && last.is_some_and(is_same);
+        let token = last.and_then(|last| last.token).map(|last| last + i64::from(!goes_on));
         let entry = LedgerEntry {
             position,
             event,
@@ -63,7 +67,7 @@ impl Sale {
             quantity,
             remaining: self.stock() + event.to_stock(quantity),
             instance: Some(self.instance.clone()),
-            token: Some(100 + (position.cast_signed() - 1) / 10),
+            token: token.or(Some(100)),
         };
         let answer = answer(&entry);
         self.ledger.push(entry);
@@ -90,8 +94,12 @@ impl Sale {
     }
 }
 
+fn again(entry: &LedgerEntry) -> FinalOutcome {
+    FinalOutcome::Acknowledged(Acknowledgement { replayed: true, ..answer(entry) })
+}
+
 fn answer(entry: &LedgerEntry) -> Acknowledgement {
     let LedgerEntry { remaining, token, position, .. } = *entry;
     let instance = entry.instance.clone().unwrap_or_default();
-    Acknowledgement { remaining, instance, token, position: Some(position) }
+    Acknowledgement { remaining, instance, token, position: Some(position), replayed: false }
 }

@@ -31,6 +31,8 @@ pub(super) enum Fault {
     Hang(u32),
     /// This status with a problem of this type, or none as of a gateway, and `Retry-After: 1` for a type that passes.
     Problem(u32, u16, &'static str),
+    /// An order that is sent again is told that this many more units are left, or else not marked as repeated.
+    Anew(i64),
     /// The second instance is gone after this many orders.
     LeaveAfter(u32),
     /// Users are known by the header `x-user` alone.
@@ -181,10 +183,15 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         ("/stock/reduce", _) => {
             let order = head.headers["idempotency-key"].to_str().expect("visible ASCII");
             let quantity = number("quantity");
-            let outcome = sale.order(order, user, u64_from(quantity));
+            let mut outcome = sale.order(order, user, u64_from(quantity));
             if let Some(seconds) = sale.before.hold_seconds {
                 let end = Instant::now() + Duration::from_secs(seconds);
                 holds.push_back((end, order.to_owned()));
+            }
+            if let (Fault::Anew(more), FinalOutcome::Acknowledged(answer)) = (fault, &mut outcome)
+                && answer.replayed
+            {
+                (answer.remaining, answer.replayed) = (answer.remaining + more, more != 0);
             }
             let reply = told(&outcome, Event::Reserved, order, u64_from(quantity));
             let is_lost = matches!(fault, Fault::LoseAnswers(_));
@@ -231,7 +238,12 @@ fn told(outcome: &FinalOutcome, event: Event, order: &str, quantity: u64) -> Rep
             body["outcome"] = json!(event);
             body["order"] = order.into();
             body["quantity"] = quantity.into();
-            reply(200, &body)
+            let mut reply = reply(200, &body);
+            if answer.replayed {
+                let mark = ("idempotency-replayed", "true");
+                reply.headers_mut().insert(mark.0, mark.1.parse().expect("a header"));
+            }
+            reply
         }
         FinalOutcome::SoldOut => problem(409, "sold-out"),
         FinalOutcome::LimitReached => problem(409, "limit-reached"),

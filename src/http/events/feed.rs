@@ -9,7 +9,7 @@ use axum::response::sse::{Event, Sse};
 use futures_util::stream;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::projection::Projection;
@@ -33,6 +33,13 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// How many entries of the ledger are shown.
 const ENTRIES: u32 = 20;
+
+/// The times of the polls. After a late one, none is caught up on.
+fn ticks() -> Interval {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
 
 /// What the watchers of one sale share.
 pub(super) struct Feed {
@@ -61,8 +68,7 @@ impl Feed {
         let _over = self.over.clone().drop_guard();
         let mut projection = Projection::new(&app, &item);
         let (mut sent, mut sent_at, mut watched_at) = (Value::Null, Instant::now(), Instant::now());
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks();
         while self.over.run_until_cancelled(ticks.tick()).await.is_some() {
             if !self.is_unwatched() {
                 watched_at = Instant::now();
@@ -117,5 +123,24 @@ impl Watcher {
             watcher.kind = "change";
             Some((Ok::<_, Infallible>(message), watcher))
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: eight polls a second, also after a late one.
+    #[tokio::test(start_paused = true)]
+    async fn polls_are_paced() {
+        let mut ticks = ticks();
+        ticks.tick().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ticks.tick().await;
+        let began_at = Instant::now();
+        for _ in 0..8 {
+            ticks.tick().await;
+        }
+        assert_eq!(began_at.elapsed(), Duration::from_secs(1));
     }
 }

@@ -2,7 +2,6 @@
 //! in process, so that nothing is in flight between them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 use testkit::shared::shared_endpoint;
 use testkit::wait::{DEADLINE, within};
 use testkit::{PrivateRedis, RedisOptions};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::server::{self, Running};
@@ -114,10 +113,11 @@ async fn a_snapshot_then_changes() {
     assert!(ids(&watcher.view).is_empty(), "{}", watcher.view);
 }
 
-/// Goal: at most ten messages a second, however fast the sale. Method: the least time for a number of
-/// messages, each read as soon as it is there.
+/// Goal: at most eight messages a second, however fast the sale. Method: the time of the store that each message has. One
+/// that came late makes the time to a later one shorter, so the longest of several stretches counts.
 #[tokio::test]
-async fn at_most_ten_messages_a_second() {
+async fn at_most_eight_messages_a_second() {
+    const STRETCH: usize = 16;
     let shop = Arc::new(Shop::selling(1_000_000, ShopOptions::default()).await);
     let buyer = Arc::clone(&shop);
     let buying = tokio::spawn(async move {
@@ -126,14 +126,16 @@ async fn at_most_ten_messages_a_second() {
         }
     });
     let mut watcher = Watcher::open(&shop.router, "/events").await;
-    watcher.next().await;
-    let first_at = Instant::now();
-    for _ in 0..15 {
+    let mut times = Vec::new();
+    while times.len() < 3 * STRETCH / 2 {
         watcher.next().await;
+        times.push(watcher.view["now_ms"].as_f64().unwrap());
     }
-    let took = first_at.elapsed();
     buying.abort();
-    assert!(took >= Duration::from_millis(1500), "15 messages in {took:?}");
+    let longest = times.iter().zip(&times[STRETCH..]).map(|(from, to)| to - from);
+    let longest = longest.fold(0.0, f64::max);
+    // nine a second take 1,778 ms, where the machine is idle
+    assert!(longest > 1900.0, "16 messages in {longest} ms");
 }
 
 /// Goal: nothing is buffered for a slow reader: it gets the latest state. So does a watcher that returns soon, which finds
@@ -187,18 +189,21 @@ async fn visitors_of_many_items_are_bounded() {
     for number in 0..ITEMS {
         raw.run::<()>(&format!("SET stock:{{real-{number}}} 1")).await;
     }
-    let (before, began_at) = (scripts_run(&redis).await, Instant::now());
     for number in 0..ITEMS {
         let mut watcher = Watcher::open(&shop.router, &format!("/events?item=real-{number}")).await;
         assert_eq!(watcher.next().await.as_deref(), Some("snapshot"));
         let made_up = format!("GET /events?item=made-up-{number}");
         shop.call(&made_up).await.problem(404, "unknown-item");
     }
-    // each visitor has the item checked, and its feed polls at once; two feeds are left, for ten seconds
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let ticks = u32::try_from(began_at.elapsed().as_millis() / 125).unwrap() + 1;
+    // two feeds are left, for ten seconds; the times of the store enclose the count
+    let mut last = Watcher::open(&shop.router, "/events?item=real-39").await;
+    last.next().await;
+    let (began_ms, before) = (last.view["now_ms"].as_f64().unwrap(), scripts_run(&redis).await);
+    last.until("a while is over", |view| view["now_ms"].as_f64() > Some(began_ms + 2000.0)).await;
     let polls = scripts_run(&redis).await - before;
-    assert!(polls <= 4 * ITEMS + 2 * ticks, "{polls} polls in {ticks} ticks");
+    last.next().await;
+    let ticks = (last.view["now_ms"].as_f64().unwrap() - began_ms) / 125.0 + 1.0;
+    assert!(f64::from(polls) <= 2.0 * ticks, "{polls} polls in {ticks} ticks");
 }
 
 /// Goal: the streams end when the instance stops, so that it does not wait for them.

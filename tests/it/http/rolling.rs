@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use testkit::client::Connection;
+use testkit::or_left_out;
 use testkit::ports::free_ports;
 use testkit::server::find_program;
 use testkit::wait::eventually;
@@ -104,14 +105,12 @@ async fn buy(doors: Vec<SocketAddr>, sold: Arc<AtomicU64>, is_over: Cancellation
 
 /// Starts nginx with the shipped configuration in front of these instances, if it is installed.
 async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketAddr)> {
-    let Some(program) = find_program("FLASH_SALE_NGINX", &["nginx"]).or_else(|| {
+    let program = find_program("FLASH_SALE_NGINX", &["nginx"]).or_else(|| {
         // Debian keeps it off a user's path
         let program = Path::new("/usr/sbin/nginx");
         program.exists().then(|| program.into())
-    }) else {
-        eprintln!("left out: nginx is not installed (Debian: apt-get install nginx-light)");
-        return None;
-    };
+    });
+    let program = or_left_out(program, "nginx is not installed (apt-get install nginx-light)")?;
     let [port] = free_ports().unwrap();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("ops/nginx.conf");

@@ -10,7 +10,6 @@ use testkit::redis::{RIGHTS, RedisOptions, USER};
 use testkit::redis_cluster::PRIMARIES;
 use testkit::wait::{eventually, within};
 use testkit::{PrivateRedis, PrivateRedisCluster, RedisClusterOptions};
-use tokio::time::Instant;
 
 use super::durability::assert_told;
 use super::{accepted, connect, fresh_database, order, token};
@@ -231,9 +230,8 @@ async fn nodes_that_hang_are_passed_over() {
     let silent = silent.iter().map(|node| node.local_addr().unwrap().to_string());
     let silent = silent.collect::<Vec<_>>().join(",");
     let url = cluster.url().replace("://", &format!("://{silent},"));
-    let began_at = Instant::now();
-    within("it has the map", store::open(&url, store::PATIENT)).await.unwrap();
-    assert!(began_at.elapsed() < store::PATIENT.connect_timeout, "{:?}", began_at.elapsed());
+    let for_hours = InventoryOptions { connect_timeout: Duration::from_hours(1), ..store::PATIENT };
+    within("it has the map", store::open(&url, for_hours)).await.unwrap();
     let url = format!("redis-cluster://{silent}");
     let error = within("all hang", store::open(&url, store::HASTY)).await.unwrap_err();
     assert!(matches!(error, InventoryError::Unreachable { .. }), "{error:?}");

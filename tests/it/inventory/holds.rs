@@ -59,7 +59,7 @@ async fn the_first_end_of_a_hold_stands() {
     for id in ids {
         let hold = accepted(&one(&inventory, order(id, 2)).await).clone();
         let (from, until) = (hold.time, hold.hold_until.unwrap());
-        assert_eq!(until.0 - from.0, 60_000_000);
+        assert_eq!(until.micros() - from.micros(), 60_000_000);
     }
     assert_eq!(counts(&inventory).await, (3, 6, 3));
     for (id, action) in [("confirmed", Action::Confirm), ("cancelled", Action::Cancel)] {
@@ -72,12 +72,13 @@ async fn the_first_end_of_a_hold_stands() {
     end_hold(&mut raw, "expired").await;
     assert_eq!(counts(&inventory).await, (5, 4, 1), "nobody asked yet");
     // its entry of the ledger comes later
-    let ended = Outcome::Over { event: Event::Expired, time: Timestamp(1_000_000) };
+    let time = Timestamp::new(1_000_000).unwrap();
+    let ended = Outcome::Over { event: Event::Expired, time };
     assert_eq!(ask(&inventory, "expired", Action::Confirm).await, ended);
     assert_eq!(counts(&inventory).await, (7, 2, 0));
     let mut found = inventory.look_up(&ITEM, &["expired".to_owned()]).await.unwrap();
     let found = found.orders.remove(0).unwrap().unwrap();
-    assert_eq!((found.event, found.changed), (Event::Expired, Some(Timestamp(1_000_000))));
+    assert_eq!((found.event, found.changed), (Event::Expired, Some(time)));
 
     let dump = raw.dump().await;
     assert_eq!(ask(&inventory, "confirmed", Action::Cancel).await, Outcome::Final);
@@ -198,14 +199,14 @@ async fn limits_count_what_a_user_has() {
 #[tokio::test]
 async fn a_sale_that_ended_answers_for_its_orders() {
     let (inventory, mut raw) = fresh().await;
-    let end = Timestamp(4_000_000_000_000_000);
+    let end = Timestamp::new(4_000_000_000_000_000).unwrap();
     let terms = Terms { ends_at: Some(end), hold_seconds: Some(60), ..Terms::default() };
     inventory.start(&ITEM, Some(token(1)), with(5, terms)).await.unwrap();
     accepted(&one(&inventory, order("early", 1)).await);
     let terms: String = raw.run("GET terms").await;
-    raw.run_with::<()>("SET terms", &terms.replace(&end.0.to_string(), "1000000")).await;
+    raw.run_with::<()>("SET terms", &terms.replace(&end.micros().to_string(), "1000000")).await;
     let late = one(&inventory, order("late", 1)).await;
-    assert_eq!(late, Outcome::SaleEnded { at: Timestamp(1_000_000) });
+    assert_eq!(late, Outcome::SaleEnded { at: Timestamp::new(1_000_000).unwrap() });
     assert!(matches!(one(&inventory, order("early", 1)).await, Outcome::Repeated(_)));
     let confirmed = ask(&inventory, "early", Action::Confirm).await;
     assert!(matches!(confirmed, Outcome::Changed { .. }), "{confirmed:?}");

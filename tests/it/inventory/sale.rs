@@ -95,7 +95,7 @@ async fn large_numbers_stay_exact() {
     assert_eq!(sell(&inventory, None, "a").await.unwrap().remaining, 999_999_999_999);
     let error = inventory.start(&ITEM, None, Inventory::MAX_UNITS + 1).await.unwrap_err();
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
-    raw.run::<()>("DEL initial lucky orders ledger").await;
+    raw.run::<()>("DEL initial lucky orders ledger sale terms").await;
     // the one above would miss its order
     let inventory = connect(&url).await;
     raw.run::<()>("SET stock 9007199254740991").await;

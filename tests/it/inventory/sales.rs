@@ -4,7 +4,7 @@ use flash_sale::inventory::{
     Inventory, InventoryError, LedgerPosition, NewSale, Replaces, SaleId, Terms,
 };
 
-use super::{ITEM, fresh, sell, token};
+use super::{ITEM, Raw, fresh, sell, token};
 
 /// A sale with a name, as the service starts it.
 fn named(id: &str, units: u64, replaces: Replaces) -> NewSale {
@@ -51,6 +51,29 @@ async fn a_start_can_be_repeated() {
     }
 }
 
+/// Goal: a sale whose end is in the past, by Redis' clock, is refused, but one that runs and has ended since gets its first
+/// answer again.
+#[tokio::test]
+async fn a_sale_does_not_start_after_its_end() {
+    let (inventory, mut raw) = fresh().await;
+    let ending = |id, at: &str| {
+        let ends_at = Some(at.parse().unwrap());
+        let terms = Terms { ends_at, ..Terms::default() };
+        NewSale { terms, ..named(id, 5, Replaces::Any) }
+    };
+    let late = ending("late", "2020-01-01T00:00:00Z");
+    assert_eq!(refused(&inventory, late).await, ("already-ended", None));
+    inventory.start(&ITEM, Some(token(9)), ending("first", "2100-01-01T00:00:00Z")).await.unwrap();
+    // time passes
+    let terms: String = raw.run("GET terms").await;
+    let terms = terms.replace("4102444800000000", "1577836800000000").replace("2100", "2020");
+    raw.run_with::<()>("SET terms", &terms).await;
+    let repeated = ending("first", "2020-01-01T00:00:00Z");
+    assert!(inventory.start(&ITEM, Some(token(9)), repeated).await.unwrap().is_repeated);
+    let late = ending("late", "2020-01-01T00:00:00Z");
+    assert_eq!(refused(&inventory, late).await, ("already-ended", Some("first".to_owned())));
+}
+
 /// Goal: a sale that was replaced is kept with its numbers and its ledger, and deleted without a trace. One that nobody can
 /// name leaves nothing when another such one replaces it, as in a demo.
 #[tokio::test]
@@ -74,13 +97,26 @@ async fn a_replaced_sale_is_kept() {
     inventory.forget(&ITEM, &first).await.unwrap();
     let keys: Vec<String> = raw.run("KEYS *@*").await;
     assert!(keys.is_empty(), "{keys:?}");
+    // its start, repeated late, replaces nothing
+    let late = refused(&inventory, named("first", 5, Replaces::Any)).await;
+    assert_eq!(late, ("sale-replaced", Some("second".to_owned())));
+    assert!(inventory.sales(&ITEM).await.unwrap().kept.is_empty());
+    let of = LedgerPosition { sale: Some(first.clone()), ..LedgerPosition::default() };
+    for error in [
+        inventory.forget(&ITEM, &first).await.unwrap_err(),
+        inventory.ledger(&ITEM, of, 9).await.unwrap_err(),
+    ] {
+        let is_unknown = matches!(error, InventoryError::SaleRefused { why: "unknown-sale", .. });
+        assert!(is_unknown, "{error}");
+    }
     start(NewSale { replaces: Replaces::Any, ..NewSale::from(5) }).await;
     sell(&inventory, Some(token(9)), "e").await.unwrap();
     start(NewSale::from(5)).await;
     assert_eq!(inventory.sales(&ITEM).await.unwrap().kept.len(), 1);
 }
 
-/// Goal: so many replaced sales are kept, and no more: the next start is refused, and loses nothing.
+/// Goal: so many replaced sales are kept, and no more: the next start is refused, and loses nothing. Deleted ones are not of
+/// them, and of these the first is forgotten.
 #[tokio::test]
 async fn only_so_many_sales_are_kept() {
     let (inventory, mut raw) = fresh().await;
@@ -89,4 +125,19 @@ async fn only_so_many_sales_are_kept() {
     raw.run::<()>(&format!("HSET sales {}", fields.join(" "))).await;
     let refusal = refused(&inventory, named("next", 5, Replaces::Any)).await;
     assert_eq!(refusal, ("too-many-sales", Some("last".to_owned())));
+    let id: SaleId = "sale-0".parse().unwrap();
+    inventory.forget(&ITEM, &id).await.unwrap();
+    for n in (0..9_999).step_by(1000) {
+        let deleted = (n..n + 1000).filter(|n| *n < 9_999).map(|n| {
+            format!(r#"old-{n} {{"id":"old-{n}","began":1,"ended":2,"deleted":{}}}"#, n + 3)
+        });
+        raw.run::<()>(&format!("HSET sales {}", deleted.collect::<Vec<_>>().join(" "))).await;
+    }
+    inventory.forget(&ITEM, &"sale-1".parse().unwrap()).await.unwrap();
+    let entries =
+        async |raw: &mut Raw, id: &str| raw.run::<bool>(&format!("HEXISTS sales {id}")).await;
+    for (id, is_there) in [("old-0", false), ("old-1", true), ("sale-0", true), ("sale-1", true)] {
+        assert_eq!(entries(&mut raw, id).await, is_there, "{id}");
+    }
+    inventory.start(&ITEM, Some(token(9)), named("next", 5, Replaces::Any)).await.unwrap();
 }

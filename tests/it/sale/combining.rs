@@ -11,14 +11,14 @@ use std::time::Duration;
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::config::Config;
 use flash_sale::inventory::{Action, Item, NewSale, Order, Outcome, Terms};
-use flash_sale::sale::{Sale, SaleError};
+use flash_sale::sale::{Sale, SaleError, lock_name};
 use testkit::Direction;
 use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
 use tokio::task::{JoinSet, yield_now};
 
 use super::{accepted, buy, ledger, patient, settle};
-use crate::shop::Shop;
+use crate::shop::{Shop, ShopOptions};
 use crate::support::etcd::session;
 use crate::support::store::{connect, order};
 
@@ -148,6 +148,48 @@ async fn a_silent_store_does_not_keep_the_lock() {
     stuck.abort();
 }
 
+/// Goal: nor does it by the start of a sale, which is sent again under a later token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_without_an_answer_does_not_keep_the_lock() {
+    let other = Shop::selling(100, ShopOptions::default()).await;
+    let (cut_off, proxy) = other.behind_proxy("cut-off").await;
+    settle(&cut_off).await;
+    proxy.freeze();
+    let (sale, item) = (cut_off.sale.clone(), "tea".parse::<Item>().unwrap());
+    let of = item.clone();
+    let stuck = tokio::spawn(async move { sale.start(&of, 5).await });
+    eventually("the start is under way", async || proxy.has_held_data()).await;
+    let started = within("the other one starts a sale", other.sale.start(&item, 7)).await;
+    assert_eq!(started.unwrap().stock.initial, 7);
+    assert!(!stuck.is_finished(), "the lock came only after the start was given up");
+    proxy.release();
+    let started = within("it is answered", stuck).await.unwrap().unwrap();
+    assert!((started.stock.initial, started.is_repeated) == (5, false), "{started:?}");
+    assert_eq!(other.sale.stock(&item).await.unwrap().fence, started.stock.fence);
+}
+
+/// Goal: an instance whose tenure got no answer from the store makes no claim, however long its orders wait, until the store
+/// answers it; then they are carried out. Method: its attempts to connect show that it is at it, and the other instance keeps
+/// its tenure, which any claim would end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_answer_of_the_store_no_claim_is_made() {
+    let other = Shop::selling(100, ShopOptions::default()).await;
+    let (cut_off, proxy) = other.behind_proxy("cut-off").await;
+    settle(&cut_off).await;
+    proxy.freeze();
+    let sale = cut_off.sale.clone();
+    let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
+    eventually("its batch is under way", async || proxy.has_held_data()).await;
+    let token = settle(&other).await.token;
+    let before = proxy.connections();
+    eventually("it asks the store", async || proxy.connections() > before + 2).await;
+    assert_eq!(buy(&other, "later").await.token, token);
+    assert!(!stuck.is_finished());
+    proxy.release();
+    let sold = within("it is answered", stuck).await.unwrap().unwrap();
+    assert!(accepted(&sold).token > token, "{sold:?}");
+}
+
 /// Goal: an order with an attempt that was not answered is not carried out in a sale that was started since: its first one may
 /// have it. One that was not sent is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,6 +241,26 @@ async fn a_batch_is_answered_though_the_one_before_it_was_not() {
     assert!(matches!(within("it is answered", sold).await, Ok(Outcome::Reserved(_))));
     let confirmed = within("so is the first one", confirmed).await.unwrap();
     assert!(matches!(confirmed, Ok(Outcome::Unknown)), "{confirmed:?}");
+}
+
+/// Goal: an item whose lock cannot be had does not delay the end of other items' holds.
+#[tokio::test]
+async fn holds_end_beside_an_item_that_is_blocked() {
+    let shop = Shop::empty(ShopOptions { wait_timeout: Duration::from_mins(2), ..patient() }).await;
+    let session = session(&shop.etcd, "other").await;
+    let mut blocked = Vec::new();
+    for name in ["a", "b", "c", "free"] {
+        shop.put(name, r#"{"stock":1,"hold_seconds":2}"#).await.json(200);
+        shop.call(&format!("POST /stock/reduce?item={name}")).await.json(200);
+        let lock = session.mutex(&lock_name(&shop.lock_name, &name.parse().unwrap())).unwrap();
+        if name != "free" {
+            blocked.push(lock.lock().await.unwrap());
+        }
+    }
+    eventually("the hold ends", async || {
+        shop.call("GET /stock?item=free").await.json(200)["stock"] == 1
+    })
+    .await;
 }
 
 /// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.

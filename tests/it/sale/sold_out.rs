@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use flash_sale::inventory::{Item, Order, Outcome};
+use flash_sale::inventory::{Item, Order, OrderId, Outcome, User};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use testkit::shared::{fresh_database, shared_endpoint};
@@ -96,6 +96,45 @@ async fn orders_share_a_read() {
     let error = spoilt.await.unwrap_err();
     assert_eq!(error.outcome(), "damaged", "{error:?}");
     assert_eq!(scripts_run(&redis).await - before, 3, "one early, and two for 1303 orders");
+}
+
+/// Goal: calls for the state of an item, and for its orders, that come at the same time share a read, over a connection that
+/// batches do not use; no call gets the answer of a read that was sent before the call came.
+#[tokio::test]
+async fn looks_at_a_sale_share_reads() {
+    let (other, redis) = shop_with_own_redis(4).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
+    let first = buy(&shop, "first").await;
+    let look = |id: &str| {
+        let (sale, id) = (shop.sale.clone(), OrderId::new(id).unwrap());
+        async move { sale.order(&Item::DEFAULT, &id, &User::default()).await.unwrap().1 }
+    };
+    let stock = || async { shop.sale.stock(&Item::DEFAULT).await.unwrap().stock };
+    assert_eq!((look("first").await, stock().await), (Some(first.clone()), 3));
+    buy(&other, "spoilt").await;
+    buy(&other, "third").await;
+    redis.run::<()>("HSET orders spoilt nothing").await.unwrap();
+
+    proxy.hold(Direction::ToClient);
+    let early = begun(stock());
+    eventually("the store has answered", async || proxy.has_held_data()).await;
+    let second = buy(&other, "second").await;
+    let before = scripts_run(&redis).await;
+    let stocks: Vec<_> = (0..300).map(|_| begun(stock())).collect();
+    let orders: Vec<_> =
+        ["first", "second", "none"].repeat(100).into_iter().map(look).map(begun).collect();
+    let (spoilt, user) = (OrderId::new("spoilt").unwrap(), User::default());
+    let spoilt = begun(shop.sale.order(&Item::DEFAULT, &spoilt, &user));
+    proxy.release();
+    assert_eq!(within("the first read", early).await, 1);
+    assert_eq!(within("the second read", join_all(stocks)).await, [0; 300]);
+    let orders = within("the orders", join_all(orders)).await;
+    for found in orders.chunks(3) {
+        assert_eq!(found, [Some(first.clone()), Some(second.clone()), None]);
+    }
+    let error = within("the damaged order", spoilt).await.unwrap_err();
+    assert_eq!(error.outcome(), "damaged", "{error:?}");
+    assert_eq!(scripts_run(&redis).await - before, 2, "one for all states, and one for all orders");
 }
 
 /// Goal: however fast buyers ask, an instance reads an item at most once a millisecond.

@@ -48,7 +48,7 @@ use self::queue::NameQueue;
 use self::queues::Queues;
 use self::standing_watch::StandingWatch;
 use super::BackendError;
-use super::own_thread::OwnThread;
+use super::own_thread::{OnThread, OwnThread};
 
 /// How long a queue is watched after its last claim. Long enough that a key which appears late, from
 /// a request that was given up, is still seen and removed; and that a lock which is used now and
@@ -80,42 +80,44 @@ const LINGER: Duration = Duration::from_secs(30);
 /// `locks/`. From 3.5.30 on, etcd renews no lease with a key that its user may no longer write: whoever withdraws the
 /// right to a key that is held ends its session. With authentication, the role needs it:
 /// `etcdctl role grant-permission app --prefix=true readwrite locks/`
-pub struct EtcdBackend {
+pub type EtcdBackend = OnThread<Etcd>;
+
+/// The members of a cluster, and what their watch shows.
+pub struct Etcd {
     options: EtcdOptions,
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    thread: OwnThread,
 }
 
-impl EtcdBackend {
+impl OnThread<Etcd> {
     /// A backend for these options. Nothing is sent before a session is opened, so an etcd that is not
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an endpoint is no URL, or the thread cannot be started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, or the thread cannot be started.
     pub fn new(options: EtcdOptions) -> Result<Self, BackendError> {
         Self::with_linger(options, LINGER)
     }
 
     fn with_linger(options: EtcdOptions, linger: Duration) -> Result<Self, BackendError> {
-        options.check()?;
+        let options = options.checked()?;
         let thread = OwnThread::start("etcd-lock")?;
         let endpoints = Arc::new(Endpoints::new(options.clone(), thread.runtime.clone()));
         let (new_names, names) = mpsc::unbounded_channel();
         let queues = Arc::new(Queues::new(linger, new_names));
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);
         thread.runtime.spawn(watch.run());
-        Ok(Self { options, endpoints, queues, thread })
+        Ok(Self::new_on(Etcd { options, endpoints, queues }, thread))
     }
 
     /// The queue of `name` as this process sees it, without a request. The first call
     /// begins to watch the queue, which ends some time after the last call.
     pub fn queue_snapshot(&self, name: &str) -> QueueSnapshot {
-        self.queues.with_or_new(&Arc::from(name), NameQueue::snapshot)
+        self.backend.queues.with_or_new(&Arc::from(name), NameQueue::snapshot)
     }
 }
 
-impl std::fmt::Debug for EtcdBackend {
+impl std::fmt::Debug for Etcd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EtcdBackend")
             .field("options", &self.options)
@@ -150,7 +152,7 @@ mod tests {
         }
         let error = backend.release(&claims[0]).await.expect_err("nobody listens");
         assert!(error.source().is_some_and(<dyn Error>::is::<etcd_client::Error>));
-        let is_used = || backend.queues.with("a", |queue| queue.is_used());
+        let is_used = || backend.backend.queues.with("a", |queue| queue.is_used());
         assert_eq!(is_used(), Some(true), "each may have been carried out");
         assert!(backend.close(lease).await.is_err());
         assert_eq!(is_used(), Some(false));
@@ -166,8 +168,8 @@ mod tests {
         for number in 0..NAMES {
             backend.queue_snapshot(&format!("idle-{number}"));
         }
-        let unwatched = async || backend.queues.count(|queue| !queue.claims.is_current());
+        let unwatched = async || backend.backend.queues.count(|queue| !queue.claims.is_current());
         eventually("all are watched", async || unwatched().await == 0).await;
-        eventually("none is watched", async || backend.queues.count(|_| true) == 0).await;
+        eventually("none is watched", async || backend.backend.queues.count(|_| true) == 0).await;
     }
 }

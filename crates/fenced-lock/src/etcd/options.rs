@@ -11,6 +11,10 @@ use etcd_client::{Certificate, Identity, TlsOptions};
 use tokio::task::spawn_blocking;
 
 use crate::BackendError;
+use crate::options::{limit, shown};
+
+/// What no host has: it ends one in a URL, or stands before one.
+const NOT_IN_A_HOST: &[char] = &['/', '?', '#', '@', '\\', ' '];
 
 /// Reads a password.
 type ReadPassword = dyn Fn() -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
@@ -68,7 +72,8 @@ impl fmt::Debug for EtcdUser {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EtcdOptions {
-    /// The members' client URLs, such as `http://127.0.0.1:2379`, or all of them with `https`. With
+    /// The members' client URLs, such as `http://127.0.0.1:2379`, or all of them with `https`, and nothing more: a URL with
+    /// a user, a path or a query is refused. With
     /// several, a request that one does not answer goes to the next.
     pub endpoints: Vec<String>,
     /// The user, if etcd asks for one.
@@ -77,7 +82,8 @@ pub struct EtcdOptions {
     pub ca: Option<Vec<u8>>,
     /// With `https`: the client certificate and its key (PEM), if etcd asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The longest that one member may take to answer a request that was sent. After that the next one is asked.
+    /// The longest that one member may take to answer a request that was sent. After that the next one is asked. It is a
+    /// millisecond at least, as that of each backend; more than a day counts as a day.
     pub request_timeout: Duration,
 }
 
@@ -93,26 +99,37 @@ impl EtcdOptions {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), BackendError> {
+    /// These options, as they count.
+    pub(crate) fn checked(mut self) -> Result<Self, BackendError> {
+        self.request_timeout = limit("a request_timeout", self.request_timeout)?;
         let scheme = if self.is_tls() { "https://" } else { "http://" };
         let is_url = |endpoint: &String| {
             let address = endpoint
                 .strip_prefix(scheme)
                 .and_then(|rest| rest.strip_suffix('/').unwrap_or(rest).rsplit_once(':'));
-            address.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            address.is_some_and(|(host, port)| {
+                !host.is_empty() && !host.contains(NOT_IN_A_HOST) && port.parse::<u16>().is_ok()
+            })
         };
         let has_certificates = self.ca.is_some() || self.identity.is_some();
         let what = if self.endpoints.is_empty() || !self.endpoints.iter().all(is_url) {
-            format!("an etcd endpoint is written {scheme}HOST:PORT, not {:?}", self.endpoints)
+            format!(
+                "an etcd endpoint is written {scheme}HOST:PORT and has no user, which has a field of its own: not {:?}",
+                self.shown()
+            )
         } else if has_certificates && !self.is_tls() {
             "etcd's certificates are for endpoints with https://".to_owned()
         } else if self.is_tls() && !cfg!(feature = "etcd-tls") {
             "this program was built without TLS, which https:// needs: turn on the feature etcd-tls"
                 .to_owned()
         } else {
-            return Ok(());
+            return Ok(self);
         };
         Err(BackendError::permanent(what))
+    }
+
+    fn shown(&self) -> Vec<&str> {
+        self.endpoints.iter().map(|endpoint| shown(endpoint)).collect()
     }
 
     /// One endpoint decides for all.
@@ -150,10 +167,10 @@ impl EtcdOptions {
 }
 
 impl fmt::Debug for EtcdOptions {
-    /// Without the certificates and the key.
+    /// Without the certificates and the key, and without an endpoint in which a password may be.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdOptions")
-            .field("endpoints", &self.endpoints)
+            .field("endpoints", &self.shown())
             .field("user", &self.user)
             .field("request_timeout", &self.request_timeout)
             .finish_non_exhaustive()

@@ -7,12 +7,11 @@ use etcd_client::{
     Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, SortOrder,
     SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use tokio::runtime::Handle;
 
 use super::endpoints::Answer;
 use super::failure::{code, header_of, is_refused_with};
 use super::list::list;
-use super::{EtcdBackend, keys};
+use super::{Etcd, keys};
 use crate::chaos::Safeguard;
 use crate::watched::{Key, Made};
 use crate::{
@@ -29,15 +28,11 @@ struct Put {
 }
 
 #[async_trait]
-impl Backend for EtcdBackend {
+impl Backend for Etcd {
     type Token = Token;
 
     fn promises(&self) -> Promises {
         Promises::MOST
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.thread.runtime.clone())
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -140,7 +135,7 @@ impl Backend for EtcdBackend {
     }
 }
 
-impl EtcdBackend {
+impl Etcd {
     /// Puts `claim` into the queue, and takes `held` out in the same transaction; `None` if `held` is gone.
     async fn put_claim(
         &self,

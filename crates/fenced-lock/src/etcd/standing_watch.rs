@@ -221,6 +221,7 @@ impl StandingWatch {
 /// Returns whether another stream is needed: the queue can be read, though a watcher was refused, so the stream's token
 /// has expired, or its user may look now.
 async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) -> bool {
+    let mut backoff = Backoff::default();
     loop {
         let asked = queues.with(&name, |queue| {
             queue.reading();
@@ -250,6 +251,7 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
                     remove_orphans(&endpoints, &queues, &name, keys);
                     return false;
                 }
+                sleep(backoff.next()).await;
             }
             // it is read again when it is due
             (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {

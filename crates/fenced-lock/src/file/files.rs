@@ -10,6 +10,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ const RESERVED: i64 = 1000;
 const BUSY_TRIES: usize = 500;
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
+/// How often a file is opened that others replace before it is locked.
+const REPLACED_TRIES: usize = 10;
+
 /// A file name has at most 255 bytes.
 const LONGEST_PART: usize = 200;
 
@@ -56,23 +60,32 @@ pub(super) struct Files {
     /// What tells one start of the machine from the next; where there is no such thing, one process from the next.
     boot: String,
     watch: Option<Watch>,
+    /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix. Before
+    /// the sessions: a drop tells the holders first.
+    queues: HashMap<String, Vec<OwnClaim>>,
     /// The file of each session, locked for as long as it is here.
     sessions: HashMap<i64, File>,
-    /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix.
-    queues: HashMap<String, Vec<OwnClaim>>,
     /// The queues that have changed since they were looked at.
     changed: HashSet<String>,
-    waiters: Waiters<Token>,
+    waiters: Arc<Waiters<Token>>,
 }
 
 #[derive(Debug)]
 struct OwnClaim {
+    waiters: Arc<Waiters<Token>>,
     claim: Claim,
     /// The name of its file, which sorts it into its queue.
     entry: String,
     /// The file to lock, while the claim is the first. Closing it tells the others that the queue has changed.
     lock: Option<File>,
     is_granted: bool,
+}
+
+impl Drop for OwnClaim {
+    /// Whatever gives the claim up, a panic as well: its holder is told before the lock is free.
+    fn drop(&mut self) {
+        self.waiters.note(&self.claim, ClaimStatus::Gone);
+    }
 }
 
 impl Files {
@@ -85,7 +98,7 @@ impl Files {
             sessions: HashMap::new(),
             queues: HashMap::new(),
             changed: HashSet::new(),
-            waiters: Waiters::default(),
+            waiters: Arc::default(),
         }
     }
 
@@ -102,7 +115,7 @@ impl Files {
             }
         }
         let path = self.session_path(id);
-        loop {
+        for _ in 0..REPLACED_TRIES {
             let file = File::options().write(true).create(true).truncate(false).open(&path)?;
             lock_soon(&file)?;
             // until it was locked, another process may have taken it for a dead one
@@ -111,6 +124,7 @@ impl Files {
                 return Ok(Lease { id, ttl, cluster });
             }
         }
+        Err(replaced(&path))
     }
 
     /// What is known of the directory, locked: its identity, which the first to ask gives it, and the largest token
@@ -202,7 +216,8 @@ impl Files {
         }
         // closed here if others are first, which tells them that the queue has changed
         let lock = queue.is_empty().then_some(lock);
-        Ok(Some(OwnClaim { claim: claim.clone(), entry, lock, is_granted: false }))
+        let waiters = Arc::clone(&self.waiters);
+        Ok(Some(OwnClaim { waiters, claim: claim.clone(), entry, lock, is_granted: false }))
     }
 
     pub(super) fn release(&mut self, claim: &Claim) -> io::Result<Released> {
@@ -233,6 +248,12 @@ impl Files {
             // a child that is being started may share the descriptor for a moment
             drop(lock.unlock());
         }
+    }
+
+    /// Begins anew, without the sessions and claims of this process: their holders are told, then their files are closed.
+    pub(super) fn begin_anew(&mut self) {
+        let watch = self.watch.take();
+        *self = Self::new(self.directory.clone(), watch);
     }
 
     /// Has the sessions found ended, and with them their claims. Their locks end with this.
@@ -364,6 +385,7 @@ impl Files {
             let path = self.lock_path(stem);
             if !own.lock.as_ref().map_or(Ok(false), |lock| is_at(&path, lock))? {
                 // others may hold the file that is there now
+                self.waiters.note(&own.claim, ClaimStatus::Gone);
                 remove(&self.queue_path(stem).join(&own.entry))?;
                 return Ok(false);
             }
@@ -381,7 +403,7 @@ impl Files {
     /// Locks the lock's file and counts the token up. `None` if a script has locked it.
     fn grant(&self, stem: &str, own: &mut OwnClaim) -> io::Result<Option<Token>> {
         let path = self.lock_path(stem);
-        loop {
+        for _ in 0..REPLACED_TRIES {
             let lock = own.lock.take().map_or_else(|| self.open_lock(stem), Ok)?;
             if !try_lock(&lock)? {
                 own.lock = Some(lock);
@@ -394,6 +416,7 @@ impl Files {
             own.lock = Some(lock);
             return Ok(Some(token));
         }
+        Err(replaced(&path))
     }
 
     /// The next token. What was written in this start of the machine is read again, whatever process died. In another
@@ -591,6 +614,11 @@ fn lock_soon(file: &File) -> io::Result<()> {
         thread::sleep(BUSY_PAUSE);
     }
     Err(io::Error::new(ErrorKind::ResourceBusy, "other processes change the queue"))
+}
+
+/// Somebody replaces a file again and again.
+fn replaced(path: &Path) -> io::Error {
+    io::Error::new(ErrorKind::ResourceBusy, format!("{} is replaced all the time", path.display()))
 }
 
 fn malformed(path: &Path) -> io::Error {

@@ -13,6 +13,7 @@ mod files;
 #[cfg(target_os = "linux")]
 mod watch;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use self::files::Files;
+use super::options::limit;
 use super::random::random_id;
 use super::{
     Backend, BackendError, Claim, Ends, Lease, Loss, Promises, PutMode, QueueEntry, Released,
@@ -109,6 +111,9 @@ impl FileOptions {
 ///
 /// The first grant of each name waits for the disk, and every thousandth.
 ///
+/// # Panics
+/// Its requests panic outside of a tokio runtime with timers.
+///
 /// One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
 /// one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
 /// waiters is looked at four times a second; fifty times where there is no `inotify`.
@@ -127,9 +132,10 @@ impl FileBackend {
     /// A backend for this directory. Nothing is read or written before a session is opened.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the threads cannot be started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the threads cannot be started, or `request_timeout` is too short.
     pub fn new(options: FileOptions) -> Result<Self, BackendError> {
-        Self::start(options).map_err(BackendError::permanent)
+        let request_timeout = limit("a request_timeout", options.request_timeout)?;
+        Self::start(FileOptions { request_timeout, ..options }).map_err(BackendError::permanent)
     }
 
     fn start(options: FileOptions) -> io::Result<Self> {
@@ -169,16 +175,24 @@ impl FileBackend {
 /// How many jobs are done before queues that have changed are looked at: several changes of one cost one look.
 const JOBS_AT_ONCE: usize = 64;
 
-/// Does the jobs, and looks at the queues by itself from time to time, until the backend is dropped.
+/// Does the jobs until the backend is dropped. What panics ends all sessions of the backend: they may be damaged.
 fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
+    while catch_unwind(AssertUnwindSafe(|| work_on(&mut files, jobs))).is_err() {
+        tracing::error!("a panic in the thread of the files: its sessions are lost");
+        files.begin_anew();
+    }
+}
+
+/// Does the jobs, and looks at the queues by itself from time to time, until the backend is dropped.
+fn work_on(files: &mut Files, jobs: &mpsc::Receiver<Job>) {
     let mut next_look = Instant::now();
     loop {
         match jobs.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
-            Ok(job) => job(&mut files),
+            Ok(job) => job(files),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return files.close_all(),
         }
-        jobs.try_iter().take(JOBS_AT_ONCE).for_each(|job| job(&mut files));
+        jobs.try_iter().take(JOBS_AT_ONCE).for_each(|job| job(files));
         if Instant::now() >= next_look {
             next_look = Instant::now() + files.look_where_claims_wait();
         }
@@ -249,6 +263,44 @@ mod tests {
 
     fn claim(name: &str, lease: Lease) -> Claim {
         Claim { name: name.into(), lease: lease.id, number: 1, label: "".into() }
+    }
+
+    /// Goal: a panic of the files' thread loses what is held before another process can have it, and then the session; the
+    /// backend goes on.
+    #[tokio::test]
+    async fn a_panic_loses_what_is_held() -> Result<(), crate::LockError> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let new = || FileBackend::new(FileOptions::new(directory.path())).map(std::sync::Arc::new);
+        let options = crate::SessionOptions::new(Duration::from_millis(300));
+        let (backend, other) = (new()?, crate::Session::open(new()?, options.clone()).await?);
+        let session = crate::Session::open(backend.clone(), options.clone()).await?;
+        let guard = session.mutex("a")?.lock().await?;
+        drop(backend.jobs.send(Box::new(|_| panic!("as the test wants it"))));
+        let next = other.mutex("a")?.lock().await?;
+        assert!(guard.is_lost() && !next.is_lost());
+        assert_eq!(session.lost().await, crate::LostReason::Revoked);
+        crate::Session::open(backend, options).await.map(drop)
+    }
+
+    /// Goal: a holder whose lock's file was replaced is told, also while its claim cannot be removed.
+    #[test]
+    fn a_holder_is_told_before_its_claim_goes() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut files = Files::new(directory.path().to_owned(), None);
+        let lease = files.open(1, Duration::from_secs(1)).expect("a session");
+        let ticket = files.put(&claim("a", lease), false).expect("it is free").expect("a grant");
+        assert!(matches!(*ticket.status.borrow(), ClaimStatus::Granted(_)));
+        std::fs::remove_file(directory.path().join("a.lock")).expect("the lock's file");
+        let queue = directory.path().join("queues/a");
+        let entry = queue.read_dir().expect("the queue").next().expect("a claim").expect("a file");
+        std::fs::remove_file(entry.path()).expect("the claim");
+        std::fs::create_dir(entry.path()).expect("what cannot be removed as a file");
+        files.renew(1).expect("the session lives");
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+
+        let ticket = files.put(&claim("b", lease), false).expect("it is free").expect("a grant");
+        drop(files);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "whatever gives it up");
     }
 
     /// Goal: the kernel's messages suffice: a waiter in another process gets its grant by them alone when the holder

@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join_all, try_join, try_join_all};
+use futures_util::future::{join, join_all, try_join, try_join_all};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -32,7 +32,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
 use super::PostgresOptions;
-use super::link::{Access, Connection, Link, failure};
+use super::link::{Access, Connection, IS_OWN, Link, SHARED, failure};
 use crate::asked::{Answered, Asked, AskedBackend};
 use crate::waiters::{Answer, Waiters};
 use crate::{
@@ -46,17 +46,22 @@ const TRY_LOCK: &str = "pg_try_advisory_lock(hashtextextended($1, 0))";
 const UNLOCK: &str = "
     SELECT pg_advisory_unlock(hashtextextended($1, 0)), set_config('application_name', $2, false)";
 
-/// Takes the lock by this function, counts the grants of its name, and shows the claim with its number. No row without the
-/// lock.
+/// Takes the lock by this function, counts the grants of its name, and shows the claim with its number, which is NULL without
+/// the lock. Takes nothing in a server process without this mark, and says so.
 fn take_by(lock: &str) -> String {
+    let is_own = IS_OWN.replace("$1", "$3");
     format!(
         "WITH ticket AS (
-            INSERT INTO fenced_lock.names AS n SELECT $1, 1 WHERE {lock}
+            INSERT INTO fenced_lock.names AS n SELECT $1, 1 WHERE CASE WHEN {is_own} THEN {lock} END
             ON CONFLICT (name) DO UPDATE SET last = n.last + 1 RETURNING last
         )
-        SELECT last, set_config('application_name', format($2, last), false) FROM ticket"
+        SELECT last, {is_own}, set_config('application_name', format($2, last), false)
+        FROM (SELECT) AS one LEFT JOIN ticket ON true"
     )
 }
+
+/// Takes nothing, and is refused where the lock would be.
+const NO_LOCK: &str = "false";
 
 /// Fails without the rights to count, and counts nothing.
 const CHECK_RIGHTS: &str = "
@@ -72,14 +77,17 @@ const QUEUE: &str = "
     LEFT JOIN pg_stat_get_activity(l.pid) a ON true
     ORDER BY l.granted DESC, l.waitstart NULLS LAST";
 
+/// How often a claim that was granted has its connection prove that it lives, where each answer takes longer than a tenth of
+/// the TTL.
+const MOST_WORDS: usize = 10;
+
 /// What the names of our connections begin with.
 const NAME: &str = "fenced-lock";
 
 /// PostgreSQL as a lock service, with advisory locks: those of `psql` and of other libraries.
 ///
 /// Each claim, also one that waits, takes a connection of its own, of which a server allows 100 by default: one
-/// too many is refused with [`BackendErrorKind::Refused`]. They must lead to the server itself: a pooler that
-/// shares them gives locks away. A name is one lock only in one database, and no lock of another backend.
+/// too many is refused with [`BackendErrorKind::Refused`]. A name is one lock only in one database, and no lock of another backend.
 ///
 /// A session is lost with its own connection, and a claim with its connection. A holder that is paused is
 /// succeeded after a tenth more than the TTL, or at most twice that if other claims of its process wait; one whose
@@ -110,13 +118,13 @@ impl AskedBackend<Advisory> {
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be read, or the thread cannot be
-    /// started.
+    /// [`BackendErrorKind::Permanent`] if an option cannot be used, or the thread cannot be started.
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
+        let options = options.checked()?;
         let connector = options.connector()?;
         let make = |runtime: &Handle, this: &Weak<Advisory>| {
             let (options, runtime, statements) = (options.clone(), runtime.clone(), &[]);
-            let access = Arc::new(Access { options, connector, statements, runtime });
+            let access = Arc::new(Access::new(options, connector, statements, runtime));
             Advisory {
                 requests: Link::new(&access, NAME, None),
                 access,
@@ -153,16 +161,19 @@ fn slack(ttl: Duration) -> Duration {
     ttl / 10
 }
 
-/// Unlocks on this connection, which is this claim's from now on.
-async fn unlock(conn: &Connection, claim: &Claim) -> Result<Row, Error> {
+/// Unlocks on this connection, which is this claim's from now on. Returns whether the lock was held there.
+async fn unlock(conn: &Connection, claim: &Claim) -> Result<bool, Error> {
     let shown = application_name(claim, "-");
-    conn.client.query_typed_one(UNLOCK, &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)]).await
+    let params: &[(&(dyn ToSql + Sync), Type)] =
+        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
+    conn.client.query_typed_one(UNLOCK, params).await?.try_get(0)
 }
 
 /// How a claim is shown: its lease, its number, its token once it has one, and as much of the label as the server
 /// keeps.
 fn application_name(claim: &Claim, token: &str) -> String {
-    let label = claim.label.replace(|c: char| c.is_control() || c == '%', "_");
+    // the server shows question marks for other letters, and takes none that the database's encoding lacks
+    let label = claim.label.replace(|c: char| c.is_control() || c == '%' || !c.is_ascii(), "_");
     format!("{NAME} {:x}-{} {token} {label}", claim.lease, claim.number)
 }
 
@@ -198,13 +209,14 @@ impl Advisory {
         ttl: Duration,
         slack: Duration,
     ) -> Result<Arc<Connection>, BackendError> {
-        let idle_ms = (ttl + slack).as_millis();
-        // the server looks now and then whether a client that waits is still there
-        let settings = format!(
-            "-c idle_session_timeout={idle_ms} \
-             -c client_connection_check_interval=1000 -c statement_timeout=0 -c lock_timeout=0"
-        );
-        let conn = self.access.connect(name, &settings, None).await?;
+        let settings = vec![
+            ("idle_session_timeout", (ttl + slack).as_millis().to_string()),
+            // the server looks now and then whether a client that waits is still there
+            ("client_connection_check_interval", "1000".to_owned()),
+            ("statement_timeout", "0".to_owned()),
+            ("lock_timeout", "0".to_owned()),
+        ];
+        let conn = self.access.connect(name, settings, None).await?;
         let (ended, this) = (conn.ended.clone(), Weak::clone(&self.this));
         self.access.runtime.spawn(async move {
             ended.cancelled().await;
@@ -227,7 +239,8 @@ impl Advisory {
     /// Asks the session's connection for an answer, without giving it up if there is none.
     async fn check(&self, lease: i64) -> Result<(), BackendError> {
         let (conn, _) = self.session(lease)?;
-        conn.in_time(conn.client.batch_execute("")).await?.map_err(|_| lease_gone())
+        let is_alive = conn.in_time(conn.is_alive()).await?.unwrap_or(false);
+        if is_alive { Ok(()) } else { Err(lease_gone()) }
     }
 
     /// Takes the lock on this connection by this function. `None` if it cannot be had at once.
@@ -241,37 +254,56 @@ impl Advisory {
         let taken = async {
             let (sql, shown) = (take_by(lock), application_name(claim, "%s"));
             let params: &[(&(dyn ToSql + Sync), Type)] =
-                &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
-            let take = conn.client.query_typed_opt(&sql, params);
-            let Some(row) = try_join(take, conn.end_without(&session)).await?.0 else {
-                return Ok(None);
-            };
+                &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT), (&conn.mark, Type::TEXT)];
+            let take = conn.client.query_typed_one(&sql, params);
+            let (row, ()) = try_join(take, conn.end_without(&session)).await?;
+            let (token, is_own) = (row.try_get::<_, Option<_>>(0)?, row.try_get(1)?);
+            let Some(token) = token else { return Ok((None, is_own)) };
             // a renewal meanwhile has sent no word on this connection, and counts for the claim all the same
-            while sent_at.elapsed() > slack(ttl) {
+            for _ in 0..MOST_WORDS {
+                if sent_at.elapsed() <= slack(ttl) {
+                    break;
+                }
                 sent_at = Instant::now();
                 conn.client.batch_execute("").await?;
             }
-            Ok(Some(Token::new(conn.cluster, row.try_get(0)?)))
+            if sent_at.elapsed() > slack(ttl) {
+                // the server is too far away for this TTL: nobody may wait for a holder that does not know that it holds
+                return Ok((None, is_own));
+            }
+            Ok((Some(Token::new(conn.cluster, token)), is_own))
         };
-        taken.await.map_err(failure)
+        match taken.await.map_err(failure)? {
+            (granted, true) => Ok(granted),
+            _ => Err(BackendError::permanent(SHARED)),
+        }
     }
 
-    /// Waits for the lock on this connection, after a release of which it tells.
+    /// Waits for the lock on this connection, after a release. Tells first whether the claim waits: what would refuse the lock
+    /// refuses a request that takes nothing.
     async fn wait(
         self: Arc<Self>,
         claim: Claim,
         conn: Arc<Connection>,
-        release: Option<oneshot::Sender<()>>,
+        is_release: bool,
+        waits: oneshot::Sender<Result<(), BackendError>>,
     ) {
-        let unlock = async {
-            let Some(released) = release else { return Ok(()) };
-            unlock(&conn, &claim).await.map_err(failure)?;
-            // an error means that nobody waits for it any more
-            let _ = released.send(());
+        let released = async {
+            if is_release && !unlock(&conn, &claim).await.map_err(failure)? {
+                return Err(BackendError::transient("the lock was not held any more"));
+            }
             Ok(())
         };
-        match try_join(unlock, self.take(&claim, &conn, LOCK)).await {
-            Ok(((), Some(token))) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
+        // an error means that the claim was given up before it waited, of which `put` tells
+        let queued = async {
+            let queued = try_join(released, self.take(&claim, &conn, NO_LOCK)).await.map(drop);
+            let is_queued = queued.is_ok();
+            waits.send(queued).map_err(drop).and(is_queued.then_some(()).ok_or(()))
+        };
+        let (queued, granted) = join(queued, self.take(&claim, &conn, LOCK)).await;
+        match granted {
+            _ if queued.is_err() => conn.give_up(),
+            Ok(Some(token)) => self.waiters.note(&claim, ClaimStatus::Granted(token)),
             failed => {
                 tracing::debug!(%claim, ?failed, "lost the connection of a claim");
                 conn.give_up();
@@ -321,7 +353,7 @@ impl Asked for Advisory {
         let (session, _) = self.session(lease.id)?;
         let conns: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
         // the claim of a connection that has ended is gone; one that is silent is not renewed
-        let answers = join_all(conns.iter().map(async |conn| conn.client.batch_execute("").await));
+        let answers = join_all(conns.iter().map(async |conn| conn.is_alive().await));
         try_join(session.in_time(answers), self.check(lease.id)).await?;
         Ok(vec![true; held.len()])
     }
@@ -371,14 +403,21 @@ impl Asked for Advisory {
             let granted = |token| Answer { status: ClaimStatus::Granted(token), ..WAITING };
             return Ok(tried?.map(granted));
         }
-        let (released, is_released) = oneshot::channel();
-        let released = matches!(mode, PutMode::After(_)).then_some(released);
+        let (waits, is_waiting) = oneshot::channel();
+        let is_release = matches!(mode, PutMode::After(_));
         if let Some(this) = self.this.upgrade() {
-            self.access.runtime.spawn(this.wait(claim.clone(), conn, released));
+            let wait = this.wait(claim.clone(), Arc::clone(&conn), is_release, waits);
+            self.access.runtime.spawn(wait);
         }
-        // an error means that there is nothing to release, or that the connection is lost, which the claim is told
-        drop(is_released.await);
-        Ok(Some(WAITING))
+        // without an answer the runtime ends
+        let queued = conn
+            .in_time(is_waiting)
+            .await
+            .and_then(|queued| queued.unwrap_or_else(|ended| Err(BackendError::transient(ended))));
+        if queued.as_ref().is_err_and(|error| error.kind != BackendErrorKind::Transient) {
+            self.connections.lock().remove(claim);
+        }
+        queued.map(|()| Some(WAITING))
     }
 
     async fn ask(&self, _claim: &Claim) -> Result<Answer<Token>, BackendError> {
@@ -391,10 +430,12 @@ impl Asked for Advisory {
         let holds = matches!(self.waiters.status(claim), ClaimStatus::Granted(_));
         if holds && !conn.ended.is_cancelled() {
             match conn.in_time(unlock(&conn, claim)).await {
-                Ok(Ok(_)) => {
+                Ok(Ok(true)) => {
                     self.connections.lock().remove(claim);
                     return Ok(Released::Done);
                 }
+                // a pooler has put another server process in the place of the one that holds
+                Ok(Ok(false)) => {}
                 Ok(Err(error))
                     if error.code().is_some() || conn.ended_by_server.load(Ordering::Relaxed) => {}
                 // it may have been released before the connection was lost

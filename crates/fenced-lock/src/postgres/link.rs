@@ -5,24 +5,28 @@ use std::error::Error as _;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use std::{io, iter};
 
+use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
+use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::config::TargetSessionAttrs;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, Socket, Statement};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::options::{PostgresOptions, Tls};
+use crate::random::random;
 use crate::shared::Shared;
 use crate::waiters::Waiters;
 use crate::{BackendError, BackendErrorKind, ClusterId, Token};
@@ -46,17 +50,42 @@ const IDENTIFY: &str = "
         CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END,
         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
-            THEN set_config('synchronous_commit', 'on', false) END";
+            THEN set_config('synchronous_commit', 'on', false) END,
+        CASE WHEN coalesce(current_setting('fenced_lock.connection', true), '') IN ('', $1)
+            THEN set_config('fenced_lock.connection', $1, false) <> $1
+            ELSE true END,
+        current_setting('server_encoding') <> 'UTF8'";
 
 /// The columns of [`IDENTIFY`] that rule a server out. A standby is refused for now only: it may be promoted, or the address
 /// may lead to the primary later.
-const REFUSALS: [(usize, BackendErrorKind, &str); 3] = [
+const REFUSALS: [(usize, BackendErrorKind, &str); 4] = [
+    (8, BackendErrorKind::Permanent, SHARED),
     (1, BackendErrorKind::Permanent, "PostgreSQL 14 or later is needed"),
     (2, BackendErrorKind::Transient, "this PostgreSQL is a standby, which grants no locks"),
     (3, BackendErrorKind::Permanent, READ_ONLY),
 ];
 const READ_ONLY: &str = "PostgreSQL accepts no writes: set default_transaction_read_only to off for this user, this \
     database or the server";
+
+pub(super) const SHARED: &str = "the address leads to a pooler that gives one connection of PostgreSQL to several clients, which takes \
+    locks and settings away: lead it to PostgreSQL itself, or to a pooler in session mode";
+
+/// Whether a server process is this connection's own, which has written this mark into it. A process with another's mark was
+/// given to two clients and not reset in between: the second one would have the locks of the first.
+pub(super) const IS_OWN: &str =
+    "current_setting('fenced_lock.connection', true) IS NOT DISTINCT FROM $1";
+
+/// Sets these settings to these values in the process with this mark. Returns how the server writes the values. The settings
+/// of a start packet would not do: poolers refuse or drop them.
+const SET: &str = "
+    SELECT set_config(name, value, false) FROM unnest($2::text[], $3::text[]) AS s (name, value)
+    WHERE current_setting('fenced_lock.connection', true) IS NOT DISTINCT FROM $1";
+
+/// Whether the process has this mark, and these settings have these values.
+const IS_SET: &str = "
+    SELECT current_setting('fenced_lock.connection', true) IS NOT DISTINCT FROM $1 AND NOT EXISTS (
+        SELECT FROM unnest($2::text[], $3::text[]) AS s (name, value)
+        WHERE current_setting(name) IS DISTINCT FROM value)";
 
 /// Writes to the server's log, so its commit syncs the log up to here: a commit that wrote nothing would sync nothing.
 pub(super) const SYNC: &str = "SELECT pg_logical_emit_message(true, 'fenced_lock', '')";
@@ -101,42 +130,74 @@ pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
 /// What every connection needs.
 pub(super) struct Access {
     pub(super) options: PostgresOptions,
-    pub(super) connector: (Config, Tls),
+    pub(super) connector: (Vec<Config>, Tls),
     /// What each connection prepares: to parse and plan a statement costs more than to run it.
     pub(super) statements: &'static [&'static str],
     pub(super) runtime: Handle,
+    /// How many attempts to connect took too long, one after the other.
+    late: AtomicU32,
+    /// Set once two connections were seen to have a server process each.
+    is_direct: OnceCell<()>,
 }
 
+/// How often the time for an attempt to connect is doubled: it takes several answers, and a server that is far away needs more
+/// time for them than for one.
+const MOST_DOUBLINGS: u32 = 3;
+
+/// A setting of the server and its value.
+type Setting = (&'static str, String);
+
 impl Access {
+    pub(super) fn new(
+        options: PostgresOptions,
+        connector: (Vec<Config>, Tls),
+        statements: &'static [&'static str],
+        runtime: Handle,
+    ) -> Self {
+        let (late, is_direct) = (AtomicU32::default(), OnceCell::new());
+        Self { options, connector, statements, runtime, late, is_direct }
+    }
+
     /// Connects under `name`, which `pg_stat_activity` shows, with these further settings of the server. Messages go to
     /// the waiters.
     #[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
     pub(super) async fn connect(
         self: &Arc<Self>,
         name: &str,
-        settings: &str,
+        mut settings: Vec<Setting>,
         waiters: Option<Arc<Waiters<Token>>>,
     ) -> Result<Connection, BackendError> {
         let access = Arc::clone(self);
-        let (mut config, tls) = self.connector.clone();
-        let given = config.get_options().unwrap_or_default();
-        let isolation = r"-c default_transaction_isolation=read\ committed";
-        config.options(format!("{given} {isolation} {settings}")).application_name(name);
+        let (mut hosts, tls) = self.connector.clone();
+        for host in &mut hosts {
+            host.application_name(name);
+        }
+        settings.push(("default_transaction_isolation", "read committed".to_owned()));
+        let mark = format!("{:016x}", random());
         let connecting = async move {
-            let mut connected = config.connect(tls.clone()).await;
+            // all are asked in half of the time, and the other half is for what follows
+            let share =
+                access.options.request_timeout / 2 / u32::try_from(hosts.len()).unwrap_or(1);
+            let mut connected = connect_any(&hosts, &tls, share).await;
             if connected.as_ref().is_err_and(is_read_only) {
                 // connect all the same, to ask the server why it is read-only
-                config.target_session_attrs(TargetSessionAttrs::Any);
-                connected = config.connect(tls.clone()).await;
+                for host in &mut hosts {
+                    host.target_session_attrs(TargetSessionAttrs::Any);
+                }
+                connected = connect_any(&hosts, &tls, share).await;
             }
-            let (client, connection) = connected.map_err(connect_failure)?;
+            let (host, (client, connection)) = connected.map_err(connect_failure)?;
             let (ended, ended_by_server) = (CancellationToken::new(), Arc::<AtomicBool>::default());
             let (guard, by_server) = (ended.clone().drop_guard(), Arc::clone(&ended_by_server));
             let driver = AbortOnDropHandle::new(access.runtime.spawn(async move {
                 by_server.store(drive(connection, waiters).await, Ordering::Relaxed);
                 drop(guard);
             }));
-            let (process, cluster) = access.identify(&client).await?;
+            let identity = access.identify(&client, &mark).await?;
+            access.is_direct.get_or_try_init(|| check_second(host, &tls)).await?;
+            set(&client, &mark, &settings).await?;
+            let lacks_letters = identity.get(9);
+            let (process, cluster) = access.tables(&client, &mark, identity).await?;
             let prepare = async |sql: &&'static str| Ok((*sql, client.prepare(sql).await?));
             let prepared = try_join_all(access.statements.iter().map(prepare)).await;
             Ok(Connection {
@@ -146,6 +207,8 @@ impl Access {
                 ended,
                 ended_by_server,
                 process,
+                mark,
+                lacks_letters,
                 driver: driver.detach(),
                 answers: AtomicU64::new(0),
                 synced: Shared::new(),
@@ -154,23 +217,36 @@ impl Access {
         };
         // what takes too long must not go on: it may end in a connection that nobody has
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
-        let limited = timeout(self.options.request_timeout, connecting).await;
+        let doublings = self.late.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
+        let limit = self.options.request_timeout.saturating_mul(1 << doublings);
+        let limited = timeout(limit, connecting).await;
+        self.late.store(if limited.is_err() { doublings + 1 } else { 0 }, Ordering::Relaxed);
         // a task ends without a result when its runtime does
         limited.map_err(BackendError::transient)?.map_err(BackendError::transient)?
     }
 
-    /// Finds out what a connection leads to, its server process and its cluster, and makes the tables if they are missing.
-    async fn identify(&self, client: &Client) -> Result<(String, ClusterId), BackendError> {
-        let identify = async || client.query_typed_one(IDENTIFY, &[]).await;
-        let mut row = identify().await.map_err(failure)?;
+    /// Finds out what a connection leads to, and marks it.
+    async fn identify(&self, client: &Client, mark: &str) -> Result<Row, BackendError> {
+        let params: &[(&(dyn ToSql + Sync), Type)] = &[(&mark, Type::TEXT)];
+        let row = client.query_typed_one(IDENTIFY, params).await.map_err(failure)?;
         for (column, kind, what) in REFUSALS {
             if row.get(column) {
                 return Err(BackendError::new(kind, what));
             }
         }
+        Ok(row)
+    }
+
+    /// The server process and the cluster of a connection. Makes the tables if they are missing.
+    async fn tables(
+        &self,
+        client: &Client,
+        mark: &str,
+        mut row: Row,
+    ) -> Result<(String, ClusterId), BackendError> {
         if row.get::<_, Option<u32>>(5).is_none() {
             client.batch_execute(SCHEMA).await.map_err(failure)?;
-            row = identify().await.map_err(failure)?;
+            row = self.identify(client, mark).await?;
         }
         let (system, table): (i64, Option<u32>) = (row.get(4), row.get(5));
         let timeline: Option<i32> = row.get(6);
@@ -180,6 +256,60 @@ impl Access {
         Ok((row.get(0), ClusterId(system.cast_unsigned() ^ tables)))
     }
 }
+
+/// Connects to one of the hosts. Each is asked when those before have failed or been silent for this time, and the first that
+/// does what it is asked for is taken.
+async fn connect_any<'a>(
+    hosts: &'a [Config],
+    tls: &Tls,
+    share: Duration,
+) -> Result<(&'a Config, Connected), Error> {
+    let connect = async |host: &'a Config| Ok((host, host.connect(tls.clone()).await?));
+    let (mut left, mut asked, mut failed) = (hosts.iter(), FuturesUnordered::new(), None);
+    loop {
+        asked.extend(left.next().map(connect));
+        tokio::select! {
+            biased;
+            connected = asked.next() => match (connected, failed.take()) {
+                (Some(Err(error)), _) => failed = Some(error),
+                // there is at least one host
+                (None, Some(error)) => return Err(error),
+                (None, None) => {}
+                (Some(connected), _) => return connected,
+            },
+            () = sleep(share), if left.len() > 0 => {}
+        }
+    }
+}
+
+/// Sets these settings, and checks in another transaction that they were kept.
+async fn set(client: &Client, mark: &str, settings: &[Setting]) -> Result<(), BackendError> {
+    let (names, values): (Vec<_>, Vec<_>) = settings.iter().map(|(n, v)| (*n, v.clone())).unzip();
+    let ask = async |sql: &str, values: &Vec<String>| {
+        let params: &[(&(dyn ToSql + Sync), Type)] =
+            &[(&mark, Type::TEXT), (&names, Type::TEXT_ARRAY), (values, Type::TEXT_ARRAY)];
+        client.query_typed(sql, params).await.map_err(failure)
+    };
+    let values: Vec<String> = ask(SET, &values).await?.iter().map(|row| row.get(0)).collect();
+    if values.len() == names.len() && ask(IS_SET, &values).await?.iter().all(|row| row.get(0)) {
+        return Ok(());
+    }
+    Err(BackendError::permanent(SHARED))
+}
+
+/// Makes a second connection, beside one that has marked its server process, and checks that it has another one. A pooler
+/// without other clients gives both the same, and one with others gives the first one another than before, see [`set`].
+async fn check_second(config: &Config, tls: &Tls) -> Result<(), BackendError> {
+    let (client, connection) = config.connect(tls.clone()).await.map_err(connect_failure)?;
+    let _driver = AbortOnDropHandle::new(tokio::spawn(drive(connection, None)));
+    let is_unmarked = "SELECT coalesce(current_setting('fenced_lock.connection', true), '') = ''";
+    let row = client.query_typed_one(is_unmarked, &[]).await.map_err(failure)?;
+    if row.get(0) { Ok(()) } else { Err(BackendError::permanent(SHARED)) }
+}
+
+/// A new connection, and what reads and writes for it.
+type Connected =
+    (Client, tokio_postgres::Connection<Socket, <Tls as MakeTlsConnect<Socket>>::Stream>);
 
 /// Reads and writes until the connection ends. Returns whether the server said that it ends it: what was not
 /// answered before that is not carried out.
@@ -217,6 +347,10 @@ pub(super) struct Connection {
     /// Whether the server said that it ends it.
     pub(super) ended_by_server: Arc<AtomicBool>,
     process: String,
+    /// Only its own server process has it.
+    pub(super) mark: String,
+    /// Whether the database's encoding may have no room for letters beyond ASCII.
+    lacks_letters: bool,
     driver: JoinHandle<()>,
     answers: AtomicU64,
     /// When the latest sync was sent that was answered.
@@ -225,6 +359,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// A label as the database can keep it.
+    pub(super) fn kept(&self, label: &str) -> String {
+        label.replace(|c: char| c == '\0' || self.lacks_letters && !c.is_ascii(), "_")
+    }
+
     /// Sends a statement that is prepared, at the first poll.
     pub(super) async fn query(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Error> {
         self.client.query(&self.statements[sql], params).await
@@ -251,8 +390,13 @@ impl Connection {
                 Ok(answer) => {
                     self.answers.fetch_add(1, Ordering::Relaxed);
                     return answer.map_err(|error| {
-                        // it was set so, or another server took its place: the next connection tells
-                        if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                        // it was set so, or another server or server process took its place: the next connection tells
+                        if [
+                            Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
+                            Some(&SqlState::INVALID_SQL_STATEMENT_NAME),
+                        ]
+                        .contains(&error.code())
+                        {
                             self.give_up();
                         }
                         failure(error)
@@ -295,6 +439,18 @@ impl Connection {
     pub(super) fn give_up(&self) {
         self.driver.abort();
         self.ended.cancel();
+    }
+
+    /// Asks for a sign of life. Gives the connection up if the answer is another server process's, which a pooler has put in
+    /// the place of its own.
+    pub(super) async fn is_alive(&self) -> Result<bool, Error> {
+        let is_own = format!("SELECT {IS_OWN}");
+        let row = self.client.query_typed_one(&is_own, &[(&self.mark, Type::TEXT)]).await?;
+        let is_own: bool = row.get(0);
+        if !is_own {
+            self.give_up();
+        }
+        Ok(is_own)
     }
 
     /// Has the server end this connection if it has ended the other one, once it comes to this request.
@@ -348,8 +504,11 @@ impl Link {
     /// The identity of the tables as they are now; they are made if they are missing.
     pub(super) async fn identify(&self) -> Result<ClusterId, BackendError> {
         let conn = self.connection().await?;
-        let (_, cluster) = conn.in_time(self.access.identify(&conn.client)).await??;
-        Ok(cluster)
+        let identify = async {
+            let identity = self.access.identify(&conn.client, &conn.mark).await?;
+            self.access.tables(&conn.client, &conn.mark, identity).await
+        };
+        Ok(conn.in_time(identify).await??.1)
     }
 
     /// Gives up a connection that was made when there were other tables than these.
@@ -362,10 +521,14 @@ impl Link {
 
     async fn connect(&self) -> Result<Arc<Connection>, BackendError> {
         // a statement that waits for others ends before its request does, and so with an answer
-        let limit_ms = (self.access.options.request_timeout / 2).as_millis();
+        let limit_ms = (self.access.options.request_timeout / 2).as_millis().max(1);
         // a plan that was made while a table was small must serve when it has grown
-        let settings = format!("-c statement_timeout={limit_ms} -c enable_seqscan=off -c jit=off");
-        let conn = self.access.connect(&self.name, &settings, self.waiters.clone()).await?;
+        let settings = vec![
+            ("statement_timeout", limit_ms.to_string()),
+            ("enable_seqscan", "off".to_owned()),
+            ("jit", "off".to_owned()),
+        ];
+        let conn = self.access.connect(&self.name, settings, self.waiters.clone()).await?;
         let mut latest = self.latest.lock().await;
         if let Some(lost) = &*latest {
             conn.terminate(lost).await?;
@@ -413,16 +576,51 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
             None => error.is_closed().then_some(BackendErrorKind::Transient),
         };
     };
-    // a claim refers to its lease
-    if *state == SqlState::FOREIGN_KEY_VIOLATION {
-        return Some(BackendErrorKind::LeaseGone);
+    let says = error.as_db_error().map(DbError::message).unwrap_or_default();
+    if *state == SqlState::PROTOCOL_VIOLATION && PASSING.iter().any(|cause| says.contains(cause)) {
+        return Some(BackendErrorKind::Refused);
     }
-    Some(match state.code().get(..2) {
-        // out of memory, disk or connections
-        Some("53") => BackendErrorKind::Refused,
-        // wrong credentials, database, rights, tables or settings
-        Some("0A" | "22" | "23" | "28" | "3D" | "3F" | "42") => BackendErrorKind::Permanent,
-        // the server starts, ends or became a standby; a statement took too long, or met another one
-        _ => BackendErrorKind::Transient,
-    })
+    let kind = KINDS.iter().find(|(begin, _)| state.code().starts_with(begin));
+    Some(kind.map_or(BackendErrorKind::Transient, |(_, kind)| *kind))
 }
+
+/// The meaning of codes by their beginning; the first entry that fits counts. With any other code the server starts, ends or became a
+/// standby, or a statement took too long or met another one: that passes.
+///
+/// The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+const KINDS: &[(&str, BackendErrorKind)] = &[
+    // a claim refers to its lease
+    ("23503", BackendErrorKind::LeaseGone),
+    // out of memory, disk or connections
+    ("53", BackendErrorKind::Refused),
+    // a pooler's refusal, as of a setting that it does not know
+    ("08P01", BackendErrorKind::Permanent),
+    // something that this server cannot do
+    ("0A", BackendErrorKind::Permanent),
+    // a role that may not be taken
+    ("0L", BackendErrorKind::Permanent),
+    ("0P", BackendErrorKind::Permanent),
+    // a value that is not allowed, or that the database's encoding lacks
+    ("22", BackendErrorKind::Permanent),
+    // a rule on a table
+    ("23", BackendErrorKind::Permanent),
+    ("44", BackendErrorKind::Permanent),
+    // wrong credentials
+    ("28", BackendErrorKind::Permanent),
+    // the database or the schema is missing, or the database accepts no connections
+    ("3D", BackendErrorKind::Permanent),
+    ("55000", BackendErrorKind::Permanent),
+    ("3F", BackendErrorKind::Permanent),
+    // a right or a table is missing, or the table is another one
+    ("42", BackendErrorKind::Permanent),
+    // beyond a limit of the server
+    ("54", BackendErrorKind::Permanent),
+    // broken settings of the server
+    ("F0", BackendErrorKind::Permanent),
+    // a trigger's refusal
+    ("P0", BackendErrorKind::Permanent),
+];
+
+/// Words of `PgBouncer` under the code of a protocol violation, for a state that passes: it has no room, or PostgreSQL is away.
+const PASSING: [&str; 4] =
+    ["max_client_conn", "server_login_retry", "query_wait_timeout", "client_login_timeout"];

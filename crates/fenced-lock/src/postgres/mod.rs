@@ -179,13 +179,13 @@ impl AskedBackend<Postgres> {
     /// there yet is no error.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the address or a certificate cannot be read, or the thread cannot be
-    /// started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, or the thread cannot be started.
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
+        let options = options.checked()?;
         let connector = options.connector()?;
         let make = |runtime: &Handle, _: &Weak<Postgres>| {
             let (options, runtime, statements) = (options.clone(), runtime.clone(), STATEMENTS);
-            let access = Arc::new(Access { options, connector, statements, runtime });
+            let access = Arc::new(Access::new(options, connector, statements, runtime));
             let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
@@ -312,8 +312,7 @@ impl Asked for Postgres {
             PutMode::IfEmpty => (None, true),
             PutMode::After(held) => (Some(held.number.cast_signed()), false),
         };
-        // what the server cannot keep is shown as with advisory locks
-        let label = claim.label.replace('\0', "_");
+        let label = conn.kept(&claim.label);
         let (name, number) = (&*claim.name, claim.number.cast_signed());
         let next = if held.is_some() { &[name][..] } else { &[] };
         let params: &Params<'_> = &[&name, &claim.lease, &number, &label, &held, &is_try];

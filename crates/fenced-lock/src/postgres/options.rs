@@ -9,11 +9,15 @@ use rustls::RootCertStore;
 use tokio_postgres::Config;
 #[cfg(not(feature = "postgres-tls"))]
 pub(super) use tokio_postgres::NoTls as Tls;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{
+    ChannelBinding, Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs,
+};
 #[cfg(feature = "postgres-tls")]
 pub(super) use tokio_postgres_rustls::MakeRustlsConnect as Tls;
 
 use crate::BackendError;
+use crate::options::limit;
+use crate::random::random;
 #[cfg(feature = "postgres-tls")]
 use crate::tls::{authorities, client_config};
 
@@ -34,8 +38,10 @@ const KEEPALIVE_RETRIES: u32 = 3;
 #[non_exhaustive]
 pub struct PostgresOptions {
     /// The server's address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
-    /// `host=.. user=..`. With several hosts, the one that accepts writes is taken. It must lead to the server itself:
-    /// a pooler in between that gives a connection to several clients takes locks and messages away.
+    /// `host=.. user=..`. With several hosts, the one that accepts writes is taken; one that is silent holds up the others for a
+    /// part of the [`request_timeout`](Self::request_timeout). A pooler in between must be in session mode: one that gives a
+    /// connection to several clients takes locks and messages away, and is refused. Settings that the lock makes
+    /// itself are refused, such as `application_name`, `connect_timeout` and `keepalives`.
     ///
     /// **Without `sslmode=require` or a [`ca`](Self::ca), the connection is not encrypted.** With one of them, the server's
     /// certificate and name are checked as well, as `psql` does with `sslmode=verify-full`. That value, `verify-ca` and
@@ -66,27 +72,55 @@ impl PostgresOptions {
         }
     }
 
-    /// What connects with these options, for a connection with these server settings.
-    pub(super) fn connector(&self) -> Result<(Config, Tls), BackendError> {
-        let parsed = self.url.parse::<Config>();
-        // its error does not repeat the address, which may have a password in it
-        let mut config = parsed.map_err(|error| {
-            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            BackendError::permanent(format!(
-                "a PostgreSQL address is a URL or a list of settings{cause}"
-            ))
-        })?;
+    /// These options, as they count.
+    pub(super) fn checked(&self) -> Result<Self, BackendError> {
+        let request_timeout = limit("a request_timeout", self.request_timeout)?;
+        Ok(Self { request_timeout, ..self.clone() })
+    }
+
+    fn parse(&self) -> Result<Config, BackendError> {
+        self.url.parse::<Config>().map_err(|error| {
+            // of the other causes, some repeat what they do not understand, which may be a part of a password
+            let cause = error.source().map(|cause| format!(": {cause}"));
+            let cause = cause.filter(|cause| cause.starts_with(": invalid value for option"));
+            let what =
+                "a PostgreSQL address is a URL or a list of settings, all of them known here";
+            BackendError::permanent(format!("{what}{}", cause.unwrap_or_default()))
+        })
+    }
+
+    /// What connects with these options: one for each host, and TLS for all.
+    pub(super) fn connector(&self) -> Result<(Vec<Config>, Tls), BackendError> {
+        let config = self.parse()?;
+        if let Some(setting) = overridden(&config) {
+            let what =
+                format!("the lock sets {setting} itself: leave it out of the PostgreSQL address");
+            return Err(BackendError::permanent(what));
+        }
         let is_encrypted = config.get_ssl_mode() == SslMode::Require || self.ca.is_some();
+        let needs_encryption = self.identity.is_some()
+            || config.get_ssl_negotiation() == SslNegotiation::Direct
+            || config.get_channel_binding() == ChannelBinding::Require;
+        if self.ca.is_some() && config.get_ssl_mode() == SslMode::Disable {
+            let what = "with a CA, connections to PostgreSQL are encrypted, and its address has sslmode=disable";
+            return Err(BackendError::permanent(what));
+        }
+        if needs_encryption && !is_encrypted {
+            let what = "a client certificate, sslnegotiation=direct and channel_binding=require are for encrypted connections: add a CA or sslmode=require";
+            return Err(BackendError::permanent(what));
+        }
         let mode = if is_encrypted { SslMode::Require } else { SslMode::Disable };
-        config
-            .ssl_mode(mode)
-            .target_session_attrs(TargetSessionAttrs::ReadWrite)
-            .connect_timeout(self.request_timeout)
-            .tcp_user_timeout(self.request_timeout)
-            // a claim that waits sends nothing, so only these find out that its connection is dead
-            .keepalives_idle(KEEPALIVE_IDLE)
-            .keepalives_interval(KEEPALIVE_INTERVAL)
-            .keepalives_retries(KEEPALIVE_RETRIES);
+        let mut hosts = each_host(&config);
+        for host in &mut hosts {
+            host.ssl_mode(mode)
+                .target_session_attrs(TargetSessionAttrs::ReadWrite)
+                .connect_timeout(self.request_timeout)
+                .tcp_user_timeout(self.request_timeout)
+                // a claim that waits sends nothing, so only these find out that its connection is dead
+                .keepalives_idle(KEEPALIVE_IDLE)
+                .keepalives_interval(KEEPALIVE_INTERVAL)
+                .keepalives_retries(KEEPALIVE_RETRIES);
+        }
         #[cfg(not(feature = "postgres-tls"))]
         let tls = if is_encrypted {
             let what = "this program was built without TLS, which the PostgreSQL address asks for: turn on the feature postgres-tls";
@@ -97,7 +131,7 @@ impl PostgresOptions {
         #[cfg(feature = "postgres-tls")]
         let tls =
             self.tls(is_encrypted).map_err(|error| BackendError::permanent(error.to_string()))?;
-        Ok((config, tls))
+        Ok((hosts, tls))
     }
 
     #[cfg(feature = "postgres-tls")]
@@ -110,6 +144,61 @@ impl PostgresOptions {
         }
         Ok(Tls::new(client_config(roots, self.identity.as_ref())?))
     }
+}
+
+/// A setting of the address that would not be used.
+fn overridden(config: &Config) -> Option<&'static str> {
+    let defaults = Config::new();
+    let is_set = [
+        ("application_name", config.get_application_name().is_some()),
+        ("connect_timeout", config.get_connect_timeout().is_some()),
+        ("keepalives", !config.get_keepalives()),
+        ("keepalives_idle", config.get_keepalives_idle() != defaults.get_keepalives_idle()),
+        ("keepalives_interval", config.get_keepalives_interval().is_some()),
+        ("keepalives_retries", config.get_keepalives_retries().is_some()),
+        ("target_session_attrs", config.get_target_session_attrs() == TargetSessionAttrs::ReadOnly),
+        ("tcp_user_timeout", config.get_tcp_user_timeout().is_some()),
+    ];
+    is_set.into_iter().find(|(_, is_set)| *is_set).map(|(setting, _)| setting)
+}
+
+/// Settings of the same kind for each of the hosts alone: the client library has no limit for the time that one of them takes
+/// after it has accepted a connection. Hosts and ports that do not fit together stay, so that the library says so.
+fn each_host(config: &Config) -> Vec<Config> {
+    let (names, addresses, ports) =
+        (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let count = names.len().max(addresses.len());
+    let fits = |len| len == count || len == 0;
+    if count < 2
+        || !fits(names.len())
+        || !fits(addresses.len())
+        || !fits(ports.len()) && ports.len() != 1
+    {
+        return vec![config.clone()];
+    }
+    let one = |number| {
+        let mut one = Config::new();
+        config.get_user().map(|user| one.user(user));
+        config.get_password().map(|password| one.password(password));
+        config.get_dbname().map(|name| one.dbname(name));
+        config.get_options().map(|options| one.options(options));
+        match names.get(number) {
+            Some(Host::Tcp(name)) => drop(one.host(name)),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => drop(one.host_path(path)),
+            None => {}
+        }
+        addresses.get(number).map(|address| one.hostaddr(*address));
+        ports.get(number).or(ports.first()).map(|port| one.port(*port));
+        one.ssl_negotiation(config.get_ssl_negotiation())
+            .channel_binding(config.get_channel_binding());
+        one
+    };
+    let mut all: Vec<_> = (0..count).map(one).collect();
+    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        all.sort_by_cached_key(|_| random());
+    }
+    all
 }
 
 impl fmt::Debug for PostgresOptions {

@@ -5,28 +5,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
-    RedisError, RedisResult, ScriptInvocation, ServerErrorKind, cmd,
+    RedisError, RedisResult, ServerErrorKind, cmd,
 };
+use tokio::runtime::Handle;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::JoinHandle;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 
 use super::options::{RedisOptions, Servers};
+use super::script::Call;
+use crate::backoff::Backoff;
 use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
+
+/// How often a script may say that it has more to do: each time it has removed a thousand claims.
+const MOST_STEPS: u32 = 1000;
+
+/// How often the time for a handshake is doubled.
+const MOST_DOUBLINGS: u32 = 3;
 
 /// Takes messages, and the news that the connection broke.
 type OnMessage = dyn Fn(PushInfo) + Send + Sync;
 
 /// One connection that all requests share. It is opened when it is needed.
 pub(super) struct Connection {
-    servers: Servers,
     pub(super) options: RedisOptions,
-    /// The channel to listen to, if any.
-    channel: Option<String>,
-    on_message: Arc<OnMessage>,
+    server: Arc<Server>,
+    runtime: Handle,
     link: Shared<Link>,
+    /// The task that connects, if nobody has its outcome yet.
+    connecting: AsyncMutex<Option<JoinHandle<Result<Link, BackendError>>>>,
 }
 
 #[derive(Clone)]
@@ -37,21 +50,27 @@ struct Link {
 }
 
 impl Connection {
-    /// Connects nothing yet.
+    /// Connects nothing yet. Connections are made on `runtime`.
     pub(super) fn new(
         servers: Servers,
         options: RedisOptions,
+        runtime: Handle,
         channel: Option<String>,
         on_message: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Self {
-        Self { servers, options, channel, on_message: Arc::new(on_message), link: Shared::new() }
+        let server = Server {
+            servers,
+            request_timeout: options.request_timeout,
+            channel,
+            on_message: Arc::new(on_message),
+            trouble: Mutex::default(),
+        };
+        let (link, connecting) = (Shared::new(), AsyncMutex::default());
+        Self { options, server: Arc::new(server), runtime, link, connecting }
     }
 
     /// Runs a script.
-    pub(super) async fn run<T: FromRedisValue>(
-        &self,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<T, BackendError> {
+    pub(super) async fn run<T: FromRedisValue>(&self, script: &Call) -> Result<T, BackendError> {
         self.run_within(self.options.request_timeout, script).await
     }
 
@@ -59,15 +78,25 @@ impl Connection {
     pub(super) async fn run_within<T: FromRedisValue>(
         &self,
         limit: Duration,
-        script: &ScriptInvocation<'_>,
+        script: &Call,
     ) -> Result<T, BackendError> {
+        let mut left = MOST_STEPS;
         loop {
-            let run =
-                async |redis: &mut MultiplexedConnection| match script.invoke_async(redis).await {
-                    // the server forgot the script while it was loaded, or the script has more to do before it can answer
-                    Err(error) if matches!(error.code(), Some("NOSCRIPT" | "MORE")) => Ok(None),
-                    answer => answer.map(Some),
-                };
+            let run = async |redis: &mut MultiplexedConnection| {
+                match script.by_hash().query_async(redis).await {
+                    // with the text, and so once: behind a proxy, a script that was loaded may be at another server
+                    Err(error) if error.code() == Some("NOSCRIPT") => {
+                        script.by_text().query_async(redis).await
+                    }
+                    answer => answer,
+                }
+            };
+            left -= 1;
+            let run = async |redis: &mut MultiplexedConnection| match run(redis).await {
+                // the script has more to do before it can answer
+                Err(error) if error.code() == Some("MORE") && left > 0 => Ok(None),
+                answer => answer.map(Some),
+            };
             if let Some(answer) = self.request(limit, run).await? {
                 return Ok(answer);
             }
@@ -85,24 +114,20 @@ impl Connection {
         limit: Duration,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
     ) -> Result<T, BackendError> {
-        let silence = |_| {
-            let error = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
-            BackendError::transient(error)
-        };
         let (began_at, most) = (Instant::now(), self.options.request_timeout);
         // a shorter limit is not for the connection, or a server far away would never be reached
         let mut link = timeout(most, self.link()).await.map_err(silence)??;
         let limit = limit.min(most.saturating_sub(began_at.elapsed()));
         let answer = timeout(limit, send(&mut link.redis)).await.map_err(|elapsed| {
             // the server may be gone without a word
-            self.give_up(&link);
+            self.server.give_up(&link);
             silence(elapsed)
         })?;
         answer.map_err(|error| {
             // a primary that became a replica: the address may lead to the new one
             let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
             if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
-                self.give_up(&link);
+                self.server.give_up(&link);
             }
             backend_error(error)
         })
@@ -110,20 +135,55 @@ impl Connection {
 
     async fn link(&self) -> Result<Link, BackendError> {
         let is_usable = |link: &Link| !link.is_broken.load(Ordering::Acquire);
-        self.link.get(is_usable, self.connect()).await
+        // a task of its own connects, to the end, however short those who need the connection wait for it
+        let connect = async {
+            let mut connecting = self.connecting.lock().await;
+            let connect = || self.runtime.spawn(Arc::clone(&self.server).connect());
+            let connected = connecting.get_or_insert_with(connect).await;
+            *connecting = None;
+            connected.map_err(BackendError::transient)?
+        };
+        self.link.get(is_usable, connect).await
     }
 
     /// Leaves a primary that sentinels have replaced by now: it may go on to take writes, which are lost.
     pub(super) async fn follow(&self, within: Duration) {
-        if self.servers.primary.is_some()
+        if self.server.servers.primary.is_some()
             && let Ok(Ok(link)) = timeout(within, self.link()).await
-            && let Ok(primary) = self.servers.find(within).await
+            && let Ok(primary) = self.server.servers.find(within).await
             && *primary.get_connection_info().addr() != link.address
         {
-            self.give_up(&link);
+            self.server.give_up(&link);
         }
     }
+}
 
+fn silence(_: Elapsed) -> BackendError {
+    BackendError::transient(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
+}
+
+/// How to connect, and what became of it.
+struct Server {
+    servers: Servers,
+    request_timeout: Duration,
+    /// The channel to listen to, if any.
+    channel: Option<String>,
+    on_message: Arc<OnMessage>,
+    /// Why the latest attempts to connect failed, since the last that did not.
+    trouble: Mutex<Trouble>,
+}
+
+/// Attempts that failed one after the other.
+#[derive(Default)]
+struct Trouble {
+    backoff: Backoff,
+    /// How many of them took too long.
+    late: u32,
+    /// The latest failure, and until when there is no further attempt.
+    latest: Option<(Instant, BackendError)>,
+}
+
+impl Server {
     /// Uses the connection no more. Messages may have been lost with it.
     fn give_up(&self, link: &Link) {
         if !link.is_broken.swap(true, Ordering::AcqRel) {
@@ -131,12 +191,41 @@ impl Connection {
         }
     }
 
-    async fn connect(&self) -> Result<Link, BackendError> {
+    /// Connects. After a failure not at once, and after one that took too long with more time: a handshake takes several
+    /// answers, and a server that is far away needs more time for them than for a request.
+    async fn connect(self: Arc<Self>) -> Result<Link, BackendError> {
+        let limit = {
+            let trouble = self.trouble.lock();
+            if let Some((until, error)) = &trouble.latest
+                && Instant::now() < *until
+            {
+                return Err(error.clone());
+            }
+            self.request_timeout.saturating_mul(1 << trouble.late.min(MOST_DOUBLINGS))
+        };
+        let outcome = timeout(limit, self.handshake(limit)).await;
+        let mut trouble = self.trouble.lock();
+        let is_late = outcome.is_err();
+        match outcome.unwrap_or_else(|elapsed| Err(silence(elapsed))) {
+            Ok(link) => {
+                *trouble = Trouble::default();
+                Ok(link)
+            }
+            Err(error) => {
+                trouble.late += u32::from(is_late);
+                let until = Instant::now() + trouble.backoff.next();
+                trouble.latest = Some((until, error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn handshake(&self, limit: Duration) -> Result<Link, BackendError> {
         let is_broken = Arc::new(AtomicBool::new(false));
         let (broken, on_message) = (Arc::clone(&is_broken), Arc::clone(&self.on_message));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.options.request_timeout))
-            .set_response_timeout(Some(self.options.request_timeout))
+            .set_connection_timeout(Some(limit))
+            .set_response_timeout(Some(self.request_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
                     broken.store(true, Ordering::Release);
@@ -144,7 +233,7 @@ impl Connection {
                 on_message(push);
                 Ok::<_, SendError>(())
             });
-        let server = self.servers.find(self.options.request_timeout / 4).await?;
+        let server = self.servers.find(limit / 4).await?;
         let connect = server.get_multiplexed_async_connection_with_config(&config);
         let mut redis = connect.await.map_err(refusal)?;
         check_server(&mut redis).await?;

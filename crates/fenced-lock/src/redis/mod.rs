@@ -12,6 +12,7 @@
 mod connection;
 mod options;
 mod redlock;
+mod script;
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Weak};
@@ -19,13 +20,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use redis::{FromRedisValue, PushInfo, PushKind, Script, ScriptInvocation, cmd};
+use redis::{FromRedisValue, PushInfo, PushKind, cmd};
 use tokio::runtime::Handle;
 
 pub use options::RedisOptions;
 pub use redlock::RedlockBackend;
 
 use self::connection::Connection;
+use self::script::{Call, Script};
 use super::asked::{Answered, Asked, AskedBackend};
 use super::random::random;
 use super::waiters::{Answer, Waiters};
@@ -85,7 +87,7 @@ static QUEUE: LazyLock<Script> =
 ///
 /// ```text
 /// ~{fenced-lock}:* &{fenced-lock}:*
-/// +info +subscribe +publish +evalsha +script|load +time +get +set +del +pexpire +pttl
+/// +info +subscribe +publish +evalsha +eval +time +get +set +del +pexpire +pttl
 /// +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
 /// ```
 ///
@@ -98,15 +100,17 @@ impl AskedBackend<Redis> {
     /// no error.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if the address or a certificate cannot be used, or the thread cannot be started.
+    /// [`BackendErrorKind::Permanent`] if an option cannot be used, or the thread cannot be started.
     pub fn new(options: RedisOptions) -> Result<Self, BackendError> {
+        let options = options.checked()?;
         let servers = options.servers()?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
         let make = |runtime: &Handle, redis: &Weak<Redis>| {
-            let (redis, runtime) = (Weak::clone(redis), runtime.clone());
+            let (redis, own) = (Weak::clone(redis), runtime.clone());
             let on_message =
-                move |push| _ = redis.upgrade().map(|redis| redis.on_message(push, &runtime));
-            let connection = Connection::new(servers, options, Some(channel.clone()), on_message);
+                move |push| _ = redis.upgrade().map(|redis| redis.on_message(push, &own));
+            let (runtime, heard) = (runtime.clone(), Some(channel.clone()));
+            let connection = Connection::new(servers, options, runtime, heard, on_message);
             Redis { connection, channel, waiters: Waiters::default() }
         };
         Self::start("redis-lock", make)
@@ -312,7 +316,7 @@ fn cluster_of(hex: &str) -> Result<ClusterId, BackendError> {
 }
 
 /// Runs an operation on the queue of `name`.
-fn on_queue(what: &str, name: &str, claim: &str) -> ScriptInvocation<'static> {
+fn on_queue(what: &str, name: &str, claim: &str) -> Call {
     let mut script = QUEUE.key(queue_key(name));
     script.key(format!("{{fenced-lock}}:makers:{name}")).key(LAST);
     script.arg(what).arg(name).arg(claim);

@@ -11,18 +11,21 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, ConnectionAddr, ErrorKind, IntoConnectionInfo as _, ProtocolVersion,
-    RedisConnectionInfo, RedisResult, cmd,
+    Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion,
+    RedisConnectionInfo, RedisResult, cmd, parse_redis_url,
 };
 #[cfg(feature = "redis-tls")]
 use redis::{ClientTlsConfig, TlsCertificates};
+#[cfg(feature = "redis-tls")]
+use rustls::RootCertStore;
 use tokio::time::timeout;
 
 use super::connection::refusal;
 use super::failure;
 use crate::BackendError;
+use crate::options::limit;
 #[cfg(feature = "redis-tls")]
-use crate::tls::settle_cryptography;
+use crate::tls::{authorities, client_config, settle_cryptography};
 
 /// How to reach a Redis.
 ///
@@ -36,7 +39,8 @@ use crate::tls::settle_cryptography;
 pub struct RedisOptions {
     /// The address, `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS. That of sentinels is
     /// `redis-sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/DATABASE]#NAME`, or `rediss-sentinel://`, with the name of
-    /// the primary, its user and its database.
+    /// the primary, its user and its database. A socket is `unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]`. What else an
+    /// address may have is refused.
     pub url: String,
     /// With `rediss`: the CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
@@ -53,40 +57,55 @@ impl RedisOptions {
         Self { url: url.into(), ca: None, identity: None, request_timeout }
     }
 
-    pub(super) fn servers(&self) -> Result<Servers, BackendError> {
-        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
-        let Some(scheme) = scheme.strip_suffix("-sentinel") else {
-            return Ok(Servers { clients: vec![self.client(&self.url)?], primary: None });
-        };
-        let what = "the name of the primary is missing: end the address with #NAME";
-        let (rest, name) = rest.rsplit_once('#').ok_or_else(|| BackendError::permanent(what))?;
-        let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
-        let (hosts, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let client = |host| self.client(&format!("{scheme}://{user}{host}{database}"));
-        let clients = hosts.split(',').map(client).collect::<Result<_, _>>()?;
-        Ok(Servers { clients, primary: Some(name.to_owned()) })
+    /// These options, as they count.
+    pub(super) fn checked(mut self) -> Result<Self, BackendError> {
+        self.request_timeout = limit("a request_timeout", self.request_timeout)?;
+        Ok(self)
     }
 
-    fn client(&self, url: &str) -> Result<Client, BackendError> {
-        let is_tls = url.starts_with("rediss://");
+    pub(super) fn servers(&self) -> Result<Servers, BackendError> {
+        let (infos, primary) = self.parse()?;
+        let clients = infos.into_iter().map(|info| self.client(info)).collect::<Result<_, _>>()?;
+        Ok(Servers { clients, primary })
+    }
+
+    /// Where the servers are, and what they call the primary if they are sentinels.
+    fn parse(&self) -> Result<(Vec<ConnectionInfo>, Option<String>), BackendError> {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
+        let Some(scheme) = scheme.strip_suffix("-sentinel") else {
+            return Ok((vec![parse(&self.url)?], None));
+        };
+        let what = "the name of the primary is missing: end the address with #NAME";
+        let named = rest.rsplit_once('#').filter(|(_, name)| !name.is_empty());
+        let (rest, name) = named.ok_or_else(|| BackendError::permanent(what))?;
+        let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
+        let (hosts, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let info = |host| parse(&format!("{scheme}://{user}{host}{database}"));
+        Ok((hosts.split(',').map(info).collect::<Result<_, _>>()?, Some(name.to_owned())))
+    }
+
+    fn client(&self, info: ConnectionInfo) -> Result<Client, BackendError> {
+        let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
         if !is_tls && (self.ca.is_some() || self.identity.is_some()) {
             let what = "Redis's certificates are for an address with rediss://";
             return Err(BackendError::permanent(what));
         }
-        if is_tls && !cfg!(feature = "redis-tls") {
-            let what = "this program was built without TLS, which rediss:// needs: turn on the feature redis-tls";
-            return Err(BackendError::permanent(what));
+        #[cfg(feature = "redis-tls")]
+        if is_tls {
+            settle_cryptography();
+            // the client's own errors repeat a part of the key
+            let roots = self.ca.as_deref().map_or_else(|| Ok(RootCertStore::empty()), authorities);
+            let config = roots.and_then(|roots| client_config(roots, self.identity.as_ref()));
+            config.map_err(|error| BackendError::permanent(error.to_string()))?;
         }
         let build = || -> RedisResult<Client> {
-            let info = url.into_connection_info()?;
             // with RESP3, messages and answers share a connection, and its end is told at once
             let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
             // a small request must not wait for the acknowledgement of the one before
             let tcp = TcpSettings::default().set_nodelay(true);
             let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
             #[cfg(feature = "redis-tls")]
-            if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-                settle_cryptography();
+            if is_tls {
                 let client_tls = self
                     .identity
                     .clone()
@@ -99,10 +118,29 @@ impl RedisOptions {
         build().map_err(BackendError::permanent)
     }
 
-    /// Where the server is, without user and password.
-    pub(super) fn address(&self) -> &str {
-        self.url.rsplit_once('@').map_or(&self.url, |(_, address)| address)
+    /// Where the servers are, without user and password.
+    pub(super) fn address(&self) -> String {
+        let Ok((infos, _)) = self.parse() else { return "(not understood)".to_owned() };
+        let scheme = self.url.split("://").next().unwrap_or_default();
+        let hosts: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+        format!("{scheme}://{}", hosts.join(","))
     }
+}
+
+/// Reads the address of one server. The errors repeat nothing of it, since it may have a password.
+fn parse(url: &str) -> Result<ConnectionInfo, BackendError> {
+    let what = "a Redis address is written redis://HOST:PORT";
+    let parsed = parse_redis_url(url).ok_or_else(|| BackendError::permanent(what))?;
+    if matches!(parsed.scheme(), "rediss" | "valkeys") && !cfg!(feature = "redis-tls") {
+        let what = "this program was built without TLS, which rediss:// needs: turn on the feature redis-tls";
+        return Err(BackendError::permanent(what));
+    }
+    let is_used = |key: &str| parsed.host().is_none() && matches!(key, "user" | "pass" | "db");
+    if parsed.fragment().is_some() || parsed.query_pairs().any(|(key, _)| !is_used(&key)) {
+        let what = "what the Redis address has behind ? or # is not used: leave it out";
+        return Err(BackendError::permanent(what));
+    }
+    parsed.into_connection_info().map_err(BackendError::permanent)
 }
 
 impl fmt::Debug for RedisOptions {

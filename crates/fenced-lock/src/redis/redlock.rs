@@ -4,28 +4,32 @@
 //! the lock `NAME` while the key `NAME` has its value at more than half of the nodes. All clients that keep to it
 //! exclude each other, such as the crate `rslock` and Go's redsync. Nodes are asked in
 //! parallel, and a majority that agrees is enough: a node that hangs holds nothing up. An attempt that fails is taken
-//! back everywhere, and repeated after 50 to 250 ms.
+//! back everywhere, and repeated after 50 to 250 ms with another value, so that what takes the first attempt back cannot
+//! take the second one's key, however late a node gets it.
 //!
 //! A renewal extends the key at each node, and puts it back at a node that lost it, but only while more than half of
 //! the nodes still have it.
 
+use std::collections::{HashMap, HashSet};
 use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::{Script, cmd};
+use parking_lot::Mutex;
+use redis::cmd;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Connection;
+use super::script::Script;
 use super::{failure, id_of, millis, parse_id};
 use crate::asked::{Answered, Asked, AskedBackend};
 use crate::backoff::Backoff;
 use crate::random::random;
-use crate::validity::FOR_EVER;
 use crate::waiters::{Answer, Waiters};
 use crate::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Promises, PutMode,
@@ -70,7 +74,7 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// # What it asks of the nodes
 ///
 /// Three or five primaries of Redis from 6.0 on, or Valkey, without replicas, that evict no keys. A user needs
-/// `+info +evalsha +script|load +get +set +del +pexpire`, and the keys of its locks.
+/// `+info +evalsha +eval +get +set +del +pexpire`, and the keys of its locks.
 ///
 /// Nodes may be away at any time, as long as more than half of them are there. But one that answers and can never take
 /// part, such as a server of another kind or one with other rights, fails the opening of a session: else it would be
@@ -86,6 +90,8 @@ pub struct Redlock {
     /// The longest that an attempt may take.
     patience: Duration,
     waiters: Waiters<Unfenced>,
+    /// The latest attempt of each claim, until it is taken back.
+    attempts: Mutex<HashMap<Claim, Attempt>>,
     /// Room for each that clears keys.
     clearing: Semaphore,
     runtime: Handle,
@@ -102,6 +108,25 @@ const OTHERS: u8 = 0;
 const OWN: u8 = 1;
 const MISSING: u8 = 2;
 
+/// One attempt of a claim to take the lock.
+#[derive(Clone, Debug, PartialEq)]
+struct Attempt {
+    claim: Claim,
+    number: u64,
+}
+
+impl Attempt {
+    fn new(claim: &Claim) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { claim: claim.clone(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// What the key has at the nodes.
+    fn value(&self) -> String {
+        format!("{}.{} {}", id_of(&self.claim), self.number, self.claim.label)
+    }
+}
+
 /// A node, and its answer.
 type ByNode<A> = (Arc<Connection>, A);
 
@@ -115,23 +140,32 @@ impl AskedBackend<Redlock> {
     /// should be small beside the TTL: redsync has a twentieth.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Permanent`] if there are fewer than three nodes, an address or a certificate cannot be used,
+    /// [`BackendErrorKind::Permanent`] if there are fewer than three nodes, an option cannot be used,
     /// or the thread cannot be started.
     pub fn new(nodes: impl IntoIterator<Item = RedisOptions>) -> Result<Self, BackendError> {
-        let nodes: Vec<RedisOptions> = nodes.into_iter().collect();
-        let longest = nodes.iter().map(|node| node.request_timeout).max().unwrap_or_default();
-        let patience = longest.min(FOR_EVER);
+        let nodes = nodes.into_iter().map(RedisOptions::checked).collect::<Result<Vec<_>, _>>()?;
+        let patience = nodes.iter().map(|node| node.request_timeout).max().unwrap_or_default();
         if nodes.len() < 3 {
             return Err(BackendError::permanent("Redlock takes three nodes, or five"));
         }
-        let node = |options: RedisOptions| {
-            Ok(Arc::new(Connection::new(options.servers()?, options, None, drop)))
-        };
-        let nodes = nodes.into_iter().map(node).collect::<Result<_, BackendError>>()?;
+        let servers = |options: RedisOptions| Ok((options.servers()?, options));
+        let nodes = nodes.into_iter().map(servers).collect::<Result<Vec<_>, BackendError>>()?;
         let make = |runtime: &Handle, this: &Weak<Redlock>| {
             let (runtime, this) = (runtime.clone(), Weak::clone(this));
+            let node = |(servers, options)| {
+                Arc::new(Connection::new(servers, options, runtime.clone(), None, drop))
+            };
+            let nodes = nodes.into_iter().map(node).collect();
             let (waiters, clearing) = (Waiters::default(), Semaphore::new(MOST_CLEARING));
-            Redlock { nodes, patience, waiters, clearing, runtime, this }
+            Redlock {
+                nodes,
+                patience,
+                waiters,
+                attempts: Mutex::default(),
+                clearing,
+                runtime,
+                this,
+            }
         };
         Self::start("redlock", make)
     }
@@ -182,59 +216,70 @@ impl Redlock {
         answers
     }
 
-    fn run_all(&self, what: &'static str, lifetime: Duration, claims: &[Claim]) -> Answers<Done> {
+    fn run_all(
+        &self,
+        what: &'static str,
+        lifetime: Duration,
+        attempts: &[Attempt],
+    ) -> Answers<Done> {
         self.ask_all(|node| {
-            let (this, claims) = (Weak::clone(&self.this), claims.to_vec());
+            let (this, attempts) = (Weak::clone(&self.this), attempts.to_vec());
             async move {
-                let done = run(&node, what, lifetime, &claims).await;
+                let done = run(&node, what, lifetime, &attempts).await;
                 if let (Err(_), "delete", Some(this)) = (&done, what, this.upgrade()) {
                     let runtime = this.runtime.clone();
-                    runtime.spawn(this.clear(node, lifetime, claims));
+                    runtime.spawn(this.clear(node, lifetime, attempts));
                 }
                 done
             }
         })
     }
 
-    /// Deletes the keys of those of these claims that are over, until the node answers or they have ended by themselves:
+    /// Whether an attempt is over, or its claim.
+    fn is_over(&self, attempt: &Attempt) -> bool {
+        self.attempts.lock().get(&attempt.claim) != Some(attempt)
+            || self.waiters.status(&attempt.claim) == ClaimStatus::Gone
+    }
+
+    /// Deletes the keys of those of these attempts that are over, until the node answers or they have ended by themselves:
     /// what it was sent before may come to it late. Beyond [`MOST_CLEARING`], they are left to their end.
     async fn clear(
         self: Arc<Self>,
         node: Arc<Connection>,
         lifetime: Duration,
-        mut claims: Vec<Claim>,
+        mut attempts: Vec<Attempt>,
     ) {
         let Ok(_room) = self.clearing.try_acquire() else { return };
-        claims.retain(|claim| self.waiters.status(claim) == ClaimStatus::Gone);
+        attempts.retain(|attempt| self.is_over(attempt));
         let (ends_at, mut backoff) = (Instant::now() + lifetime, Backoff::default());
-        while !claims.is_empty()
+        while !attempts.is_empty()
             && Instant::now() < ends_at
-            && run(&node, "delete", lifetime, &claims).await.is_err()
+            && run(&node, "delete", lifetime, &attempts).await.is_err()
         {
             sleep(backoff.next()).await;
         }
     }
 
-    /// Has the nodes do this for these claims, until more than half of them have answered and agree on each claim: whether
+    /// Has the nodes do this for these attempts, until more than half of them have answered and agree on each: whether
     /// they say so. And the answers so far.
     async fn decide(
         &self,
         what: &'static str,
         lifetime: Duration,
-        claims: &[Claim],
+        attempts: &[Attempt],
         says: fn(u8) -> bool,
     ) -> (Result<Vec<bool>, BackendError>, Vec<ByNode<Done>>) {
         let (all, quorum) = (self.nodes.len(), self.quorum());
-        let verdict = |done: &[ByNode<Done>], claim: usize| {
-            let agree = done.iter().filter(|(_, done)| says(done[claim])).count();
+        let verdict = |done: &[ByNode<Done>], attempt: usize| {
+            let agree = done.iter().filter(|(_, done)| says(done[attempt])).count();
             let is_decided = agree >= quorum || done.len() - agree > all - quorum;
             is_decided.then_some(agree >= quorum)
         };
         let verdicts = |done: &[ByNode<Done>]| -> Option<Vec<bool>> {
-            let verdicts = (0..claims.len()).map(|claim| verdict(done, claim));
+            let verdicts = (0..attempts.len()).map(|attempt| verdict(done, attempt));
             verdicts.collect::<Option<_>>().filter(|_| done.len() >= quorum)
         };
-        let answers = self.run_all(what, lifetime, claims);
+        let answers = self.run_all(what, lifetime, attempts);
         let (done, errors) = gather(answers, |done| verdicts(done).is_some()).await;
         (verdicts(&done).ok_or_else(|| failure(FEW, &errors)), done)
     }
@@ -242,27 +287,42 @@ impl Redlock {
     /// Tries once to take the lock. If it fails, it is taken back.
     async fn attempt(&self, claim: &Claim) -> Result<bool, BackendError> {
         let lifetime = self.lifetime_of(claim.lease)?;
-        let (began_at, claims) = (Instant::now(), slice::from_ref(claim));
-        let (decided, _) = self.decide("set", lifetime, claims, |done| done != OTHERS).await;
+        let attempt = Attempt::new(claim);
+        let (began_at, attempts) = (Instant::now(), slice::from_ref(&attempt));
+        let earlier = self.attempts.lock().insert(claim.clone(), attempt.clone());
+        if let Some(earlier) = earlier {
+            // nobody waited for its end
+            drop(self.run_all("delete", lifetime, &[earlier]));
+        }
+        let (decided, _) = self.decide("set", lifetime, attempts, |done| done != OTHERS).await;
         // an answer that comes too late counts for nothing: the session would believe in it for too long
         if decided == Ok(vec![true]) && began_at.elapsed() <= self.patience {
             return Ok(true);
         }
+        self.forget(&attempt);
         // behind the requests before, on the same connections
-        drop(self.run_all("delete", lifetime, claims));
+        drop(self.run_all("delete", lifetime, attempts));
         decided.map(|_| false)
     }
 
-    /// Sets the keys of claims that hold at a node that has lost them.
+    /// Notes that an attempt is taken back.
+    fn forget(&self, attempt: &Attempt) {
+        let mut attempts = self.attempts.lock();
+        if attempts.get(&attempt.claim) == Some(attempt) {
+            attempts.remove(&attempt.claim);
+        }
+    }
+
+    /// Sets the keys of attempts that hold at a node that has lost them.
     async fn put_back(
         self: Arc<Self>,
         node: Arc<Connection>,
         lifetime: Duration,
-        claims: Vec<Claim>,
+        attempts: Vec<Attempt>,
     ) {
-        drop(run(&node, "set", lifetime, &claims).await);
+        drop(run(&node, "set", lifetime, &attempts).await);
         // a release may have come to the node before that
-        self.clear(node, lifetime, claims).await;
+        self.clear(node, lifetime, attempts).await;
     }
 
     /// Asks all nodes. More than half of them must do, and none may be one that never will. Those that take longer than
@@ -290,12 +350,12 @@ async fn run(
     node: &Connection,
     what: &str,
     lifetime: Duration,
-    claims: &[Claim],
+    attempts: &[Attempt],
 ) -> Result<Done, BackendError> {
     let mut script = NODE.arg(what);
     script.arg(millis(lifetime));
-    for claim in claims {
-        script.key(&*claim.name).arg(format!("{} {}", id_of(claim), claim.label));
+    for attempt in attempts {
+        script.key(&*attempt.claim.name).arg(attempt.value());
     }
     node.run(&script).await
 }
@@ -328,33 +388,55 @@ impl Asked for Redlock {
     }
 
     async fn open(&self, _id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
+        // those of sessions that could not be closed before they ended
+        {
+            let leases = self.waiters.leases();
+            self.attempts.lock().retain(|claim, _| leases.contains_key(&claim.lease));
+        }
         self.check_nodes(ttl).await.map(|()| ClusterId(0))
     }
 
     /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
-    async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
+    async fn renew(&self, lease: Lease, claims: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let lifetime = self.lifetime_of(lease.id)?;
-        let (decided, done) = self.decide("extend", lifetime, held, |done| done == OWN).await;
-        let is_kept = decided?;
-        let claims = |which: &dyn Fn(usize) -> bool| -> Vec<Claim> {
-            let claims = held.iter().enumerate().filter(|(claim, _)| which(*claim));
-            claims.map(|(_, claim)| claim.clone()).collect()
+        let held: Vec<_> = {
+            let attempts = self.attempts.lock();
+            claims.iter().filter_map(|claim| attempts.get(claim).cloned()).collect()
         };
-        let lost = claims(&|claim| !is_kept[claim]);
+        let (decided, done) = self.decide("extend", lifetime, &held, |done| done == OWN).await;
+        let is_kept = decided?;
+        let attempts = |which: &dyn Fn(usize) -> bool| -> Vec<Attempt> {
+            let attempts = held.iter().enumerate().filter(|(attempt, _)| which(*attempt));
+            attempts.map(|(_, attempt)| attempt.clone()).collect()
+        };
+        let lost = attempts(&|attempt| !is_kept[attempt]);
+        for attempt in &lost {
+            self.forget(attempt);
+        }
         if !lost.is_empty() {
             drop(self.run_all("delete", lifetime, &lost));
         }
         for (node, done) in done {
-            let missing = claims(&|claim| is_kept[claim] && done[claim] == MISSING);
+            let missing = attempts(&|attempt| is_kept[attempt] && done[attempt] == MISSING);
             if let (false, Some(this)) = (missing.is_empty(), self.this.upgrade()) {
                 self.runtime.spawn(this.put_back(node, lifetime, missing));
             }
         }
-        Ok(is_kept)
+        let kept = attempts(&|attempt| is_kept[attempt]);
+        let kept: HashSet<_> = kept.into_iter().map(|attempt| attempt.claim).collect();
+        Ok(claims.iter().map(|claim| kept.contains(claim)).collect())
     }
 
-    async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
-        self.decide("delete", self.lifetime(lease.ttl), &claims, |_| true).await.0.map(drop)
+    async fn close(&self, lease: Lease, _claims: Vec<Claim>) -> Result<(), BackendError> {
+        let attempts: Vec<_> = {
+            let attempts = self.attempts.lock();
+            attempts.values().filter(|it| it.claim.lease == lease.id).cloned().collect()
+        };
+        self.decide("delete", self.lifetime(lease.ttl), &attempts, |_| true).await.0?;
+        for attempt in &attempts {
+            self.forget(attempt);
+        }
+        Ok(())
     }
 
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Unfenced>>> {
@@ -376,8 +458,12 @@ impl Asked for Redlock {
         // first, so that no attempt begins behind this
         self.waiters.note(claim, ClaimStatus::Gone);
         let lifetime = self.lifetime_of(claim.lease).unwrap_or_default();
-        let claims = slice::from_ref(claim);
-        let (decided, done) = self.decide("delete", lifetime, claims, |done| done == OWN).await;
+        // each attempt that failed was taken back
+        let Some(attempt) = self.attempts.lock().get(claim).cloned() else {
+            return Ok(Released::Gone);
+        };
+        let attempts = slice::from_ref(&attempt);
+        let (decided, done) = self.decide("delete", lifetime, attempts, |done| done == OWN).await;
         let is_done = decided.map_err(|mut error| {
             if done.iter().any(|(_, done)| *done == [OWN]) {
                 // those nodes have nothing left to release when it is repeated, which is no loss
@@ -385,6 +471,7 @@ impl Asked for Redlock {
             }
             error
         })?;
+        self.forget(&attempt);
         Ok(if is_done == [true] { Released::Done } else { Released::Gone })
     }
 
@@ -404,7 +491,10 @@ impl Asked for Redlock {
         let shared = values.iter().map(|(_, value)| value).find(has_quorum);
         let Some(value) = shared.and_then(Option::as_ref) else { return Ok(Vec::new()) };
         let value = String::from_utf8_lossy(value);
-        let own = value.split_once(' ').and_then(|(id, label)| Some((id, label, parse_id(id)?)));
+        let own = value.split_once(' ').and_then(|(attempt, label)| {
+            let (id, _) = attempt.split_once('.')?;
+            Some((id, label, parse_id(id)?))
+        });
         let entry = match own {
             Some((id, label, (lease, _))) => QueueEntry {
                 label: Some(label.to_owned()),

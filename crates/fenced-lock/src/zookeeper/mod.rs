@@ -37,7 +37,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 use tokio::time::timeout;
 #[cfg(feature = "zookeeper-tls")]
 use zookeeper_client::TlsOptions;
@@ -47,7 +46,7 @@ pub use options::ZooKeeperOptions;
 
 use self::failure::backend_error;
 use self::session::Connected;
-use super::own_thread::OwnThread;
+use super::own_thread::{OnThread, OwnThread};
 use super::random::random;
 use super::{
     Backend, BackendError, Claim, ClusterId, Lease, Promises, PutMode, QueueEntry, Released,
@@ -71,7 +70,10 @@ use super::{
 /// session.close().await
 /// # }
 /// ```
-pub struct ZooKeeperBackend {
+pub type ZooKeeperBackend = OnThread<ZooKeeper>;
+
+/// The servers, and the sessions at them.
+pub struct ZooKeeper {
     options: ZooKeeperOptions,
     #[cfg(feature = "zookeeper-tls")]
     tls: Option<TlsOptions>,
@@ -79,14 +81,15 @@ pub struct ZooKeeperBackend {
     thread: Arc<OwnThread>,
 }
 
-impl ZooKeeperBackend {
+impl OnThread<ZooKeeper> {
     /// A backend for these options. Nothing is sent before a session is opened, so a ZooKeeper that is not there yet
     /// is no error.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if the root is no path of a node below `/`, a certificate or key cannot be used,
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, such as a root that is no path of a node below `/`,
     /// or the thread cannot be started.
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
+        let options = options.checked()?;
         let root = options.root.as_str();
         if !layout::is_path(root) {
             let what = format!("a root is written /NODE or /NODE/NODE, not {root:?}");
@@ -102,15 +105,21 @@ impl ZooKeeperBackend {
             let what = "this program was built without TLS, which a CA asks for: turn on the feature zookeeper-tls";
             return Err(BackendError::permanent(what));
         }
-        Ok(Self {
-            #[cfg(feature = "zookeeper-tls")]
-            tls: options.tls()?,
+        #[cfg(feature = "zookeeper-tls")]
+        let tls = options.tls()?;
+        let thread = Arc::new(OwnThread::start("zookeeper-lock")?);
+        let zookeeper = ZooKeeper {
             options,
+            #[cfg(feature = "zookeeper-tls")]
+            tls,
             sessions: Arc::default(),
-            thread: Arc::new(OwnThread::start("zookeeper-lock")?),
-        })
+            thread: Arc::clone(&thread),
+        };
+        Ok(Self::new_on(zookeeper, thread))
     }
+}
 
+impl ZooKeeper {
     async fn connect(&self, ttl: Duration) -> Result<Lease, BackendError> {
         let ZooKeeperOptions { servers, user, request_timeout, .. } = &self.options;
         // see the module's text
@@ -186,15 +195,11 @@ impl ZooKeeperBackend {
 }
 
 #[async_trait]
-impl Backend for ZooKeeperBackend {
+impl Backend for ZooKeeper {
     type Token = Token;
 
     fn promises(&self) -> Promises {
         Promises::MOST
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.thread.runtime.clone())
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -211,7 +216,7 @@ impl Backend for ZooKeeperBackend {
         let Ok(session) = self.session(lease.id) else { return Ok(()) };
         session.give_up();
         let (sessions, running) = (Arc::clone(&self.sessions), Arc::clone(&self.thread));
-        let ending = self.thread.runtime.spawn(async move {
+        let ending = tokio::spawn(async move {
             session.ended().await;
             sessions.lock().remove(&lease.id);
             drop(running);
@@ -243,7 +248,7 @@ impl Backend for ZooKeeperBackend {
     }
 }
 
-impl std::fmt::Debug for ZooKeeperBackend {
+impl std::fmt::Debug for ZooKeeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ZooKeeperBackend").field("options", &self.options).finish_non_exhaustive()
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use zookeeper_client::TlsOptions;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
-#[cfg(feature = "zookeeper-tls")]
 use crate::BackendError;
+use crate::options::{limit, shown};
 #[cfg(feature = "zookeeper-tls")]
 use crate::tls::{authorities, client_config, settle_cryptography};
 
@@ -63,6 +63,30 @@ impl ZooKeeperOptions {
         }
     }
 
+    /// These options, as they count.
+    pub(super) fn checked(mut self) -> Result<Self, BackendError> {
+        self.request_timeout = limit("a request_timeout", self.request_timeout)?;
+        for server in self.servers.split(',') {
+            let (scheme, address) = server.split_once("://").unwrap_or(("", server));
+            let host = address.split('/').next().unwrap_or_default();
+            let what = match scheme {
+                _ if host.is_empty() || host.contains(['@', '?', '#', ' ']) => {
+                    "a ZooKeeper server is written HOST:PORT, without a user, which has a field of its own"
+                }
+                "tcp" if self.ca.is_some() => {
+                    "with a CA, connections to ZooKeeper are encrypted, and tcp:// asks for a plain one"
+                }
+                "tcp+tls" if self.ca.is_none() => {
+                    "without a CA, no connection to ZooKeeper is encrypted"
+                }
+                "" | "tcp" | "tcp+tls" => continue,
+                _ => "a ZooKeeper server is written HOST:PORT, without such a scheme",
+            };
+            return Err(BackendError::permanent(what));
+        }
+        Ok(self)
+    }
+
     /// How nodes are made: what nobody else may use nobody else can break.
     pub(super) fn node(&self, mode: CreateMode) -> CreateOptions<'static> {
         let acls = if self.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() };
@@ -86,10 +110,10 @@ impl ZooKeeperOptions {
 }
 
 impl fmt::Debug for ZooKeeperOptions {
-    /// Without the user's password and the key.
+    /// Without the user's password and the key, and without the servers if a password may be among them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ZooKeeperOptions")
-            .field("servers", &self.servers)
+            .field("servers", &shown(&self.servers))
             .field("root", &self.root)
             .field("request_timeout", &self.request_timeout)
             .finish_non_exhaustive()

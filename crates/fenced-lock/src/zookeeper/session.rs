@@ -1,11 +1,11 @@
 //! One ZooKeeper session: its requests, and the queues that it watches.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::{
@@ -31,6 +31,10 @@ const MOST_READS: usize = 1000;
 /// sent again, and the server has both to do.
 const MOST_UNDER_WAY: usize = 64;
 
+/// How many bytes of paths are watched one by one. After a reconnect the client library repeats its watches to the server. For
+/// more than 128 KiB it sends two requests under one number, and the second answer ends the session.
+const MOST_WATCHED_BYTES: usize = 120_000;
+
 /// How often a claim is tried in a lock's node that goes: an empty one is removed by the servers.
 const MOST_TRIES: u32 = 3;
 
@@ -41,15 +45,43 @@ pub(super) struct Connected {
     options: ZooKeeperOptions,
     /// A place for each request.
     under_way: Semaphore,
+    /// The bytes of paths that can be watched one by one.
+    watchable: Arc<Semaphore>,
+    /// The watch on the root, while there is one.
+    root_watch: tokio::sync::Mutex<Weak<AbortOnDropHandle<()>>>,
     open: Mutex<Open>,
 }
 
 /// What a session has until it is given up.
 #[derive(Default)]
 struct Open {
+    /// Before the client: a drop tells the holders first.
+    queues: HashMap<Arc<str>, Queue>,
     /// The session ends when the last copy of its client is dropped.
     client: Option<Client>,
-    queues: HashMap<Arc<str>, Queue>,
+    /// The queues that are seen by the watch on the root, by their directories, each with what has it read again.
+    by_root: HashMap<String, (Arc<str>, Arc<Notify>)>,
+}
+
+/// A source of news of one queue.
+enum Watch {
+    /// A watch of its own, and the bytes of its path.
+    Own(PersistentWatcher, #[allow(dead_code, reason = "held")] OwnedSemaphorePermit),
+    /// The one on the root.
+    Root(Arc<Notify>, #[allow(dead_code, reason = "held")] Arc<AbortOnDropHandle<()>>),
+}
+
+impl Watch {
+    /// The next news. `None` if the queue must be read again.
+    async fn changed(&mut self) -> Option<WatchedEvent> {
+        match self {
+            Self::Own(watcher, _) => Some(watcher.changed().await),
+            Self::Root(missed, _) => {
+                missed.notified().await;
+                None
+            }
+        }
+    }
 }
 
 /// A claim's node, and its token.
@@ -62,7 +94,9 @@ impl Connected {
             state: client.state_watcher(),
             options: options.clone(),
             under_way: Semaphore::new(MOST_UNDER_WAY),
-            open: Mutex::new(Open { client: Some(client), queues: HashMap::new() }),
+            watchable: Arc::new(Semaphore::new(MOST_WATCHED_BYTES)),
+            root_watch: tokio::sync::Mutex::default(),
+            open: Mutex::new(Open { client: Some(client), ..Open::default() }),
         }
     }
 
@@ -327,51 +361,134 @@ impl Connected {
         self: &Arc<Self>,
         name: &Arc<str>,
     ) -> Result<AbortOnDropHandle<()>, BackendError> {
-        let watcher = self.read(name).await?;
-        let following = Arc::clone(self).follow(Arc::clone(name), watcher);
+        let dir = self.dir(name);
+        // the client counts what stands behind the servers' addresses as well
+        let base = self.options.servers.split_once('/').map_or(0, |(_, base)| base.len() + 1);
+        let bytes = u32::try_from(base + dir.len()).unwrap_or(u32::MAX);
+        let watch = match Arc::clone(&self.watchable).try_acquire_many_owned(bytes) {
+            Ok(bytes) => Watch::Own(self.watch_path(&dir).await?, bytes),
+            Err(_) => self.watch_by_root(name, dir).await?,
+        };
+        self.read(name).await?;
+        let following = Arc::clone(self).follow(Arc::clone(name), watch);
         Ok(AbortOnDropHandle::new(tokio::spawn(following)))
     }
 
-    /// Watches a queue, and reads it: in this order, so that no news is missed.
-    async fn read(&self, name: &str) -> Result<PersistentWatcher, BackendError> {
+    async fn watch_path(&self, path: &str) -> Result<PersistentWatcher, BackendError> {
         let client = self.client()?;
-        let dir = self.dir(name);
-        let watch = || client.watch(&dir, AddWatchMode::PersistentRecursive);
-        let watcher = self.ask(watch).await.map_err(backend_error)?;
+        let watch = || client.watch(path, AddWatchMode::PersistentRecursive);
+        self.ask(watch).await.map_err(backend_error)
+    }
+
+    /// Has the news of a queue from a watch on the root, which shows those of all other clients' locks as well.
+    async fn watch_by_root(
+        self: &Arc<Self>,
+        name: &Arc<str>,
+        dir: String,
+    ) -> Result<Watch, BackendError> {
+        let mut latest = self.root_watch.lock().await;
+        let watching = if let Some(watching) = latest.upgrade() {
+            watching
+        } else {
+            let watcher = self.watch_path(&self.options.root).await?;
+            let following = Arc::clone(self).follow_root(watcher);
+            let watching = Arc::new(AbortOnDropHandle::new(tokio::spawn(following)));
+            *latest = Arc::downgrade(&watching);
+            watching
+        };
+        let missed = Arc::<Notify>::default();
+        self.open.lock().by_root.insert(dir, (Arc::clone(name), Arc::clone(&missed)));
+        Ok(Watch::Root(missed, watching))
+    }
+
+    /// Passes on what happens below the root.
+    async fn follow_root(self: Arc<Self>, mut watcher: PersistentWatcher) {
+        let root = format!("{}/", self.options.root);
+        let mut backoff = Backoff::default();
+        loop {
+            let event = watcher.changed().await;
+            if event.event_type != EventType::Session {
+                let dir = event.path.strip_prefix(&root).and_then(|path| path.split('/').next());
+                let dir = format!("{root}{}", dir.unwrap_or_default());
+                let seen = self.open.lock().by_root.get(&dir).cloned();
+                if let Some((name, missed)) = seen
+                    && self.apply(&name, &event)
+                {
+                    missed.notify_one();
+                }
+                continue;
+            }
+            let seen: Vec<_> = self.open.lock().by_root.values().cloned().collect();
+            for (name, _) in &seen {
+                self.apply(name, &event);
+            }
+            if event.session_state == SessionState::Disconnected {
+                continue;
+            }
+            let is_over = loop {
+                match self.watch_path(&self.options.root).await {
+                    Ok(again) => {
+                        (watcher, backoff) = (again, Backoff::default());
+                        break false;
+                    }
+                    Err(error) if error.kind.may_pass() => sleep(backoff.next()).await,
+                    // whoever reads a queue now is told
+                    Err(_) => break true,
+                }
+            };
+            // the queues that came meanwhile are read again as well
+            self.open.lock().by_root.values().for_each(|(_, missed)| missed.notify_one());
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Reads a queue that is watched: in this order, so that no news is missed.
+    async fn read(&self, name: &str) -> Result<(), BackendError> {
+        let client = self.client()?;
         let latest = self.with(name, |queue| queue.claims.latest_change());
         let nodes = self.list(&client, name).await?;
         self.with(name, |queue| queue.load(&nodes, latest));
-        Ok(watcher)
+        Ok(())
+    }
+
+    /// Watches a queue again, and reads it.
+    async fn read_again(&self, name: &str, watch: &mut Watch) -> Result<(), BackendError> {
+        if let Watch::Own(watcher, _) = watch {
+            *watcher = self.watch_path(&self.dir(name)).await?;
+        }
+        self.read(name).await
     }
 
     /// Follows what happens in a queue until it is not used any more, or nothing can be known of it.
-    async fn follow(self: Arc<Self>, name: Arc<str>, mut watcher: PersistentWatcher) {
+    async fn follow(self: Arc<Self>, name: Arc<str>, mut watch: Watch) {
         let mut look = interval(LOOK_EVERY);
         look.reset();
         let mut backoff = Backoff::default();
         loop {
             let mut is_missed = tokio::select! {
-                event = watcher.changed() => self.apply(&name, &event),
+                event = watch.changed() => event.is_none_or(|event| self.apply(&name, &event)),
                 _ = look.tick() => {
                     let mut open = self.open.lock();
                     if !open.queues.get_mut(&name).is_some_and(Queue::take_use) {
                         open.queues.remove(&name);
+                        open.by_root.remove(&self.dir(&name));
                         return;
                     }
                     open.queues.get(&name).is_some_and(|queue| queue.claims.is_waited_for())
                 }
             };
             while is_missed {
-                match self.read(&name).await {
-                    Ok(again) => {
-                        (watcher, is_missed, backoff) = (again, false, Backoff::default());
-                    }
+                match self.read_again(&name, &mut watch).await {
+                    Ok(()) => (is_missed, backoff) = (false, Backoff::default()),
                     Err(error) if error.kind.may_pass() => {
                         tracing::debug!(%name, ?error, "could not read a queue: trying again");
                         sleep(backoff.next()).await;
                     }
                     Err(error) => {
                         tracing::debug!(%name, ?error, "cannot look at a queue any more");
+                        self.open.lock().by_root.remove(&self.dir(&name));
                         self.with(&name, Queue::end);
                         return self.remove_unused(&name);
                     }

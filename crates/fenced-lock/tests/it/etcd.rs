@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{DeleteOptions, Txn, TxnOp};
-use fenced_lock::{LostReason, Session, SessionOptions};
+use etcd_client::{Client, DeleteOptions, Txn, TxnOp};
+use fenced_lock::{
+    Backend as _, Claim, EtcdBackend, EtcdOptions, LostReason, PutMode, Session, SessionOptions,
+};
 use rustix::process::Signal;
-use testkit::Run;
 use testkit::shared::etcdctl;
 use testkit::wait::{eventually, within};
+use testkit::{EtcdOptions as ServerOptions, PrivateEtcd, Run};
 use tokio::process::Command;
+use tokio::time::Instant;
 
 use super::contract::queueing;
 use super::lab::{EtcdLab, FoundLab, LONG, Lab, ServerLab, TTL, queue_length, waiter};
@@ -147,4 +150,36 @@ async fn a_queue_may_be_larger_than_a_message() {
         drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
         queue_length(&mutex, 0).await;
     }
+}
+
+/// Goal: what is said of a dead holder's end: a new leader grants its lease its whole TTL again, so its lock is free within twice
+/// the TTL, not within one. Method: nobody renews the holder's lease, and the leader is killed when most of its TTL is over.
+#[tokio::test]
+async fn a_new_leader_renews_a_dead_holders_lease() {
+    let mut members =
+        PrivateEtcd::start_cluster_in(None, 3, ServerOptions::default()).await.unwrap();
+    let mut leader = None;
+    for (index, member) in members.iter().enumerate() {
+        leader = leader.or(member.is_leader().await.then_some(index));
+    }
+    let mut leader = members.swap_remove(leader.unwrap());
+    let endpoints: Vec<_> = members.iter().map(PrivateEtcd::endpoint).collect();
+    let backend = Arc::new(EtcdBackend::new(EtcdOptions::new(&endpoints)).unwrap());
+    let session =
+        Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
+    let lease = backend.open(3 * TTL).await.unwrap();
+    let opened_at = Instant::now();
+    let claim = Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() };
+    backend.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap();
+    let waiter = waiter(&session.mutex("a").unwrap(), 2).await;
+    let mut client = Client::connect(&endpoints, None).await.unwrap();
+    let mut left = async || {
+        let answer = client.lease_time_to_live(lease.id, None).await;
+        answer.ok().and_then(|answer| u64::try_from(answer.ttl()).ok())
+    };
+    eventually("most of it is over", async || left().await.is_some_and(|left| left <= 2)).await;
+    leader.kill().await.unwrap();
+    eventually("it is renewed", async || left().await.is_some_and(|left| left > 3)).await;
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    println!("granted after {:?} with a TTL of {:?}", opened_at.elapsed(), lease.ttl);
 }

@@ -125,6 +125,8 @@ pub(crate) struct FaultyBackend<B: ?Sized = MemoryBackend> {
     pub(crate) release: Faults,
     /// What is granted instead of the TTL that was asked for, as far as the client knows.
     pub(crate) grants_ttl: Option<Duration>,
+    /// The same for renewals.
+    pub(crate) renews_for: Option<Duration>,
 }
 
 impl FaultyBackend {
@@ -136,7 +138,7 @@ impl FaultyBackend {
 impl<B: ?Sized> FaultyBackend<B> {
     pub(crate) fn of(service: Arc<B>) -> Self {
         let [open, renew, close, put, release] = [(); 5].map(|()| Faults::default());
-        Self { service, open, renew, close, put, release, grants_ttl: None }
+        Self { service, open, renew, close, put, release, grants_ttl: None, renews_for: None }
     }
 }
 
@@ -162,7 +164,8 @@ impl<B: Backend + ?Sized> Backend for FaultyBackend<B> {
     }
 
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
-        self.renew.apply(self.service.renew(lease)).await
+        let lives_for = self.renew.apply(self.service.renew(lease)).await?;
+        Ok(self.renews_for.unwrap_or(lives_for))
     }
 
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {

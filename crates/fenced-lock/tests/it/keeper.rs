@@ -122,3 +122,43 @@ async fn a_closed_session_is_no_loss() {
     guard.unlock().await.unwrap();
     eventually("it is closed", async || backend.close.count() == 2).await;
 }
+
+/// Goal: a service that refuses everything is not flooded: for want of rights it is asked once a minute in the end, and one that
+/// fails otherwise once a second; no more than that by all who wait together. What does not pass is told once.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_refuses_everything_is_left_alone() {
+    for (kind, opened, told) in [
+        (BackendErrorKind::Transient, 3600..=7300, 12..=13),
+        (BackendErrorKind::Refused, 3600..=7300, 12..=13),
+        (BackendErrorKind::Permanent, 60..=130, 1..=1),
+    ] {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let events = tracing_subscriber::fmt().with_writer(log.reopen().unwrap()).finish();
+        let _recorded = tracing::subscriber::set_default(events);
+        let backend = FaultyBackend::new();
+        let session = super::faulty::session(&backend).await;
+        let mutex = session.mutex("a").unwrap();
+        let faults =
+            [&backend.open, &backend.put, &backend.release, &backend.renew, &backend.close];
+        for requests in faults {
+            requests.always(Fault::Fails(kind));
+        }
+        let before: Vec<_> = faults.iter().map(|requests| requests.count()).collect();
+        let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+        let locking = [(); 10].map(|()| {
+            let mutex = mutex.clone();
+            tokio::spawn(async move { mutex.lock().await.map(drop) })
+        });
+        sleep(3600 * SECOND).await;
+        assert!(locking.iter().all(tokio::task::JoinHandle::is_finished));
+        keeper.close().await;
+        let asked: Vec<_> =
+            faults.iter().zip(before).map(|(requests, before)| requests.count() - before).collect();
+        assert!(opened.contains(&asked[0]), "{kind:?}: {asked:?}");
+        // by one session of ten seconds with ten waiters
+        assert!(asked[1..].iter().all(|asked| *asked < 300), "{kind:?}: {asked:?}");
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        let lines = log.lines().filter(|line| line.contains("could not open a lock session"));
+        assert!(told.contains(&lines.count()), "{kind:?}: {log}");
+    }
+}

@@ -12,17 +12,21 @@ mod file;
 mod keeper;
 mod lab;
 mod members;
+mod options;
+mod outside;
 mod package;
 mod permissions;
+mod pooler;
 mod postgres;
 mod postgres_advisory;
 mod promises;
 mod redis;
 mod redlock;
 mod session;
+mod silent;
 mod zookeeper;
 
-use contract::{basics, cancellation, loss, queueing, reentry, resilience};
+use contract::{basics, cancellation, loss, polling, queueing, reentry, resilience};
 use postgres::LockKind;
 
 /// Runs these tests of the contract against a backend, in a module of this name. Without a lab, its server is not
@@ -67,6 +71,9 @@ macro_rules! contract_with {
             cancellation:
                 a_caller_that_goes_away_leaves_no_claim
                 many_aborted_at_any_moment_leave_no_claim;
+            polling:
+                a_request_that_nobody_polls_delays_nobody
+                a_handle_that_nobody_polls_delays_nobody;
             loss:
                 a_revoked_lease_is_told_to_holder_and_waiters
                 a_deleted_claim_is_told_to_its_holder
@@ -84,13 +91,14 @@ macro_rules! contract_with {
 
 /// The same with the whole contract, and with these tests of its resilience.
 macro_rules! whole_contract {
-    ($module:ident, $attribute:meta, $lab:expr; $($resilience:ident)*) => {
+    ($module:ident, $attribute:meta, $lab:expr; $($resilience:ident)*; $(polling: $($polling:ident)*)?) => {
         contract_with! {
             $module, $attribute, $lab;
             basics: an_unused_session_closes_by_itself;
             queueing: contention_is_known_to_the_holder;
             loss: a_revoked_lease_grants_nothing_while_unlocking;
             resilience: $($resilience)*;
+            $(polling: $($polling)*;)?
         }
     };
 }
@@ -115,13 +123,17 @@ macro_rules! server_contract {
             an_error_leaves_its_cause_to_its_source
             a_hundred_waiters_make_few_requests
             a_thousand_names_cost_no_requests
-            $($more)*
+            many_long_names_outlive_a_reconnect
+            $($more)*;
+            polling:
+                a_look_at_a_broken_connection_delays_nobody
+                the_runtime_of_the_first_caller_may_end
         );
     };
 }
 
 whole_contract!(on_memory, tokio::test(start_paused = true), Some(lab::MemoryLab::default());
-    a_claim_of_another_process_is_withdrawn);
+    a_claim_of_another_process_is_withdrawn;);
 server_contract!(
     on_etcd,
     Some(lab::EtcdLab::shared().await);
@@ -133,7 +145,8 @@ whole_contract!(
     tokio::test(flavor = "multi_thread", worker_threads = 2),
     Some(file::FileLab::new());
     forked_processes_exclude_each_other
-    a_killed_holder_is_succeeded
+    a_killed_holder_is_succeeded;
+    polling: the_runtime_of_the_first_caller_may_end
 );
 server_contract!(
     on_postgres,
@@ -166,6 +179,9 @@ contract! {
         another_owner_waits;
     cancellation:
         many_aborted_at_any_moment_leave_no_claim;
+    polling:
+        a_request_that_nobody_polls_delays_nobody
+        a_handle_that_nobody_polls_delays_nobody;
     loss:
         a_deleted_claim_is_told_to_its_holder
         a_session_lost_here_is_closed_there;
@@ -186,4 +202,6 @@ contract_with! {
         a_killed_holder_is_succeeded
         a_grant_is_pushed
         the_way_to_the_service_is_measured;
+    polling:
+        the_runtime_of_the_first_caller_may_end;
 }

@@ -26,8 +26,12 @@ static POSTGRES: OnceCell<PrivatePostgres> = OnceCell::const_new();
 /// The address of a database that no other test uses, on a server that the tests of this process share, if PostgreSQL is
 /// installed.
 pub(crate) async fn fresh_database() -> Option<String> {
+    fresh_database_in("UTF8").await
+}
+
+async fn fresh_database_in(encoding: &str) -> Option<String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    if !testkit::postgres::is_installed() {
+    if !testkit::postgres::can_test() {
         return None;
     }
     let settings = vec!["max_connections=1000".to_owned()];
@@ -36,7 +40,7 @@ pub(crate) async fn fresh_database() -> Option<String> {
     let url = POSTGRES.get_or_init(start).await.url();
     let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
     // without a template that somebody else copies at the moment
-    let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'");
     client(&url).await.batch_execute(&create).await.unwrap();
     let (server, _) = url.rsplit_once('/').unwrap();
     Some(format!("{server}/{name}"))
@@ -367,7 +371,7 @@ async fn a_wrong_server_is_an_error() {
 
 /// A server and its standby, if PostgreSQL is installed.
 async fn replicated(is_synchronous: bool) -> Option<ReplicatedPostgres> {
-    if !testkit::postgres::is_installed() {
+    if !testkit::postgres::can_test() {
         return None;
     }
     Some(ReplicatedPostgres::start(is_synchronous).await.unwrap())
@@ -406,7 +410,7 @@ async fn a_server_without_writes() {
 /// connection without encryption are refused.
 #[tokio::test]
 async fn connections_are_encrypted() {
-    if !testkit::postgres::is_installed() {
+    if !testkit::postgres::can_test() {
         return;
     }
     let options = ServerOptions { secured: true, ..ServerOptions::default() };
@@ -434,6 +438,19 @@ async fn connections_are_encrypted() {
         let plain = url("app:secret").replace("?sslmode=require", "");
         assert_refused(open(PostgresOptions::new(plain)).await, "");
     }
+}
+
+/// Goal: a server so far away that it takes longer to connect than a request may take is reached all the same.
+#[tokio::test]
+async fn to_connect_may_take_longer_than_a_request() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    let (proxy, proxied) = lab.behind_proxy().await;
+    proxy.delay(Duration::from_millis(80));
+    let options = with(PostgresOptions::new(proxied.url()), |options| {
+        options.request_timeout = Duration::from_millis(400);
+    });
+    let backend = LockKind::Queue.backend(&options).unwrap();
+    eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
 }
 
 /// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks; a failover that takes a
@@ -540,4 +557,37 @@ async fn the_documented_fence() {
     assert!(write("7", 5).await && write("7", 5).await && write("7", 6).await);
     assert!(!write("7", 5).await && !write("8", 7).await);
     assert!(write("7", 7).await);
+}
+
+/// Goal: in a database without Unicode any label will do. A name is a lock where the encoding has its letters; else it is
+/// refused, and no other name is hurt.
+#[tokio::test]
+async fn a_database_without_unicode() {
+    for (encoding, kind) in [
+        ("LATIN1", LockKind::Queue),
+        ("LATIN1", LockKind::Advisory),
+        ("SQL_ASCII", LockKind::Queue),
+        ("SQL_ASCII", LockKind::Advisory),
+    ] {
+        let Some(url) = fresh_database_in(encoding).await else { return };
+        let lab = PostgresLab { kind, url };
+        let session = lab.session_called("x \u{1f389} \u{e9} \0 y").await;
+        for (name, works) in
+            [("a", true), ("\u{e9}", true), ("\u{1f389}", encoding == "SQL_ASCII"), ("b", true)]
+        {
+            let mutex = session.mutex(name).unwrap();
+            let locked = within("an answer", mutex.lock()).await;
+            if !works {
+                assert_refused(locked, "has no equivalent in encoding");
+                assert_refused(mutex.try_lock().await, "has no equivalent in encoding");
+                continue;
+            }
+            let guard = locked.unwrap().requeue().await.unwrap();
+            let entry = mutex.queue().await.unwrap().remove(0);
+            assert_eq!(entry.key, guard.key());
+            let label = entry.label.unwrap();
+            assert!(label.starts_with("x ") && label.ends_with(" y"), "{label:?}");
+            guard.unlock().await.unwrap();
+        }
+    }
 }

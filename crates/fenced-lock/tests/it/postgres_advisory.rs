@@ -9,8 +9,8 @@ use tokio::process::Command;
 
 use super::contract::queueing;
 use super::lab::{
-    FoundLab, HOUR, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    waiter,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
+    waiter, with,
 };
 use super::postgres::{LockKind, PostgresLab};
 
@@ -232,5 +232,80 @@ async fn a_server_that_is_too_old_is_an_error() {
     for kind in [LockKind::Queue, LockKind::Advisory] {
         let refused = kind.open(&options, HOUR).await;
         assert_refused(refused, "PostgreSQL 14 or later is needed");
+    }
+}
+
+/// Goal: where each answer takes longer than a tenth of the TTL, a claim is never known to be held in time: its caller is told,
+/// and nobody waits for it for ever.
+#[tokio::test]
+async fn a_server_too_far_away_for_the_ttl_is_told() {
+    let Some(lab) = lab().await else { return };
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let options =
+        with(PostgresOptions::new(proxied.url()), |options| options.request_timeout = LONG);
+    let session = LockKind::Advisory.open(&options, TTL).await.unwrap();
+    proxy.delay(TTL / 14);
+    within("an end", session.mutex("a").unwrap().lock()).await.unwrap_err();
+}
+
+/// Goal: a refusal is told with its kind by both locks, at once and in a session that is open, and hurts no other name.
+/// Method: real refusals, and a trigger that refuses with the other codes.
+#[tokio::test]
+async fn refusals_have_their_kinds() {
+    use BackendErrorKind::{Permanent, Refused, Transient};
+    for kind in [LockKind::Queue, LockKind::Advisory] {
+        let Some(lab) = PostgresLab::shared(kind).await else { return };
+        let operator = lab.client().await;
+        let run = async |sql: &str| operator.batch_execute(sql).await.unwrap();
+        let role = format!("refused_{kind:?}");
+        run(include_str!("../../src/postgres/schema.sql")).await;
+        run(&format!(
+            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA fenced_lock TO {role};
+            GRANT ALL ON ALL TABLES IN SCHEMA fenced_lock TO {role};
+            CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = TG_ARGV[0]; END $$"
+        ))
+        .await;
+        let options = PostgresOptions::new(lab.url_of(&role.to_lowercase()));
+        let session = kind.open(&options, HOUR).await.unwrap();
+        let [mutex, other] = ["a", "b"].map(|name| session.mutex(name).unwrap());
+        let mut guard = other.lock().await.unwrap();
+        for (code, expected) in [
+            ("53100", Refused),
+            ("0A000", Permanent),
+            ("22P05", Permanent),
+            ("23514", Permanent),
+            ("54000", Permanent),
+            ("P0001", Permanent),
+            ("40001", Transient),
+            ("57014", Transient),
+        ] {
+            run(&format!(
+                "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON fenced_lock.names
+                FOR EACH STATEMENT EXECUTE FUNCTION refuse('{code}')"
+            ))
+            .await;
+            assert_eq!(kind_of(mutex.try_lock().await), expected, "{kind:?} {code}");
+            if expected != Transient {
+                let refused = within("an answer", mutex.lock()).await;
+                assert_eq!(kind_of(refused), expected, "{kind:?} {code}");
+            }
+        }
+        run("DROP TRIGGER refuse ON fenced_lock.names").await;
+        guard = within("a hand-over", guard.requeue()).await.unwrap();
+        run(&format!("REVOKE INSERT ON fenced_lock.names FROM {role}")).await;
+        for refused in [mutex.lock().await, guard.requeue().await] {
+            assert_refused(refused, "permission denied");
+        }
+        run(&format!("GRANT INSERT ON fenced_lock.names TO {role}")).await;
+        for mutex in [mutex, other] {
+            within("a grant", mutex.lock()).await.unwrap().unlock().await.unwrap();
+        }
+        run(&format!("ALTER ROLE {role} CONNECTION LIMIT 0")).await;
+        assert_eq!(kind_of(kind.open(&options, HOUR).await), Refused);
+        run(&format!("ALTER ROLE {role} CONNECTION LIMIT -1")).await;
+        run("UPDATE pg_database SET datallowconn = false WHERE datname = current_database()").await;
+        let closed = kind.open(&options, HOUR).await;
+        assert_refused(closed, "not currently accepting connections");
     }
 }

@@ -1,6 +1,8 @@
 //! Redis: how the contract has it, and what is particular to it: its messages, its restarts, its failovers, its rights.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{
@@ -13,6 +15,8 @@ use testkit::{
     Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
     RedisOptions as ServerOptions, Sentinels,
 };
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
 
 use super::lab::{
     FoundLab, LONG, Lab, ServerLab, TTL, kind_of, queue_length, server_that_says, with,
@@ -100,7 +104,7 @@ impl ServerLab for RedisLab {
 }
 
 /// The rights that the documentation asks for.
-const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +script|load +time \
+const RIGHTS: &str = "~{fenced-lock}:* &{fenced-lock}:* +info +subscribe +publish +evalsha +eval +time \
     +get +set +del +pexpire +pttl +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange";
 
 pub(super) async fn volatile() -> PrivateRedis {
@@ -319,6 +323,70 @@ async fn no_limit_for_a_request() {
     let redlock = Arc::new(RedlockBackend::new(nodes).unwrap());
     let session = Session::open(redlock, SessionOptions::new(TTL)).await.unwrap();
     session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// A Redis that gives all scripts the same answer, and how many it was sent.
+async fn server_without_scripts(answer: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, scripts) = (server.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+    let count = Arc::clone(&scripts);
+    tokio::spawn(async move {
+        loop {
+            let (client, count) = (server.accept().await.unwrap().0, Arc::clone(&count));
+            tokio::spawn(async move {
+                let (from, mut to) = client.into_split();
+                let mut lines = BufReader::new(from).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    // the words that commands begin with
+                    let told = match &*line {
+                        "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n",
+                        "INFO" => "$12\r\nmaxmemory:0\n\r\n",
+                        "SUBSCRIBE" => ">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+                        "SETINFO" | "PUBLISH" | "LOAD" => ":0\r\n",
+                        "EVALSHA" | "EVAL" => {
+                            count.fetch_add(1, Ordering::Relaxed);
+                            answer
+                        }
+                        _ => continue,
+                    };
+                    if to.write_all(told.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, scripts)
+}
+
+/// Goal: a server that never has the script, as behind a proxy that sends each request to another server, is asked for it
+/// once more, with its text; one that always has more to do is asked so many times. Then that is an error.
+#[tokio::test]
+async fn no_script_is_sent_for_ever() {
+    for (answer, most) in [("-NOSCRIPT No matching script\r\n", 2), ("-MORE to do\r\n", 1000)] {
+        let (address, scripts) = server_without_scripts(answer).await;
+        let url = format!("redis://{address}");
+        let opened = within("an end", RedisLab::at(&url).backend().open(LONG)).await;
+        assert_eq!(opened.unwrap_err().kind, BackendErrorKind::Refused);
+        assert_eq!(scripts.load(Ordering::Relaxed), most);
+        // three nodes, each asked once
+        let redlock = RedlockBackend::new(vec![RedisOptions::new(&url); 3]).unwrap();
+        let opened = within("an end", redlock.open(LONG)).await;
+        assert_eq!(opened.unwrap_err().kind, BackendErrorKind::Refused);
+        assert_eq!(scripts.load(Ordering::Relaxed), 4 * most);
+    }
+}
+
+/// Goal: a Redis so far away that a handshake takes longer than a request may is reached all the same.
+#[tokio::test]
+async fn a_handshake_may_take_longer_than_a_request() {
+    let (proxy, lab) = RedisLab::shared().await.behind_proxy().await;
+    proxy.delay(Duration::from_millis(80));
+    let options = with(RedisOptions::new(lab.address()), |options| {
+        options.request_timeout = Duration::from_millis(400);
+    });
+    let backend = RedisBackend::new(options).unwrap();
+    eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
 }
 
 /// Goal: a server on which a lock would not hold is refused, with a sentence that says why.

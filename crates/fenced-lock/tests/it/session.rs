@@ -6,7 +6,8 @@ use std::time::Duration;
 use fenced_lock::{
     BackendErrorKind, LockError, LostReason, MemoryBackend, Session, SessionOptions,
 };
-use testkit::wait::eventually;
+use testkit::wait::{eventually, within};
+use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
@@ -38,6 +39,34 @@ async fn a_lease_is_renewed_in_time() {
     }
     sleep(10 * TTL).await;
     assert_eq!(session.lost_reason(), None);
+}
+
+/// Goal: a renewal that grants less than before counts, and the next one comes in time.
+#[tokio::test(start_paused = true)]
+async fn a_shorter_renewal_counts() {
+    let renews_for = Some(2 * SECOND);
+    let backend = FaultyBackend { renews_for, ..FaultyBackend::of(Arc::new(MemoryBackend::new())) };
+    let options = SessionOptions::new(TTL);
+    let session = Session::open(Arc::new(backend), options).await.unwrap();
+    let guard = session.mutex("a").unwrap().lock().await.unwrap();
+    sleep(4 * TTL).await;
+    assert!(guard.valid_until() <= Instant::now() + 2 * SECOND);
+    assert!(!guard.is_lost());
+}
+
+/// Goal: a session whose runtime has ended is lost, and blocks nobody: the service in memory ends its lease.
+#[test]
+fn a_session_ends_with_its_runtime() {
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let service = MemoryBackend::new();
+    let lock = async || {
+        let options = SessionOptions::new(Duration::from_hours(1));
+        let session = Session::open(Arc::new(service.clone()), options).await.unwrap();
+        within("the grant", session.mutex("a").unwrap().lock()).await.unwrap()
+    };
+    let first = runtime().block_on(lock());
+    assert!(first.is_lost());
+    runtime().block_on(async { lock().await.unlock().await.unwrap() });
 }
 
 /// Goal: what was refused has put nothing into the queue, so nothing is withdrawn; a claim is, if an attempt before the
@@ -100,7 +129,7 @@ async fn a_release_whose_answer_got_lost_is_a_release() {
         let key = guard.key();
         backend.release.next(Some(fault));
         let (unlocked, ()) = tokio::join!(guard.unlock(), async { backend.service.delete(&key) });
-        assert_eq!(unlocked, Err(LockError::Lost));
+        assert!(matches!(unlocked, Err(LockError::Lost { .. })));
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct ZooKeeperLab {
 impl ZooKeeperLab {
     /// A ZooKeeper that the tests of this process share, each with locks of its own; `None` where none is installed.
     pub(crate) async fn shared() -> Option<Self> {
-        if !Self::is_installed() {
+        if !PrivateZooKeeper::can_test() {
             return None;
         }
         let start = async || PrivateZooKeeper::start(ServerOptions::default()).await.unwrap();
@@ -49,7 +49,7 @@ impl ZooKeeperLab {
 
     /// A ZooKeeper of its own, whose port with TLS the backends use.
     pub(crate) async fn secured() -> Option<(PrivateZooKeeper, Self)> {
-        if !Self::is_installed() {
+        if !PrivateZooKeeper::can_test() {
             return None;
         }
         let options = ServerOptions { secured: true, ..ServerOptions::default() };
@@ -65,14 +65,6 @@ impl ZooKeeperLab {
         let backend = lab.backend();
         eventually("a handshake", async || backend.open(LONG).await.is_ok()).await;
         Some((server, lab))
-    }
-
-    fn is_installed() -> bool {
-        let is_installed = PrivateZooKeeper::is_installed();
-        if !is_installed {
-            eprintln!("left out: ZooKeeper is not installed (apt-get install libzookeeper-java)");
-        }
-        is_installed
     }
 
     pub(crate) fn on(port: u16) -> Self {

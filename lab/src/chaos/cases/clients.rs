@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use testkit::Proxy;
 use tokio::time::sleep;
 
-use crate::chaos::case::{Case, SELLS_OUT};
+use crate::chaos::case::Case;
 use crate::chaos::clients;
 use crate::chaos::scene::Scene;
 use demo::cluster::Proxied;
@@ -16,7 +16,6 @@ pub(super) fn cases() -> Vec<Case> {
     let fault = "answers are swallowed; clients ask again at another instance";
     let swallowed = Case {
         proxied: Proxied::Clients,
-        stock: SELLS_OUT,
         round: Duration::from_millis(500),
         ..Case::new("answer-swallowed", fault, &swallow_answers).proven_by("answers swallowed")
     };
@@ -50,6 +49,14 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("feeds-opened", fault, &open_feeds).proven_by("feeds opened")
     };
 
+    let fault = "200 clients ask for the stock and for an order without a pause";
+    let looks = Case {
+        round: Duration::from_secs(6),
+        goes_on_within: Duration::from_secs(1),
+        alone: true,
+        ..Case::new("looks-flood", fault, &look).proven_by("looks")
+    };
+
     let fault = "20,000 looks at queues of made-up items are aborted at once";
     let aborted = Case {
         round: Duration::from_secs(6),
@@ -59,13 +66,15 @@ pub(super) fn cases() -> Vec<Case> {
 
     vec![
         swallowed,
-        swallowed.without_safeguard("order-ids", &["I2"]),
+        swallowed.without_holds().without_safeguard("order-ids", &["I2"]),
         gone,
-        believing.without_safeguard("batch-ownership", &["I3"]),
+        believing.without_holds().without_safeguard("batch-ownership", &["I3"]),
         flooded,
         flooded.without_safeguard("limits", &["limits"]),
         feeds,
         feeds.without_safeguard("limits", &["I5", "lease"]),
+        // without a control: it slows the sale and does not stop it
+        looks,
         aborted,
         aborted.without_safeguard("see-through", &["I5", "lease"]),
     ]
@@ -128,6 +137,15 @@ async fn open_feeds(scene: &mut Scene) -> Result<()> {
     let port = scene.cluster.instances[index].port;
     let opened = clients::feeds(port, 16, Duration::from_secs(5)).await;
     scene.evidence.add("feeds opened", opened);
+    Ok(())
+}
+
+/// Looks at the sale at one instance.
+async fn look(scene: &mut Scene) -> Result<()> {
+    let index = scene.pick();
+    let port = scene.cluster.instances[index].port;
+    let answers = clients::looks(port, 200, Duration::from_secs(5)).await;
+    scene.evidence.add("looks", answers);
     Ok(())
 }
 

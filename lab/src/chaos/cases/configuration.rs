@@ -45,7 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
 
     vec![
         one_name,
-        both_hold.without_safeguard("owner-by-claim,fence", &["I1", "I2"]),
+        both_hold.without_holds().without_safeguard("owner-by-claim,fence", &["I1", "I2"]),
         alike,
         alike.without_safeguard("exact-prefix", &["I5"]),
         crowded,

@@ -182,7 +182,7 @@ async fn fill(scene: &mut Scene) -> Result<()> {
                 Ok((status, _)) if status == 503 && took <= PROMPT => {
                     scene.evidence.add("clear refusals", 1);
                 }
-                Ok((status, _)) if status == 200 && took <= PROMPT => {}
+                Ok((status, _)) if (status == 200 || status == 409) && took <= PROMPT => {}
                 other => {
                     let message =
                         format!("an order without space in etcd: {other:?} after {took:?}");

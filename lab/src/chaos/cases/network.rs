@@ -1,8 +1,10 @@
 //! Messages between an instance and the servers that come late or never.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::Result;
+use testkit::client::Connection;
 use testkit::{Direction, Proxy};
 use tokio::time::sleep;
 
@@ -16,6 +18,13 @@ const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
 
 /// Longer than a lease lives and etcd takes to notice.
 const CUT_OFF: Duration = Duration::from_secs(5);
+
+/// Longer than a call waits for the store.
+const SILENT: Duration = Duration::from_secs(14);
+
+/// The directions in which a line is silent, round by round.
+const DIRECTIONS: [&[Direction]; 3] =
+    [&[Direction::ToServer, Direction::ToClient], &[Direction::ToServer], &[Direction::ToClient]];
 
 pub(super) fn cases() -> Vec<Case> {
     let fault = "a write to Redis arrives after the takeover";
@@ -38,11 +47,22 @@ pub(super) fn cases() -> Vec<Case> {
     };
     let holds_on = Case { flags: &["--tenure", "1m"], ..cut_off };
 
+    let fault = "an instance gets no answer from Redis, each direction, and is to start a sale";
+    let silent = Case {
+        proxied: Proxied::Redis,
+        load_flags: LEAVES_SOON,
+        round: SILENT + Duration::from_secs(3),
+        goes_on_within: TTL + Duration::from_millis(1500),
+        ..Case::new("redis-silent", fault, &silence_redis).proven_by("starts without an answer")
+    };
+
     vec![
         late,
-        unfenced.without_safeguard("fence", &["I1", "I2"]),
+        unfenced.without_holds().without_safeguard("fence", &["I1", "I2"]),
         cut_off,
         holds_on.without_safeguard("local-expiry", &["I4"]),
+        silent,
+        silent.without_safeguard("give-way", &["I5"]),
     ]
 }
 
@@ -65,11 +85,6 @@ async fn hold_write(scene: &mut Scene) -> Result<()> {
 /// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
 /// The other instance sleeps until then, so that the holder does not know that anything waits.
 async fn cut_off_holder(scene: &mut Scene) -> Result<()> {
-    const DIRECTIONS: [&[Direction]; 3] = [
-        &[Direction::ToServer, Direction::ToClient],
-        &[Direction::ToServer],
-        &[Direction::ToClient],
-    ];
     let other = scene.pick();
     let index = (other + 1) % scene.cluster.instances.len();
     let before = scene.stale_batches().await?;
@@ -95,5 +110,30 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<()> {
         let message = format!("{sent} batches were sent under a lock that was lost before");
         scene.evidence.broken("I4", message);
     }
+    Ok(())
+}
+
+/// Another one than the sale that runs, and so refused.
+const START: &str = "PUT /stock HTTP/1.1\r\nhost: chaos\r\ncontent-type: application/json\r\n\
+                     content-length: 28\r\n\r\n{\"sale\":\"another\",\"stock\":1}";
+
+/// Silences the way of an instance to Redis. Orders wait there, and the start of a sale: from the first moment, or once the
+/// instance has given up the lock that it held for orders.
+async fn silence_redis(scene: &mut Scene) -> Result<()> {
+    let (instance, late) = (scene.pick(), scene.turn(2));
+    let instance = &scene.cluster.instances[instance];
+    let proxy = instance.redis_proxy.as_ref().expect("the case has them");
+    DIRECTIONS[scene.turn(DIRECTIONS.len())].iter().for_each(|direction| proxy.hold(*direction));
+    let start = async {
+        sleep(if late == 1 { SILENT / 4 } else { Duration::ZERO }).await;
+        let address = (Ipv4Addr::LOCALHOST, instance.port).into();
+        let mut operator = Connection::try_open(address).await?;
+        operator.send(START).await;
+        anyhow::Ok(operator.answer().await.status)
+    };
+    let (started, ()) = tokio::join!(start, sleep(SILENT));
+    proxy.release();
+    let is_unanswered = [503, 504].contains(&started?);
+    scene.evidence.add("starts without an answer", is_unanswered.into());
     Ok(())
 }

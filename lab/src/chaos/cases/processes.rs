@@ -21,7 +21,7 @@ const STARVES: &str = "after-answer:starve=3s";
 const STARVED: Duration = Duration::from_secs(3);
 
 /// Buyers who pay, also around the end of the hold, give back, and die.
-const HOLDS: &[&str] =
+const PAY: &[&str] =
     &["--hold=2s", "--users=300", "--pay=0.4", "--pay-late=0.3", "--cancel=0.1", "--abandon=0.02"];
 
 /// The points of a tenure at which the holder is killed.
@@ -93,8 +93,7 @@ pub(super) fn cases() -> Vec<Case> {
     let holds_end = Case {
         fault_points: &["after-send:kill"],
         proxied: Proxied::Clients,
-        load_flags: HOLDS,
-        // sold out again and again, as units come back
+        conduct: PAY,
         stock: 2_000,
         round: TTL + Duration::from_secs(3),
         goes_on_within: TAKEOVER,
@@ -103,9 +102,9 @@ pub(super) fn cases() -> Vec<Case> {
 
     vec![
         paused,
-        five.without_safeguard("fence", &["I1", "I2"]),
+        five.without_holds().without_safeguard("fence", &["I1", "I2"]),
         killed,
-        between.without_safeguard("atomic-ledger", &["I1"]),
+        between.without_holds().without_safeguard("atomic-ledger", &["I1"]),
         waiter_gone,
         waiter_gone.without_safeguard("claim-cleanup", &["I5"]),
         starved,
@@ -176,8 +175,14 @@ async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     // without other load, so that its next claim is for those buyers only
     withdraw_load(scene, waiter).await?;
     scene.trigger(holder, KEEPS_LOCK).await?;
-    let buyers = clients::buyers(scene.cluster.instances[waiter].port, 5).await?;
-    let queued = scene.until_queued(waiter).await?;
+    let (port, mut buyers) = (scene.cluster.instances[waiter].port, Vec::new());
+    let queued = scene
+        .until("buyers have the instance queue", async || {
+            // while the item is sold out and no hold is due, they are refused without the lock
+            buyers.extend(clients::buyers(port, 5).await?);
+            scene.lease_of(waiter).await
+        })
+        .await?;
     if scene.turn(2) == 1 {
         scene.cluster.instances[waiter].child.kill().await?;
         drop(buyers);
@@ -218,9 +223,13 @@ async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     // without other load, to know how many orders wait
     withdraw_load(scene, index).await?;
     let port = scene.cluster.instances[index].port;
-    let (first, kept) = tokio::join!(clients::buyers(port, 1), scene.trigger(index, KEEPS_LOCK));
-    kept?;
-    let mut buyers = first?;
+    let mut buyers = Vec::new();
+    scene
+        .trigger_by(index, KEEPS_LOCK, async || {
+            buyers.extend(clients::buyers(port, 1).await?);
+            Ok(())
+        })
+        .await?;
     scene
         .until("the orders wait", async || {
             // some may still get into a batch, which is held up as well

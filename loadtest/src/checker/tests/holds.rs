@@ -28,7 +28,8 @@ fn asked(at: u64, outcome: FinalOutcome) -> Order {
 }
 
 fn run(steps: &[Step]) -> History {
-    let terms = StockState { per_user: Some(1), hold_seconds: Some(2), ..StockState::default() };
+    let (per_user, hold_seconds, held) = (Some(1), Some(2), Some(0));
+    let terms = StockState { held, per_user, hold_seconds, ..StockState::default() };
     let mut sale = Sale::new(10, terms);
     let setup = setup(sale.before.clone(), 1, 12);
     let mut orders = vec![asked(500, FinalOutcome::LimitReached); 13];
@@ -58,6 +59,17 @@ fn again(it: &mut History, change: impl FnOnce(&mut Vec<Step>)) {
     *it = run(&steps);
 }
 
+/// What happens late to the order that was told sold out, and whether an attempt of it had no answer.
+fn late(it: &mut History, events: &[Event], in_doubt: bool) {
+    again(it, |steps| {
+        let steps_of = |(n, event): (u64, &Event)| {
+            Step(2500 + 2000 * n, *event, 10, *event == Event::Cancelled)
+        };
+        steps.extend((0..).zip(events).map(steps_of));
+    });
+    it.orders[10].in_doubt = in_doubt;
+}
+
 const DAMAGES: &[Mutation] = &[
     ("", "6 of 10 units sold, each exactly once; 5 came back meanwhile; 1 was", |_| {}),
     ("misreported", "such as run-2", |it| {
@@ -83,11 +95,66 @@ const DAMAGES: &[Mutation] = &[
     ("still_held", "1 order was held after the end, such as run-11", |it| {
         again(it, |steps| steps.truncate(21));
     }),
+    // units from nothing: more come back than were taken, or those of an order that was refused or not recorded
+    ("wrong_quantity", "1 order was in the ledger with other units, such as run-9", |it| {
+        it.ledger[20].quantity = 3;
+        renumber(it);
+    }),
+    ("not_held ledger_does_not_add_up", "1 order was ended without a hold, such as run-10", |it| {
+        again(it, |steps| steps.push(Step(2500, Event::Expired, 10, false)));
+    }),
+    ("not_held ledger_does_not_add_up", "such as another-client", |it| {
+        let order = "another-client".to_owned();
+        it.ledger.push(LedgerEntry { order, ..it.ledger[20].clone() });
+        renumber(it);
+    }),
+    // a hold from before the run
+    ("", "PASS", |it| {
+        let order = "another-client".to_owned();
+        it.ledger.push(LedgerEntry { order, ..it.ledger[20].clone() });
+        renumber(it);
+        it.setup.before.held = Some(1);
+    }),
+    // of changes without an answer
+    ("wrong_quantity", "such as run-9", |it| {
+        again(it, |steps| steps[20].1 = Event::Cancelled);
+        *it.orders[9].change(Event::Cancelled) = Order { abandoned: true, ..asked(2200, Unknown) };
+        it.ledger[20].quantity = 2;
+        renumber(it);
+    }),
+    ("ledger_does_not_add_up", "a counts 3 holds, and it has 0", |it| {
+        it.after.iter_mut().for_each(|(_, after)| after.held = Some(3));
+    }),
+    // sold out, and an attempt without an answer arrives when units came back; its buyer cancels or not
+    ("", "PASS", |it| late(it, &[Event::Reserved, Event::Expired], true)),
+    ("", "PASS", |it| late(it, &[Event::Reserved, Event::Cancelled], true)),
+    ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Confirmed], true)),
+    ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Expired], false)),
+    // cancelled in vain, and what was accepted cannot be unknown
+    ("", "PASS", |it| {
+        it.orders[10].in_doubt = true;
+        *it.orders[10].change(Event::Cancelled) = asked(300, FinalOutcome::UnknownOrder);
+    }),
+    ("change_lost", "such as run-3, told that it is unknown", |it| {
+        *it.orders[3].change(Event::Cancelled) = asked(2000, FinalOutcome::UnknownOrder);
+    }),
+    // longer than is awaited: said, and not claimed
+    ("", "3 orders were still held, and whether that ends was not awaited", |it| {
+        it.setup.before.hold_seconds = Some(61);
+        it.ledger.truncate(19);
+        it.orders[8].changes.clear();
+        renumber(it);
+    }),
+    ("lost", "such as run-10", |it| {
+        late(it, &[Event::Reserved, Event::Cancelled], true);
+        it.ledger.truncate(it.ledger.len() - 2);
+        renumber(it);
+    }),
     ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(2500, SoldOut)),
     // between the answer to a cancellation and the next order; and during that order
     ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(410, SoldOut)),
     ("", "PASS", |it| it.orders[10] = asked(425, SoldOut)),
-    ("limited_too_early", "such as run-12", |it| it.setup.items[0].before.per_user = Some(2)),
+    ("limited_too_early", "such as run-12", |it| it.setup.before.per_user = Some(2)),
     ("hold_not_kept", "1 order was not held as long as it must", |it| {
         again(it, |steps| steps[19].0 = 1900);
     }),
@@ -103,5 +170,5 @@ const DAMAGES: &[Mutation] = &[
 /// twice or lost is tested with random sales.
 #[test]
 fn damages() {
-    judge_all(&run(&steps()), Limits::default(), DAMAGES);
+    judge_all(&run(&steps()), LIMITS, DAMAGES);
 }

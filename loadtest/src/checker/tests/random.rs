@@ -117,8 +117,7 @@ fn random_run(random: &mut SplitMix64) -> History {
             }
             Effect::Order(Fate::Lost) if arrives => drop(run.order(at, number)),
             Effect::Order(Fate::Failed) => {
-                let kind = "400 bad-item".to_owned();
-                run.orders[number].outcome = FinalOutcome::Failed { status: 400, kind };
+                run.orders[number].outcome = FinalOutcome::Failed("400 bad-item".to_owned());
             }
             Effect::Change(place, fate) => {
                 let (event, asked) = &mut run.orders[number].changes[place];
@@ -141,20 +140,9 @@ fn random_run(random: &mut SplitMix64) -> History {
     history(sale, setup, orders)
 }
 
-/// Puts numbers and sums of the ledger right.
-fn renumber(history: &mut History) {
-    let mut sale = Sale::new(history.before().initial, history.before().clone());
-    for LedgerEntry { event, order, user, quantity, .. } in &history.ledger {
-        sale.write(*event, order, user, *quantity);
-    }
-    history.after[0].1 = sale.state();
-    history.ledger = sale.ledger;
-}
-
 fn violations(history: &History, longest_pause: Duration) -> Vec<String> {
-    let limits = Limits { longest_pause: Some(longest_pause), ..Limits::default() };
-    let found = Report::new(history, limits).violations;
-    found.into_iter().map(|violation| violation.invariant).collect()
+    let found = Report::new(history, Limits { longest_pause, longest_order: None }).findings;
+    found.into_iter().filter_map(|found| found.invariant).collect()
 }
 
 /// Goal: no sale that is right is accused of anything. A limit that is a little less than its longest pause is broken,
@@ -195,9 +183,9 @@ fn damaged_ends_are_found() {
                 if is_told { "change_lost" } else { "still_held" }
             };
             renumber(&mut damaged);
-            let Report { reasons, .. } = Report::new(&damaged, Limits::default());
-            let is_found = reasons.iter().any(|reason| reason.kind == expected);
-            assert!(is_found, "seed {seed}: {reasons:?}, and not {expected}");
+            let Report { findings, .. } = Report::new(&damaged, LIMITS);
+            let is_found = findings.iter().any(|found| found.kind == expected);
+            assert!(is_found, "seed {seed}: {findings:?}, and not {expected}");
             found.insert((end.event, again));
         }
     }

@@ -26,8 +26,9 @@ pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab
 
     within("the holder is told", guard.lost()).await;
     assert!(guard.is_lost());
+    assert!(guard.valid_until() <= Instant::now());
     let ended = within("the waiter is told", waiting).await.unwrap().unwrap_err();
-    assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
+    assert!(matches!(ended, LockError::Lost { .. } | LockError::SessionLost { .. }), "{ended}");
     drop(within("the next is served", next).await.unwrap().unwrap());
     let reason = within("the session is lost", session.lost()).await;
     assert!(matches!(reason, LostReason::Revoked | LostReason::Expired), "{reason}");
@@ -41,15 +42,16 @@ pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
     let guard = mutex.lock().await.unwrap();
     lab.delete(&guard.key()).await;
     within("the holder is told", guard.lost()).await;
+    assert!(guard.valid_until() <= Instant::now());
     let taken = other.lock().await.unwrap();
-    assert_eq!(guard.unlock().await, Err(LockError::Lost));
+    assert!(matches!(guard.unlock().await, Err(LockError::Lost { .. })));
     assert!(!taken.is_lost(), "a late unlock removes nobody else's claim");
     assert_eq!(queue_of(&other).await.len(), 1);
     taken.unlock().await.unwrap();
     for _ in 0..5 {
         let guard = mutex.lock().await.unwrap();
         lab.delete(&guard.key()).await;
-        assert_eq!(guard.unlock().await, Err(LockError::Lost));
+        assert!(matches!(guard.unlock().await, Err(LockError::Lost { .. })));
     }
 }
 
@@ -64,7 +66,7 @@ pub(crate) async fn a_revoked_lease_grants_nothing_while_unlocking(lab: &impl La
         lab.revoke(session.lease().id).await;
         assert!(guard.unlock().await.is_err());
         let ended = within("the waiter is told", waiter).await.unwrap().unwrap_err();
-        assert!(matches!(ended, LockError::Lost | LockError::SessionLost { .. }), "{ended}");
+        assert!(matches!(ended, LockError::Lost { .. } | LockError::SessionLost { .. }), "{ended}");
     }
 }
 
@@ -90,7 +92,7 @@ pub(crate) async fn a_deleted_waiter_is_told_and_the_others_go_on(lab: &impl Lab
     let behind = waiter(&mutex, 3).await;
     lab.delete(&queue_of(&mutex).await[1]).await;
     let ended = within("the waiter is told", deleted).await.unwrap().unwrap_err();
-    assert_eq!(ended, LockError::Lost);
+    assert!(matches!(ended, LockError::Lost { .. }));
     assert!(ended.is_retryable(), "the next claim may be granted");
     guard.unlock().await.unwrap();
     drop(within("the next is served", behind).await.unwrap().unwrap());
@@ -108,13 +110,13 @@ pub(crate) async fn a_lost_hold_is_of_no_use(lab: &impl Lab) {
     // beside the run, which drops its future in the middle
     let run = within("the run ends", guard.run(std::future::pending::<()>()));
     let (ended, ()) = tokio::join!(run, lab.revoke(session.lease().id));
-    assert_eq!(ended, Err(LockError::Lost));
+    assert!(matches!(ended, Err(LockError::Lost { .. })));
     let late = guard.run(async { unreachable!("the hold is lost") }).await;
-    assert_eq!(late, Err::<(), _>(LockError::Lost));
-    assert_eq!(guard.reenter().unwrap_err(), LockError::Lost);
+    assert!(matches!(late, Err(LockError::Lost { .. })));
+    assert!(matches!(guard.reenter().unwrap_err(), LockError::Lost { .. }));
     assert!(mutex.lock_as(&mut owner).await.is_err());
-    assert_eq!(inner.unlock().await, Err(LockError::Lost), "an inner entry too");
-    assert_eq!(guard.unlock().await, Err(LockError::Lost));
+    assert!(matches!(inner.unlock().await, Err(LockError::Lost { .. })), "an inner entry too");
+    assert!(matches!(guard.unlock().await, Err(LockError::Lost { .. })));
 }
 
 /// Goal: an owner that lost its hold takes the lock anew while its old guard lives, with a claim of its own,
@@ -129,7 +131,7 @@ pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab<Tok
     assert!(new.token() > old.token());
     assert_eq!(queue_of(&mutex).await, [new.key()]);
     // as a drop does, but waits until the release has ended
-    assert_eq!(old.unlock().await.unwrap_err(), LockError::Lost);
+    assert!(matches!(old.unlock().await.unwrap_err(), LockError::Lost { .. }));
     assert_eq!(queue_of(&mutex).await, [new.key()]);
     let inner = mutex.lock_as(&mut owner).await.unwrap();
     assert_eq!(inner.token(), new.token(), "a re-entry of the new hold");
@@ -179,7 +181,7 @@ pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
         std::future::pending::<()>().await;
     };
     let ended = within("the work ends", keeper.with(&name, revoke)).await;
-    assert_eq!(ended, Err(LockError::Lost));
+    assert!(matches!(ended, Err(LockError::Lost { .. })));
     let guard = keeper.lock(&name).await.unwrap();
     keeper.close().await;
     assert!(guard.is_lost());
@@ -202,7 +204,7 @@ pub(crate) async fn the_longest_hold_ends(lab: &impl Lab) {
     assert!(guard.is_lost() && !next.is_lost() && !session.is_lost());
     assert!(Instant::now() >= guard.valid_until() + Duration::from_millis(20), "too early");
     within("the holder is told", guard.lost()).await;
-    assert_eq!(inner.unlock().await, Err(LockError::Lost));
+    assert!(matches!(inner.unlock().await, Err(LockError::Lost { .. })));
     drop(guard);
     next.unlock().await.unwrap();
     mutex.lock_as(&mut owner).await.unwrap().unlock().await.unwrap();

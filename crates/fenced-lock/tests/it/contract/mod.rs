@@ -4,6 +4,7 @@
 pub(super) mod basics;
 pub(super) mod cancellation;
 pub(super) mod loss;
+pub(super) mod polling;
 pub(super) mod queueing;
 pub(super) mod reentry;
 pub(super) mod resilience;

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use testkit::wait::{eventually, within};
 use testkit::{Direction, Proxy, Run};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::lab::{
     EtcdLab, FoundLab, HOUR, LONG, Lab, ServerLab, TTL, kind_of, number_of, queue_length, queue_of,
@@ -130,8 +130,8 @@ pub(crate) async fn a_stopped_holder_can_write_late<L: FoundLab>(lab: &L) {
     assert_eq!(queue_of(&mutex).await, [guard.key()], "the earlier holder took nothing with it");
 }
 
-/// Goal: a holder that is killed is succeeded. A service that sees the end of a process does not wait for a TTL; another
-/// one is done within the TTL and 1.5 s, which is what etcd takes at the most to notice and remove a lease.
+/// Goal: a holder that is killed is succeeded. A service that sees the end of a process does not wait for a TTL. (How soon
+/// another one is done after the TTL, the fault suite measures under load.)
 pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
     let mutex = lab.mutex(&lab.name()).await;
     let promises = lab.backend().promises();
@@ -139,11 +139,8 @@ pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
     let ttl = if is_seen { HOUR } else { TTL };
     let (mut holder, _) = start_holder(lab, mutex.name(), ttl).await;
     let waiter = waiter(&mutex, 2).await;
-    let killed_at = Instant::now();
     holder.kill().await;
     let guard = within("the next is served", waiter).await.unwrap().unwrap();
-    let took = killed_at.elapsed();
-    assert!(is_seen || took <= TTL + Duration::from_millis(1500), "it took {took:?}");
     assert_eq!(queue_of(&mutex).await, [guard.key()]);
 }
 
@@ -452,6 +449,39 @@ pub(crate) async fn a_thousand_names_cost_no_requests<L: ServerLab>(_: &L) {
     session.close().await.unwrap();
     assert!(guards.iter().all(Guard::is_lost));
     assert_eq!(lab.claims_and_sessions(&server).await, (0, 0));
+}
+
+/// Goal: a session whose locks have so long names that what it has to say after a reconnect is more than one request can hold
+/// lives on, as in go-zookeeper#167, and is told of what happens to the first and to the last of them.
+pub(crate) async fn many_long_names_outlive_a_reconnect<L: ServerLab>(lab: &L) {
+    let (proxy, lab) = lab.behind_proxy().await;
+    let session = lab.session_for(LONG).await;
+    let (own, long) = (lab.name(), "x".repeat(230));
+    let lock = async |number| {
+        let mutex = session.mutex(&format!("{own}-{number:05}-{long}")).unwrap();
+        mutex.lock().await.unwrap()
+    };
+    let mut guards: Vec<_> = stream::iter(0..2000).map(lock).buffered(50).collect().await;
+    let connections = proxy.connections();
+    proxy.cut();
+    eventually("it connects again", async || proxy.connections() > connections).await;
+    let mutex = session.mutex("any").unwrap();
+    eventually("it is answered", async || {
+        assert!(!session.is_lost());
+        mutex.queue().await.is_ok()
+    })
+    .await;
+    for is_last in [true, false] {
+        let guard = guards.remove(if is_last { guards.len() - 1 } else { 0 });
+        let waiter = waiter(&session.mutex(guard.name()).unwrap(), 2).await;
+        within("the waiter is seen", guard.contended()).await;
+        lab.delete(&guard.key()).await;
+        within("the loss is told", guard.lost()).await;
+        within("a grant", waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    assert!(!session.is_lost() && guards.iter().all(|guard| !guard.is_lost()));
+    drop(guards);
+    within("all are released", session.close()).await.unwrap();
 }
 
 /// Goal: a claim whose request was given up can be withdrawn by a process that does not know it.
