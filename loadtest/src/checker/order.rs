@@ -39,6 +39,8 @@ pub struct Order {
     pub places: (usize, usize),
     /// When it was first sent, in microseconds since the run's start.
     pub sent: u64,
+    /// When it was last sent, in microseconds since the run's start.
+    pub(crate) last_sent: u64,
     /// When its last attempt ended, in microseconds since the run's start.
     pub ended: u64,
     /// What its buyer asked for then, one after the other: to have it confirmed or cancelled, or to be told again that it is
@@ -179,7 +181,7 @@ impl Order {
         }
         self.places.1 = to;
         self.attempts = self.attempts.saturating_add(1);
-        self.ended = ended;
+        (self.last_sent, self.ended) = (sent, ended);
         self.in_doubt |= matches!(outcome.effect, Effect::Unknown(_));
         let failure = outcome.failure();
         self.abandoned = failure.is_some_and(|failure| failure.why == WENT_AWAY);

@@ -114,6 +114,27 @@ impl<'h> Clock<'h> {
             }
         }
     }
+
+    /// Finds orders that were accepted before their last attempt was sent, and whose buyers were told otherwise. Those whose
+    /// attempts all had an answer must not stand in any case.
+    pub(super) fn check_retries(&self, found: &mut Found) {
+        let entries = self.history.ledger.iter().zip(&self.bounds);
+        for (entry, bounds) in entries.filter(|(entry, _)| entry.event == Event::Reserved) {
+            let own = order(self.history, entry).map(|(_, order)| order);
+            let Some(order) = own.filter(|order| order.in_doubt && order.answer().is_none()) else {
+                continue;
+            };
+            if order.is_refused() && order.last_sent > bounds.to {
+                found.add(Kind::Untold, &entry.order);
+            }
+            let is_late = |(_, asked): (_, &Order)| {
+                asked.outcome == FinalOutcome::UnknownOrder && asked.last_sent > bounds.to
+            };
+            if order.asked().any(is_late) {
+                found.add(Kind::ChangeLost, format!("{}, told that it is unknown", entry.order));
+            }
+        }
+    }
 }
 
 /// The shortage of a user who has nothing.

@@ -32,6 +32,9 @@ pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
         // where accepted orders are lost, refusals cannot be judged
         if records.lost == 0 {
             clock.check_refusals(&mut found);
+            if sale.can_gain() {
+                clock.check_retries(&mut found);
+            }
         }
         if let Some((url, after)) = history.after.first()
             && let Some(what) = sale.contradicted_by(url, after)

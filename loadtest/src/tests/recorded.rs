@@ -191,7 +191,7 @@ async fn passing_refusals_are_asked_again() {
         (502, "", "unknown", true),
     ] {
         let (_directory, path) = file();
-        let flags = format!("--requests 1 --stock 1 --history {path}");
+        let flags = format!("--requests 1 --stock 1 --again 0 --history {path}");
         let report = report(Fault::Problem(1, status, kind), &flags).await;
         assert!(
             report.pass && report.tally.acknowledged == 1,
@@ -277,7 +277,8 @@ async fn buyers_outlast_an_outage() {
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_go_home_again() {
     let (_directory, path) = file();
-    let flags = format!("--requests 30 --rate 10 --concurrency 1 --stock 30 --history {path}");
+    let flags = "--requests 30 --rate 10 --concurrency 1 --stock 30 --again 0 --history";
+    let flags = format!("{flags} {path}");
     assert!(report(Fault::LoseAnswers(1), &flags).await.pass);
     let places: Vec<_> = attempts(&path).iter().map(|attempt| attempt["to"].as_u64()).collect();
     assert_eq!((places[0], places[1], places[30]), (Some(0), Some(1), Some(0)), "{places:?}");

@@ -31,8 +31,9 @@ pub(super) fn cases() -> Vec<Case> {
     let failed_over = Case {
         redis_replicas: 2,
         flags: &["--redis-replicas", "1"],
-        // a failover may last longer than a client waits
-        tolerates: &["failed", "unanswered"],
+        // a failover may last longer than a client waits, and what a reader saw as sold out may be undone: a batch that no
+        // replica confirmed was lost
+        tolerates: &["failed", "unanswered", "sold_out_too_early"],
         round: Duration::from_secs(12),
         rounds: 2,
         // the other replica follows the new primary

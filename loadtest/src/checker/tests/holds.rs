@@ -70,6 +70,15 @@ fn late(it: &mut History, events: &[Event], in_doubt: bool) {
     it.orders[10].in_doubt = in_doubt;
 }
 
+/// An attempt without an answer of the order that was told sold out is accepted before 2205 ms; it was last sent at this time.
+fn stands(it: &mut History, last_sent: u64) {
+    again(it, |steps| {
+        steps.insert(19, Step(432, Event::Reserved, 10, false));
+        steps.push(Step(2440, Event::Expired, 10, false));
+    });
+    (it.orders[10].in_doubt, it.orders[10].last_sent) = (true, last_sent * 1000);
+}
+
 const DAMAGES: &[Mutation] = &[
     ("", "6 of 10 units sold, each exactly once; 5 came back meanwhile; 1 was", |_| {}),
     ("misreported", "such as run-2", |it| {
@@ -130,6 +139,14 @@ const DAMAGES: &[Mutation] = &[
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Cancelled], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Confirmed], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Expired], false)),
+    // accepted, which another buyer's answer shows, and told otherwise to a later attempt
+    ("", "PASS", |it| stands(it, 2100)),
+    ("untold", "such as run-10", |it| stands(it, 2300)),
+    ("change_lost", "such as run-10, told that it is unknown", |it| {
+        stands(it, 2100);
+        let asked = asked(2300, FinalOutcome::UnknownOrder);
+        *it.orders[10].change(Event::Cancelled) = Order { last_sent: asked.sent, ..asked };
+    }),
     // cancelled in vain, and what was accepted cannot be unknown
     ("", "PASS", |it| {
         it.orders[10].in_doubt = true;
