@@ -5,29 +5,34 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::inner::SessionInner;
-use super::validity::Validity;
 use super::{BackendError, BackendErrorKind, GrantToken, LostReason};
 
 /// Keeps the session's lease alive until the session is lost or closed. What is given up here is given up there as well, so
 /// that no client of the backend keeps it alive.
-pub(super) async fn keep_alive<T: GrantToken>(inner: Arc<SessionInner<T>>, asked_at: Instant) {
-    // also where the runtime ends in the middle: nobody renews the lease any more
-    let _lost = LoseOnDrop(&inner.validity);
-    renew_until_lost(&inner, asked_at).await;
-    if inner.validity.lost_reason() != Some(LostReason::Closed) {
-        // a holder that looked just before the loss has the margin to act on it, as if nobody could revoke the lease
-        sleep(inner.margin).await;
-    }
-    if let Err(error) = inner.close().await {
-        tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
+pub(super) fn keep_alive<T: GrantToken>(
+    inner: Arc<SessionInner<T>>,
+    asked_at: Instant,
+) -> impl Future<Output = ()> + Send {
+    // also where the runtime ends in the middle, or before the first poll: nobody renews the lease any more
+    let lost = LoseOnDrop(inner);
+    async move {
+        let inner = &lost.0;
+        renew_until_lost(inner, asked_at).await;
+        if inner.validity.lost_reason() != Some(LostReason::Closed) {
+            // a holder that looked just before the loss has the margin to act on it, as if nobody could revoke the lease
+            sleep(inner.margin).await;
+        }
+        if let Err(error) = inner.close().await {
+            tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
+        }
     }
 }
 
-struct LoseOnDrop<'a>(&'a Validity);
+struct LoseOnDrop<T: GrantToken>(Arc<SessionInner<T>>);
 
-impl Drop for LoseOnDrop<'_> {
+impl<T: GrantToken> Drop for LoseOnDrop<T> {
     fn drop(&mut self) {
-        self.0.lose(LostReason::Closed);
+        self.0.validity.lose(LostReason::Closed);
     }
 }
 

@@ -160,7 +160,6 @@ impl Access {
 
     /// Connects under `name`, which `pg_stat_activity` shows, with these further settings of the server. Messages go to
     /// the waiters.
-    #[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
     pub(super) async fn connect(
         self: &Arc<Self>,
         name: &str,
@@ -259,6 +258,7 @@ impl Access {
 
 /// Connects to one of the hosts. Each is asked when those before have failed or been silent for this time, and the first that
 /// does what it is asked for is taken.
+#[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
 async fn connect_any<'a>(
     hosts: &'a [Config],
     tls: &Tls,
@@ -299,6 +299,7 @@ async fn set(client: &Client, mark: &str, settings: &[Setting]) -> Result<(), Ba
 
 /// Makes a second connection, beside one that has marked its server process, and checks that it has another one. A pooler
 /// without other clients gives both the same, and one with others gives the first one another than before, see [`set`].
+#[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
 async fn check_second(config: &Config, tls: &Tls) -> Result<(), BackendError> {
     let (client, connection) = config.connect(tls.clone()).await.map_err(connect_failure)?;
     let _driver = AbortOnDropHandle::new(tokio::spawn(drive(connection, None)));

@@ -9,8 +9,34 @@ use fenced_lock::{
 use testkit::wait::{eventually, within};
 use tokio::time::{Instant, sleep};
 
-use super::faulty::{Fault, FaultyBackend, SECOND, TTL};
-use super::lab::kind_of;
+use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held};
+use super::lab::{kind_of, queue_of, waiter};
+
+/// Goal: the errors of a loss and of a wait say what was lost or waited for, and for how long.
+#[tokio::test(start_paused = true)]
+async fn an_error_says_what_and_for_how_long() {
+    let (backend, _session, mutex, guard) = held().await;
+    let waiter = waiter(&mutex, 2).await;
+    sleep(3 * SECOND).await;
+    for key in queue_of(&mutex).await {
+        backend.service.delete(&key);
+    }
+    backend.open.always(Fault::Hangs);
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    for (ended, said, seconds) in [
+        (guard.unlock().await, "the lock \"a\" was lost after ", 3),
+        (waiter.await.unwrap().map(drop), "the lock \"a\" was lost after ", 3),
+        (keeper.lock("a").await.map(drop), "there was no lock session within ", 10),
+    ] {
+        let error = ended.unwrap_err();
+        let (LockError::Lost { after: time, .. } | LockError::Timeout { waited: time, .. }) = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(time.as_secs(), seconds);
+        assert_eq!(error.to_string(), format!("{said}{time:?}"));
+    }
+}
 
 /// Goal: sessions that are lost as soon as they are opened, or before, do not follow each other without pause.
 #[tokio::test(start_paused = true)]

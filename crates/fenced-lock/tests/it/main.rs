@@ -128,6 +128,7 @@ macro_rules! server_contract {
             polling:
                 a_look_at_a_broken_connection_delays_nobody
                 the_runtime_of_the_first_caller_may_end
+                looks_of_a_busy_runtime_delay_nobody
         );
     };
 }
@@ -181,7 +182,8 @@ contract! {
         many_aborted_at_any_moment_leave_no_claim;
     polling:
         a_request_that_nobody_polls_delays_nobody
-        a_handle_that_nobody_polls_delays_nobody;
+        a_handle_that_nobody_polls_delays_nobody
+        looks_of_a_busy_runtime_delay_nobody;
     loss:
         a_deleted_claim_is_told_to_its_holder
         a_session_lost_here_is_closed_there;
@@ -203,5 +205,6 @@ contract_with! {
         a_grant_is_pushed
         the_way_to_the_service_is_measured;
     polling:
-        the_runtime_of_the_first_caller_may_end;
+        the_runtime_of_the_first_caller_may_end
+        looks_of_a_busy_runtime_delay_nobody;
 }

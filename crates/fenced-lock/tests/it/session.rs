@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, LockError, LostReason, MemoryBackend, Session, SessionOptions,
+    Backend, BackendErrorKind, FileBackend, FileOptions, LockError, LostReason, MemoryBackend,
+    Session, SessionOptions, Token,
 };
 use testkit::wait::{eventually, within};
 use tokio::runtime::Builder;
@@ -57,16 +58,25 @@ async fn a_shorter_renewal_counts() {
 /// Goal: a session whose runtime has ended is lost, and blocks nobody: the service in memory ends its lease.
 #[test]
 fn a_session_ends_with_its_runtime() {
-    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || Builder::new_current_thread().enable_all().event_interval(1).build().unwrap();
     let service = MemoryBackend::new();
-    let lock = async || {
-        let options = SessionOptions::new(Duration::from_hours(1));
-        let session = Session::open(Arc::new(service.clone()), options).await.unwrap();
-        within("the grant", session.mutex("a").unwrap().lock()).await.unwrap()
+    let directory = tempfile::tempdir().unwrap();
+    let files = FileBackend::new(FileOptions::new(directory.path())).unwrap();
+    let open = async |backend: Arc<dyn Backend<Token = Token>>| {
+        Session::open(backend, SessionOptions::new(Duration::from_hours(1))).await.unwrap()
     };
-    let first = runtime().block_on(lock());
-    assert!(first.is_lost());
-    runtime().block_on(async { lock().await.unlock().await.unwrap() });
+    let lock = async |backend| {
+        within("the grant", open(backend).await.mutex("a").unwrap().lock()).await.unwrap()
+    };
+    let backends: [Arc<dyn Backend<Token = Token>>; 2] =
+        [Arc::new(files), Arc::new(service.clone())];
+    for backend in backends {
+        let opened = runtime().block_on(open(Arc::clone(&backend)));
+        assert!(opened.is_lost(), "its runtime ends at once");
+        let first = runtime().block_on(lock(backend));
+        assert!(first.is_lost(), "its runtime ends later");
+    }
+    runtime().block_on(async { lock(Arc::new(service)).await.unlock().await.unwrap() });
 }
 
 /// Goal: what was refused has put nothing into the queue, so nothing is withdrawn; a claim is, if an attempt before the

@@ -54,7 +54,7 @@ fn requests<T: GrantToken>(
 }
 
 /// Locks and unlocks for three TTLs, after which the session still lives.
-async fn others_go_on<T: GrantToken>(what: &str, session: &Session<T>, name: &str) {
+pub(crate) async fn others_go_on<T: GrantToken>(what: &str, session: &Session<T>, name: &str) {
     let (mutex, until) = (session.mutex(name).unwrap(), Instant::now() + 3 * TTL);
     while Instant::now() < until {
         let guard = within(what, mutex.lock()).await.unwrap();
@@ -190,4 +190,36 @@ pub(crate) async fn the_runtime_of_the_first_caller_may_end<T: GrantToken>(
     first.await.unwrap();
     held.unlock().await.unwrap();
     within("the waiter is granted", waiter).await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+/// Goal: a runtime whose only thread is busy for three TTLs, with looks under way, delays nobody and loses no lease. Method:
+/// that runtime makes the first requests of the backend, and opens the session.
+pub(crate) async fn looks_of_a_busy_runtime_delay_nobody<T: GrantToken>(lab: &impl Lab<Token = T>) {
+    let (backend, name) = (lab.backend(), lab.name());
+    let (asked, is_asked) = oneshot::channel();
+    let (end, is_over) = std::sync::mpsc::channel::<()>();
+    let busy = tokio::task::spawn_blocking({
+        let (backend, name) = (Arc::clone(&backend), name.clone());
+        move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let looks = || (backend.queue(&name), backend.probe(&name));
+                let (mut queue, mut probe) = looks();
+                drop(((&mut queue).now_or_never(), (&mut probe).now_or_never()));
+                let session = Session::open(Arc::clone(&backend), SessionOptions::new(TTL));
+                let session = within("a session", session).await.unwrap();
+                let (mut later_queue, mut later_probe) = looks();
+                drop(((&mut later_queue).now_or_never(), (&mut later_probe).now_or_never()));
+                asked.send(session.clone()).unwrap();
+                // this blocks the thread, and an error means that the test has failed
+                is_over.recv().ok();
+                drop((queue, probe, later_queue, later_probe));
+                assert!(!session.is_lost());
+            });
+        }
+    });
+    let session = is_asked.await.unwrap();
+    others_go_on("looks of a busy runtime", &session, &name).await;
+    end.send(()).unwrap();
+    busy.await.unwrap();
 }
