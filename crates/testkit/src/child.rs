@@ -188,12 +188,20 @@ impl Child {
         self.gone_within(KILL_TIMEOUT).await
     }
 
-    /// Stops it with SIGSTOP until [`resume`](Self::resume).
+    /// Stops it with SIGSTOP until [`resume`](Self::resume). Where there is a `/proc`, it stands still after this call: on a busy
+    /// machine, a thread of it may run on for a moment after the signal.
     ///
     /// # Errors
     /// When it has ended.
     pub fn pause(&self) -> io::Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        for _ in 0..10_000 {
+            if self.is_paused() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Continues it after [`pause`](Self::pause), with SIGCONT.

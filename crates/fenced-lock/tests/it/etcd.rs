@@ -7,7 +7,6 @@ use etcd_client::{Client, DeleteOptions, Txn, TxnOp};
 use fenced_lock::{
     Backend as _, Claim, EtcdBackend, EtcdOptions, LostReason, PutMode, Session, SessionOptions,
 };
-use futures_util::FutureExt as _;
 use rustix::process::Signal;
 use testkit::shared::etcdctl;
 use testkit::wait::{eventually, within};
@@ -15,7 +14,6 @@ use testkit::{EtcdOptions as ServerOptions, PrivateEtcd, Run};
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::contract::polling::others_go_on;
 use super::contract::queueing;
 use super::lab::{EtcdLab, FoundLab, LONG, Lab, ServerLab, TTL, queue_length, waiter};
 
@@ -56,21 +54,6 @@ async fn etcdctl_takes_its_turns() {
         peer.ended().await;
     })
     .await;
-}
-
-/// Goal: a question for the version that nobody polls any more delays nobody. Method: the first is asked without a connection.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_version_that_nobody_polls_delays_nobody() {
-    let lab = EtcdLab::shared().await;
-    let backend = Arc::new(EtcdBackend::new(EtcdOptions::new([lab.endpoint()])).unwrap());
-    let mut kept: Vec<_> = (0..70).map(|_| Box::pin(backend.version())).collect();
-    drop((&mut kept[0]).now_or_never());
-    let session = Session::open(Arc::clone(&backend) as _, SessionOptions::new(TTL));
-    let session = within("a session", session).await.unwrap();
-    for version in &mut kept[1..] {
-        drop(version.now_or_never());
-    }
-    others_go_on("versions", &session, &lab.name()).await;
 }
 
 /// Goal: while etcd is away, nobody knows whether somebody waits.
