@@ -552,10 +552,23 @@ pub(super) fn failure(error: Error) -> BackendError {
     BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Transient), error)
 }
 
-/// An error while connecting. What is neither the network's nor the server's is another kind of server, or wrong
-/// settings.
+/// An error while connecting.
 fn connect_failure(error: Error) -> BackendError {
-    BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Permanent), error)
+    BackendError::new(connect_kind(&error), error)
+}
+
+/// The meaning of an error while connecting. What is neither the network's nor the server's is another kind of server, or
+/// wrong settings.
+fn connect_kind(error: &Error) -> BackendErrorKind {
+    match kind_of(error) {
+        // a pooler's refusal, as of a setting that it does not know
+        Some(BackendErrorKind::Transient)
+            if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) =>
+        {
+            BackendErrorKind::Permanent
+        }
+        kind => kind.unwrap_or(BackendErrorKind::Permanent),
+    }
 }
 
 /// Whether the server was found to accept no writes, which the client looks at when it connects.
@@ -585,7 +598,8 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
 }
 
 /// The meaning of codes by their beginning; the first entry that fits counts. With any other code the server starts, ends or became a
-/// standby, or a statement took too long or met another one: that passes.
+/// standby, a statement took too long or met another one, or a pooler lost its connection to the server under a request
+/// (pgbouncer#714), which may be done: that passes.
 ///
 /// The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 const KINDS: &[(&str, BackendErrorKind)] = &[
@@ -593,8 +607,6 @@ const KINDS: &[(&str, BackendErrorKind)] = &[
     ("23503", BackendErrorKind::LeaseGone),
     // out of memory, disk or connections
     ("53", BackendErrorKind::Refused),
-    // a pooler's refusal, as of a setting that it does not know
-    ("08P01", BackendErrorKind::Permanent),
     // something that this server cannot do
     ("0A", BackendErrorKind::Permanent),
     // a role that may not be taken
