@@ -258,7 +258,7 @@ impl Access {
 }
 
 /// Connects to one of the hosts. Each is asked when those before have failed or been silent for this time, and the first that
-/// does what it is asked for is taken.
+/// does what it is asked for is taken. If all fail, one that may serve later tells what to expect.
 async fn connect_any<'a>(
     hosts: &'a [Config],
     tls: &Tls,
@@ -271,7 +271,10 @@ async fn connect_any<'a>(
         tokio::select! {
             biased;
             connected = asked.next() => match (connected, failed.take()) {
-                (Some(Err(error)), _) => failed = Some(error),
+                (Some(Err(error)), earlier) => {
+                    let is_permanent = connect_kind(&error) == BackendErrorKind::Permanent;
+                    failed = Some(earlier.filter(|_| is_permanent).unwrap_or(error));
+                }
                 // there is at least one host
                 (None, Some(error)) => return Err(error),
                 (None, None) => {}
