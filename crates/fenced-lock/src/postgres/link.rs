@@ -257,7 +257,7 @@ impl Access {
 }
 
 /// Connects to one of the hosts. Each is asked when those before have failed or been silent for this time, and the first that
-/// does what it is asked for is taken.
+/// does what it is asked for is taken. If all fail, one that may serve later tells what to expect.
 #[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
 async fn connect_any<'a>(
     hosts: &'a [Config],
@@ -271,7 +271,10 @@ async fn connect_any<'a>(
         tokio::select! {
             biased;
             connected = asked.next() => match (connected, failed.take()) {
-                (Some(Err(error)), _) => failed = Some(error),
+                (Some(Err(error)), earlier) => {
+                    let is_permanent = connect_kind(&error) == BackendErrorKind::Permanent;
+                    failed = Some(earlier.filter(|_| is_permanent).unwrap_or(error));
+                }
                 // there is at least one host
                 (None, Some(error)) => return Err(error),
                 (None, None) => {}
@@ -553,10 +556,23 @@ pub(super) fn failure(error: Error) -> BackendError {
     BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Transient), error)
 }
 
-/// An error while connecting. What is neither the network's nor the server's is another kind of server, or wrong
-/// settings.
+/// An error while connecting.
 fn connect_failure(error: Error) -> BackendError {
-    BackendError::new(kind_of(&error).unwrap_or(BackendErrorKind::Permanent), error)
+    BackendError::new(connect_kind(&error), error)
+}
+
+/// The meaning of an error while connecting. What is neither the network's nor the server's is another kind of server, or
+/// wrong settings.
+fn connect_kind(error: &Error) -> BackendErrorKind {
+    match kind_of(error) {
+        // a pooler's refusal, as of a setting that it does not know
+        Some(BackendErrorKind::Transient)
+            if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) =>
+        {
+            BackendErrorKind::Permanent
+        }
+        kind => kind.unwrap_or(BackendErrorKind::Permanent),
+    }
 }
 
 /// Whether the server was found to accept no writes, which the client looks at when it connects.
@@ -586,7 +602,8 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
 }
 
 /// The meaning of codes by their beginning; the first entry that fits counts. With any other code the server starts, ends or became a
-/// standby, or a statement took too long or met another one: that passes.
+/// standby, a statement took too long or met another one, or a pooler lost its connection to the server under a request
+/// (pgbouncer#714), which may be done: that passes.
 ///
 /// The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 const KINDS: &[(&str, BackendErrorKind)] = &[
@@ -594,8 +611,6 @@ const KINDS: &[(&str, BackendErrorKind)] = &[
     ("23503", BackendErrorKind::LeaseGone),
     // out of memory, disk or connections
     ("53", BackendErrorKind::Refused),
-    // a pooler's refusal, as of a setting that it does not know
-    ("08P01", BackendErrorKind::Permanent),
     // something that this server cannot do
     ("0A", BackendErrorKind::Permanent),
     // a role that may not be taken

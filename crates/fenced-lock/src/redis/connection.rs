@@ -47,6 +47,7 @@ struct Link {
     redis: MultiplexedConnection,
     is_broken: Arc<AtomicBool>,
     address: ConnectionAddr,
+    made_at: Instant,
 }
 
 impl Connection {
@@ -119,8 +120,11 @@ impl Connection {
         let mut link = timeout(most, self.link()).await.map_err(silence)??;
         let limit = limit.min(most.saturating_sub(began_at.elapsed()));
         let answer = timeout(limit, send(&mut link.redis)).await.map_err(|elapsed| {
-            // the server may be gone without a word
-            self.server.give_up(&link);
+            // the server may be gone without a word; who waited for the connection had less time, and a server far away may
+            // need more for an answer
+            if link.made_at <= began_at {
+                self.server.give_up(&link);
+            }
             silence(elapsed)
         })?;
         answer.map_err(|error| {
@@ -224,7 +228,8 @@ impl Server {
         let is_broken = Arc::new(AtomicBool::new(false));
         let (broken, on_message) = (Arc::clone(&is_broken), Arc::clone(&self.on_message));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(limit))
+            // the caller's is the only limit, or it would not know that it took too long
+            .set_connection_timeout(None)
             .set_response_timeout(Some(self.request_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
@@ -243,7 +248,8 @@ impl Server {
             let publish = cmd("PUBLISH").arg(channel).arg("").to_owned();
             publish.query_async::<()>(&mut redis).await.map_err(backend_error)?;
         }
-        Ok(Link { redis, is_broken, address: server.get_connection_info().addr().clone() })
+        let (address, made_at) = (server.get_connection_info().addr().clone(), Instant::now());
+        Ok(Link { redis, is_broken, address, made_at })
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`WatchedQueue`] tells the claims of this process where they stand. It wants a number for each change, which ZooKeeper's
 //! events do not have: they are counted as they come. A claim that was made counts as a change that the watch is yet to
 //! show, so a list that was asked for before says nothing of it, and a later one without it says that it is gone. No event
-//! is applied while a list is awaited, since the list may have it.
+//! of a watch of the queue's own is applied while a list is awaited, since the list may have it.
 
 use std::sync::Arc;
 
@@ -21,6 +21,9 @@ pub(super) struct Queue {
     pub(super) watched: Arc<OnceCell<AbortOnDropHandle<()>>>,
     /// Ours have what stands before the numbers of their nodes as keys.
     pub(super) claims: WatchedQueue<()>,
+    /// How often news may have been missed: a list that was asked for before the latest time may lack a claim that no news
+    /// tells of.
+    pub(super) gaps: u64,
     /// The place of the last node that was looked at, from which the places of others are counted.
     last_place: Option<i64>,
     /// Whether a claim came since the last look.
@@ -70,7 +73,7 @@ impl Queue {
         let key = Arc::clone(&event.key);
         let was_taken = self.claims.is_counted_on(&key);
         if was_taken {
-            self.claims.interrupted();
+            self.interrupted();
         } else {
             self.claims.apply(vec![event]);
         }
@@ -78,6 +81,12 @@ impl Queue {
             self.claims.forget(&key);
         }
         was_taken
+    }
+
+    /// Notes that news may have been missed: nothing is granted until the queue was read again.
+    pub(super) fn interrupted(&mut self) {
+        self.gaps += 1;
+        self.claims.interrupted();
     }
 
     /// Notes that nothing can be known of it any more. Our claims are told that they are gone, but not forgotten: what

@@ -63,6 +63,24 @@ struct Open {
     by_root: HashMap<String, (Arc<str>, Arc<Notify>)>,
 }
 
+impl Open {
+    /// Has all queues that are seen by the watch on the root read again, since news may have been missed: also a queue whose
+    /// list was asked for while there was no watch. Until then nothing is granted in them.
+    fn root_missed_news(&mut self) {
+        for (name, missed) in self.by_root.values() {
+            if let Some(queue) = self.queues.get_mut(name) {
+                queue.interrupted();
+            }
+            missed.notify_one();
+        }
+    }
+
+    /// Whether a queue is still seen by the watch on the root, and its news lead here.
+    fn is_by_root(&self, dir: &str, missed: &Arc<Notify>) -> bool {
+        self.by_root.get(dir).is_some_and(|(_, notified)| Arc::ptr_eq(notified, missed))
+    }
+}
+
 /// A source of news of one queue.
 enum Watch {
     /// A watch of its own, and the bytes of its path.
@@ -367,9 +385,17 @@ impl Connected {
         let bytes = u32::try_from(base + dir.len()).unwrap_or(u32::MAX);
         let watch = match Arc::clone(&self.watchable).try_acquire_many_owned(bytes) {
             Ok(bytes) => Watch::Own(self.watch_path(&dir).await?, bytes),
-            Err(_) => self.watch_by_root(name, dir).await?,
+            Err(_) => self.watch_by_root(name).await?,
         };
-        self.read(name).await?;
+        if let Err(error) = self.read(name).await {
+            if let Watch::Root(missed, _) = &watch {
+                let mut open = self.open.lock();
+                if open.is_by_root(&dir, missed) {
+                    open.by_root.remove(&dir);
+                }
+            }
+            return Err(error);
+        }
         let following = Arc::clone(self).follow(Arc::clone(name), watch);
         Ok(AbortOnDropHandle::new(tokio::spawn(following)))
     }
@@ -381,11 +407,7 @@ impl Connected {
     }
 
     /// Has the news of a queue from a watch on the root, which shows those of all other clients' locks as well.
-    async fn watch_by_root(
-        self: &Arc<Self>,
-        name: &Arc<str>,
-        dir: String,
-    ) -> Result<Watch, BackendError> {
+    async fn watch_by_root(self: &Arc<Self>, name: &Arc<str>) -> Result<Watch, BackendError> {
         let mut latest = self.root_watch.lock().await;
         let watching = if let Some(watching) = latest.upgrade() {
             watching
@@ -397,7 +419,7 @@ impl Connected {
             watching
         };
         let missed = Arc::<Notify>::default();
-        self.open.lock().by_root.insert(dir, (Arc::clone(name), Arc::clone(&missed)));
+        self.open.lock().by_root.insert(self.dir(name), (Arc::clone(name), Arc::clone(&missed)));
         Ok(Watch::Root(missed, watching))
     }
 
@@ -432,31 +454,52 @@ impl Connected {
                         break false;
                     }
                     Err(error) if error.kind.may_pass() => sleep(backoff.next()).await,
-                    // whoever reads a queue now is told
                     Err(_) => break true,
                 }
             };
-            // the queues that came meanwhile are read again as well
-            self.open.lock().by_root.values().for_each(|(_, missed)| missed.notify_one());
-            if is_over {
-                return;
+            if !is_over {
+                self.open.lock().root_missed_news();
+                continue;
             }
+            // the queues watch the root anew, and whoever waits in one is told if that is refused
+            let mut root_watch = self.root_watch.lock().await;
+            *root_watch = Weak::new();
+            let mut open = self.open.lock();
+            open.root_missed_news();
+            open.by_root.clear();
+            return;
         }
     }
 
     /// Reads a queue that is watched: in this order, so that no news is missed.
     async fn read(&self, name: &str) -> Result<(), BackendError> {
         let client = self.client()?;
-        let latest = self.with(name, |queue| queue.claims.latest_change());
+        let (latest, gaps) = self.with(name, |queue| (queue.claims.latest_change(), queue.gaps));
         let nodes = self.list(&client, name).await?;
-        self.with(name, |queue| queue.load(&nodes, latest));
+        // news that were missed meanwhile have the queue read again
+        self.with(name, |queue| {
+            if queue.gaps == gaps {
+                queue.load(&nodes, latest);
+            }
+        });
         Ok(())
     }
 
     /// Watches a queue again, and reads it.
-    async fn read_again(&self, name: &str, watch: &mut Watch) -> Result<(), BackendError> {
-        if let Watch::Own(watcher, _) = watch {
-            *watcher = self.watch_path(&self.dir(name)).await?;
+    async fn read_again(
+        self: &Arc<Self>,
+        name: &Arc<str>,
+        watch: &mut Watch,
+    ) -> Result<(), BackendError> {
+        let dir = self.dir(name);
+        match watch {
+            Watch::Own(watcher, _) => *watcher = self.watch_path(&dir).await?,
+            Watch::Root(missed, _) => {
+                let is_seen = self.open.lock().is_by_root(&dir, missed);
+                if !is_seen {
+                    *watch = self.watch_by_root(name).await?;
+                }
+            }
         }
         self.read(name).await
     }
@@ -505,7 +548,7 @@ impl Connected {
         let node = child.and_then(Node::new);
         self.with(name, |queue| match (event.event_type, node) {
             (EventType::Session, _) => {
-                queue.claims.interrupted();
+                queue.interrupted();
                 // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
                 event.session_state != SessionState::Disconnected
             }
@@ -565,6 +608,29 @@ fn is_of_the_leader(error: &MultiWriteError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ClaimStatus;
+
+    /// Goal: a queue that was loaded while there was no watch on the root grants nothing before it was read again: another
+    /// client's claim may have come meanwhile.
+    #[test]
+    fn what_the_watch_on_the_root_missed_grants_nothing() {
+        let (mut open, missed) = (Open::default(), Arc::<Notify>::default());
+        let claim = Claim { name: "a".into(), lease: 1, number: 1, label: "".into() };
+        let node = |prefix: &str, number| Node::new(&format!("{prefix}{number:010}")).unwrap();
+        let list = [node("x-", 0), node(&prefix(&claim), 1)];
+        open.by_root.insert("/locks/a".into(), (Arc::clone(&claim.name), missed));
+        open.queues.entry(Arc::clone(&claim.name)).or_default().load(&[], 0);
+        open.root_missed_news();
+        let queue = open.queues.get_mut("a").unwrap();
+        let (ticket, _) = queue.expect(&claim);
+        queue.made(&claim, &list[1], Token::new(crate::ClusterId(1), 7));
+        queue.created(&list[1]);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+        queue.load(&list, queue.claims.latest_change());
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+        assert!(!queue.deleted(&list[0]));
+        assert!(matches!(*ticket.status.borrow(), ClaimStatus::Granted(_)));
+    }
 
     /// Goal: a lease counts as renewed only by an answer that no server gives without the leader.
     #[test]

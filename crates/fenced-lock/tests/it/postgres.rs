@@ -9,7 +9,9 @@ use fenced_lock::{
     PostgresBackend, PostgresOptions, Session, SessionKeeper, SessionOptions, Token,
 };
 use testkit::wait::{eventually, within};
-use testkit::{PostgresOptions as ServerOptions, PrivatePostgres, ReplicatedPostgres};
+use testkit::{
+    PostgresOptions as ServerOptions, PrivatePgBouncer, PrivatePostgres, ReplicatedPostgres,
+};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
@@ -266,6 +268,31 @@ async fn nothing_is_carried_out_late() {
     queue_length(&mutex, 0).await;
 }
 
+/// Goal: a pooler that loses its connection to the server under a request (pgbouncer#714) leaves open whether that is done: the
+/// claim is not given up, and sent again. Method: as before, with a pooler, whose connection is cut.
+#[tokio::test]
+async fn what_a_pooler_lost_is_sent_again() {
+    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+    if !PrivatePgBouncer::can_test() {
+        return;
+    }
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let pooler = PrivatePgBouncer::start(proxy.port(), &["pool_mode=session"]).await.unwrap();
+    let [proxied_at, pooled_at] = [proxy.port(), pooler.port()].map(|port| format!(":{port}/"));
+    let url = proxied.url().replace(&proxied_at, &pooled_at);
+    let options = with(PostgresOptions::new(url), |options| options.request_timeout = HOUR);
+    let (mutex, operator) = behind_a_locked_row(&lab, options, HOUR).await;
+    let waiter = unseen_waiter(&mutex);
+    eventually("the claim waits in the server", async || lab.blocked().await.len() == 1).await;
+    let old = lab.blocked().await[0];
+    proxy.cut();
+    eventually("it is sent again", async || lab.blocked().await.iter().any(|pid| *pid != old))
+        .await;
+    operator.batch_execute("COMMIT").await.unwrap();
+    drop(within("it is granted", waiter).await.unwrap().unwrap());
+    queue_length(&mutex, 0).await;
+}
+
 /// Goal: a statement that waits for a row that another program keeps locked ends with an answer, and holds up no
 /// renewal.
 #[tokio::test]
@@ -362,6 +389,10 @@ async fn a_wrong_server_is_an_error() {
     assert_refused(LockKind::Queue.open(&PostgresOptions::new(""), HOUR).await, "host");
     let missing = PostgresOptions::new(format!("{}_missing", lab.url()));
     assert_refused(LockKind::Queue.open(&missing, HOUR).await, "does not exist");
+    // the other host may come back
+    let hosts = format!("{}_missing", lab.url()).replace("@", "@127.0.0.1:1,");
+    let refused = LockKind::Queue.open(&PostgresOptions::new(hosts), HOUR).await;
+    assert_eq!(kind_of(refused), BackendErrorKind::Transient);
 
     let other = server_that_says("HTTP/1.1 400 Bad Request\r\n\r\n").await;
     let options = PostgresOptions::new(format!("postgres://app@{other}/x"));

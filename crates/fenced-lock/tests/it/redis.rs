@@ -12,7 +12,7 @@ use fenced_lock::{
 use testkit::shared::{Raw, fresh_database};
 use testkit::wait::{eventually, within};
 use testkit::{
-    Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, RedisClusterOptions,
+    Certificates, OwnedDir, PrivateRedis, PrivateRedisCluster, Proxy, RedisClusterOptions,
     RedisOptions as ServerOptions, Sentinels,
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -377,16 +377,33 @@ async fn no_script_is_sent_for_ever() {
     }
 }
 
-/// Goal: a Redis so far away that a handshake takes longer than a request may is reached all the same.
+/// Goal: a Redis so far away that a handshake takes longer than a request may is reached all the same. Method: with TLS, the
+/// client library alone takes longer.
 #[tokio::test]
 async fn a_handshake_may_take_longer_than_a_request() {
-    let (proxy, lab) = RedisLab::shared().await.behind_proxy().await;
-    proxy.delay(Duration::from_millis(80));
-    let options = with(RedisOptions::new(lab.address()), |options| {
+    for (secured, delay) in [(false, 80), (true, 150)] {
+        let options = ServerOptions { secured, ..ServerOptions::default() };
+        let redis = PrivateRedis::start(options).await.unwrap();
+        let proxy = Proxy::to(redis.port()).await.unwrap();
+        proxy.delay(Duration::from_millis(delay));
+        let [server, proxied] = [redis.port(), proxy.port()].map(|port| format!(":{port}"));
+        let read = |path| std::fs::read(path).unwrap();
+        redis.run::<()>("ACL SETUSER far on >secret ~* &* +@all").await.unwrap();
+        let url = redis.url().replace("://", "://far:secret@");
+        let mut options = with(RedisOptions::new(url), |options| {
+            if let Some(certificates) = redis.certificates() {
+                let (certificate, key) = certificates.client();
+                options.ca = Some(read(certificates.ca()));
+                options.identity = Some((read(certificate), read(key)));
+            }
+        });
+        // the server has the script from now on, so one answer will do
+        RedisBackend::new(options.clone()).unwrap().open(LONG).await.unwrap();
+        options.url = options.url.replace(&server, &proxied);
         options.request_timeout = Duration::from_millis(400);
-    });
-    let backend = RedisBackend::new(options).unwrap();
-    eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
+        let backend = RedisBackend::new(options).unwrap();
+        eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
+    }
 }
 
 /// Goal: a server on which a lock would not hold is refused, with a sentence that says why.
