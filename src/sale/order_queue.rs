@@ -28,7 +28,7 @@ const SHARE: usize = 5;
 struct Lines {
     /// In the order in which they are taken: those that were sent and put back; confirmations and cancellations; and others,
     /// with the confirmations and cancellations that wait behind one for the same order. Each line is in the order of arrival.
-    lines: [VecDeque<WaitingOrder>; 3],
+    deques: [VecDeque<WaitingOrder>; 3],
     tally: Tally,
     /// How many were taken from the line `FIRST` since one was taken from `OTHERS`.
     taken_first: usize,
@@ -66,7 +66,7 @@ impl Tally {
 
 impl Lines {
     fn len(&self) -> usize {
-        self.lines.iter().map(VecDeque::len).sum()
+        self.deques.iter().map(VecDeque::len).sum()
     }
 
     fn pop_if(
@@ -74,7 +74,7 @@ impl Lines {
         line: usize,
         allows: impl FnOnce(&WaitingOrder) -> bool,
     ) -> Option<WaitingOrder> {
-        let first = self.lines[line].pop_front_if(|first| allows(first))?;
+        let first = self.deques[line].pop_front_if(|first| allows(first))?;
         self.tally.removed(line, &first);
         Some(first)
     }
@@ -199,7 +199,7 @@ impl OrderQueue {
             sent_behind: None,
         };
         lines.tally.added(line, &waiting);
-        lines.lines[line].push_back(waiting);
+        lines.deques[line].push_back(waiting);
         self.arrived.notify_one();
         Ok(answer)
     }
@@ -211,7 +211,7 @@ impl OrderQueue {
         let lines = &mut *self.lines.lock();
         let mut batch = Vec::with_capacity(most.min(lines.len()));
         while batch.len() < most {
-            let order: &[usize] = if !lines.lines[PUT_BACK].is_empty() {
+            let order: &[usize] = if !lines.deques[PUT_BACK].is_empty() {
                 &[PUT_BACK]
             } else if lines.taken_first < SHARE - 1 {
                 &[FIRST, OTHERS]
@@ -236,8 +236,8 @@ impl OrderQueue {
 
     /// Puts a batch back to the front, in the order of arrival; behind a batch of earlier orders.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let Lines { lines, tally, .. } = &mut *self.lines.lock();
-        let waiting = &mut lines[PUT_BACK];
+        let Lines { deques, tally, .. } = &mut *self.lines.lock();
+        let waiting = &mut deques[PUT_BACK];
         for order in batch.into_iter().rev() {
             tally.added(PUT_BACK, &order);
             let place = waiting.partition_point(|other| other.deadline < order.deadline);
@@ -292,8 +292,8 @@ impl OrderQueue {
             }
             let mut expired = Vec::new();
             let mut guard = self.lines.lock();
-            let Lines { lines, tally, .. } = &mut *guard;
-            for (number, line) in lines.iter_mut().enumerate() {
+            let Lines { deques, tally, .. } = &mut *guard;
+            for (number, line) in deques.iter_mut().enumerate() {
                 if is_swept {
                     line.retain(|order| {
                         let stays = !order.is_disconnected();
@@ -330,7 +330,7 @@ impl OrderQueue {
     }
 
     fn first_deadline(&self) -> Option<Instant> {
-        self.lines.lock().lines.iter().filter_map(|line| Some(line.front()?.deadline)).min()
+        self.lines.lock().deques.iter().filter_map(|line| Some(line.front()?.deadline)).min()
     }
 }
 

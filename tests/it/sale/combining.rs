@@ -173,14 +173,14 @@ async fn a_start_without_an_answer_does_not_keep_the_lock() {
         );
         proxy.release();
         let stuck = within("it is answered", stuck).await.unwrap();
-        let stock = other.sale.stock(&item).await.unwrap();
+        let running = other.sale.stock(&item).await.unwrap();
         if is_named {
             let started = stuck.unwrap();
             assert!((started.stock.initial, started.is_repeated) == (5, false), "{started:?}");
-            assert_eq!(stock.fence, started.stock.fence);
+            assert_eq!(running.fence, started.stock.fence);
         } else {
             assert!(matches!(stuck, Err(SaleError::StartUnknown { .. })), "{stuck:?}");
-            assert_eq!(stock.initial, 7);
+            assert_eq!(running.initial, 7);
         }
     }
 }
