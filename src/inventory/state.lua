@@ -71,10 +71,8 @@ local function parsed(text)
   return is_json and type(value) == 'table' and value or nil
 end
 
--- The first time that no instance can show, in microseconds: the year 10000.
-local TOO_LATE = 253402300800000000
-
--- Whether these are the terms of a sale. Another version may have fields of its own.
+-- Whether these are the terms of a sale. Another version may have fields of its own, and times up to the end of the year 9999,
+-- which is the next year in doubles. Instances read times as 64 bits.
 local function are_terms(terms)
   local function is_whole(value, least, most)
     return type(value) == 'number' and value >= least and value <= most and value % 1 == 0
@@ -84,8 +82,7 @@ local function are_terms(terms)
   end
   local function is_time(text, micros)
     if text == nil and micros == nil then return true end
-    return type(text) == 'string' and string.find(text, '^%d%d%d%d%-') and is_whole(micros, 0, TOO_LATE)
-      and micros < TOO_LATE
+    return type(text) == 'string' and string.find(text, '^%d%d%d%d%-') and is_whole(micros, 0, 2 ^ 63)
   end
   return type(terms.id) == 'string' and #terms.id <= 64 and string.find(terms.id, '^[%w._-]+$')
     and type(terms.named) == 'boolean' and is_whole(terms.initial, 0, LARGEST)

@@ -393,9 +393,9 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged
         }
         ("not-started", [at, within]) => {
             let within = Duration::from_micros(*within);
-            Outcome::NotStarted { at: Timestamp::new(*at)?, within }
+            Outcome::NotStarted { at: Timestamp::clamped(*at), within }
         }
-        ("ended", [at]) => Outcome::SaleEnded { at: Timestamp::new(*at)? },
+        ("ended", [at]) => Outcome::SaleEnded { at: Timestamp::clamped(*at) },
         ("final", _) => Outcome::Final,
         ("conflict", _) => Outcome::Conflict,
         ("unknown", _) => Outcome::Unknown,

@@ -44,6 +44,11 @@ impl Timestamp {
         (micros < YEAR_10000).then_some(Self(micros))
     }
 
+    /// As [`new`](Self::new), or the last time that RFC 3339 can write: Lua rounds that one up.
+    pub(super) fn clamped(micros: u64) -> Self {
+        Self(micros.min(YEAR_10000 - 1))
+    }
+
     /// The microseconds since 1970.
     pub fn micros(self) -> u64 {
         self.0

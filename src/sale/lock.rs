@@ -14,7 +14,7 @@ use super::guard::{GuardStatus, SaleGuard};
 use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{SaleContext, SaleError};
-use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Started};
+use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Replaces, Started};
 use crate::safeguard::GIVE_WAY;
 
 /// How long a question about a lock may take: less than the readiness check may, so that the check can still say that the
@@ -54,7 +54,8 @@ pub struct EtcdLock {
 /// What an instance does about a store that does not answer it, and may answer others.
 #[derive(Clone)]
 struct Silence {
-    error: Arc<InventoryError>,
+    /// `None` once the store answered: what the instance lacks since then is the lock.
+    error: Option<Arc<InventoryError>>,
     /// How long the instance leaves the lock to others before it asks the store.
     pause: Duration,
 }
@@ -106,7 +107,7 @@ impl EtcdLock {
             Some(before) if others => (before.pause * 2).min(ttl),
             _ => STORE_PAUSE,
         };
-        silences.insert(item.clone(), Silence { error: Arc::clone(error), pause });
+        silences.insert(item.clone(), Silence { error: Some(Arc::clone(error)), pause });
     }
 
     async fn until_the_store_answers(&self, item: &Item) {
@@ -115,12 +116,13 @@ impl EtcdLock {
         loop {
             sleep(pause).await;
             let answer = self.context.inventory.available(item).await;
-            let Err(error) = answer.map_err(Arc::new) else { return };
-            if !error.is_silence() {
-                return;
-            }
+            let error = answer.err().filter(InventoryError::is_silence).map(Arc::new);
+            let is_answered = error.is_none();
             if let Some(silence) = self.silences.lock().get_mut(item) {
                 silence.error = error;
+            }
+            if is_answered {
+                return;
             }
             pause = STORE_PAUSE;
         }
@@ -128,8 +130,9 @@ impl EtcdLock {
 
     /// Why a lock of `item` was not granted in time.
     pub(super) fn not_granted(&self, item: &Item) -> SaleError {
-        if let Some(silence) = self.silences.lock().get(item) {
-            return SaleError::of_read(Arc::clone(&silence.error), item);
+        let silence = self.silences.lock().get(item).and_then(|silence| silence.error.clone());
+        if let Some(error) = silence {
+            return SaleError::of_read(error, item);
         }
         let waited = self.context.options.wait_timeout;
         match self.sessions.current() {
@@ -185,6 +188,8 @@ impl SaleGuard for EtcdLock {
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
         let SaleContext { inventory, options, stock_reads, stopping, .. } = &*self.context;
         let deadline = Instant::now() + options.wait_timeout;
+        // under a later token it would delete the orders of a sale that was started meanwhile
+        let is_sent_once = !sale.is_named && sale.replaces == Replaces::Unconditionally;
         let mut unanswered: Option<Arc<InventoryError>> = None;
         loop {
             let locked = timeout_at(deadline, self.take(item)).await;
@@ -218,6 +223,7 @@ impl SaleGuard for EtcdLock {
                 }
                 Err(latest)
                     if latest.is_silence()
+                        && !(is_sent_once && unanswered.is_some())
                         && Instant::now() < deadline
                         && !stopping.is_cancelled() => {}
                 // an attempt without an answer outweighs a later refusal: the sale may have been started

@@ -1,6 +1,7 @@
 //! Orders that wait for the lock.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +19,66 @@ use crate::inventory::{Action, InventoryError, Item, Order, Outcome};
 /// delays other instances.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// The part of the queue that only confirmations and cancellations may take: buyers who have paid, or give units back, must not
-/// find the queue full of others.
-const RESERVE: usize = 5;
+/// One part in so many of the queue, and of what is taken, is kept for confirmations and cancellations, and one for other orders:
+/// neither kind can shut the other one out.
+const SHARE: usize = 5;
 
-/// The waiting orders, in the order in which they are taken: those that were sent and put back; confirmations and cancellations;
-/// and others. Each line is in the order of arrival.
-type Lines = [VecDeque<WaitingOrder>; 3];
+/// The waiting orders.
+#[derive(Default)]
+struct Lines {
+    /// In the order in which they are taken: those that were sent and put back; confirmations and cancellations; and others,
+    /// with the confirmations and cancellations that wait behind one for the same order. Each line is in the order of arrival.
+    deques: [VecDeque<WaitingOrder>; 3],
+    tally: Tally,
+    /// How many were taken from the line `FIRST` since one was taken from `OTHERS`.
+    taken_first: usize,
+}
+
+/// What the lines hold, so that no order has to look through them.
+#[derive(Default)]
+struct Tally {
+    /// How many orders of each [key](Order::key) are in the line `OTHERS`.
+    others: HashMap<String, usize>,
+    /// How many confirmations and cancellations are in all lines.
+    follow_ups: usize,
+}
+
+impl Tally {
+    fn added(&mut self, line: usize, waiting: &WaitingOrder) {
+        self.follow_ups += usize::from(waiting.is_follow_up());
+        if line == OTHERS {
+            *self.others.entry(waiting.order.key()).or_default() += 1;
+        }
+    }
+
+    fn removed(&mut self, line: usize, waiting: &WaitingOrder) {
+        self.follow_ups -= usize::from(waiting.is_follow_up());
+        if line == OTHERS
+            && let Entry::Occupied(mut count) = self.others.entry(waiting.order.key())
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+impl Lines {
+    fn len(&self) -> usize {
+        self.deques.iter().map(VecDeque::len).sum()
+    }
+
+    fn pop_if(
+        &mut self,
+        line: usize,
+        allows: impl FnOnce(&WaitingOrder) -> bool,
+    ) -> Option<WaitingOrder> {
+        let first = self.deques[line].pop_front_if(|first| allows(first))?;
+        self.tally.removed(line, &first);
+        Some(first)
+    }
+}
 
 const PUT_BACK: usize = 0;
 const FIRST: usize = 1;
@@ -53,6 +107,10 @@ pub(super) struct WaitingOrder {
 }
 
 impl WaitingOrder {
+    fn is_follow_up(&self) -> bool {
+        is_follow_up(&self.order)
+    }
+
     /// Whether its buyer disconnected.
     pub(super) fn is_disconnected(&self) -> bool {
         self.reply.is_closed()
@@ -84,8 +142,13 @@ impl WaitingOrder {
     }
 }
 
-/// The waiting orders of one item at this instance: confirmations and cancellations before others, and else first in, first
-/// out. Bounded. All have the same time limit, so the first order of a line has its earliest deadline.
+/// Whether it is about an order that was accepted before. Buyers who have paid, or give units back, go first.
+fn is_follow_up(order: &Order) -> bool {
+    matches!(order.action, Action::Confirm | Action::Cancel)
+}
+
+/// The waiting orders of one item at this instance: up to four confirmations and cancellations before each other order, and else
+/// first in, first out. Bounded. All have the same time limit, so the first order of a line has its earliest deadline.
 pub(super) struct OrderQueue {
     pub(super) item: Item,
     limit: usize,
@@ -103,28 +166,30 @@ impl OrderQueue {
         Self { item, limit, wait_timeout, lines, arrived, store_error }
     }
 
-    /// Puts the order at the end of its line. A fifth of the queue is for confirmations and cancellations.
+    /// Puts the order at the end of its line. Confirmations and cancellations may take four fifths of the queue, and so may other
+    /// orders.
     ///
     /// # Errors
     /// [`SaleError::QueueFull`].
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let lines = &mut *self.lines.lock();
-        let goes_first = matches!(order.action, Action::Confirm | Action::Cancel);
-        let limit = self.limit - if goes_first { 0 } else { self.limit / RESERVE };
-        let waiting = count(lines);
-        if waiting >= limit {
+        let (is_follow_up, waiting) = (is_follow_up(&order), lines.len());
+        let follow_ups = lines.tally.follow_ups;
+        let of_its_kind = if is_follow_up { follow_ups } else { waiting - follow_ups };
+        let most = self.limit - self.limit / SHARE;
+        if waiting >= self.limit || of_its_kind >= most {
+            let limit = if waiting >= self.limit { self.limit } else { most };
             return Err(SaleError::QueueFull { item: self.item.clone(), limit });
         }
         // not before an earlier call for the same order
-        let is_same =
-            |other: &WaitingOrder| other.order.id == order.id && other.order.user == order.user;
-        let line = if goes_first && !lines[OTHERS].iter().any(is_same) { FIRST } else { OTHERS };
+        let goes_first = is_follow_up && !lines.tally.others.contains_key(&order.key());
+        let line = if goes_first { FIRST } else { OTHERS };
         if waiting == 0 {
             // what failed for earlier orders is no error of this one
             self.store_error.lock().take();
         }
         let (reply, answer) = oneshot::channel();
-        lines[line].push_back(WaitingOrder {
+        let waiting = WaitingOrder {
             order,
             reply,
             deadline: Instant::now() + self.wait_timeout,
@@ -132,42 +197,56 @@ impl OrderQueue {
             unknown: None,
             stale: None,
             sent_behind: None,
-        });
+        };
+        lines.tally.added(line, &waiting);
+        lines.deques[line].push_back(waiting);
         self.arrived.notify_one();
         Ok(answer)
     }
 
     /// Takes up to `most` orders from the front, without those of disconnected buyers. The same order as one that was `sent`,
-    /// by its [key](Order::key), waits for its answer, and so do the orders behind it.
+    /// by its [key](Order::key), waits for its answer, and so do the orders behind it in its line. Those that were put back come
+    /// before all others.
     pub(super) fn take(&self, most: usize, sent: &HashSet<String>) -> Vec<WaitingOrder> {
         let lines = &mut *self.lines.lock();
-        let mut batch = Vec::with_capacity(most.min(count(lines)));
-        for line in lines {
-            while batch.len() < most
-                && let Some(first) = line.pop_front_if(|first| !sent.contains(&first.order.key()))
-            {
-                if !first.is_disconnected() {
-                    batch.push(first);
-                }
+        let mut batch = Vec::with_capacity(most.min(lines.len()));
+        while batch.len() < most {
+            let order: &[usize] = if !lines.deques[PUT_BACK].is_empty() {
+                &[PUT_BACK]
+            } else if lines.taken_first < SHARE - 1 {
+                &[FIRST, OTHERS]
+            } else {
+                &[OTHERS, FIRST]
+            };
+            let is_free = |first: &WaitingOrder| !sent.contains(&first.order.key());
+            let next = order.iter().find_map(|line| Some((*line, lines.pop_if(*line, is_free)?)));
+            let Some((line, first)) = next else { break };
+            if first.is_disconnected() {
+                continue;
             }
-            if !line.is_empty() {
-                break;
+            match line {
+                FIRST => lines.taken_first += 1,
+                OTHERS => lines.taken_first = 0,
+                _ => {}
             }
+            batch.push(first);
         }
         batch
     }
 
     /// Puts a batch back to the front, in the order of arrival; behind a batch of earlier orders.
     pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let waiting = &mut self.lines.lock()[PUT_BACK];
+        let Lines { deques, tally, .. } = &mut *self.lines.lock();
+        let waiting = &mut deques[PUT_BACK];
         for order in batch.into_iter().rev() {
+            tally.added(PUT_BACK, &order);
             let place = waiting.partition_point(|other| other.deadline < order.deadline);
             waiting.insert(place, order);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        count(&self.lines.lock())
+        self.lines.lock().len()
     }
 
     /// How long the oldest order has waited; zero without one.
@@ -212,13 +291,22 @@ impl OrderQueue {
                 sweep_at = now + SWEEP_EVERY;
             }
             let mut expired = Vec::new();
-            for line in &mut *self.lines.lock() {
+            let mut guard = self.lines.lock();
+            let Lines { deques, tally, .. } = &mut *guard;
+            for (number, line) in deques.iter_mut().enumerate() {
                 if is_swept {
-                    line.retain(|order| !order.is_disconnected());
+                    line.retain(|order| {
+                        let stays = !order.is_disconnected();
+                        if !stays {
+                            tally.removed(number, order);
+                        }
+                        stays
+                    });
                 }
                 let count = line.partition_point(|order| order.deadline <= now);
-                expired.extend(line.drain(..count));
+                expired.extend(line.drain(..count).inspect(|order| tally.removed(number, order)));
             }
+            drop(guard);
             for order in expired {
                 order.fail(&error);
             }
@@ -235,19 +323,15 @@ impl OrderQueue {
     /// Whether a connected buyer waits. Drops the orders of disconnected ones before that.
     fn has_orders(&self) -> bool {
         let lines = &mut *self.lines.lock();
-        for line in &mut *lines {
-            while line.pop_front_if(|order| order.is_disconnected()).is_some() {}
+        for line in [PUT_BACK, FIRST, OTHERS] {
+            while lines.pop_if(line, WaitingOrder::is_disconnected).is_some() {}
         }
-        count(lines) > 0
+        lines.len() > 0
     }
 
     fn first_deadline(&self) -> Option<Instant> {
-        self.lines.lock().iter().filter_map(|line| Some(line.front()?.deadline)).min()
+        self.lines.lock().deques.iter().filter_map(|line| Some(line.front()?.deadline)).min()
     }
-}
-
-fn count(lines: &Lines) -> usize {
-    lines.iter().map(VecDeque::len).sum()
 }
 
 #[cfg(test)]
@@ -318,6 +402,60 @@ mod tests {
         assert_eq!(all[..4], named(&early));
         assert_eq!(all.len(), 9);
         assert_eq!(taken(9).0, named(&[("h", Reserve), ("b", Cancel)]));
+    }
+
+    /// Goal: neither buyers who have paid nor others can shut the other ones out, however many they are: both can wait, and both
+    /// get ahead, also with batches of one order.
+    #[tokio::test]
+    async fn neither_kind_shuts_the_other_out() {
+        use Action::{Cancel, Reserve};
+        let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
+        let push = |id: &str, action| queue.push(Order { action, ..order(id) });
+        let ids = ["0", "1", "2", "3", "4", "5", "6", "7"];
+        let mut answers: Vec<_> = ids.map(|id| push(id, Cancel)).into();
+        assert!(matches!(push("8", Cancel), Err(SaleError::QueueFull { limit: 8, .. })));
+        answers.extend([push("a", Reserve), push("b", Reserve)]);
+        assert!(matches!(push("c", Reserve), Err(SaleError::QueueFull { limit: 10, .. })));
+        let sent = ["0"].map(str::to_owned);
+        let taken = |most, sent: &[String]| {
+            let sent = &sent.iter().cloned().collect();
+            let batch = queue.take(most, sent);
+            batch.iter().map(|one| one.order.id.as_str().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(taken(1, &sent), ["a"], "an order in flight blocks its own line");
+        assert_eq!(taken(4, &[]), ["0", "1", "2", "3"]);
+        assert_eq!([(); 3].map(|()| taken(1, &[]).concat()), ["b", "4", "5"]);
+        answers.push(push("d", Reserve));
+        assert!(answers.iter().all(Result::is_ok));
+    }
+
+    /// Goal: a confirmation goes first once no call for the same order waits before it, however that call left the queue.
+    #[tokio::test(start_paused = true)]
+    async fn a_confirmation_waits_only_for_its_own_order() {
+        for way in ["taken", "arrival", "swept", "late"] {
+            let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
+            let push = |id, action| queue.push(Order { action, ..order(id) }).expect("room");
+            let mut gone = Some(push("a", Action::Reserve));
+            match way {
+                "taken" => drop(queue.take(1, &HashSet::new())),
+                "arrival" => {
+                    gone = None;
+                    assert!(!queue.has_orders());
+                }
+                _ => {
+                    gone = gone.filter(|_| way == "late");
+                    let time = Duration::from_secs(if way == "late" { 2 } else { 0 });
+                    let pause = async { sleep(time + SWEEP_EVERY / 2).await };
+                    queue.while_expiring(pause, |_| SaleError::Stopping).await;
+                }
+            }
+            assert_eq!(queue.len(), 0, "{way}");
+            let _answers = [("b", Action::Reserve), ("a", Action::Confirm)]
+                .map(|(id, action)| push(id, action));
+            let first = queue.take(1, &HashSet::new()).remove(0);
+            assert_eq!(first.order.action, Action::Confirm, "{way}");
+            drop(gone);
+        }
     }
 
     /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::config::Config;
-use flash_sale::inventory::{Action, Item, NewSale, Order, Outcome, Terms};
+use flash_sale::inventory::{Action, Item, NewSale, Order, Outcome, Replaces, Terms};
 use flash_sale::sale::{Sale, SaleError, lock_name};
 use testkit::Direction;
 use testkit::shared::fresh_database;
@@ -148,24 +148,63 @@ async fn a_silent_store_does_not_keep_the_lock() {
     stuck.abort();
 }
 
-/// Goal: nor does it by the start of a sale, which is sent again under a later token.
+/// Goal: nor does it by the start of a sale. It is sent again under a later token if it has an id; without one, that could delete
+/// the orders of the sale that was started meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_without_an_answer_does_not_keep_the_lock() {
     let other = Shop::selling(100, ShopOptions::default()).await;
     let (cut_off, proxy) = other.behind_proxy("cut-off").await;
     settle(&cut_off).await;
+    for (item, is_named) in [("tea", true), ("mint", false)] {
+        let item = item.parse::<Item>().unwrap();
+        proxy.freeze();
+        let mut new = NewSale::from(5);
+        if is_named {
+            new = NewSale { is_named, replaces: Replaces::Any, ..new };
+        }
+        let (sale, of) = (cut_off.sale.clone(), item.clone());
+        let stuck = tokio::spawn(async move { sale.start(&of, new).await });
+        eventually("the start is under way", async || proxy.has_held_data()).await;
+        let started = within("the other one starts a sale", other.sale.start(&item, 7)).await;
+        assert_eq!(started.unwrap().stock.initial, 7);
+        assert!(
+            !is_named || !stuck.is_finished(),
+            "the lock came only after the start was given up"
+        );
+        proxy.release();
+        let stuck = within("it is answered", stuck).await.unwrap();
+        let running = other.sale.stock(&item).await.unwrap();
+        if is_named {
+            let started = stuck.unwrap();
+            assert!((started.stock.initial, started.is_repeated) == (5, false), "{started:?}");
+            assert_eq!(running.fence, started.stock.fence);
+        } else {
+            assert!(matches!(stuck, Err(SaleError::StartUnknown { .. })), "{stuck:?}");
+            assert_eq!(running.initial, 7);
+        }
+    }
+}
+
+/// Goal: once a store that was silent answers again, an order that cannot get the lock is told so. Method: a foreign claim takes
+/// the lock while the store is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silence_that_is_over_is_no_longer_the_reason() {
+    let options = ShopOptions { wait_timeout: Duration::from_secs(3), ..ShopOptions::default() };
+    let other = Shop::selling(100, options).await;
+    let (shop, proxy) = other.behind_proxy("a").await;
+    settle(&shop).await;
     proxy.freeze();
-    let (sale, item) = (cut_off.sale.clone(), "tea".parse::<Item>().unwrap());
-    let of = item.clone();
-    let stuck = tokio::spawn(async move { sale.start(&of, 5).await });
-    eventually("the start is under way", async || proxy.has_held_data()).await;
-    let started = within("the other one starts a sale", other.sale.start(&item, 7)).await;
-    assert_eq!(started.unwrap().stock.initial, 7);
-    assert!(!stuck.is_finished(), "the lock came only after the start was given up");
+    let sale = shop.sale.clone();
+    let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
+    eventually("its batch is under way", async || proxy.has_held_data()).await;
+    let session = session(&shop.etcd, "foreign").await;
+    let lock = session.mutex(&shop.lock_name).unwrap();
+    let _held = within("the lock is given up", lock.lock()).await.unwrap();
     proxy.release();
-    let started = within("it is answered", stuck).await.unwrap().unwrap();
-    assert!((started.stock.initial, started.is_repeated) == (5, false), "{started:?}");
-    assert_eq!(other.sale.stock(&item).await.unwrap().fence, started.stock.fence);
+    let stuck = within("it is given up", stuck).await.unwrap();
+    assert!(matches!(stuck, Err(SaleError::OutcomeUnknown { .. })), "{stuck:?}");
+    let late = within("so is another one", shop.sale.reduce(order("late", 1))).await;
+    assert!(matches!(late, Err(SaleError::WaitTooLong { .. })), "{late:?}");
 }
 
 /// Goal: an instance whose tenure got no answer from the store makes no claim, however long its orders wait, until the store
