@@ -616,12 +616,14 @@ mod tests {
     fn what_the_watch_on_the_root_missed_grants_nothing() {
         let (mut open, missed) = (Open::default(), Arc::<Notify>::default());
         let claim = Claim { name: "a".into(), lease: 1, number: 1, label: "".into() };
-        let node = |prefix: &str, number| Node::new(&format!("{prefix}{number:010}")).unwrap();
+        let node = |prefix: &str, number| {
+            Node::new(&format!("{prefix}{number:010}")).expect("it has a number")
+        };
         let list = [node("x-", 0), node(&prefix(&claim), 1)];
         open.by_root.insert("/locks/a".into(), (Arc::clone(&claim.name), missed));
         open.queues.entry(Arc::clone(&claim.name)).or_default().load(&[], 0);
         open.root_missed_news();
-        let queue = open.queues.get_mut("a").unwrap();
+        let queue = open.queues.get_mut("a").expect("it was put there");
         let (ticket, _) = queue.expect(&claim);
         queue.made(&claim, &list[1], Token::new(crate::ClusterId(1), 7));
         queue.created(&list[1]);
