@@ -390,7 +390,7 @@ async fn a_wrong_server_is_an_error() {
     let missing = PostgresOptions::new(format!("{}_missing", lab.url()));
     assert_refused(LockKind::Queue.open(&missing, HOUR).await, "does not exist");
     // the other host may come back
-    let hosts = format!("{}_missing", lab.url()).replace("@", "@127.0.0.1:1,");
+    let hosts = format!("{}_missing", lab.url()).replace('@', "@127.0.0.1:1,");
     let refused = LockKind::Queue.open(&PostgresOptions::new(hosts), HOUR).await;
     assert_eq!(kind_of(refused), BackendErrorKind::Transient);
 
