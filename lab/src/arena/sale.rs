@@ -1,14 +1,18 @@
 //! The sale under a lock: what a fault of the holder does to the stock under each fence.
 
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use demo::cluster::{Cluster, Spec};
+use demo::cluster::{self, Cluster, Spec};
 use demo::control::{self, Control, NewRun, Run};
 use demo::locks::{Fence, LockMode, LockServers};
 use serde::Serialize;
 use testkit::wait::in_time;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::options::Fault;
 use crate::experiment::Trials;
@@ -63,11 +67,15 @@ pub(super) async fn oversold(
         cluster.lock = LockServers::start(lock, &cluster.dir).await?;
         let mut runs = Vec::new();
         while trials.next().is_some() {
+            // the victim tells the control that the fault hit it
+            let control = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            let address = format!("--control={}", cluster::url(control.local_addr()?.port()));
+            let flags = [&flags[..], &[address]].concat();
             for _ in 0..INSTANCES {
                 let spec = Spec { lock, instances: INSTANCES, flags: &flags, ..Spec::default() };
                 cluster.add(spec).await?;
             }
-            runs.push(run(&cluster, &wanted).await?);
+            runs.push(run(&cluster, control, &wanted).await?);
             cluster.stop_instances().await.context("an instance does not stop")?;
             // a fence that is left there may be of another cluster
             cluster.redis.run::<()>("FLUSHALL").await.context("Redis cannot be emptied")?;
@@ -101,9 +109,10 @@ pub(super) async fn oversold(
     Ok((oversold, faults))
 }
 
-/// Carries out a run.
-async fn run(cluster: &Cluster, wanted: &NewRun) -> Result<Run> {
+/// Carries out a run, by a control that listens here.
+async fn run(cluster: &Cluster, listener: TcpListener, wanted: &NewRun) -> Result<Run> {
     let control = Control::of(cluster);
+    let _serving = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&control).serve(listener)));
     in_time("a run is over", LONGEST_RUN, async {
         let run = control.run(wanted.clone()).await;
         run.map_err(|problem| anyhow!("{}", problem.detail()))
