@@ -117,7 +117,7 @@ screenshots: ## make the pictures and the recording of docs/page (needs pngquant
 
 # In a target directory of its own: this program can sell without safeguards and must not be mistaken for the shipped one.
 # CHAOS_SECONDS and CHAOS_SEED are read from the environment.
-chaos: setup ## inject every fault under load and check that nothing is lost (about twelve minutes)
+chaos: setup ## inject every fault under load and check that nothing is lost (about fifteen minutes)
 	@exec $(LAB) --target-dir target/with-chaos -- chaos $(ARGS)
 
 clean: ## remove everything that was built
