@@ -165,7 +165,7 @@ fn slack(ttl: Duration) -> Duration {
 async fn unlock(conn: &Connection, claim: &Claim) -> Result<bool, Error> {
     let shown = application_name(claim, "-");
     let params: &[(&(dyn ToSql + Sync), Type)] =
-        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
+        &[(&&*conn.name(&claim.name), Type::TEXT), (&shown, Type::TEXT)];
     conn.client.query_typed_one(UNLOCK, params).await?.try_get(0)
 }
 
@@ -253,8 +253,9 @@ impl Advisory {
         let (mut sent_at, (session, ttl)) = (Instant::now(), self.session(claim.lease)?);
         let taken = async {
             let (sql, shown) = (take_by(lock), application_name(claim, "%s"));
+            let name = conn.name(&claim.name);
             let params: &[(&(dyn ToSql + Sync), Type)] =
-                &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT), (&conn.mark, Type::TEXT)];
+                &[(&&*name, Type::TEXT), (&shown, Type::TEXT), (&conn.mark, Type::TEXT)];
             let take = conn.client.query_typed_one(&sql, params);
             let (row, ()) = try_join(take, conn.end_without(&session)).await?;
             let (token, is_own) = (row.try_get::<_, Option<_>>(0)?, row.try_get(1)?);
@@ -450,7 +451,8 @@ impl Asked for Advisory {
 
     async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let conn = self.requests.connection().await?;
-        let rows = conn.ask(conn.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
+        let rows =
+            conn.ask(conn.client.query_typed(QUEUE, &[(&&*conn.name(name), Type::TEXT)])).await?;
         let entry = |row: &Row| {
             let shown = row.get::<_, Option<&str>>(1).unwrap_or_default();
             let Some(entry) = parse(shown, name, conn.cluster) else {

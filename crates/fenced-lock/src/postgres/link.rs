@@ -1,5 +1,6 @@
 //! Connections, what becomes of requests on one that is lost, and what PostgreSQL's errors mean.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::poll_fn;
@@ -54,7 +55,7 @@ const IDENTIFY: &str = "
         CASE WHEN coalesce(current_setting('fenced_lock.connection', true), '') IN ('', $1)
             THEN set_config('fenced_lock.connection', $1, false) <> $1
             ELSE true END,
-        current_setting('server_encoding') <> 'UTF8'";
+        current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII')";
 
 /// The columns of [`IDENTIFY`] that rule a server out. A standby is refused for now only: it may be promoted, or the address
 /// may lead to the primary later.
@@ -363,8 +364,19 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// A lock's name as the database can keep it: in hexadecimal where its encoding may lack a letter. What stands before
+    /// that is in no name.
+    pub(super) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        if !self.lacks_letters || name.is_ascii() {
+            return name.into();
+        }
+        iter::once("\u{1}".to_owned())
+            .chain(name.bytes().map(|byte| format!("{byte:02x}")))
+            .collect()
+    }
+
     /// A label as the database can keep it.
-    pub(super) fn kept(&self, label: &str) -> String {
+    pub(super) fn label(&self, label: &str) -> String {
         label.replace(|c: char| c == '\0' || self.lacks_letters && !c.is_ascii(), "_")
     }
 

@@ -181,7 +181,7 @@ struct Server {
 #[derive(Default)]
 struct Trouble {
     backoff: Backoff,
-    /// How many of them took too long.
+    /// How many of them took too long: as long as sentinels have for their answers.
     late: u32,
     /// The latest failure, and until when there is no further attempt.
     latest: Option<(Instant, BackendError)>,
@@ -207,16 +207,16 @@ impl Server {
             }
             self.request_timeout.saturating_mul(1 << trouble.late.min(MOST_DOUBLINGS))
         };
+        let began_at = Instant::now();
         let outcome = timeout(limit, self.handshake(limit)).await;
         let mut trouble = self.trouble.lock();
-        let is_late = outcome.is_err();
         match outcome.unwrap_or_else(|elapsed| Err(silence(elapsed))) {
             Ok(link) => {
                 *trouble = Trouble::default();
                 Ok(link)
             }
             Err(error) => {
-                trouble.late += u32::from(is_late);
+                trouble.late += u32::from(began_at.elapsed() >= limit / 4);
                 let until = Instant::now() + trouble.backoff.next();
                 trouble.latest = Some((until, error.clone()));
                 Err(error)

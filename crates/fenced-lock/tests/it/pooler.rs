@@ -7,9 +7,7 @@ use tokio_postgres::NoTls;
 
 use super::contract::queueing;
 use super::lab::{FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_of, with};
-use super::postgres::{LockKind, PostgresLab};
-
-const KINDS: [LockKind; 2] = [LockKind::Advisory, LockKind::Queue];
+use super::postgres::{KINDS, LockKind, PostgresLab};
 
 /// A server, and a pooler with these settings in front of it, if both are installed.
 async fn pooled(settings: &[&str]) -> Option<(PrivatePostgres, PrivatePgBouncer)> {
