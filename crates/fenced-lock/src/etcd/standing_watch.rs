@@ -322,7 +322,6 @@ fn listed_key(kv: &KeyValue) -> QueueEvent<ObservedClaim> {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use tokio::runtime::Handle;
     use tokio::sync::Notify;
 
     use super::*;
@@ -341,7 +340,7 @@ mod tests {
             }
             Err("it cannot be read".into())
         }));
-        let endpoints = Arc::new(Endpoints::new(options, Handle::current()));
+        let endpoints = Arc::new(Endpoints::new(options));
         let (new_names, names) = mpsc::unbounded_channel();
         let queues = Arc::new(Queues::new(2 * minute, new_names));
         queues.with_or_new(&Arc::from("a"), NameQueue::snapshot);

@@ -122,9 +122,8 @@ impl AskedBackend<Advisory> {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let options = options.checked()?;
         let connector = options.connector()?;
-        let make = |runtime: &Handle, this: &Weak<Advisory>| {
-            let (options, runtime, statements) = (options.clone(), runtime.clone(), &[]);
-            let access = Arc::new(Access::new(options, connector, statements, runtime));
+        let make = |_: &Handle, this: &Weak<Advisory>| {
+            let access = Arc::new(Access::new(options, connector, &[]));
             Advisory {
                 requests: Link::new(&access, NAME, None),
                 access,
@@ -218,7 +217,7 @@ impl Advisory {
         ];
         let conn = self.access.connect(name, settings, None).await?;
         let (ended, this) = (conn.ended.clone(), Weak::clone(&self.this));
-        self.access.runtime.spawn(async move {
+        tokio::spawn(async move {
             ended.cancelled().await;
             if let Some(this) = this.upgrade() {
                 this.tell_ended();
@@ -408,7 +407,7 @@ impl Asked for Advisory {
         let is_release = matches!(mode, PutMode::After(_));
         if let Some(this) = self.this.upgrade() {
             let wait = this.wait(claim.clone(), Arc::clone(&conn), is_release, waits);
-            self.access.runtime.spawn(wait);
+            tokio::spawn(wait);
         }
         // without an answer the runtime ends
         let queued = conn

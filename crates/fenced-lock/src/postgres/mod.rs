@@ -183,9 +183,8 @@ impl AskedBackend<Postgres> {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let options = options.checked()?;
         let connector = options.connector()?;
-        let make = |runtime: &Handle, _: &Weak<Postgres>| {
-            let (options, runtime, statements) = (options.clone(), runtime.clone(), STATEMENTS);
-            let access = Arc::new(Access::new(options, connector, statements, runtime));
+        let make = |_: &Handle, _: &Weak<Postgres>| {
+            let access = Arc::new(Access::new(options, connector, STATEMENTS));
             let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));

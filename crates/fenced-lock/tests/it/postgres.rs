@@ -247,52 +247,40 @@ async fn behind_a_locked_row(
     (mutex, operator)
 }
 
-/// Goal: what was sent on a connection that is lost is not carried out later. Method: a claim waits in the server for
-/// a row that an operator keeps locked; its connection is cut, which the server does not notice. When the
-/// library has connected again, the old server process is gone.
+/// Goal: what was sent on a connection that is lost is not carried out later; and a pooler that loses its connection to the
+/// server under a request (pgbouncer#714) leaves open whether that is done: the claim is not given up, and sent again.
+/// Method: a claim waits in the server for a row that an operator keeps locked; its connection, or the pooler's, is cut, which
+/// the server does not notice. When the library itself has connected again, the old server process is gone.
 #[tokio::test]
 async fn nothing_is_carried_out_late() {
-    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    let (proxy, proxied) = lab.behind_proxy().await;
-    // the server ends a statement after half of this
-    let options =
-        with(PostgresOptions::new(proxied.url()), |options| options.request_timeout = HOUR);
-    let (mutex, operator) = behind_a_locked_row(&lab, options, HOUR).await;
-    let waiter = unseen_waiter(&mutex);
-    eventually("the claim waits in the server", async || lab.blocked().await.len() == 1).await;
-    let old = lab.blocked().await[0];
-    proxy.cut();
-    eventually("it is sent again", async || lab.blocked().await.iter().any(|pid| *pid != old))
-        .await;
-    assert_eq!(lab.blocked().await.len(), 1, "the first request is not there any more");
-    operator.batch_execute("COMMIT").await.unwrap();
-    drop(within("it is granted", waiter).await.unwrap().unwrap());
-    queue_length(&mutex, 0).await;
-}
-
-/// Goal: a pooler that loses its connection to the server under a request (pgbouncer#714) leaves open whether that is done: the
-/// claim is not given up, and sent again. Method: as before, with a pooler, whose connection is cut.
-#[tokio::test]
-async fn what_a_pooler_lost_is_sent_again() {
-    let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
-    if !PrivatePgBouncer::can_test() {
-        return;
+    for is_pooled in [false, true] {
+        let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+        if is_pooled && !PrivatePgBouncer::can_test() {
+            return;
+        }
+        let (proxy, proxied) = lab.behind_proxy().await;
+        let (mut url, mut pooler) = (proxied.url().to_owned(), None);
+        if is_pooled {
+            let started = PrivatePgBouncer::start(proxy.port(), &["pool_mode=session"]);
+            let pooler = pooler.insert(started.await.unwrap());
+            let [from, to] = [proxy.port(), pooler.port()].map(|port| format!(":{port}/"));
+            url = url.replace(&from, &to);
+        }
+        // the server ends a statement after half of this
+        let options = with(PostgresOptions::new(url), |options| options.request_timeout = HOUR);
+        let (mutex, operator) = behind_a_locked_row(&lab, options, HOUR).await;
+        let waiter = unseen_waiter(&mutex);
+        eventually("the claim waits in the server", async || lab.blocked().await.len() == 1).await;
+        let old = lab.blocked().await[0];
+        proxy.cut();
+        let is_new = |pid: &i32| *pid != old;
+        eventually("it is sent again", async || lab.blocked().await.iter().any(is_new)).await;
+        let is_alone = lab.blocked().await.len() == 1;
+        assert!(is_alone || is_pooled, "the first request is not there any more");
+        operator.batch_execute("COMMIT").await.unwrap();
+        drop(within("it is granted", waiter).await.unwrap().unwrap());
+        queue_length(&mutex, 0).await;
     }
-    let (proxy, proxied) = lab.behind_proxy().await;
-    let pooler = PrivatePgBouncer::start(proxy.port(), &["pool_mode=session"]).await.unwrap();
-    let [proxied_at, pooled_at] = [proxy.port(), pooler.port()].map(|port| format!(":{port}/"));
-    let url = proxied.url().replace(&proxied_at, &pooled_at);
-    let options = with(PostgresOptions::new(url), |options| options.request_timeout = HOUR);
-    let (mutex, operator) = behind_a_locked_row(&lab, options, HOUR).await;
-    let waiter = unseen_waiter(&mutex);
-    eventually("the claim waits in the server", async || lab.blocked().await.len() == 1).await;
-    let old = lab.blocked().await[0];
-    proxy.cut();
-    eventually("it is sent again", async || lab.blocked().await.iter().any(|pid| *pid != old))
-        .await;
-    operator.batch_execute("COMMIT").await.unwrap();
-    drop(within("it is granted", waiter).await.unwrap().unwrap());
-    queue_length(&mutex, 0).await;
 }
 
 /// Goal: a statement that waits for a row that another program keeps locked ends with an answer, and holds up no
