@@ -8,6 +8,8 @@
 //! SELECT pg_advisory_unlock(hashtextextended('stock-lock', 0));
 //! ```
 //!
+//! In a database whose encoding is neither UTF-8 nor `SQL_ASCII`, that is so for names in ASCII.
+//!
 //! The server process that holds the lock then counts the token in `fenced_lock.names`, so a later grant has the larger
 //! token. A peer that counts none has no token.
 //!

@@ -294,7 +294,9 @@ async fn refusals_have_their_kinds() {
         run("DROP TRIGGER refuse ON fenced_lock.names").await;
         guard = within("a hand-over", guard.requeue()).await.unwrap();
         run(&format!("REVOKE INSERT ON fenced_lock.names FROM {role}")).await;
-        for refused in [mutex.lock().await, guard.requeue().await] {
+        for refused in
+            within("answers", async { [mutex.lock().await, guard.requeue().await] }).await
+        {
             assert_refused(refused, "permission denied");
         }
         run(&format!("GRANT INSERT ON fenced_lock.names TO {role}")).await;

@@ -413,6 +413,18 @@ async fn a_handshake_may_take_longer_than_a_request() {
     }
 }
 
+/// Goal: a server that refuses connections is left alone for a while after each, however often it is asked.
+#[tokio::test]
+async fn a_server_that_refuses_is_not_flooded() {
+    let server = server_that_says("-ERR unknown command 'HELLO'\r\n").await;
+    let proxy = Proxy::to(server.port()).await.unwrap();
+    let backend = RedisLab::at(&format!("redis://127.0.0.1:{}", proxy.port())).backend();
+    for _ in 0..100 {
+        within("a refusal", backend.queue("a")).await.unwrap_err();
+    }
+    assert!(proxy.connections() < 50, "{} connections", proxy.connections());
+}
+
 /// Goal: a server on which a lock would not hold is refused, with a sentence that says why.
 #[tokio::test]
 async fn a_wrong_server_is_refused() {
