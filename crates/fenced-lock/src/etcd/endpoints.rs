@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -36,7 +35,6 @@ pub(super) struct Endpoints {
     members: Vec<Member>,
     preferred: watch::Sender<usize>,
     options: EtcdOptions,
-    runtime: Handle,
 }
 
 struct Member {
@@ -65,8 +63,7 @@ struct Failure {
 }
 
 impl Endpoints {
-    /// The connections' tasks will live on `runtime`.
-    pub(super) fn new(options: EtcdOptions, runtime: Handle) -> Self {
+    pub(super) fn new(options: EtcdOptions) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
             client: OnceLock::new(),
@@ -75,7 +72,7 @@ impl Endpoints {
             answers: Arc::default(),
         };
         let members = options.endpoints.iter().map(member).collect();
-        Self { members, preferred: watch::Sender::new(0), options, runtime }
+        Self { members, preferred: watch::Sender::new(0), options }
     }
 
     pub(super) fn are_several(&self) -> bool {
@@ -106,7 +103,7 @@ impl Endpoints {
                 // a request is large, so it is made when there is a place for it
                 let (request, place) = (request(client), Arc::clone(&place));
                 let answers = Arc::clone(&self.members[index].answers);
-                let task = self.runtime.spawn(async move {
+                let task = tokio::spawn(async move {
                     let answer = timeout(limit.max(LONGEST_UNDER_WAY), request).await;
                     drop(place);
                     let answer =
@@ -282,11 +279,7 @@ impl Endpoints {
     async fn client<'a>(&self, member: &'a Member) -> Result<&'a Client, BackendError> {
         let connect = async {
             let (url, options) = (member.url.clone(), self.options.connect_options());
-            // on the backend's own runtime, where the connection's tasks then live
-            let connecting =
-                self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
-            let connected = connecting.await.map_err(BackendError::permanent)?;
-            let client = connected.map_err(backend_error)?;
+            let client = Client::connect([url], Some(options)).await.map_err(backend_error)?;
             let authenticated_at = self.authenticate(client.clone()).await?;
             member.client.get_or_init(|| client);
             Ok(authenticated_at)
@@ -310,7 +303,7 @@ mod tests {
     /// Members that get no requests: those of the tests do not use the client.
     fn members(count: usize) -> Endpoints {
         let urls = (1..=count).map(|port| format!("http://127.0.0.1:{port}"));
-        Endpoints::new(EtcdOptions::new(urls), Handle::current())
+        Endpoints::new(EtcdOptions::new(urls))
     }
 
     /// Goal: a request that waits until others have made room is not taken for one that was not answered.
