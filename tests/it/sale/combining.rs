@@ -1,17 +1,16 @@
 //! Many orders under one tenure.
 
 use std::collections::HashSet;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::config::Config;
 use flash_sale::inventory::{Action, Item, NewSale, Order, Outcome, Replaces, Terms};
 use flash_sale::sale::{Sale, SaleError, lock_name};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use testkit::Direction;
 use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
@@ -21,6 +20,13 @@ use super::{accepted, buy, ledger, patient, settle};
 use crate::shop::{Shop, ShopOptions};
 use crate::support::etcd::session;
 use crate::support::store::{connect, order};
+
+/// An order that was put into the queue.
+fn queued(shop: &Shop, order: Order) -> BoxFuture<'_, Result<Outcome, SaleError>> {
+    let mut sold = shop.sale.reduce(order).boxed();
+    assert!((&mut sold).now_or_never().is_none());
+    sold
+}
 
 /// Goal: two instances sell exactly what there is, each order once, in the order of their tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -240,8 +246,7 @@ async fn an_order_that_was_sent_stays_in_its_sale() {
     let sale = shop.sale.clone();
     let sent = tokio::spawn(async move { sale.reduce(order("sent", 1)).await });
     eventually("its batch is under way", async || proxy.has_held_data()).await;
-    let mut second = pin!(shop.sale.reduce(order("second", 1)));
-    assert!(poll_fn(|context| Poll::Ready(second.as_mut().poll(context))).await.is_pending());
+    let second = queued(&shop, order("second", 1));
     eventually("so is another one", async || shop.sale.guard().waiting() == 0).await;
     let sale = shop.sale.clone();
     let waits = tokio::spawn(async move { sale.reduce(order("waits", 1)).await });
@@ -269,8 +274,7 @@ async fn a_batch_is_answered_though_the_one_before_it_was_not() {
     let sale = shop.sale.clone();
     let confirmed = tokio::spawn(async move { sale.reduce(unknown).await });
     eventually("its batch was run", async || proxy.has_held_data()).await;
-    let mut sold = pin!(shop.sale.reduce(order("sold", 1)));
-    assert!(poll_fn(|context| Poll::Ready(sold.as_mut().poll(context))).await.is_pending());
+    let sold = queued(&shop, order("sold", 1));
     eventually("the order was run", async || {
         ledger(&other).await.iter().any(|entry| entry.order.as_str() == "sold")
     })
@@ -302,20 +306,39 @@ async fn holds_end_beside_an_item_that_is_blocked() {
     .await;
 }
 
-/// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
-#[tokio::test]
-async fn a_closing_sale_sends_nothing_again() {
-    let shop = Shop::selling(10, patient()).await;
-    let (shop, proxy) = shop.behind_proxy("a").await;
-    settle(&shop).await;
-    proxy.freeze();
-    let (sold, ()) =
-        tokio::join!(within("it is answered", shop.sale.reduce(order("stuck", 1))), async {
-            eventually("its batch is under way", async || proxy.has_held_data()).await;
-            within("it closes", shop.sale.close()).await;
+/// Goal: a sale that ends waits for no store that does not answer: neither do orders that were sent, nor one that waits, nor a
+/// start. What the store answers is carried out until the sale closes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_that_ends_sends_nothing_again() {
+    let options = ShopOptions { wait_timeout: Duration::from_hours(1), ..patient() };
+    let other = Shop::selling(100, options).await;
+    for closes in [false, true] {
+        let (shop, proxy) = other.behind_proxy("a").await;
+        if !closes {
+            shop.sale.finish();
+        }
+        settle(&shop).await;
+        proxy.freeze();
+        let sent = queued(&shop, order("sent", 1));
+        eventually("its batch is under way", async || proxy.has_held_data()).await;
+        let second = queued(&shop, order("second", 1));
+        eventually("so is another one", async || shop.sale.guard().waiting() == 0).await;
+        let waits = queued(&shop, order("waits", 1));
+        let (tea, close) = ("tea".parse().unwrap(), async {
+            if closes {
+                shop.sale.close().await;
+            }
         });
-    assert!(matches!(sold, Err(SaleError::OutcomeUnknown { .. })), "{sold:?}");
-    shop.order("late").await.problem(503, "stopping");
+        let all = async { tokio::join!(sent, second, waits, shop.sale.start(&tea, 1), close) };
+        let (sent, second, waits, started, ()) = within("all are answered", all).await;
+        assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
+        assert!(matches!(second, Err(SaleError::OutcomeUnknown { .. })), "{second:?}");
+        assert!(matches!(waits, Err(SaleError::Stopping)), "{waits:?}");
+        assert!(started.is_err(), "{started:?}");
+        if closes {
+            shop.order("late").await.problem(503, "stopping");
+        }
+    }
 }
 
 /// Goal: an order that loses the lock at any moment around its grant is answered in its time, and the sale
