@@ -381,7 +381,7 @@ impl Combiner {
         error.is_retryable()
             && !is_refused
             && Instant::now() < deadline
-            && !self.lock.context.stopping.is_cancelled()
+            && !self.lock.context.gives_up(error)
             && !batch.iter().all(WaitingOrder::is_disconnected)
     }
 

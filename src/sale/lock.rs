@@ -73,10 +73,13 @@ impl EtcdLock {
     }
 
     /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help. After a tenure without an
-    /// answer of the store, no claim is made before the store answers: other instances may reach it.
+    /// answer of the store, no claim is made before the store answers, and none once the sale [ends](super::Sale::finish):
+    /// other instances may reach it.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
-        self.context.stopping.run_until_cancelled(self.until_the_store_answers(item)).await;
+        if !self.until_the_store_answers(item).await {
+            return Err(LockError::SessionLost { reason: LostReason::Closed });
+        }
         let name = self.name_of(item);
         loop {
             match self.sessions.session().await?.mutex(&name)?.lock().await {
@@ -110,22 +113,28 @@ impl EtcdLock {
         silences.insert(item.clone(), Silence { error: Some(Arc::clone(error)), pause });
     }
 
-    async fn until_the_store_answers(&self, item: &Item) {
+    /// Returns whether it does, so that the lock is worth taking.
+    async fn until_the_store_answers(&self, item: &Item) -> bool {
         let silence = self.silences.lock().get(item).cloned();
-        let Some(Silence { mut pause, .. }) = silence.filter(|_| GIVE_WAY.is_on()) else { return };
-        loop {
-            sleep(pause).await;
-            let answer = self.context.inventory.available(item).await;
-            let error = answer.err().filter(InventoryError::is_silence).map(Arc::new);
-            let is_answered = error.is_none();
-            if let Some(silence) = self.silences.lock().get_mut(item) {
-                silence.error = error;
+        let Some(Silence { mut pause, .. }) = silence.filter(|_| GIVE_WAY.is_on()) else {
+            return true;
+        };
+        let asking = async {
+            loop {
+                sleep(pause).await;
+                let answer = self.context.inventory.available(item).await;
+                let error = answer.err().filter(InventoryError::is_silence).map(Arc::new);
+                let is_answered = error.is_none();
+                if let Some(silence) = self.silences.lock().get_mut(item) {
+                    silence.error = error;
+                }
+                if is_answered {
+                    return;
+                }
+                pause = STORE_PAUSE;
             }
-            if is_answered {
-                return;
-            }
-            pause = STORE_PAUSE;
-        }
+        };
+        self.context.finishing.run_until_cancelled(asking).await.is_some()
     }
 
     /// Why a lock of `item` was not granted in time.
@@ -186,7 +195,7 @@ impl SaleGuard for EtcdLock {
     }
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        let SaleContext { inventory, options, stock_reads, stopping, .. } = &*self.context;
+        let SaleContext { inventory, options, stock_reads, .. } = &*self.context;
         let deadline = Instant::now() + options.wait_timeout;
         // under a later token it would delete the orders of a sale that was started meanwhile
         let is_sent_once = !sale.is_named && sale.replaces == Replaces::Unconditionally;
@@ -209,6 +218,7 @@ impl SaleGuard for EtcdLock {
                 !guard.is_lost()
                     && error.is_retryable()
                     && Instant::now() < deadline
+                    && !self.context.gives_up(error)
                     && !gives_way()
             };
             let (started, sent) = until_known(start, may_repeat).await;
@@ -225,7 +235,7 @@ impl SaleGuard for EtcdLock {
                     if latest.is_silence()
                         && !(is_sent_once && unanswered.is_some())
                         && Instant::now() < deadline
-                        && !stopping.is_cancelled() => {}
+                        && !self.context.gives_up(&latest) => {}
                 // an attempt without an answer outweighs a later refusal: the sale may have been started
                 Err(latest) => return Err(SaleError::of_start(unanswered.unwrap_or(latest), item)),
             }

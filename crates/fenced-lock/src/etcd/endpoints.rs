@@ -6,11 +6,12 @@
 //! request of this backend may be repeated, so it is repeated there.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -39,8 +40,8 @@ pub(super) struct Endpoints {
 
 struct Member {
     url: String,
-    /// Made when first needed: with a user, that takes an answer from the member.
-    client: OnceLock<Client>,
+    /// Made when needed: with a user, that takes an answer from the member. And when.
+    client: Mutex<Option<(Client, Instant)>>,
     /// When the client last authenticated. etcd makes that cost time on purpose.
     authenticated: Shared<Instant>,
     /// A place for each request.
@@ -66,7 +67,7 @@ impl Endpoints {
     pub(super) fn new(options: EtcdOptions) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
-            client: OnceLock::new(),
+            client: Mutex::default(),
             authenticated: Shared::new(),
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
             answers: Arc::default(),
@@ -129,13 +130,24 @@ impl Endpoints {
     }
 
     /// As [`ask`](Self::ask), but each member at most for `limit`, without waiting for a place, and the request
-    /// ends when its caller does not wait for it any more.
+    /// ends when its caller does not wait for it any more. A connection that does not answer it is given up: a router, such
+    /// as a NAT, may have forgotten it, and tells nobody.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
         request: impl Fn(Client) -> F,
     ) -> Result<T, BackendError> {
-        let ask = |index| self.ask_member(index, limit, &request);
+        let request = &request;
+        let ask = |index| async move {
+            let asked_at = Instant::now();
+            let answer = self.ask_member(index, limit, request).await;
+            if answer.is_err() && asked_at.elapsed() >= limit {
+                // a younger one may not be open yet
+                let is_old = |(_, since): &mut (Client, Instant)| *since + limit <= asked_at;
+                self.members[index].client.lock().take_if(is_old);
+            }
+            answer
+        };
         self.first_answer(ask).await.map(|answer| answer.value)
     }
 
@@ -276,19 +288,21 @@ impl Endpoints {
     }
 
     /// A client of one member. Those that need the first one share one authentication and its outcome.
-    async fn client<'a>(&self, member: &'a Member) -> Result<&'a Client, BackendError> {
+    async fn client(&self, member: &Member) -> Result<Client, BackendError> {
+        let open = || member.client.lock().as_ref().map(|(client, _)| client.clone());
         let connect = async {
             let (url, options) = (member.url.clone(), self.options.connect_options());
             let client = Client::connect([url], Some(options)).await.map_err(backend_error)?;
             let authenticated_at = self.authenticate(client.clone()).await?;
-            member.client.get_or_init(|| client);
+            *member.client.lock() = Some((client, Instant::now()));
             Ok(authenticated_at)
         };
-        if member.client.get().is_none() {
-            // boxed, as it is needed once
-            member.authenticated.get(|_| true, Box::pin(connect)).await?;
+        if let Some(client) = open() {
+            return Ok(client);
         }
-        member.client.get().ok_or_else(|| BackendError::transient("no client"))
+        // boxed, as it is needed once
+        member.authenticated.get(|_| open().is_some(), Box::pin(connect)).await?;
+        open().ok_or_else(|| BackendError::transient("no client"))
     }
 }
 
