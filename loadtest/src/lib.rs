@@ -46,7 +46,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-pub use crate::checker::Order;
+pub use crate::checker::model;
+use crate::checker::model::Order;
 use crate::cli::Command;
 pub use crate::cli::{Args, Cli, Limits};
 pub use crate::load::Live;
@@ -73,8 +74,8 @@ pub async fn run(cli: Cli) -> ExitCode {
 
 async fn status(cli: Cli) -> u8 {
     let Cli { command, args } = cli;
-    if let Some(Command::Check(args)) = command {
-        return print_report(check(&args.file, args.limits), args.json);
+    if let Some(Command::Check { file, limits, json }) = command {
+        return print_report(check(&file, limits), json);
     }
     // each connection takes a file descriptor; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);

@@ -90,7 +90,7 @@ const DAMAGES: &[Mutation] = &[
         let unknown = Order { abandoned: true, ..asked(600, Unknown) };
         *it.orders[9].change(Event::Confirmed) = unknown;
     }),
-    ("lost untold", "such as run-4", |it| it.ledger[4].user.clear()),
+    ("lost not_held untold", "such as run-4", |it| it.ledger[4].user.clear()),
     ("token_went_down", "20, from 101 to 100", |it| it.ledger[19].token = Some(100)),
     (
         "over_limit",
