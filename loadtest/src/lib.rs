@@ -8,7 +8,7 @@
 //!   that are not orders.
 //! - `buyer`, `answer`: one buyer's order, asked until it is answered; `conduct`: what the buyer does with it.
 //! - `load`: all buyers at once, or at a rate; `cpu`: what that costs.
-//! - `checker`: judges the record of a run (pure functions).
+//! - `checker`: judges the record of a run (pure functions); its [`model`] of a sale is public.
 //! - `record`: a run in a file.
 //! - `report`, `table`: the report, as JSON and as text.
 //! - `run`: one run from beginning to end.

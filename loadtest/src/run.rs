@@ -92,7 +92,9 @@ pub(crate) async fn run(
         setup.before = before;
     }
     let recorder = file.map(Recorder::new);
-    recorder.iter().for_each(|recorder| recorder.write(&Line::Run(Box::new(setup.clone()))));
+    if let Some(recorder) = &recorder {
+        recorder.write(&Line::Run(Box::new(setup.clone())));
+    }
     let load = load::run(args, setup, &endpoints, recorder, live);
     let (mut history, recorder) = load.await.context("no order was sent")?;
     if let Some(path) = &args.probe_path {
@@ -100,8 +102,8 @@ pub(crate) async fn run(
     }
     let read = read_end(args, &endpoints, &mut history).await;
     read.context("the run is over, but it cannot be judged")?;
-    let recorded = recorder.map(|recorder| recorder.finish(&history));
-    recorded.transpose().with_context(no_history)?;
+    let written = recorder.map(|recorder| recorder.finish(&history));
+    written.transpose().with_context(no_history)?;
     Ok((Report::new(&history, args.limits), history))
 }
 

@@ -270,7 +270,8 @@ impl Order {
         if self.changes.last().is_none_or(|(last, asked)| *last != event || asked.is_settled()) {
             self.changes.push((event, Self::default()));
         }
-        &mut self.changes.last_mut().expect("there is one").1
+        let last = self.changes.len() - 1;
+        &mut self.changes[last].1
     }
 
     /// How long it was tried: from its first sending to the end of its last attempt. It includes the time in which its buyer

@@ -124,6 +124,11 @@ const DAMAGES: &[Mutation] = &[
         renumber(it);
         it.setup.before.held = Some(1);
     }),
+    // nor does that one explain the end of an order that was refused
+    ("not_held", "such as run-10", |it| {
+        again(it, |steps| steps.push(Step(2500, Event::Expired, 10, false)));
+        it.setup.before.held = Some(1);
+    }),
     // of changes without an answer
     ("wrong_quantity", "such as run-9", |it| {
         again(it, |steps| steps[20].1 = Event::Cancelled);
