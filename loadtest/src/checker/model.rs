@@ -1,6 +1,6 @@
 //! The reference model: a sale, stepped through its ledger and through its buyers' records.
 //!
-//! It reads no file and no clock, so that a simulator can step it as well, from memory:
+//! It works in memory, without files and clocks, so that a simulator can step it as well:
 //!
 //! ```
 //! use loadtest::model::{LedgerEntry, Order, Sale, StockState};
@@ -49,10 +49,10 @@ struct Standing {
     was_held: bool,
 }
 
-/// A sale after some entries, and what was wrong so far.
+/// A sale after some entries, and the faults so far.
 #[derive(Debug, Default)]
 pub struct Sale {
-    /// What the instances must report now.
+    /// The state that the instances must report now.
     pub state: StockState,
     pub(crate) found: Found,
     /// Whether each entry must have a token.
@@ -93,7 +93,7 @@ impl Sale {
         }
     }
 
-    /// What was wrong so far, the most important first.
+    /// The faults so far, the most important first.
     pub fn findings(&self) -> Vec<Finding> {
         self.found.findings()
     }

@@ -48,8 +48,8 @@ fn order(number: usize, outcome: FinalOutcome) -> Order {
 /// Orders of so many units each, for so many users; 0 is none.
 fn setup(before: StockState, quantity: u64, users: usize) -> Setup {
     let conduct = Conduct { users: Some(users), ..Conduct::default() };
-    let plan = Plan { quantity, conduct, ..Plan::default() };
-    Setup { run: RUN.to_owned(), plan, before, ..Setup::default() }
+    let plan = Plan { conduct, quantity, ..Plan::default() };
+    Setup { run: RUN.to_owned(), before, plan, ..Setup::default() }
 }
 
 fn history(sale: Sale, setup: Setup, orders: Vec<Order>) -> History {

@@ -90,6 +90,13 @@ const DAMAGES: &[Mutation] = &[
         let unknown = Order { abandoned: true, ..asked(600, Unknown) };
         *it.orders[9].change(Event::Confirmed) = unknown;
     }),
+    // more than there were, until units came back
+    ("oversold", "11 units were sold in 12 orders, and there were 10: 1 too many", |it| {
+        again(it, |steps| {
+            steps.insert(10, Step(100, Event::Reserved, 10, true));
+            steps.push(Step(2500, Event::Expired, 10, false));
+        });
+    }),
     ("lost not_held untold", "such as run-4", |it| it.ledger[4].user.clear()),
     ("token_went_down", "20, from 101 to 100", |it| it.ledger[19].token = Some(100)),
     (
