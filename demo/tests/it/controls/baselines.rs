@@ -1,9 +1,10 @@
-//! Goal: the usual ways to lock with etcd, which the service's lock is compared with, leave nothing behind.
+//! Goal: the usual ways to lock with etcd, which the service's lock is compared with, leave nothing behind; without a lock
+//! that all instances share, a unit is sold twice.
 
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use rustix::process::Signal;
 use serde_json::json;
-use testkit::shared::{fresh_database, fresh_lock_name};
+use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd};
 
@@ -54,5 +55,26 @@ async fn leaves_nothing(lock: &str) {
 async fn who_goes_leaves_nothing() {
     for lock in ["etcd-recipe", "etcd-rpc"] {
         leaves_nothing(lock).await;
+    }
+}
+
+/// Goal: two instances that read before either writes sell one unit twice. Method: one is stopped between the two.
+#[tokio::test]
+async fn without_a_shared_lock_a_unit_is_sold_twice() {
+    for lock in ["no-lock", "local"] {
+        let (etcd, redis, name) =
+            (shared_endpoint().await, fresh_database().await, fresh_lock_name());
+        let flags = ["--lock", lock, "--fault-at", "before-write:stop:DIR/stop"];
+        let slow = Program::start(&etcd, &redis, &name, &flags).await;
+        let quick = Program::start(&etcd, &redis, &name, &flags[..2]).await;
+        quick.sell(1).await;
+        slow.ask_for("stop");
+        let mut first = slow.send_order("a").await;
+        slow.until_stopped().await;
+        assert_eq!(quick.order("b").await.status, 200, "{lock}");
+        slow.signal(Signal::CONT);
+        assert_eq!(first.answer().await.status, 200, "{lock}");
+        let stock = quick.json("/stock").await;
+        assert_eq!([&stock["stock"], &stock["lucky"]], [0, 2], "{lock}");
     }
 }
