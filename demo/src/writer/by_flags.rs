@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 
 use flash_sale::inventory::{
-    Accepted, Action, Batch, Inventory, InventoryError, Lookup, Order, Outcome, parse_token,
-    token_record,
+    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Lookup, Order, Outcome,
+    parse_token, token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -34,7 +34,7 @@ return 'ok'";
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
-    Batch { item, token, instance, orders, .. }: Batch<'_>,
+    Batch { item, token, attempts }: Batch<'_>,
     seen: Option<Lookup>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
@@ -52,8 +52,8 @@ pub(super) async fn reduce(
         .arg(seen.as_ref().map(|seen| seen.available.stock.to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
-    take.arg(instance);
-    for (place, order) in orders.iter().enumerate() {
+    take.arg(attempts[0].instance);
+    for (place, Attempt { order, .. }) in attempts.iter().enumerate() {
         let may_be_known = seen.as_ref().is_none_or(|seen| !matches!(seen.orders[place], Ok(None)));
         take.arg(order.key()).arg(order.quantity.get()).arg(order.user.as_str());
         take.arg(if may_be_known { "1" } else { "" });
@@ -78,8 +78,9 @@ pub(super) async fn reduce(
         let _: String = inventory.command(&finish).await?;
     }
     let mut new: HashSet<_> = fields.iter().step_by(2).map(String::as_str).collect();
-    let outcome = |(order, answer): (&&Order, &String)| outcome(order, answer, &mut new);
-    orders.iter().zip(&answers).map(outcome).collect()
+    let outcome =
+        |(attempt, answer): (&Attempt<'_>, &String)| outcome(attempt.order, answer, &mut new);
+    attempts.iter().zip(&answers).map(outcome).collect()
 }
 
 /// Gives a unit back once more for each cancellation that the script refused or had done before.
@@ -90,7 +91,7 @@ pub(super) async fn give_back_again(
 ) -> Result<(), InventoryError> {
     let [stock, lucky] = ["stock", "lucky"].map(|name| batch.item.key(name));
     let cancelled =
-        batch.orders.iter().zip(outcomes).filter(|(order, _)| order.action == Action::Cancel);
+        batch.attempts.iter().zip(outcomes).filter(|(one, _)| one.order.action == Action::Cancel);
     for (_, outcome) in cancelled {
         if !matches!(outcome, Outcome::Changed { is_repeated: false, .. } | Outcome::Unknown) {
             inventory.command::<i64>(redis::cmd("INCR").arg(&stock)).await?;
