@@ -250,20 +250,25 @@ impl Chance {
         self.of(&["a", "b", "c", "d.1"]).parse().unwrap()
     }
 
-    fn token(&mut self, revision: i64) -> Option<Token> {
+    /// The latest token or the next one, seldom an older one, another cluster's or none.
+    fn token(&mut self, latest: &mut i64) -> Option<Token> {
         let cluster = ClusterId(if self.one_in(40) { 7 } else { 0xfeed });
-        let revision = revision + self.of(&[0, 0, 0, 1, -1]);
+        *latest += i64::from(self.one_in(10));
+        let revision = *latest - i64::from(self.one_in(15));
         (!self.one_in(6)).then(|| Token::new(cluster, revision))
     }
 
     fn order(&mut self) -> Order {
         let action =
             [Action::Reserve, Action::Reserve, Action::Reserve, Action::Confirm, Action::Cancel];
+        let of_id =
+            [("1", ""), ("2", "ann"), ("3", "ann"), ("4", "bob"), ("5", "bob"), ("6\"/\\", "ü")];
+        let (id, user) = self.of(&of_id);
         Order {
-            id: OrderId::new(self.of(&["1", "2", "3", "4", "5", "6", "7\"/\\"])).unwrap(),
+            id: OrderId::new(id).unwrap(),
             item: Item::DEFAULT,
             quantity: Quantity::new(self.of(&[1, 1, 2, 3])).unwrap(),
-            user: User::new(self.of(&["", "ann", "bob", "ü"])).unwrap(),
+            user: User::new(if self.one_in(8) { "ann" } else { user }).unwrap(),
             action: if self.one_in(20) { Action::Expire } else { self.of(&action) },
         }
     }
@@ -284,8 +289,7 @@ impl Chance {
                 per_user: limit(self, 4),
                 hold_seconds: limit(self, 3),
                 starts_at: near(self, 3_000_000),
-                ends_at: near(self, 20_000_000)
-                    .filter(|at| at.micros() > now + 2_000_000 || now % 8 == 0),
+                ends_at: near(self, 8_000_000),
             },
             replaces: match self.below(5) {
                 0 => Replaces::WithoutOrders,
@@ -302,8 +306,9 @@ impl Chance {
             "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms",
             "changes", "holds", "buyers", "sales",
         ]);
-        let words: &[&str] = match self.below(10) {
-            0 | 1 => &["DEL", key],
+        let words: &[&str] = match self.below(11) {
+            0 => &["DEL", key],
+            1 => &["HSET", "orders", "1", "x"],
             2 => &["SET", key, "5"],
             3 => &["SET", key, "-1.5 nonsense\r\n"],
             4 => &[
@@ -315,7 +320,8 @@ impl Chance {
             6 => &["HSET", key, "1", "2\t1\t1\t1\tfeed 1\ti\t5\t\t", "ann", "x"],
             7 => &["HDEL", key, "1", "2"],
             8 => &["ZADD", key, "inf", "1", "4", "ann\t2"],
-            _ => &["RENAME", key, "buyers"],
+            9 => &["RENAME", key, "buyers"],
+            _ => &["HSET", "buyers", "ann", "x"],
         };
         words.iter().map(|word| word.as_bytes().to_vec()).collect()
     }
@@ -399,13 +405,16 @@ impl Both {
         let item = &Item::DEFAULT;
         let mut revision = 3;
         let mut saved = Data::default();
+        _ = self.serve(inventories[0].start(item, None, 6)).await;
         for _ in 0..STEPS {
+            self.store.refusal = self.store.refusal.filter(|_| !chance.one_in(3));
             let inventory = &inventories[usize::from(chance.one_in(2))];
-            let token = chance.token(revision);
+            let token = chance.token(&mut revision);
             match chance.below(100) {
                 0..60 => {
                     let orders: Vec<_> = (0..=chance.below(5)).map(|_| chance.order()).collect();
-                    let sent_under = chance.one_in(5).then(|| chance.token(revision)).flatten();
+                    let sent_under =
+                        chance.one_in(5).then(|| chance.token(&mut revision)).flatten();
                     _ = self
                         .serve(inventory.reduce_again(item, token, sent_under, "i", &orders))
                         .await;
@@ -444,18 +453,12 @@ impl Both {
                 }
                 80..88 => self.now += chance.below(1_500_000),
                 88..92 => revision += 1,
-                92..95 => _ = self.call(&chance.damage()).await,
-                95 => saved = self.store.data.clone(),
+                92..94 => _ = self.call(&chance.damage()).await,
+                94..96 => saved = self.store.data.clone(),
                 96 => self.restart(saved.clone()).await,
                 97 => self.restart(self.store.data.clone()).await,
-                _ => {
-                    self.store.refusal = chance.of(&[
-                        None,
-                        None,
-                        Some(Refusal::OutOfMemory),
-                        Some(Refusal::ReadOnly),
-                    ])
-                }
+                98 => self.store.refusal = Some(Refusal::OutOfMemory),
+                _ => self.store.refusal = Some(Refusal::ReadOnly),
             }
         }
     }
