@@ -274,22 +274,22 @@ impl Chance {
     }
 
     fn sale(&mut self, now: u64) -> NewSale {
-        let limit = |chance: &mut Self, most| {
-            (!chance.one_in(2)).then(|| 1 + chance.0.random_range(0..most))
+        let limit = |chance: &mut Self, most, odds| {
+            (!chance.one_in(odds)).then(|| 1 + chance.0.random_range(0..most))
         };
         let near = |chance: &mut Self, ahead: u64| {
-            chance.one_in(4).then(|| Timestamp::new(now - 1_000_000 + chance.below(ahead)).unwrap())
+            chance.one_in(6).then(|| Timestamp::new(now - 1_000_000 + chance.below(ahead)).unwrap())
         };
         NewSale {
-            units: self.below(8),
+            units: self.below(12),
             id: self.id(),
             is_named: self.one_in(2),
             terms: Terms {
-                per_order: limit(self, 3),
-                per_user: limit(self, 4),
-                hold_seconds: limit(self, 3),
+                per_order: limit(self, 3, 2),
+                per_user: limit(self, 4, 2),
+                hold_seconds: limit(self, 3, 4),
                 starts_at: near(self, 3_000_000),
-                ends_at: near(self, 8_000_000),
+                ends_at: near(self, 4_000_000),
             },
             replaces: match self.below(5) {
                 0 => Replaces::WithoutOrders,
@@ -407,6 +407,7 @@ impl Both {
         let mut saved = Data::default();
         _ = self.serve(inventories[0].start(item, None, 6)).await;
         for _ in 0..STEPS {
+            self.now += chance.below(400_000);
             self.store.refusal = self.store.refusal.filter(|_| !chance.one_in(3));
             let inventory = &inventories[usize::from(chance.one_in(2))];
             let token = chance.token(&mut revision);
@@ -451,7 +452,7 @@ impl Both {
                     _ = self.serve(inventory.available(item)).await;
                     _ = self.serve(inventory.exists(item)).await;
                 }
-                80..88 => self.now += chance.below(1_500_000),
+                80..88 => self.now += chance.below(3_000_000),
                 88..92 => revision += 1,
                 92..94 => _ = self.call(&chance.damage()).await,
                 94..96 => saved = self.store.data.clone(),

@@ -46,8 +46,11 @@ impl Reply {
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
         let mut line = |kind: u8, text: &[u8]| {
             to.push(kind);
-            // Redis replaces line ends, too
-            to.extend(text.iter().map(|b| if matches!(b, b'\r' | b'\n') { &b' ' } else { b }));
+            // Redis leaves out line ends behind an error, and replaces the others
+            let is_end = |b: &u8| matches!(b, b'\r' | b'\n');
+            let size = text.iter().rposition(|b| !is_end(b)).map_or(0, |last| last + 1);
+            let text = text[..size].iter();
+            to.extend(text.map(|b| if is_end(b) { &b' ' } else { b }));
             to.extend(b"\r\n");
         };
         let number = |number: usize| number.to_string().into_bytes();
