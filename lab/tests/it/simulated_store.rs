@@ -356,7 +356,7 @@ async fn the_simulated_store_answers_as_redis_does() {
                 opened.lock().push(end);
                 Ok(Box::pin(client))
             });
-            let patient = Duration::from_secs(60);
+            let patient = Duration::from_mins(1);
             let options = InventoryOptions { connect_timeout: patient, response_timeout: patient };
             Inventory::over(streams, options).unwrap()
         });
@@ -439,7 +439,9 @@ impl Both {
                         2 => _ = self.serve(inventory.sales(item)).await,
                         3 => _ = self.serve(inventory.order(item, id, user)).await,
                         4 => {
-                            _ = self.serve(inventory.look_up(item, &[one.key(), other.key()])).await
+                            _ = self
+                                .serve(inventory.look_up(item, &[one.key(), other.key()]))
+                                .await;
                         }
                         5 => _ = self.serve(inventory.check(token)).await,
                         _ => {

@@ -66,7 +66,9 @@ impl Reply {
             }
             Self::List(list) => {
                 line(b'*', &number(list.len()));
-                list.iter().for_each(|reply| reply.encode(to));
+                for reply in list {
+                    reply.encode(to);
+                }
             }
             Self::Map(map) => {
                 line(b'%', &number(map.len()));
@@ -84,9 +86,12 @@ impl Reply {
 pub(crate) enum Value {
     String(Text),
     List(Vec<Text>),
-    Hash(BTreeMap<Text, Text>),
-    SortedSet(BTreeMap<Text, f64>),
+    Hash(Hash),
+    SortedSet(Scores),
 }
+
+type Hash = BTreeMap<Text, Text>;
+type Scores = BTreeMap<Text, f64>;
 
 /// The content of one of the types.
 pub(crate) trait Kind: Clone + Default {
@@ -114,7 +119,7 @@ macro_rules! kinds {
         }
     )*};
 }
-kinds!(String(Text), List(Vec<Text>), Hash(BTreeMap<Text, Text>), SortedSet(BTreeMap<Text, f64>));
+kinds!(String(Text), List(Vec<Text>), Hash(Hash), SortedSet(Scores));
 
 /// All keys. A clone costs next to nothing, and is what a disk or a replica has.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -183,8 +188,6 @@ impl Data {
     }
 
     fn try_run(&mut self, name: &[u8], args: &[Text], now: u64) -> Result<Reply, Reply> {
-        type Hash = BTreeMap<Text, Text>;
-        type Scores = BTreeMap<Text, f64>;
         Ok(match (name, args) {
             (b"TIME", []) => {
                 Reply::texts(&[now / 1_000_000, now % 1_000_000].map(|n| n.to_string().into()))
@@ -212,6 +215,12 @@ impl Data {
                 self.0.insert(to.clone(), value);
                 Reply::OK()
             }
+            _ => return self.run_on_collection(name, args),
+        })
+    }
+
+    fn run_on_collection(&mut self, name: &[u8], args: &[Text]) -> Result<Reply, Reply> {
+        Ok(match (name, args) {
             (b"HGET", [key, field]) => {
                 Reply::optional(self.read::<Hash>(key)?.and_then(|hash| hash.get(field)))
             }
@@ -244,13 +253,14 @@ impl Data {
             }
             (b"LRANGE", [key, first, last]) => {
                 let [first, last] = [integer(first)?, integer(last)?];
-                let list = self.read::<Vec<Text>>(key)?.map_or(&[][..], Vec::as_slice);
+                let texts = self.read::<Vec<Text>>(key)?.map_or(&[][..], Vec::as_slice);
                 let from_start = |index: i64| {
                     let before = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
-                    if index < 0 { list.len().checked_sub(before) } else { Some(before) }
+                    if index < 0 { texts.len().checked_sub(before) } else { Some(before) }
                 };
-                let end = from_start(last).map_or(0, |last| list.len().min(last.saturating_add(1)));
-                Reply::texts(list.get(from_start(first).unwrap_or(0)..end).unwrap_or_default())
+                let end =
+                    from_start(last).map_or(0, |last| texts.len().min(last.saturating_add(1)));
+                Reply::texts(texts.get(from_start(first).unwrap_or(0)..end).unwrap_or_default())
             }
             (b"ZADD", [key, pairs @ ..]) if !pairs.is_empty() => {
                 if !pairs.len().is_multiple_of(2) {

@@ -47,6 +47,8 @@ impl Engine {
     pub(crate) fn new() -> Self {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::default()).expect("these are safe");
+        // memory is cheap, and looking for what is free takes time
+        lua.gc_set_pause(1000);
         let running = Rc::<RefCell<Running>>::default();
         install(&lua, &running).expect("the prelude works");
         Self { lua, scripts: RefCell::default(), running }
@@ -90,19 +92,13 @@ impl Engine {
         let reply = self.reply(&script, keys, args);
         *data = mem::take(&mut self.running.borrow_mut().data);
         reply.unwrap_or_else(|error| {
-            let (mut text, line) = match error.chain().find_map(|cause| cause.downcast_ref()) {
-                Some(Failed(text, line)) => (text.clone(), line.to_string()),
-                None => {
-                    let text = error.to_string();
-                    let text = text.lines().next().unwrap_or_default();
-                    let line = text.split(':').nth(1).unwrap_or_default().to_owned();
-                    (format!("ERR {text}").into_bytes(), line)
-                }
+            let failed = error.chain().find_map(|cause| cause.downcast_ref());
+            let Some(Failed(text, line)) = failed else {
+                // a mistake in the script, of which Redis says more
+                return Reply::error(format!("ERR {error}"));
             };
-            text.extend(b" script: ");
-            text.extend(digest);
-            text.extend(format!(", on @user_script:{line}.").as_bytes());
-            Reply::Error(text)
+            let place = format!(", on @user_script:{line}.").into_bytes();
+            Reply::Error([text, &b" script: "[..], digest, &place].concat())
         })
     }
 
@@ -126,7 +122,8 @@ fn install(lua: &Lua, running: &Rc<RefCell<Running>>) -> mlua::Result<()> {
             let running = &mut *running.borrow_mut();
             match running.data.run(&name.to_ascii_uppercase(), args, running.now) {
                 Reply::Error(text) if !catches => {
-                    let line = lua.inspect_stack(1, |caller| caller.current_line()).flatten();
+                    let line =
+                        lua.inspect_stack(1, |caller| caller.current_line().unwrap_or_default());
                     Err(mlua::Error::external(Failed(text, line.unwrap_or_default())))
                 }
                 reply => value_of(lua, &reply),
