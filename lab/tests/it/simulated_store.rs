@@ -18,9 +18,10 @@ use flash_sale::inventory::{
 use parking_lot::Mutex;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
-use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Value};
+use redis::{Client, Cmd, Connection, ConnectionLike as _, Value};
 use testkit::{PrivateRedis, RedisOptions};
+
+use tokio::time::sleep;
 
 use store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, Value as Content};
 
@@ -47,14 +48,35 @@ type Dumped = (Text, Text, Vec<Text>);
 /// Both stores, which get the same requests.
 struct Both {
     store: Store,
-    real: MultiplexedConnection,
+    /// It blocks: meanwhile nothing happens in simulated time.
+    real: Connection,
     opened: Arc<Mutex<Vec<StoreEnd>>>,
     ends: Vec<StoreEnd>,
     now: u64,
-    /// Of each script, by digest, the digest of the one that reads the time from a key.
-    digests: BTreeMap<Text, String>,
+    /// By the source that ships, and by its digest.
+    patched: BTreeMap<Text, Rc<Patched>>,
     /// How often each answer came.
     seen: BTreeMap<String, u32>,
+}
+
+/// A script for the real Redis: it reads the time from a key.
+struct Patched {
+    source: String,
+    digest: String,
+    /// The digest of the script that ships.
+    shipped: String,
+}
+
+impl Patched {
+    fn new(shipped: &[u8]) -> Self {
+        let shipped = str::from_utf8(shipped).unwrap();
+        // the same lines, so that errors name the same ones
+        let source = shipped.replace("redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)");
+        assert_ne!(source, shipped);
+        let [digest, shipped] =
+            [&source, shipped].map(|source| redis::Script::new(source).get_hash().to_owned());
+        Self { source, digest, shipped }
+    }
 }
 
 fn command<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>) -> Cmd {
@@ -74,37 +96,37 @@ impl Both {
                 () = tokio::task::yield_now() => {}
             }
             self.ends.append(&mut self.opened.lock());
+            let mut is_idle = true;
             for end in 0..self.ends.len() {
                 while let Some(request) = self.ends[end].next_request() {
-                    let reply = self.call(&request).await;
+                    let reply = self.call(&request);
                     self.ends[end].answer(&reply);
+                    is_idle = false;
                 }
+            }
+            if is_idle {
+                // a pause between two attempts to connect passes
+                sleep(Duration::from_millis(1)).await;
             }
         }
     }
 
     /// The answer to a request, which is the same at both.
-    async fn call(&mut self, request: &[Text]) -> Reply {
+    fn call(&mut self, request: &[Text]) -> Reply {
         let reply = self.store.call(self.now, request);
         if matches!(&request[0][..], b"HELLO" | b"CLIENT" | b"INFO") {
             return reply;
         }
-        let (mut words, mut digests) = (request.to_vec(), None);
-        if request[0] == b"EVAL" {
-            // the same lines, so that errors name the same ones
-            let source = String::from_utf8(request[1].clone()).unwrap();
-            let patched =
-                source.replace("redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)");
-            assert_ne!(source, patched);
-            let digest_of = |source| redis::Script::new(source).get_hash().to_owned();
-            self.digests.insert(digest_of(&source).into(), digest_of(&patched));
-            digests = Some((digest_of(&source), digest_of(&patched)));
-            words[1] = patched.into();
-        } else if request[0] == b"EVALSHA"
-            && let Some(patched) = self.digests.get(&request[1])
-        {
-            digests = Some((String::from_utf8(request[1].clone()).unwrap(), patched.clone()));
-            words[1] = patched.clone().into();
+        let mut words = request.to_vec();
+        if request[0] == b"EVAL" && !self.patched.contains_key(&request[1]) {
+            let patched = Rc::new(Patched::new(&request[1]));
+            self.patched.insert(request[1].clone(), Rc::clone(&patched));
+            self.patched.insert(patched.shipped.clone().into(), patched);
+        }
+        let patched = words.get(1).and_then(|script| self.patched.get(script)).cloned();
+        if let Some(patched) = &patched {
+            let is_source = request[0] == b"EVAL";
+            words[1] = if is_source { &patched.source } else { &patched.digest }.clone().into();
         }
         let [refuse, relent] = match self.store.refusal {
             None => ["PING", "PING"],
@@ -118,19 +140,21 @@ impl Both {
             pipe.add_command(command(line.split(' ')));
         }
         pipe.add_command(command(&words)).add_command(command(relent.split(' ')));
-        let mut answers = self.real.send_packed_commands(&pipe, 0, 5).await.unwrap();
+        let pipe = pipe.add_command(command(["EVAL", DUMP, "0"])).get_packed_pipeline();
+        let mut answers = self.real.req_packed_commands(&pipe, 0, 6).unwrap();
+        let dump = redis::from_redis_value(answers.swap_remove(5)).unwrap();
         let answer = answers.swap_remove(3);
 
         let mut encoded = Vec::new();
         reply.encode(&mut encoded);
         let ours = shown(redis::parse_redis_value(&encoded).unwrap(), request);
         let mut theirs = shown(answer, request);
-        if let Some((shipped, patched)) = &digests {
-            theirs = theirs.replace(patched, shipped);
+        if let Some(patched) = &patched {
+            theirs = theirs.replace(&patched.digest, &patched.shipped);
         }
         assert_eq!(ours, theirs, "{}", line(request));
         self.note(request, &reply);
-        self.compare(request).await;
+        self.compare(dump, request);
         reply
     }
 
@@ -153,9 +177,7 @@ impl Both {
     }
 
     /// Both have the same data.
-    async fn compare(&mut self, request: &[Text]) {
-        let dump = command(["EVAL", DUMP, "0"]);
-        let mut theirs: Vec<Dumped> = dump.query_async(&mut self.real).await.unwrap();
+    fn compare(&self, mut theirs: Vec<Dumped>, request: &[Text]) {
         for (_, kind, content) in &mut theirs {
             if matches!(&kind[..], b"hash" | b"zset") {
                 let mut pairs: Vec<_> = content.chunks(2).map(<[Text]>::to_vec).collect();
@@ -169,7 +191,7 @@ impl Both {
     }
 
     /// Gives both this data.
-    async fn restart(&mut self, data: Data) {
+    fn restart(&mut self, data: Data) {
         let mut pipe = redis::pipe();
         pipe.cmd("FLUSHDB").cmd("SCRIPT").arg("FLUSH");
         for (key, kind, content) in dumped(&data) {
@@ -182,7 +204,7 @@ impl Both {
             };
             pipe.cmd(name).arg(key).arg(content);
         }
-        pipe.query_async::<()>(&mut self.real).await.unwrap();
+        pipe.query::<()>(&mut self.real).unwrap();
         self.store.restart(data);
     }
 }
@@ -278,7 +300,7 @@ impl Chance {
             (!chance.one_in(odds)).then(|| 1 + chance.0.random_range(0..most))
         };
         let near = |chance: &mut Self, ahead: u64| {
-            chance.one_in(6).then(|| Timestamp::new(now - 1_000_000 + chance.below(ahead)).unwrap())
+            chance.one_in(5).then(|| Timestamp::new(now - 1_000_000 + chance.below(ahead)).unwrap())
         };
         NewSale {
             units: self.below(12),
@@ -335,18 +357,19 @@ impl Chance {
 async fn the_simulated_store_answers_as_redis_does() {
     let redis =
         PrivateRedis::start(RedisOptions { volatile: true, ..Default::default() }).await.unwrap();
-    let real = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let real = Client::open(redis.url()).unwrap().get_connection().unwrap();
+    tokio::time::pause();
     let mut both = Both {
         store: Store::new(&Rc::new(Engine::new())),
         real,
         opened: Arc::default(),
         ends: Vec::new(),
         now: 0,
-        digests: BTreeMap::new(),
+        patched: BTreeMap::new(),
         seen: BTreeMap::new(),
     };
     for seed in 0..SEEDS {
-        both.restart(Data::default()).await;
+        both.restart(Data::default());
         both.ends.clear();
         both.now = 1_800_000_000_000_000 + seed;
         let inventories = [(); 2].map(|()| {
@@ -456,10 +479,10 @@ impl Both {
                 }
                 80..88 => self.now += chance.below(3_000_000),
                 88..92 => revision += 1,
-                92..94 => _ = self.call(&chance.damage()).await,
-                94..96 => saved = self.store.data.clone(),
-                96 => self.restart(saved.clone()).await,
-                97 => self.restart(self.store.data.clone()).await,
+                92..95 => _ = self.call(&chance.damage()),
+                95 => saved = self.store.data.clone(),
+                96 => self.restart(saved.clone()),
+                97 => self.restart(self.store.data.clone()),
                 98 => self.store.refusal = Some(Refusal::OutOfMemory),
                 _ => self.store.refusal = Some(Refusal::ReadOnly),
             }
