@@ -45,7 +45,7 @@ return all";
 /// A key, its type and its content.
 type Dumped = (Text, Text, Vec<Text>);
 
-/// Both stores, which get the same requests.
+/// The simulated store and the real one: they get the same requests.
 struct Both {
     store: Store,
     /// It blocks: meanwhile nothing happens in simulated time.
@@ -176,7 +176,7 @@ impl Both {
         }
     }
 
-    /// Both have the same data.
+    /// The two stores have the same data.
     fn compare(&self, mut theirs: Vec<Dumped>, request: &[Text]) {
         for (_, kind, content) in &mut theirs {
             if matches!(&kind[..], b"hash" | b"zset") {
@@ -217,7 +217,7 @@ fn line(request: &[Text]) -> String {
         .collect()
 }
 
-/// What is asked of a script.
+/// The operation that a call of a script asks for.
 fn operation(request: &[Text]) -> Option<&[u8]> {
     request.get(20).map(Vec::as_slice)
 }
@@ -328,11 +328,11 @@ impl Chance {
             "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms",
             "changes", "holds", "buyers", "sales",
         ]);
-        let words: &[&str] = match self.below(11) {
+        let words: &[&str] = match self.below(12) {
             0 => &["DEL", key],
             1 => &["HSET", "orders", "1", "x"],
             2 => &["SET", key, "5"],
-            3 => &["SET", key, "-1.5 nonsense\r\n"],
+            3 => &["SET", key, "-1.5 nonsense"],
             4 => &[
                 "SET",
                 key,
@@ -342,7 +342,8 @@ impl Chance {
             6 => &["HSET", key, "1", "2\t1\t1\t1\tfeed 1\ti\t5\t\t", "ann", "x"],
             7 => &["HDEL", key, "1", "2"],
             8 => &["ZADD", key, "inf", "1", "4", "ann\t2"],
-            9 => &["RENAME", key, "buyers"],
+            9 => &["SET", "doubt", "1\r\nx\r\n"],
+            10 => &["RENAME", key, "buyers"],
             _ => &["HSET", "buyers", "ann", "x"],
         };
         words.iter().map(|word| word.as_bytes().to_vec()).collect()

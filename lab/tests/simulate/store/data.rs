@@ -81,7 +81,7 @@ impl Reply {
     }
 }
 
-/// What a key has.
+/// The content of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     String(Text),
@@ -93,7 +93,7 @@ pub(crate) enum Value {
 type Hash = BTreeMap<Text, Text>;
 type Scores = BTreeMap<Text, f64>;
 
-/// The content of one of the types.
+/// One of the types that a key can have.
 pub(crate) trait Kind: Clone + Default {
     fn of(value: &Value) -> Option<&Self>;
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
@@ -139,7 +139,7 @@ pub(super) fn writes(name: &[u8]) -> Option<bool> {
     (shrinks || GROWS.contains(&name)).then_some(shrinks)
 }
 
-/// Whether the command of this name, in capitals, is one of those that are here.
+/// Whether this store has the command of this name, in capitals.
 pub(super) fn is_known(name: &[u8]) -> bool {
     writes(name).is_some() || READS.contains(&name) || matches!(name, b"ZRANGEBYSCORE" | b"TIME")
 }
@@ -149,7 +149,7 @@ fn wrong_type() -> Reply {
 }
 
 impl Data {
-    /// What the key has, if it is of this type.
+    /// The content of the key, if it is of this type.
     pub(crate) fn get<K: Kind>(&self, key: &[u8]) -> Option<&K> {
         self.read(key).ok().flatten()
     }
@@ -163,7 +163,7 @@ impl Data {
         self.0.get(key).map(|value| K::of(value).ok_or_else(wrong_type)).transpose()
     }
 
-    /// Changes what the key has. A key with nothing in it is no key.
+    /// Changes the content of the key, and removes a key that becomes empty.
     fn change<K: Kind, R>(
         &mut self,
         key: &Text,

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::data::{Data, Reply, Text, is_known};
 
-/// What is made once and serves any number of stores, one call after the other.
+/// The interpreter and the compiled scripts. One engine serves any number of stores, one call after the other.
 pub(crate) struct Engine {
     lua: Lua,
     /// By digest, with whether each may run when memory is full.
@@ -18,7 +18,7 @@ pub(crate) struct Engine {
     running: Rc<RefCell<Running>>,
 }
 
-/// What the running script works on.
+/// The data and the time of the running script.
 #[derive(Default)]
 struct Running {
     data: Data,
@@ -200,7 +200,7 @@ fn value_of(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     })
 }
 
-/// What a script returns, as Redis answers it.
+/// The answer of Redis to what a script returns.
 fn reply_of(value: &Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Boolean(true) => Reply::Int(1),
