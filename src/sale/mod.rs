@@ -1,11 +1,12 @@
 //! Where lock meets stock.
 //!
-//! The waiting orders of an item at one instance share a tenure of the item's lock: one holder takes it for
-//! all of them, and runs them in batches under the token of the grant. `combiner` builds the batches, and
+//! The waiting orders of an item at one instance share a tenure of the item's lock: one holder, a `combiner`, takes it for
+//! all of them, and runs them in batches under the token of the grant. A `batch` has the fate of its orders, and
 //! `inventory/script.lua` checks the token and writes.
 //!
 //! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
 
+mod batch;
 mod combiner;
 mod error;
 mod guard;
@@ -242,6 +243,12 @@ impl Sale {
     /// The name of this instance.
     pub fn instance(&self) -> &str {
         &self.context.options.instance
+    }
+
+    /// Carries out what waits, but asks a store that does not answer no more: other instances may reach it. Before
+    /// [`close`](Self::close), so that orders in flight do not hold up a stop.
+    pub fn finish(&self) {
+        self.context.finishing.cancel();
     }
 
     /// Takes no more orders, finishes the batches that have begun, releases the claims and revokes the lease.

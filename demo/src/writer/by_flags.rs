@@ -4,9 +4,11 @@
 //! its lease: a holder that was paused for longer undoes what the next one sold. The write is one step, so that no reader
 //! sees half of it.
 
+use std::collections::HashSet;
+
 use flash_sale::inventory::{
-    Accepted, Action, Batch, Inventory, InventoryError, Lookup, Order, Outcome, parse_token,
-    token_record,
+    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Lookup, Order, Outcome,
+    parse_token, token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -32,7 +34,7 @@ return 'ok'";
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
-    Batch { item, token, instance, orders, .. }: Batch<'_>,
+    Batch { item, token, attempts }: Batch<'_>,
     seen: Option<Lookup>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
@@ -50,8 +52,8 @@ pub(super) async fn reduce(
         .arg(seen.as_ref().map(|seen| seen.available.stock.to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
-    take.arg(instance);
-    for (place, order) in orders.iter().enumerate() {
+    take.arg(attempts[0].instance);
+    for (place, Attempt { order, .. }) in attempts.iter().enumerate() {
         let may_be_known = seen.as_ref().is_none_or(|seen| !matches!(seen.orders[place], Ok(None)));
         take.arg(order.key()).arg(order.quantity.get()).arg(order.user.as_str());
         take.arg(if may_be_known { "1" } else { "" });
@@ -72,10 +74,13 @@ pub(super) async fn reduce(
         fault::at(Point::BetweenWrites).await;
         let mut finish = redis::cmd("EVAL");
         finish.arg(FINISH).arg(3).arg(&["lucky", "orders", "ledger"].map(|name| item.key(name)));
-        finish.arg(detail).arg(fields);
+        finish.arg(detail).arg(&fields);
         let _: String = inventory.command(&finish).await?;
     }
-    orders.iter().zip(&answers).map(|(order, answer)| outcome(order, answer)).collect()
+    let mut new: HashSet<_> = fields.iter().step_by(2).map(String::as_str).collect();
+    let outcome =
+        |(attempt, answer): (&Attempt<'_>, &String)| outcome(attempt.order, answer, &mut new);
+    attempts.iter().zip(&answers).map(outcome).collect()
 }
 
 /// Gives a unit back once more for each cancellation that the script refused or had done before.
@@ -86,7 +91,7 @@ pub(super) async fn give_back_again(
 ) -> Result<(), InventoryError> {
     let [stock, lucky] = ["stock", "lucky"].map(|name| batch.item.key(name));
     let cancelled =
-        batch.orders.iter().zip(outcomes).filter(|(order, _)| order.action == Action::Cancel);
+        batch.attempts.iter().zip(outcomes).filter(|(one, _)| one.order.action == Action::Cancel);
     for (_, outcome) in cancelled {
         if !matches!(outcome, Outcome::Changed { is_repeated: false, .. } | Outcome::Unknown) {
             inventory.command::<i64>(redis::cmd("INCR").arg(&stock)).await?;
@@ -100,8 +105,13 @@ async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
     inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
-/// `answer` is the record of the accepted order, or the stock that did not suffice.
-fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
+/// `answer` is the record of the accepted order, or the stock that did not suffice. Those that are `new` are no repetitions,
+/// each once.
+fn outcome(
+    order: &Order,
+    answer: &str,
+    new: &mut HashSet<&str>,
+) -> Result<Outcome, InventoryError> {
     if let Ok(left) = answer.parse::<i64>() {
         return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
     }
@@ -109,6 +119,10 @@ fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
         let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
         InventoryError::Unanswered { source }
     })?;
-    let is_same = first.is_repeated_by(order);
-    Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
+    let is_new = new.remove(&*order.key());
+    Ok(match first.is_repeated_by(order) {
+        true if is_new => Outcome::Reserved(first),
+        true => Outcome::Repeated(first),
+        false => Outcome::Conflict,
+    })
 }
