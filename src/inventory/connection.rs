@@ -238,7 +238,7 @@ impl Connection {
         let Self { directory, node, .. } = self.clone();
         let connect = async move {
             let server = directory.server(&node).await?;
-            let mut connection = directory.access.connect(server, &config).await?;
+            let mut connection = directory.connect(server, &config).await?;
             // within the time for one answer, as any other command
             check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;
             Ok(connection)
