@@ -54,6 +54,9 @@ mod simulated {
         /// Whether a task that was woken may run now.
         fn turn(&self, task: u64, context: &mut Context<'_>) -> Turn;
 
+        /// A task has run, until it waits again.
+        fn ran(&self, task: u64);
+
         /// Forgets a task that has ended or was dropped.
         fn end(&self, task: u64);
 
@@ -134,6 +137,8 @@ mod simulated {
             let polled = within(&this.process, || inner.as_mut().poll(context));
             if polled.is_ready() {
                 this.end();
+            } else {
+                this.process.ran(this.number);
             }
             polled
         }

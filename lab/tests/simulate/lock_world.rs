@@ -13,7 +13,7 @@ use crate::Setup;
 use crate::chance::Chance;
 use crate::faults::{Fault, Faults};
 use crate::locks::{Client, LockService, Truth};
-use crate::process::Simulated;
+use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, count, is_violated, locked, note, violation};
 
 /// What is left for a grant beside the TTL.
@@ -25,7 +25,6 @@ pub struct Shape {
     pub instances: usize,
     pub ttl: Duration,
     pub latency: u64,
-    pub yields: u64,
     names: Vec<Arc<str>>,
     actors: u64,
     operations: u64,
@@ -42,7 +41,6 @@ impl Shape {
             instances: *chance.pick(&[1, 2, 2, 3, 4]),
             ttl: Duration::from_millis(ttl),
             latency: *chance.pick(&[0, 1, 3, 10]),
-            yields: *chance.pick(&[0, 50, 300]),
             names: names.iter().map(|name| (*name).into()).collect(),
             actors: chance.between(1, 4),
             operations: chance.between(1, 6),
@@ -56,6 +54,9 @@ impl Shape {
 struct World {
     shape: Shape,
     setup: Setup,
+    scheduler: Arc<Scheduler>,
+    /// What is on the way belongs to no other process.
+    network: Arc<Simulated>,
     service: Arc<LockService>,
     faults: Arc<Faults>,
     judge: Mutex<Judge>,
@@ -83,7 +84,6 @@ struct Judge {
 struct Instance {
     number: usize,
     process: Arc<Simulated>,
-    client: Weak<Client>,
     backend: Option<Arc<AskedBackend<Client>>>,
     keeper: Option<SessionKeeper>,
     stops: Arc<AtomicBool>,
@@ -105,7 +105,7 @@ impl World {
         let life = self.began.fetch_add(1, Ordering::Relaxed);
         let name = format!("p{number}.{life}");
         note(&name, || "starts".into());
-        let process = Simulated::new(name.clone(), self.chance(), self.shape.yields);
+        let process = Simulated::new(name.clone(), self.chance(), &self.scheduler);
         let (backend, keeper) = process.run(|| {
             let backend = AskedBackend::start("locks", |_, this| Client {
                 service: Arc::clone(&self.service),
@@ -133,8 +133,7 @@ impl World {
             };
             process.spawn(actor.run());
         }
-        let client = Weak::new();
-        Instance { number, process, client, backend: Some(backend), keeper: Some(keeper), stops }
+        Instance { number, process, backend: Some(backend), keeper: Some(keeper), stops }
     }
 
     /// Sends a write to the store, where it arrives some time later.
@@ -148,7 +147,7 @@ impl World {
             on_the_way += self.faults.draw(|chance| chance.millis(0, 3000));
         }
         let (world, who, name) = (Arc::clone(self), who.to_owned(), Arc::clone(name));
-        drop(tokio::spawn(async move {
+        self.network.spawn(async move {
             sleep(on_the_way).await;
             let mut judge = locked(&world.judge);
             let fence = *judge.fences.get(&name).unwrap_or(&0);
@@ -166,7 +165,7 @@ impl World {
                 violation(format!("{who} wrote to {name} under {token} after a write under {fence}"));
             }
             judge.fences.insert(name, token.max(fence));
-        }));
+        });
     }
 
     /// A guard came back from a call.
@@ -428,16 +427,16 @@ impl Actor {
 }
 
 /// Runs one seed.
-pub async fn run(setup: Setup) -> BTreeSet<Fault> {
+pub async fn run(setup: Setup, scheduler: Arc<Scheduler>, network: Arc<Simulated>) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
     let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
     let shape = Shape::new(&mut chance);
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));
-    let service = LockService::new(chance.fork(), Arc::clone(&faults), shape.latency);
+    let service = LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
     let judge = Mutex::new(Judge { chance: Some(chance.fork()), ..Judge::default() });
     let (actors, began) = (AtomicU64::new(0), AtomicU64::new(0));
-    let world = Arc::new(World { shape, setup, service, faults, judge, actors, began });
+    let world = Arc::new(World { shape, setup, scheduler, network, service, faults, judge, actors, began });
 
     let mut instances: Vec<_> = (0..world.shape.instances).map(|number| world.start(number)).collect();
     let ends_at = Instant::now() + world.shape.faults_last;
@@ -500,14 +499,14 @@ async fn trouble(world: &Arc<World>, instances: &mut Vec<Instance>, chance: &mut
         Fault::PausedBriefly | Fault::Paused => {
             note(&process.name, || "is paused".into());
             process.pause();
-            let world = Arc::clone(world);
-            drop(tokio::spawn(async move {
+            let (world, network) = (Arc::clone(world), Arc::clone(&world.network));
+            network.spawn(async move {
                 sleep(if fault == Fault::Paused { long } else { brief }).await;
                 if !process.is_running() {
                     note(&process.name, || "goes on".into());
                     resume(&world, &process);
                 }
-            }));
+            });
         }
         Fault::Killed => {
             note(&process.name, || "is killed".into());
@@ -554,7 +553,6 @@ async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
         }
     }
     for instance in &mut instances {
-        instance.client = Weak::new();
         let Some(keeper) = instance.keeper.take() else { continue };
         instance.process.spawn(async move { keeper.close().await });
     }
@@ -566,8 +564,8 @@ async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
         let backend = instance.backend.take();
         instance.process.run(|| drop(backend));
         let tasks = instance.process.tasks();
-        if !tasks.is_empty() {
-            violation(format!("{} still runs tasks: {tasks:?}", instance.process.name));
+        if tasks > 0 {
+            violation(format!("{} still runs {tasks} tasks", instance.process.name));
         }
     }
     trace::count("runs");

@@ -31,6 +31,8 @@ pub struct LockService {
     faults: Arc<Faults>,
     /// The time on the way, in milliseconds at most.
     latency: u64,
+    /// What is on the way belongs to no other process.
+    network: Arc<Simulated>,
 }
 
 struct State {
@@ -184,7 +186,7 @@ struct Way {
 }
 
 impl LockService {
-    pub fn new(chance: Chance, faults: Arc<Faults>, latency: u64) -> Arc<Self> {
+    pub fn new(chance: Chance, faults: Arc<Faults>, latency: u64, network: Arc<Simulated>) -> Arc<Self> {
         let state = State {
             chance,
             ticket: 0,
@@ -197,7 +199,7 @@ impl LockService {
             refused: BTreeMap::new(),
             outbox: Vec::new(),
         };
-        Arc::new(Self { state: Mutex::new(state), faults, latency })
+        Arc::new(Self { state: Mutex::new(state), faults, latency, network })
     }
 
     fn way(&self, process: &str, limit: Duration) -> Way {
@@ -234,7 +236,7 @@ impl LockService {
                 let most = if is_late { 2000 } else { self.latency };
                 let on_the_way = state.chance.millis(0, most);
                 let message = message.clone();
-                drop(tokio::spawn(async move {
+                self.network.spawn(async move {
                     sleep(on_the_way).await;
                     if let Some(client) = message.to.upgrade() {
                         // once the process runs
@@ -245,7 +247,7 @@ impl LockService {
                             }
                         });
                     }
-                }));
+                });
             }
         }
     }
@@ -377,7 +379,7 @@ impl Client {
         let shown = claim.map(Claim::key).unwrap_or_default();
         let refused = claim.map(|claim| (who.clone(), Arc::clone(&claim.name)));
         // outside of every process: what was sent does not end with its sender
-        drop(tokio::spawn(async move {
+        self.service.network.spawn(async move {
             sleep(way.there).await;
             let is_forgotten = way.is_late && service.faults.is_over();
             if !way.arrives || is_forgotten {
@@ -416,7 +418,7 @@ impl Client {
             } else if !way.is_cut {
                 sleep(limit).await;
             }
-        }));
+        });
         match timeout(limit, answered).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(BackendError::transient("the connection broke")),

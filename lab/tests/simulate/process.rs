@@ -1,33 +1,115 @@
-//! Simulated processes.
+//! Simulated processes, and the order in which their tasks run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use fenced_lock::process::{self, Process, Turn};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::chance::Chance;
 use crate::trace::locked;
 
-/// How often tasks may be polled at one moment before that counts as running in circles.
-const MOST_POLLS: u32 = 200_000;
+/// How many turns there may be at one moment before that counts as running in circles.
+const MOST_TURNS: u32 = 100_000;
+
+/// Lets one task run at a time, drawn from those that are ready. So the order is the seed's: tokio's own is partly by chance
+/// (`watch` wakes its receivers in groups that are drawn, and only `tokio_unstable` can seed that).
+pub struct Scheduler(Mutex<Order>);
+
+struct Order {
+    chance: Chance,
+    next_task: u64,
+    ready: BTreeMap<u64, Waker>,
+    /// The one whose turn it is.
+    running: Option<u64>,
+    waker: Option<Waker>,
+    turns: u32,
+    turned_at: Instant,
+}
+
+impl Scheduler {
+    /// Starts it on this runtime.
+    pub fn start(chance: Chance) -> Arc<Self> {
+        let (ready, turned_at) = (BTreeMap::new(), Instant::now());
+        let (running, waker, turns, next_task) = (None, None, 0, 0);
+        let order = Order { chance, next_task, ready, running, waker, turns, turned_at };
+        let this = Arc::new(Self(Mutex::new(order)));
+        let scheduler = Arc::downgrade(&this);
+        drop(tokio::spawn(poll_fn(move |context| match scheduler.upgrade() {
+            Some(scheduler) => scheduler.choose(context),
+            None => Poll::Ready(()),
+        })));
+        this
+    }
+
+    /// Runs behind all tasks that were woken so far: the runtime has one queue, and each task that gets ready wakes this.
+    fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut order = locked(&self.0);
+        let Order { chance, ready, running, waker, .. } = &mut *order;
+        waker.get_or_insert_with(|| context.waker().clone());
+        if running.is_none() && !ready.is_empty() {
+            let nth = usize::try_from(chance.below(ready.len() as u64)).unwrap_or_default();
+            let task = ready.keys().nth(nth).copied();
+            *running = task;
+            if let Some(woken) = task.and_then(|task| ready.remove(&task)) {
+                woken.wake();
+            }
+        }
+        Poll::Pending
+    }
+
+    fn is_turn(&self, task: u64, waker: &Waker) -> bool {
+        let mut order = locked(&self.0);
+        if order.running == Some(task) {
+            let now = Instant::now();
+            if now > order.turned_at {
+                (order.turned_at, order.turns) = (now, 0);
+            }
+            order.turns += 1;
+            assert!(order.turns < MOST_TURNS, "the tasks run in circles");
+            return true;
+        }
+        order.ready.insert(task, waker.clone());
+        order.wake();
+        false
+    }
+
+    /// The turn of this task is over, or it is gone.
+    fn pass_on(&self, task: u64) {
+        let mut order = locked(&self.0);
+        let unneeded = order.ready.remove(&task);
+        if order.running == Some(task) {
+            order.running = None;
+        }
+        order.wake();
+        drop(order);
+        drop(unneeded);
+    }
+}
+
+impl Order {
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
 
 /// A process: the tasks that it started, until they end. Paused, none of them is polled. Killed, all of them are dropped.
 pub struct Simulated {
     pub name: String,
+    scheduler: Arc<Scheduler>,
     state: Mutex<State>,
 }
 
 struct State {
     mode: Mode,
     chance: Chance,
-    /// In how many of a thousand turns a task has to let others pass.
-    yields: u64,
-    next_task: u64,
-    tasks: BTreeMap<u64, Task>,
-    polls: u32,
-    polled_at: tokio::time::Instant,
+    /// The tasks, with what wakes them, and whether they were woken while the process was paused.
+    tasks: BTreeMap<u64, (Option<Waker>, bool)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,21 +119,10 @@ enum Mode {
     Killed,
 }
 
-#[derive(Default)]
-struct Task {
-    waker: Option<Waker>,
-    /// It was woken while its process was paused.
-    is_due: bool,
-    /// It has let others pass, and is next.
-    has_yielded: bool,
-}
-
 impl Simulated {
-    pub fn new(name: String, chance: Chance, yields: u64) -> Arc<Self> {
-        let (next_task, tasks, polled_at) = (0, BTreeMap::new(), tokio::time::Instant::now());
-        let mode = Mode::Runs;
-        let state = State { mode, chance, yields, next_task, tasks, polls: 0, polled_at };
-        Arc::new(Self { name, state: Mutex::new(state) })
+    pub fn new(name: String, chance: Chance, scheduler: &Arc<Scheduler>) -> Arc<Self> {
+        let state = State { mode: Mode::Runs, chance, tasks: BTreeMap::new() };
+        Arc::new(Self { name, scheduler: Arc::clone(scheduler), state: Mutex::new(state) })
     }
 
     /// Runs this as code of the process.
@@ -78,38 +149,30 @@ impl Simulated {
             return;
         }
         state.mode = Mode::Runs;
-        let woken = |task: &mut Task| {
-            if std::mem::take(&mut task.is_due) { task.waker.clone() } else { None }
-        };
-        let due: Vec<_> = state.tasks.values_mut().filter_map(woken).collect();
+        let due = state.tasks.values_mut().filter_map(|(waker, is_due)| {
+            if std::mem::take(is_due) { waker.clone() } else { None }
+        });
+        let due: Vec<_> = due.collect();
         drop(state);
-        for waker in due {
-            waker.wake();
-        }
+        due.into_iter().for_each(Waker::wake);
     }
 
     /// Ends the process with all that it has in memory.
     pub fn kill(&self) {
         let mut state = locked(&self.state);
         state.mode = Mode::Killed;
-        let tasks: Vec<_> = state.tasks.values().filter_map(|task| task.waker.clone()).collect();
+        let tasks: Vec<_> = state.tasks.values().filter_map(|(waker, _)| waker.clone()).collect();
         drop(state);
-        for waker in tasks {
-            waker.wake();
-        }
+        tasks.into_iter().for_each(Waker::wake);
     }
 
     pub fn is_running(&self) -> bool {
         locked(&self.state).mode == Mode::Runs
     }
 
-    pub fn is_killed(&self) -> bool {
-        locked(&self.state).mode == Mode::Killed
-    }
-
-    /// The tasks that have not ended.
-    pub fn tasks(&self) -> BTreeSet<u64> {
-        locked(&self.state).tasks.keys().copied().collect()
+    /// How many of its tasks have not ended.
+    pub fn tasks(&self) -> usize {
+        locked(&self.state).tasks.len()
     }
 }
 
@@ -119,46 +182,41 @@ impl Process for Simulated {
     }
 
     fn begin(&self) -> u64 {
-        let mut state = locked(&self.state);
-        state.next_task += 1;
-        let number = state.next_task;
-        state.tasks.insert(number, Task::default());
+        let number = {
+            let mut order = locked(&self.scheduler.0);
+            order.next_task += 1;
+            order.next_task
+        };
+        locked(&self.state).tasks.insert(number, (None, false));
         number
     }
 
     fn turn(&self, number: u64, context: &mut Context<'_>) -> Turn {
         let mut state = locked(&self.state);
-        let State { mode, chance, yields, tasks, polls, polled_at, .. } = &mut *state;
-        let Some(task) = tasks.get_mut(&number) else { return Turn::Ends };
-        let waker = context.waker();
-        if !task.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            task.waker = Some(waker.clone());
-        }
+        let mode = state.mode;
+        let Some((waker, is_due)) = state.tasks.get_mut(&number) else { return Turn::Ends };
+        waker.get_or_insert_with(|| context.waker().clone());
         match mode {
             Mode::Killed => return Turn::Ends,
             Mode::Paused => {
-                task.is_due = true;
+                *is_due = true;
+                drop(state);
+                self.scheduler.pass_on(number);
                 return Turn::Waits;
             }
-            Mode::Runs => {}
+            Mode::Runs => drop(state),
         }
-        let now = tokio::time::Instant::now();
-        if now > *polled_at {
-            (*polled_at, *polls) = (now, 0);
-        }
-        *polls += 1;
-        assert!(*polls < MOST_POLLS, "the tasks of {} run in circles", self.name);
-        if !task.has_yielded && chance.per_mille(*yields) {
-            task.has_yielded = true;
-            waker.wake_by_ref();
-            return Turn::Waits;
-        }
-        task.has_yielded = false;
-        Turn::Runs
+        if self.scheduler.is_turn(number, context.waker()) { Turn::Runs } else { Turn::Waits }
+    }
+
+    fn ran(&self, number: u64) {
+        self.scheduler.pass_on(number);
     }
 
     fn end(&self, number: u64) {
-        locked(&self.state).tasks.remove(&number);
+        let task = locked(&self.state).tasks.remove(&number);
+        drop(task);
+        self.scheduler.pass_on(number);
     }
 
     fn random(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -11,8 +11,11 @@ use std::time::{Duration, SystemTime};
 use clap::Parser;
 use fenced_lock::chaos::Safeguard;
 use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
+use crate::chance::Chance;
 use crate::faults::Fault;
+use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, Events, Told, locked};
 use crate::lock_world;
 
@@ -108,7 +111,13 @@ fn run(setup: &Setup, with_lines: bool) -> (Told, BTreeSet<Fault>) {
     let _events = with_lines.then(|| tracing::dispatcher::set_default(&events));
     let allowed = runtime.block_on(async {
         trace::begin(with_lines);
-        lock_world::run(setup.clone()).await
+        let mut chance = Chance::new(!setup.seed);
+        let scheduler = Scheduler::start(chance.fork());
+        let world = Simulated::new("world".into(), chance.fork(), &scheduler);
+        let (ended, end) = oneshot::channel();
+        let (setup, network) = (setup.clone(), Arc::clone(&world));
+        world.spawn(async move { drop(ended.send(lock_world::run(setup, scheduler, network).await)) });
+        end.await.unwrap_or_default()
     });
     let told = trace::end();
     drop(runtime);
