@@ -137,6 +137,8 @@ mod simulated {
             let polled = within(&this.process, || inner.as_mut().poll(context));
             if polled.is_ready() {
                 this.end();
+                // if nobody waits for the output, the runtime drops it next, as code of the process
+                CURRENT.set(Some(Arc::clone(&this.process)));
             } else {
                 this.process.ran(this.number);
             }

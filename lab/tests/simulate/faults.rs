@@ -103,7 +103,8 @@ impl Faults {
     pub fn strikes(&self, fault: Fault) -> bool {
         let mut state = locked(&self.state);
         let rate = state.rate;
-        let strikes = state.chance.per_mille(rate) && !state.is_over && self.allowed.contains(&fault);
+        let strikes =
+            state.chance.per_mille(rate) && !state.is_over && self.allowed.contains(&fault);
         drop(state);
         if strikes {
             count(fault.name());

@@ -45,7 +45,9 @@ impl Shape {
             actors: chance.between(1, 4),
             operations: chance.between(1, 6),
             longest_hold: Duration::from_millis(*chance.pick(&[2, 20, ttl / 4, ttl])),
-            hold_for: chance.one_in(3).then(|| Duration::from_millis(*chance.pick(&[50, ttl / 2, 2 * ttl]))),
+            hold_for: chance
+                .one_in(3)
+                .then(|| Duration::from_millis(*chance.pick(&[50, ttl / 2, 2 * ttl]))),
             faults_last: chance.millis(ttl, 8 * ttl),
         }
     }
@@ -154,15 +156,21 @@ impl World {
             let is_refused = token < fence && !world.setup.is_without("fence");
             if is_refused {
                 count("the fence refused a write");
-                note(&who, || format!("write under {token} to {name}: refused, the fence is {fence}"));
+                note(&who, || {
+                    format!("write under {token} to {name}: refused, the fence is {fence}")
+                });
                 return;
             }
             note(&who, || format!("write under {token} to {name}: accepted"));
             if judge.granted.get(&(Arc::clone(&name), token)) != Some(&who) {
-                violation(format!("{who} wrote to {name} under {token}, which it was never granted"));
+                violation(format!(
+                    "{who} wrote to {name} under {token}, which it was never granted"
+                ));
             }
             if token < fence {
-                violation(format!("{who} wrote to {name} under {token} after a write under {fence}"));
+                violation(format!(
+                    "{who} wrote to {name} under {token} after a write under {fence}"
+                ));
             }
             judge.fences.insert(name, token.max(fence));
         });
@@ -180,8 +188,13 @@ impl World {
             && *other == name
         {
             if *later == token {
-                violation(format!("{name} was granted twice under {token}: to {whose} and {}", process.name));
-            } else if !guard.is_lost() && matches!(self.service.truth(&name, &guard.key()), Truth::Holds) {
+                violation(format!(
+                    "{name} was granted twice under {token}: to {whose} and {}",
+                    process.name
+                ));
+            } else if !guard.is_lost()
+                && matches!(self.service.truth(&name, &guard.key()), Truth::Holds)
+            {
                 violation(format!("{name} was granted under {token} after {later}"));
             }
         }
@@ -205,7 +218,10 @@ impl World {
                 let judge = locked(&self.judge);
                 let since = judge.resumed.get(who).map_or(at, |resumed| at.max(*resumed));
                 if since.elapsed() > self.shape.ttl {
-                    violation(format!("{who} was not told within a TTL that it lost {}", guard.key()));
+                    violation(format!(
+                        "{who} was not told within a TTL that it lost {}",
+                        guard.key()
+                    ));
                 }
             }
         }
@@ -290,7 +306,11 @@ impl Actor {
                     let done = self.keeper.with(&name, async |guard| {
                         world.granted(&process, guard);
                         sleep(work).await;
-                        world.write(&process.name, &Arc::from(guard.name()), guard.token().revision());
+                        world.write(
+                            &process.name,
+                            &Arc::from(guard.name()),
+                            guard.token().revision(),
+                        );
                     });
                     drop(timeout(patience, done).await);
                 }
@@ -344,7 +364,9 @@ impl Actor {
 
     /// One owner takes the lock twice.
     async fn reenter_as_owner(&mut self, name: &Arc<str>) {
-        let Ok(Ok(session)) = timeout(self.world.shape.ttl, self.keeper.session()).await else { return };
+        let Ok(Ok(session)) = timeout(self.world.shape.ttl, self.keeper.session()).await else {
+            return;
+        };
         let Ok(mutex) = session.mutex(name) else { return };
         let mut owner = Owner::new();
         let Ok(first) = mutex.lock_as(&mut owner).await else { return };
@@ -371,7 +393,8 @@ impl Actor {
     /// Uses the lock, and gives it back in one way or another.
     async fn hold(&mut self, mut guard: Guard) {
         let world = Arc::clone(&self.world);
-        let longest = if world.faults.is_over() { 5 } else { world.shape.longest_hold.as_millis() as u64 };
+        let longest =
+            if world.faults.is_over() { 5 } else { world.shape.longest_hold.as_millis() as u64 };
         let name = Arc::<str>::from(guard.name());
         for _ in 0..self.chance.below(4) {
             world.check_belief(&self.process, &guard);
@@ -427,18 +450,25 @@ impl Actor {
 }
 
 /// Runs one seed.
-pub async fn run(setup: Setup, scheduler: Arc<Scheduler>, network: Arc<Simulated>) -> BTreeSet<Fault> {
+pub async fn run(
+    setup: Setup,
+    scheduler: Arc<Scheduler>,
+    network: Arc<Simulated>,
+) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
     let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
     let shape = Shape::new(&mut chance);
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));
-    let service = LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
+    let service =
+        LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
     let judge = Mutex::new(Judge { chance: Some(chance.fork()), ..Judge::default() });
     let (actors, began) = (AtomicU64::new(0), AtomicU64::new(0));
-    let world = Arc::new(World { shape, setup, scheduler, network, service, faults, judge, actors, began });
+    let world =
+        Arc::new(World { shape, setup, scheduler, network, service, faults, judge, actors, began });
 
-    let mut instances: Vec<_> = (0..world.shape.instances).map(|number| world.start(number)).collect();
+    let mut instances: Vec<_> =
+        (0..world.shape.instances).map(|number| world.start(number)).collect();
     let ends_at = Instant::now() + world.shape.faults_last;
     while Instant::now() < ends_at && !is_violated() {
         let pause = chance.millis(0, 300);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fenced_lock::asked::{Answer, Answered, Asked, Waiters};
 use fenced_lock::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Order, Promises, PutMode,
-    QueueEntry, Released, Token, TokenLife, Wake, async_trait,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Order, Promises,
+    PutMode, QueueEntry, Released, Token, TokenLife, Wake, async_trait,
 };
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -120,8 +120,7 @@ impl State {
         if let Some((ticket, claim)) = head
             && Some(&claim) != by
         {
-            let is_news =
-                Some(ticket) != head_before || (length > 1) != (length_before > 1);
+            let is_news = Some(ticket) != head_before || (length > 1) != (length_before > 1);
             if (is_news || tells_anyway(length))
                 && let Some(lease) = self.leases.get(&claim.lease)
             {
@@ -186,7 +185,12 @@ struct Way {
 }
 
 impl LockService {
-    pub fn new(chance: Chance, faults: Arc<Faults>, latency: u64, network: Arc<Simulated>) -> Arc<Self> {
+    pub fn new(
+        chance: Chance,
+        faults: Arc<Faults>,
+        latency: u64,
+        network: Arc<Simulated>,
+    ) -> Arc<Self> {
         let state = State {
             chance,
             ticket: 0,
@@ -240,10 +244,15 @@ impl LockService {
                     sleep(on_the_way).await;
                     if let Some(client) = message.to.upgrade() {
                         // once the process runs
-                        let (process, client) = (Arc::clone(&client.process), Weak::clone(&message.to));
+                        let (process, client) =
+                            (Arc::clone(&client.process), Weak::clone(&message.to));
                         process.spawn(async move {
                             if let Some(client) = client.upgrade() {
-                                client.on_message(&message.claim, message.ticket, message.is_contended);
+                                client.on_message(
+                                    &message.claim,
+                                    message.ticket,
+                                    message.is_contended,
+                                );
                             }
                         });
                     }
@@ -255,7 +264,8 @@ impl LockService {
     /// How the claim with this key stands.
     pub fn truth(&self, name: &str, key: &str) -> Truth {
         let state = locked(&self.state);
-        let mut living = state.queues.get(name).into_iter().flatten().filter(|it| state.lives(it.1));
+        let mut living =
+            state.queues.get(name).into_iter().flatten().filter(|it| state.lives(it.1));
         let lease = key.rsplit_once('/').and_then(|(_, id)| id.split_once('-'));
         let lease = lease.and_then(|(lease, _)| i64::from_str_radix(lease, 16).ok());
         if living.next().is_some_and(|(_, claim)| claim.key() == key) {
@@ -427,8 +437,14 @@ impl Client {
     }
 
     /// Takes up where a claim stands, and whether others wait.
-    fn take_up(&self, claim: &Claim, (answer, is_contended): (Answer<Token>, bool)) -> Answer<Token> {
-        if answer.status != ClaimStatus::Waiting && self.waiters.status(claim) == ClaimStatus::Waiting {
+    fn take_up(
+        &self,
+        claim: &Claim,
+        (answer, is_contended): (Answer<Token>, bool),
+    ) -> Answer<Token> {
+        if answer.status != ClaimStatus::Waiting
+            && self.waiters.status(claim) == ClaimStatus::Waiting
+        {
             self.waiters.note_contended(claim, is_contended);
         }
         answer
@@ -515,20 +531,29 @@ impl Asked for Client {
         };
         let standing = self.call(what, Some(claim), REQUEST_LIMIT, move |state| {
             let name = Arc::clone(&put.name);
-            state.on_queue(&name, Some(&put), |length| length == 1, |state| {
-                state.check_lease(&put)?;
-                if state.ticket_of(&put).is_none() {
-                    match &mode {
-                        PutMode::IfEmpty if state.length(&put.name) > 0 => return Ok(None),
-                        PutMode::After(held) if !state.remove(held) => return Ok(None),
-                        _ => {}
+            state.on_queue(
+                &name,
+                Some(&put),
+                |length| length == 1,
+                |state| {
+                    state.check_lease(&put)?;
+                    if state.ticket_of(&put).is_none() {
+                        match &mode {
+                            PutMode::IfEmpty if state.length(&put.name) > 0 => return Ok(None),
+                            PutMode::After(held) if !state.remove(held) => return Ok(None),
+                            _ => {}
+                        }
+                        state.ticket += 1;
+                        let ticket = state.ticket;
+                        state
+                            .queues
+                            .entry(Arc::clone(&put.name))
+                            .or_default()
+                            .insert(ticket, put.clone());
                     }
-                    state.ticket += 1;
-                    let ticket = state.ticket;
-                    state.queues.entry(Arc::clone(&put.name)).or_default().insert(ticket, put.clone());
-                }
-                Ok(Some(state.standing(&put)))
-            })
+                    Ok(Some(state.standing(&put)))
+                },
+            )
         });
         Ok(standing.await?.map(|standing| self.take_up(claim, standing)))
     }
@@ -537,10 +562,15 @@ impl Asked for Client {
         let asked = claim.clone();
         let standing = self.call("ask about", Some(claim), REQUEST_LIMIT, move |state| {
             let name = Arc::clone(&asked.name);
-            state.on_queue(&name, Some(&asked), |_| true, |state| {
-                state.check_lease(&asked)?;
-                Ok(state.standing(&asked))
-            })
+            state.on_queue(
+                &name,
+                Some(&asked),
+                |_| true,
+                |state| {
+                    state.check_lease(&asked)?;
+                    Ok(state.standing(&asked))
+                },
+            )
         });
         Ok(self.take_up(claim, standing.await?))
     }

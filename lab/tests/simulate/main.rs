@@ -3,7 +3,10 @@
 //! One paused runtime runs everything of a seed. A process is a mark on its tasks (`fenced_lock::process`), which says whether
 //! they are polled. So time jumps from event to event, and the same seed gives the same trace, byte for byte.
 
-#![cfg_attr(not(fenced_lock_chaos), allow(dead_code, reason = "the seams are there with the cfg alone"))]
+#![cfg_attr(
+    not(fenced_lock_chaos),
+    allow(dead_code, reason = "the seams are there with the cfg alone")
+)]
 #![allow(missing_docs, unreachable_pub, reason = "a program, in modules")]
 
 #[cfg(fenced_lock_chaos)]

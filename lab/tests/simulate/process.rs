@@ -26,6 +26,8 @@ struct Order {
     /// The one whose turn it is.
     running: Option<u64>,
     waker: Option<Waker>,
+    /// Since the latest look, a task got ready, passed its turn on or ended.
+    has_news: bool,
     turns: u32,
     turned_at: Instant,
 }
@@ -35,7 +37,8 @@ impl Scheduler {
     pub fn start(chance: Chance) -> Arc<Self> {
         let (ready, turned_at) = (BTreeMap::new(), Instant::now());
         let (running, waker, turns, next_task) = (None, None, 0, 0);
-        let order = Order { chance, next_task, ready, running, waker, turns, turned_at };
+        let order =
+            Order { chance, next_task, ready, running, waker, has_news: false, turns, turned_at };
         let this = Arc::new(Self(Mutex::new(order)));
         let scheduler = Arc::downgrade(&this);
         drop(tokio::spawn(poll_fn(move |context| match scheduler.upgrade() {
@@ -48,9 +51,12 @@ impl Scheduler {
     /// Runs behind all tasks that were woken so far: the runtime has one queue, and each task that gets ready wakes this.
     fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut order = locked(&self.0);
-        let Order { chance, ready, running, waker, .. } = &mut *order;
-        waker.get_or_insert_with(|| context.waker().clone());
-        if running.is_none() && !ready.is_empty() {
+        let Order { chance, ready, running, waker, has_news, .. } = &mut *order;
+        let waker = waker.get_or_insert_with(|| context.waker().clone());
+        if std::mem::take(has_news) {
+            // what was dropped since may have woken others
+            waker.wake_by_ref();
+        } else if running.is_none() && !ready.is_empty() {
             let nth = usize::try_from(chance.below(ready.len() as u64)).unwrap_or_default();
             let task = ready.keys().nth(nth).copied();
             *running = task;
@@ -91,7 +97,8 @@ impl Scheduler {
 }
 
 impl Order {
-    fn wake(&self) {
+    fn wake(&mut self) {
+        self.has_news = true;
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
@@ -196,17 +203,18 @@ impl Process for Simulated {
         let mode = state.mode;
         let Some((waker, is_due)) = state.tasks.get_mut(&number) else { return Turn::Ends };
         waker.get_or_insert_with(|| context.waker().clone());
-        match mode {
-            Mode::Killed => return Turn::Ends,
-            Mode::Paused => {
-                *is_due = true;
-                drop(state);
-                self.scheduler.pass_on(number);
-                return Turn::Waits;
-            }
-            Mode::Runs => drop(state),
+        if mode == Mode::Paused {
+            *is_due = true;
+            drop(state);
+            self.scheduler.pass_on(number);
+            return Turn::Waits;
         }
-        if self.scheduler.is_turn(number, context.waker()) { Turn::Runs } else { Turn::Waits }
+        drop(state);
+        match self.scheduler.is_turn(number, context.waker()) {
+            false => Turn::Waits,
+            true if mode == Mode::Killed => Turn::Ends,
+            true => Turn::Runs,
+        }
     }
 
     fn ran(&self, number: u64) {

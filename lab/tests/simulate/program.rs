@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 
 use crate::chance::Chance;
 use crate::faults::Fault;
+use crate::lock_world;
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, Events, Told, locked};
-use crate::lock_world;
 
 /// Runs the lock and the sale in simulated time, with faults from seeds.
 ///
@@ -90,7 +90,10 @@ pub fn main() -> ExitCode {
             None if OF_THE_STORE.contains(&&**name) => {}
             None => {
                 let known = OF_THE_LOCK.iter().map(|(name, _)| *name).chain(OF_THE_STORE);
-                eprintln!("there is no safeguard {name}, but: {}", known.collect::<Vec<_>>().join(", "));
+                eprintln!(
+                    "there is no safeguard {name}, but: {}",
+                    known.collect::<Vec<_>>().join(", ")
+                );
                 return ExitCode::from(2);
             }
         }
@@ -116,7 +119,9 @@ fn run(setup: &Setup, with_lines: bool) -> (Told, BTreeSet<Fault>) {
         let world = Simulated::new("world".into(), chance.fork(), &scheduler);
         let (ended, end) = oneshot::channel();
         let (setup, network) = (setup.clone(), Arc::clone(&world));
-        world.spawn(async move { drop(ended.send(lock_world::run(setup, scheduler, network).await)) });
+        world.spawn(
+            async move { drop(ended.send(lock_world::run(setup, scheduler, network).await)) },
+        );
         end.await.unwrap_or_default()
     });
     let told = trace::end();
@@ -185,9 +190,19 @@ fn differ(one: &Told, other: &Told) -> bool {
         println!("{one}\n{other}");
     }
     if one != other {
-        println!("{} and {} lines; {:?} and {:?}", one.lines.len(), other.lines.len(), one.lines.last(), other.lines.last());
+        println!(
+            "{} and {} lines; {:?} and {:?}",
+            one.lines.len(),
+            other.lines.len(),
+            one.lines.last(),
+            other.lines.last()
+        );
         println!("{:?} {:?}", one.violation, other.violation);
-        for (k, v) in &one.counts { if other.counts.get(k) != Some(v) { println!("{k} {v} {:?}", other.counts.get(k)); } }
+        for (k, v) in &one.counts {
+            if other.counts.get(k) != Some(v) {
+                println!("{k} {v} {:?}", other.counts.get(k));
+            }
+        }
     }
     one != other
 }
@@ -198,10 +213,9 @@ fn run_all(options: &Options) -> ExitCode {
     let (next, over) = (AtomicU64::new(options.first), AtomicBool::new(false));
     let last = if options.endless { u64::MAX } else { options.first.saturating_add(options.seeds) };
     let sum = Mutex::new(Sum::default());
-    let threads = options.threads.map_or_else(
-        || thread::available_parallelism().map_or(1, NonZero::get),
-        NonZero::get,
-    );
+    let threads = options
+        .threads
+        .map_or_else(|| thread::available_parallelism().map_or(1, NonZero::get), NonZero::get);
     let work = || {
         while !over.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -236,7 +250,11 @@ fn run_all(options: &Options) -> ExitCode {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     thread::park_timeout(Duration::from_secs(10));
-                    println!("{} seeds, {:.0} a second", locked(&sum).seeds, locked(&sum).seeds as f64 / elapsed());
+                    println!(
+                        "{} seeds, {:.0} a second",
+                        locked(&sum).seeds,
+                        locked(&sum).seeds as f64 / elapsed()
+                    );
                 }
             });
         }
