@@ -241,7 +241,7 @@ impl Connection {
         let Self { directory, node, .. } = self.clone();
         let (_, connection) = shared_task(begins_at, async move {
             let server = directory.server(&node).await?;
-            let mut connection = directory.access.connect(server, &config).await?;
+            let mut connection = directory.connect(server, &config).await?;
             // within the time for one answer, as any other command
             check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;
             Ok(connection)

@@ -14,7 +14,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -49,7 +50,18 @@ pub(super) struct Directory {
     pub(super) address: String,
     options: InventoryOptions,
     state: Mutex<State>,
+    /// A simulator's, in place of the network.
+    #[cfg(fenced_lock_chaos)]
+    pub(super) streams: Option<Streams>,
 }
+
+/// Opens one stream to the store at each call. A simulator may be at the other end.
+#[cfg(fenced_lock_chaos)]
+pub type Streams = Arc<
+    dyn Fn() -> io::Result<std::pin::Pin<Box<dyn redis::aio::AsyncStream + Send + Sync>>>
+        + Send
+        + Sync,
+>;
 
 #[derive(Default)]
 struct State {
@@ -80,7 +92,15 @@ impl Directory {
         let target = access.target()?;
         access.client(target.nodes[0].clone())?;
         let (address, kind) = (target.to_string(), target.kind);
-        Ok(Self { access, kind, address, options, state: Mutex::default() })
+        Ok(Self {
+            access,
+            kind,
+            address,
+            options,
+            state: Mutex::default(),
+            #[cfg(fenced_lock_chaos)]
+            streams: None,
+        })
     }
 
     /// What the address leads to, with the present content of its file.
@@ -107,6 +127,27 @@ impl Directory {
             }
         }
         target.node(node)
+    }
+
+    /// Connects to this server.
+    pub(super) async fn connect(
+        &self,
+        server: ConnectionInfo,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        #[cfg(fenced_lock_chaos)]
+        if let Some(open) = &self.streams {
+            let client = self.access.client(server).map_err(io::Error::other)?;
+            let settings = client.get_connection_info().redis_settings();
+            let connect = MultiplexedConnection::new_with_config(settings, open()?, config.clone());
+            // the client has its own limit for the streams that it opens itself
+            let within = self.options.connect_timeout + self.options.response_timeout;
+            let (connection, driver) =
+                timeout(within, connect).await.map_err(io::Error::from)??;
+            tokio::spawn(driver);
+            return Ok(connection);
+        }
+        self.access.connect(server, config).await
     }
 
     /// What was said last; asks if nothing was.

@@ -24,6 +24,8 @@ mod watermark;
 
 pub use access::RedisAccess;
 pub use connection::InventoryOptions;
+#[cfg(fenced_lock_chaos)]
+pub use directory::Streams;
 pub use error::InventoryError;
 pub use item::Item;
 pub(crate) use order::order_key;

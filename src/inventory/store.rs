@@ -110,6 +110,20 @@ impl Inventory {
         })
     }
 
+    /// An inventory whose connections are these streams: for a simulated store.
+    ///
+    /// # Errors
+    /// None.
+    #[cfg(fenced_lock_chaos)]
+    pub fn over(
+        streams: super::Streams,
+        options: InventoryOptions,
+    ) -> Result<Self, InventoryError> {
+        let mut inventory = Self::new("redis://simulated", options)?;
+        inventory.shards.open_by(streams);
+        Ok(inventory)
+    }
+
     /// The same, with every write acknowledged only when so many replicas have it.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {

@@ -7,6 +7,8 @@ mod articles;
 mod bench;
 #[cfg(fenced_lock_chaos)]
 mod chaos;
+#[cfg(fenced_lock_chaos)]
+mod simulated_store;
 
 use std::path::Path;
 use std::process::Stdio;

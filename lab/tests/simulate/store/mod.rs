@@ -1,0 +1,154 @@
+//! The store of the simulator: one Redis without a network, without tasks and without a clock of its own.
+//!
+//! It has the commands that the service sends and its scripts call, and no other; the scripts themselves run as they ship. A
+//! differential test holds it to the answers and the data of the real Redis. What goes wrong is decided by who simulates: a request
+//! is taken from the [wire], run or not, and answered or not; and the fields and methods here make the store refuse or forget.
+
+mod data;
+mod lua;
+mod wire;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+pub(crate) use data::{Data, Reply, Text, Value};
+pub(crate) use lua::Engine;
+pub(crate) use wire::{StoreEnd, connection};
+
+/// Why a server refuses, for as long as it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It reads its data after a start.
+    Loading,
+    /// It is a replica now: it still answers reads.
+    ReadOnly,
+    /// Its disk is full: it still answers reads.
+    DiskFull,
+    /// Its memory is full: it still answers reads, and scripts that may run nevertheless.
+    OutOfMemory,
+}
+
+impl Refusal {
+    fn reply(self) -> Reply {
+        Reply::error(match self {
+            Self::Loading => "LOADING Redis is loading the dataset in memory",
+            Self::ReadOnly => "READONLY You can't write against a read only replica.",
+            Self::DiskFull => "MISCONF Errors writing to the AOF file: No space left on device",
+            Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+        })
+    }
+}
+
+/// A server of the store.
+pub(crate) struct Store {
+    engine: Rc<Engine>,
+    /// What it has. A clone of it is a snapshot.
+    pub(crate) data: Data,
+    /// The digests of the scripts that it has cached.
+    scripts: BTreeSet<Text>,
+    /// What it refuses now.
+    pub(crate) refusal: Option<Refusal>,
+    /// How many replicas confirm each write.
+    pub(crate) replicas: i64,
+}
+
+impl Store {
+    /// An empty one.
+    pub(crate) fn new(engine: &Rc<Engine>) -> Self {
+        Self {
+            engine: Rc::clone(engine),
+            data: Data::default(),
+            scripts: BTreeSet::new(),
+            refusal: None,
+            replicas: 0,
+        }
+    }
+
+    /// A start with this data: what was on the disk at the last stop, or what a replica had that takes over. Scripts are not
+    /// kept. The connections are cut by the caller.
+    pub(crate) fn restart(&mut self, data: Data) {
+        self.data = data;
+        self.refusal = None;
+        self.flush_scripts();
+    }
+
+    /// As `SCRIPT FLUSH`.
+    pub(crate) fn flush_scripts(&mut self) {
+        self.scripts.clear();
+    }
+
+    /// Runs one request, all of it at this time (microseconds since 1970), and answers.
+    pub(crate) fn call(&mut self, now: u64, request: &[Text]) -> Reply {
+        let Some((name, args)) = request.split_first() else { return Reply::error("ERR empty") };
+        let name = name.to_ascii_uppercase();
+        match &name[..] {
+            b"HELLO" if args.first().is_some_and(|version| version == b"3") => hello(),
+            b"HELLO" => Reply::error("NOPROTO unsupported protocol version"),
+            // the name of the client's library
+            b"CLIENT" => Reply::OK(),
+            b"INFO" => Reply::Text(self.info().into_bytes()),
+            b"PING" if self.refusal == Some(Refusal::DiskFull) => Refusal::DiskFull.reply(),
+            _ if self.refusal == Some(Refusal::Loading) => Refusal::Loading.reply(),
+            b"PING" => Reply::Status(b"PONG".to_vec()),
+            b"CONFIG" => Reply::Map(vec![("appendfsync", Reply::Text(b"always".to_vec()))]),
+            b"WAIT" => Reply::Int(self.replicas),
+            b"EVAL" | b"EVALSHA" => self.script(&name, args, now).unwrap_or_else(|refused| refused),
+            _ => match data::writes(&name).and_then(|needs_none| self.refuses(needs_none)) {
+                Some(refusal) => refusal.reply(),
+                None => self.data.run(&name, args, now),
+            },
+        }
+    }
+
+    /// Why it does not write now.
+    fn refuses(&self, needs_no_memory: bool) -> Option<Refusal> {
+        self.refusal.filter(|why| !(needs_no_memory && *why == Refusal::OutOfMemory))
+    }
+
+    fn script(&mut self, name: &[u8], args: &[Text], now: u64) -> Result<Reply, Reply> {
+        let [script, count, args @ ..] = args else {
+            return Err(Reply::error("ERR wrong number of arguments"));
+        };
+        let count = str::from_utf8(count).ok().and_then(|count| count.parse().ok());
+        let (keys, args) =
+            count.and_then(|count: usize| args.split_at_checked(count)).ok_or_else(|| {
+                Reply::error("ERR Number of keys can't be greater than number of args")
+            })?;
+        let digest = if name == b"EVAL" {
+            let source = String::from_utf8_lossy(script);
+            let digest = redis::Script::new(&source).get_hash().as_bytes().to_vec();
+            self.engine.load(&digest, script)?;
+            digest
+        } else if self.scripts.contains(script) {
+            script.clone()
+        } else {
+            return Err(Reply::error("NOSCRIPT No matching script. Please use EVAL."));
+        };
+        if let Some(refusal) = self.refuses(self.engine.runs_without_memory(&digest)) {
+            return Err(refusal.reply());
+        }
+        let reply = self.engine.run(&digest, (keys, args), &mut self.data, now);
+        self.scripts.insert(digest);
+        Ok(reply)
+    }
+
+    fn info(&self) -> String {
+        let role = if self.refusal == Some(Refusal::ReadOnly) { "slave" } else { "master" };
+        format!(
+            "redis_version:7.0.15\r\nredis_mode:standalone\r\nrole:{role}\r\nconnected_slaves:{}\r\naof_enabled:1\r\n\
+             maxmemory:0\r\nmaxmemory_policy:noeviction\r\n",
+            self.replicas
+        )
+    }
+}
+
+fn hello() -> Reply {
+    let text = |text: &str| Reply::Text(text.into());
+    Reply::Map(vec![
+        ("server", text("redis")),
+        ("version", text("7.0.15")),
+        ("proto", Reply::Int(3)),
+        ("mode", text("standalone")),
+        ("role", text("master")),
+    ])
+}
