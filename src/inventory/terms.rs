@@ -13,7 +13,7 @@ pub struct SaleId(Box<str>);
 impl SaleId {
     /// A new, unique id.
     pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().to_string().into())
+        Self(random_id().to_string().into())
     }
 
     /// The text.
