@@ -29,6 +29,7 @@ use super::order_queue::{Answer, OrderQueue, Unanswered, WaitingOrder};
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError, SaleOptions};
 use crate::inventory::{Action, InventoryError, Order, Outcome};
+use crate::process::spawn;
 
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,7 +57,7 @@ impl EtcdLock {
         queues.insert(order.item.clone(), Arc::clone(&queue));
         let combiner =
             Combiner { lock: self.clone(), queue: Arc::clone(&queue), firsts: Mutex::default() };
-        self.context.tasks.spawn(async move { combiner.run().await });
+        spawn(self.context.tasks.track_future(async move { combiner.run().await }));
         queue.push(order)
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::SaleError;
+use crate::process::spawn;
 use crate::inventory::{Inventory, InventoryError, Item};
 
 /// The least time from one read of an item to the next. One more call costs a read next to nothing, and another
@@ -60,7 +61,7 @@ impl<Q: Send + 'static, A: Send + 'static> SharedReads<Q, A> {
             is_first
         };
         if is_first {
-            tokio::spawn(Arc::clone(self).run(item.clone()));
+            spawn(Arc::clone(self).run(item.clone()));
         }
         // only a runtime that ends drops the reply
         let seen = answer.await.unwrap_or_else(|_| Err(Arc::new(InventoryError::too_late())));

@@ -55,6 +55,30 @@ faults! {
     OtherProgram = "another program's claim",
     /// A write to the store arrives late.
     WriteLate = "write late",
+    /// A script's request to the store does not arrive.
+    StoreRequestLost = "store request lost",
+    /// A script runs, and its answer does not arrive.
+    StoreAnswerLost = "store answer lost",
+    /// A script's request arrives long after its caller has given up.
+    StoreRequestLate = "store request late",
+    /// The store is slow.
+    StoreSlow = "store slow",
+    /// Nobody listens at the store.
+    StoreRefusesConnection = "store refuses a connection",
+    /// A connection to the store is opened, and nothing comes of it.
+    StoreNeverOpens = "store connection never opened",
+    /// The store answers nobody for a while; what was sent is carried out then.
+    StoreSilent = "store silent",
+    /// One process does not reach the store for a while.
+    StoreCutOff = "cut off from the store",
+    /// All connections to the store break.
+    StoreCut = "store connections cut",
+    /// The store is started again with all its data.
+    StoreRestarted = "store restarted",
+    /// The store refuses to write for a while.
+    StoreFull = "store refuses to write",
+    /// The store forgets its scripts.
+    ScriptsFlushed = "scripts flushed",
     /// A process is paused for less than a TTL.
     PausedBriefly = "paused briefly",
     /// A process is paused for longer than a TTL.
@@ -83,9 +107,12 @@ impl Faults {
     /// The faults that a seed chooses, without some of them.
     pub fn new(mut chance: Chance, without: &BTreeSet<Fault>) -> Self {
         // now and then nothing goes wrong, or everything
-        let share = *chance.pick(&[0, 200, 300, 300, 500, 500, 1000]);
+        let share = *chance.pick(&[0, 0, 200, 300, 300, 500, 500, 1000]);
         let chosen = Fault::ALL.iter().copied().filter(|_| chance.per_mille(share));
-        let chosen: BTreeSet<_> = chosen.collect();
+        let mut chosen: BTreeSet<_> = chosen.collect();
+        for _ in 0..chance.below(4) {
+            chosen.insert(*chance.pick(Fault::ALL));
+        }
         let rate = *chance.pick(&[5, 20, 50, 100, 200]);
         let state = Mutex::new(State { chance, rate, is_over: false });
         Self { state, allowed: &chosen - without }

@@ -22,6 +22,12 @@ mod process;
 #[cfg(fenced_lock_chaos)]
 mod program;
 #[cfg(fenced_lock_chaos)]
+mod sale_world;
+#[cfg(fenced_lock_chaos)]
+mod shop;
+#[cfg(fenced_lock_chaos)]
+mod store;
+#[cfg(fenced_lock_chaos)]
 mod trace;
 
 #[cfg(fenced_lock_chaos)]

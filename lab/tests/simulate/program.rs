@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use fenced_lock::chaos::Safeguard;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::chance::Chance;
 use crate::faults::Fault;
-use crate::lock_world;
+use crate::{lock_world, sale_world};
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, Events, Told, locked};
 
@@ -43,6 +43,9 @@ struct Options {
     /// Take this safeguard out, to see that it is missed.
     #[arg(long, value_name = "SAFEGUARD")]
     without: Option<String>,
+    /// What to simulate, in place of what the seed chooses.
+    #[arg(long)]
+    world: Option<World>,
     /// How many seeds run side by side; as many as there are cores.
     #[arg(long)]
     threads: Option<NonZero<usize>>,
@@ -59,9 +62,24 @@ pub struct Setup {
     pub without_faults: BTreeSet<Fault>,
     /// The safeguard that is taken out.
     pub without: Option<String>,
+    pub world: Option<World>,
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum World {
+    /// The lock alone.
+    Lock,
+    /// The sale on top of it.
+    Sale,
 }
 
 impl Setup {
+    /// One seed in four is the lock's.
+    fn world(&self) -> World {
+        self.world.unwrap_or(if self.seed % 4 == 0 { World::Lock } else { World::Sale })
+    }
+
     pub fn is_without(&self, safeguard: &str) -> bool {
         self.without.as_deref() == Some(safeguard)
     }
@@ -119,9 +137,13 @@ fn run(setup: &Setup, with_lines: bool) -> (Told, BTreeSet<Fault>) {
         let world = Simulated::new("world".into(), chance.fork(), &scheduler);
         let (ended, end) = oneshot::channel();
         let (setup, network) = (setup.clone(), Arc::clone(&world));
-        world.spawn(
-            async move { drop(ended.send(lock_world::run(setup, scheduler, network).await)) },
-        );
+        world.spawn(async move {
+            let allowed = match setup.world() {
+                World::Lock => lock_world::run(setup, scheduler, network).await,
+                World::Sale => sale_world::run(setup, scheduler, network).await,
+            };
+            drop(ended.send(allowed));
+        });
         end.await.unwrap_or_default()
     });
     let told = trace::end();
@@ -131,7 +153,7 @@ fn run(setup: &Setup, with_lines: bool) -> (Told, BTreeSet<Fault>) {
 
 /// Runs one seed with all that it tells.
 fn show(options: &Options, seed: u64) -> ExitCode {
-    let setup = Setup { seed, without: options.without.clone(), ..Setup::default() };
+    let setup = Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
     let (told, _) = run(&setup, true);
     if told.violation.is_some() {
         explain(options, &setup);
@@ -222,7 +244,7 @@ fn run_all(options: &Options) -> ExitCode {
             if seed >= last {
                 break;
             }
-            let setup = Setup { seed, without: options.without.clone(), ..Setup::default() };
+            let setup = Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
             let is_compared = seed - options.first < options.twice;
             let (told, _) = run(&setup, is_compared);
             let differs = is_compared && differ(&told, &run(&setup, true).0);
@@ -268,7 +290,7 @@ fn run_all(options: &Options) -> ExitCode {
         return ExitCode::from(1);
     }
     if let Some(seed) = sum.failed {
-        let setup = Setup { seed, without: options.without.clone(), ..Setup::default() };
+        let setup = Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
         explain(options, &setup);
     }
     let seconds = elapsed();

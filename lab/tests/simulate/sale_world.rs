@@ -1,0 +1,726 @@
+//! The sale on top of the lock: instances that sell, buyers that order, pay, leave and repeat, and the load test's judge.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use fenced_lock::asked::{AskedBackend, Waiters};
+use fenced_lock::{SessionKeeper, SessionOptions};
+use flash_sale::inventory::{
+    Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order, OrderId, Outcome,
+    Quantity, Stock, Terms, User,
+};
+use flash_sale::sale::{Sale, SaleError, SaleOptions};
+use loadtest::Limits;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Setup;
+use crate::chance::Chance;
+use crate::faults::{Fault, Faults};
+use crate::locks::{Client, LockService};
+use crate::process::{Scheduler, Simulated};
+use crate::shop::Shop;
+use crate::store::Refusal;
+use crate::trace::{count, is_violated, locked, note, violation};
+
+/// What is left for a decision beside the TTL.
+const GRACE: Duration = Duration::from_secs(2);
+
+const RUN: &str = "r";
+
+/// What a run is like.
+#[derive(Debug)]
+struct Shape {
+    instances: usize,
+    ttl: Duration,
+    latency: u64,
+    units: u64,
+    quantity: u32,
+    buyers: u64,
+    orders: u64,
+    batch_size: usize,
+    queue_length: usize,
+    wait_timeout: Duration,
+    response_timeout: Duration,
+    users: Option<usize>,
+    terms: Terms,
+    pause: u64,
+    faults_last: Duration,
+}
+
+impl Shape {
+    fn new(chance: &mut Chance) -> Self {
+        let ttl = *chance.pick(&[300, 1000, 3000]);
+        let users = chance.one_in(3).then(|| *chance.pick(&[1, 2, 5]));
+        let terms = Terms {
+            hold_seconds: chance.one_in(2).then(|| *chance.pick(&[1, 1, 2, 5])),
+            per_user: users.filter(|_| chance.one_in(2)).map(|_| *chance.pick(&[1, 2, 3])),
+            ..Terms::default()
+        };
+        Self {
+            instances: *chance.pick(&[1, 2, 2, 3, 4]),
+            ttl: Duration::from_millis(ttl),
+            latency: *chance.pick(&[0, 1, 3, 10]),
+            units: *chance.pick(&[0, 1, 2, 3, 5, 5, 20, 50]),
+            quantity: *chance.pick(&[1, 1, 1, 2]),
+            buyers: chance.between(1, 6),
+            orders: chance.between(1, 8),
+            batch_size: *chance.pick(&[1, 2, 3, 100]),
+            queue_length: *chance.pick(&[1, 2, 100, 100]),
+            wait_timeout: Duration::from_millis(*chance.pick(&[500, 2000, 5000])),
+            response_timeout: Duration::from_millis(*chance.pick(&[200, 500])),
+            users,
+            terms,
+            pause: *chance.pick(&[0, 20, 200]),
+            faults_last: chance.millis(ttl, 6 * ttl),
+        }
+    }
+
+    /// How long an order may take at an instance that runs.
+    fn longest(&self) -> Duration {
+        self.wait_timeout * 2 + self.response_timeout * 6 + Duration::from_secs(1)
+    }
+}
+
+struct World {
+    shape: Shape,
+    scheduler: Arc<Scheduler>,
+    network: Arc<Simulated>,
+    locks: Arc<LockService>,
+    shop: Arc<Shop>,
+    faults: Arc<Faults>,
+    began_at: Instant,
+    state: Mutex<State>,
+    lives: AtomicU64,
+    buyers: AtomicU64,
+}
+
+struct State {
+    chance: Chance,
+    /// By number; `None` while it is down.
+    instances: Vec<Option<Running>>,
+    /// The attempts, as the load test records them.
+    record: Vec<Value>,
+    next_order: u64,
+    /// When each process was paused or told to stop last.
+    disturbed: std::collections::BTreeMap<String, Instant>,
+}
+
+/// One life of an instance.
+struct Running {
+    process: Arc<Simulated>,
+    keeper: Option<SessionKeeper>,
+    sale: Option<Sale>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let (sale, keeper) = (self.sale.take(), self.keeper.take());
+        self.process.run(|| drop((sale, keeper)));
+    }
+}
+
+/// An answer of an instance.
+enum Answer {
+    Said(Result<Outcome, SaleError>),
+    /// Nobody listens there.
+    Refused,
+    /// The connection broke.
+    Broken,
+    /// Its buyer went away.
+    Left,
+}
+
+impl World {
+    fn chance(&self) -> Chance {
+        locked(&self.state).chance.fork()
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began_at.elapsed().as_micros()).unwrap_or_default()
+    }
+
+    fn start(self: &Arc<Self>, number: usize) {
+        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+        let name = format!("p{number}.{life}");
+        note(&name, || "starts".into());
+        let process = Simulated::new(name.clone(), self.chance(), &self.scheduler);
+        let (keeper, sale) = process.run(|| {
+            let backend = AskedBackend::start("locks", |_, this| Client {
+                service: Arc::clone(&self.locks),
+                process: Arc::clone(&process),
+                waiters: Waiters::default(),
+                this: Weak::clone(this),
+            });
+            let backend = Arc::new(backend.expect("it starts no thread"));
+            let options = SessionOptions::new(self.shape.ttl).label(name.clone());
+            let keeper = SessionKeeper::start(backend as _, options);
+            let times = InventoryOptions {
+                connect_timeout: self.shape.response_timeout,
+                response_timeout: self.shape.response_timeout,
+            };
+            let inventory = Inventory::over(self.shop.streams(&process), times);
+            let inventory = inventory.expect("the address is valid");
+            let options = SaleOptions {
+                lock_name: "stock".into(),
+                instance: name,
+                queue_length: self.shape.queue_length,
+                batch_size: self.shape.batch_size,
+                tenure: Duration::from_millis(100),
+                wait_timeout: self.shape.wait_timeout,
+                etcd: None,
+            };
+            (keeper.clone(), Sale::guarded(inventory, keeper, options))
+        });
+        let running = Running { process, keeper: Some(keeper), sale: Some(sale) };
+        locked(&self.state).instances[number] = Some(running);
+    }
+
+    fn instance(&self, number: usize) -> Option<(Arc<Simulated>, Sale)> {
+        let state = locked(&self.state);
+        let running = state.instances[number].as_ref()?;
+        Some((Arc::clone(&running.process), running.sale.clone()?))
+    }
+
+    /// Sends a call to an instance. The call goes with its caller: a handler whose client leaves is dropped.
+    async fn call<R: Send + 'static, F>(
+        &self,
+        to: usize,
+        patience: Duration,
+        call: impl FnOnce(Sale) -> F,
+    ) -> Result<R, Answer>
+    where
+        F: Future<Output = R> + Send + 'static,
+    {
+        let there = locked(&self.state).chance.millis(0, self.shape.latency);
+        sleep(there).await;
+        let Some((process, sale)) = self.instance(to) else { return Err(Answer::Refused) };
+        let (mut answer, answered) = oneshot::channel();
+        let work = call(sale);
+        process.spawn(async move {
+            tokio::select! {
+                biased;
+                () = answer.closed() => {}
+                done = work => drop(answer.send(done)),
+            }
+        });
+        match timeout(patience, answered).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(_)) => Err(Answer::Broken),
+            Err(_) => Err(Answer::Left),
+        }
+    }
+}
+
+/// The status and the type of a problem, whether it is final, and whether nothing was done for certain.
+fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool) {
+    match said {
+        Ok(Outcome::SoldOut { .. }) => (409, "sold-out", true, true),
+        Ok(Outcome::LimitReached { .. }) => (409, "limit-reached", true, true),
+        Ok(Outcome::Final) => (409, "order-final", true, true),
+        Ok(Outcome::Conflict) => (422, "order-conflict", true, true),
+        Ok(Outcome::Unknown) => (404, "unknown-order", true, true),
+        Ok(Outcome::Over { event: Event::Cancelled, .. }) => (410, "cancelled", true, true),
+        Ok(Outcome::Over { .. }) => (410, "expired", true, true),
+        Ok(_) => (500, "internal", true, false),
+        Err(SaleError::OutcomeUnknown { .. }) => (503, "outcome-unknown", false, false),
+        Err(error) => (503, error.word(), false, true),
+    }
+}
+
+fn accepted(said: &Result<Outcome, SaleError>) -> Option<(&Accepted, bool)> {
+    match said {
+        Ok(Outcome::Reserved(entry)) => Some((entry, false)),
+        Ok(Outcome::Repeated(entry)) => Some((entry, true)),
+        Ok(Outcome::Changed { change, is_repeated }) => Some((change, *is_repeated)),
+        _ => None,
+    }
+}
+
+/// One buyer of orders, one after the other.
+struct Buyer {
+    world: Arc<World>,
+    chance: Chance,
+    name: String,
+}
+
+impl Buyer {
+    async fn run(mut self) {
+        for _ in 0..self.world.shape.orders {
+            if is_violated() {
+                break;
+            }
+            let pause = self.chance.millis(0, self.world.shape.pause);
+            sleep(pause).await;
+            self.order().await;
+        }
+        self.world.buyers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn user(&self, number: u64) -> String {
+        let users = self.world.shape.users.and_then(|users| number.checked_rem(users as u64));
+        users.map(|user| format!("{RUN}-u{user}")).unwrap_or_default()
+    }
+
+    /// Orders, until that is decided; then pays, gives back or asks again.
+    async fn order(&mut self) {
+        let number = {
+            let mut state = locked(&self.world.state);
+            state.next_order += 1;
+            state.next_order - 1
+        };
+        let is_abandoned = self.chance.one_in(20);
+        let Some(first) = self.decide(number, None, is_abandoned).await else { return };
+        let Some((entry, _)) = accepted(&first) else { return };
+        let entry = entry.clone();
+        if self.chance.one_in(6) {
+            self.send_another_payload(number).await;
+        }
+        if self.chance.one_in(4) {
+            let again = self.decide(number, Some(Action::Reserve), false).await;
+            if again.is_some_and(|again| accepted(&again).is_some_and(|(again, _)| again.position != entry.position)) {
+                violation(format!("{RUN}-{number} was accepted twice"));
+            }
+        }
+        if self.world.shape.terms.hold_seconds.is_some() {
+            let hold = u64::from(self.world.shape.terms.hold_seconds.unwrap_or_default()) * 1000;
+            let pause = if self.chance.one_in(3) { self.chance.between(hold * 8 / 10, hold * 12 / 10) } else { 0 };
+            match self.chance.below(4) {
+                0 | 1 => {
+                    sleep(Duration::from_millis(pause)).await;
+                    let action = if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
+                    self.decide(number, Some(action), false).await;
+                    if self.chance.one_in(4) {
+                        let other = if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
+                        if other != action {
+                            self.decide(number, Some(other), false).await;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The same id with another quantity: it is refused.
+    async fn send_another_payload(&mut self, number: u64) {
+        let to = usize::try_from(self.chance.below(self.world.shape.instances as u64)).unwrap_or_default();
+        let order = self.make(number, Action::Reserve, self.world.shape.quantity + 1);
+        let patience = self.world.shape.longest() * 2;
+        let said = self.world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
+        if let Ok(Ok(Outcome::Reserved(_) | Outcome::Repeated(_))) = said {
+            violation(format!("{RUN}-{number} was accepted with another quantity"));
+        } else if let Ok(Ok(Outcome::Conflict)) = said {
+            count("ids that came again with another payload");
+        }
+    }
+
+    fn make(&self, number: u64, action: Action, quantity: u32) -> Order {
+        Order {
+            id: OrderId::new(&format!("{RUN}-{number}")).expect("a valid id"),
+            item: Item::DEFAULT,
+            quantity: Quantity::new(quantity).expect("a valid quantity"),
+            user: User::new(&self.user(number)).expect("a valid user"),
+            action,
+        }
+    }
+
+    /// Asks until there is a definite answer. `None` if the buyer gives up.
+    async fn decide(
+        &mut self,
+        number: u64,
+        change: Option<Action>,
+        is_abandoned: bool,
+    ) -> Option<Result<Outcome, SaleError>> {
+        let world = Arc::clone(&self.world);
+        let mut to = usize::try_from(self.chance.below(world.shape.instances as u64)).unwrap_or_default();
+        let longest = world.shape.longest();
+        let started_at = Instant::now();
+        loop {
+            let sent = world.now();
+            let sent_at = Instant::now();
+            let leaves = is_abandoned || self.chance.one_in(10);
+            let patience = if leaves { self.chance.millis(0, 100) } else { longest * 3 };
+            let order = self.make(number, change.unwrap_or_default(), world.shape.quantity);
+            let id = format!("{RUN}-{number}");
+            let process = locked(&world.state).instances[to].as_ref().map(|it| Arc::clone(&it.process));
+            let said = world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
+            let took = sent_at.elapsed();
+            let mut outcome = match &said {
+                Err(Answer::Refused) => json!({ "outcome": "failed", "why": "connection refused" }),
+                Err(Answer::Left) if leaves => json!({ "outcome": "unknown", "why": "client went away" }),
+                Err(_) => json!({ "outcome": "unknown", "why": "connection closed" }),
+                Ok(said) => match accepted(said) {
+                    Some((entry, replayed)) => json!({
+                        "outcome": "ok", "status": 200, "remaining": entry.remaining, "instance": entry.instance,
+                        "token": entry.token.map(|token| token.revision()), "position": entry.position,
+                        "replayed": replayed,
+                    }),
+                    None => {
+                        let (status, why, is_final, is_certain) = problem(said);
+                        let outcome = if is_certain { "failed" } else { "unknown" };
+                        json!({ "outcome": outcome, "status": status, "why": why, "final": is_final })
+                    }
+                },
+            };
+            note(&self.name, || format!("{id} {change:?} at {to}: {outcome}"));
+            if let (Some(process), true) = (process, matches!(said, Ok(_) | Err(Answer::Left)) && !leaves) {
+                let state = locked(&world.state);
+                let disturbed = state.disturbed.get(&process.name);
+                let was_disturbed = !process.is_running() || disturbed.is_some_and(|at| *at >= sent_at);
+                if took > longest && !was_disturbed {
+                    violation(format!("{id} waited for {took:?} at {}, {longest:?} are allowed", process.name));
+                }
+            }
+            let event = change.map(|change| match change {
+                Action::Confirm => "confirmed",
+                Action::Cancel => "cancelled",
+                _ => "reserved",
+            });
+            let is_final = matches!(&said, Ok(said) if accepted(said).is_some() || problem(said).2);
+            let fields = outcome.as_object_mut().expect("an object");
+            fields.insert("order".into(), id.into());
+            if let Some(event) = event {
+                fields.insert("change".into(), event.into());
+            }
+            fields.insert("quantity".into(), world.shape.quantity.into());
+            fields.insert("to".into(), to.into());
+            fields.insert("sent".into(), sent.into());
+            fields.insert("ended".into(), world.now().into());
+            locked(&world.state).record.push(json!({ "attempt": outcome }));
+            if is_final {
+                return said.ok();
+            }
+            if is_abandoned || is_violated() || started_at.elapsed() > Duration::from_secs(300) {
+                return None;
+            }
+            count("attempts that were made again");
+            if self.chance.one_in(2) {
+                to = usize::try_from(self.chance.below(world.shape.instances as u64)).unwrap_or_default();
+            }
+            let pause = self.chance.millis(1, 200);
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Runs one seed.
+pub async fn run(setup: Setup, scheduler: Arc<Scheduler>, network: Arc<Simulated>) -> BTreeSet<Fault> {
+    let mut chance = Chance::new(setup.seed);
+    let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
+    let shape = Shape::new(&mut chance);
+    note("seed", || format!("{} {shape:?}", setup.seed));
+    note("seed", || format!("faults: {:?}", faults.allowed()));
+    let locks = LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
+    let shop = Shop::open(chance.fork(), Arc::clone(&faults), Arc::clone(&network), shape.latency, shape.response_timeout);
+    let state = State {
+        chance: chance.fork(),
+        instances: (0..shape.instances).map(|_| None).collect(),
+        record: Vec::new(),
+        next_order: 0,
+        disturbed: Default::default(),
+    };
+    let world = Arc::new(World {
+        shape,
+        scheduler,
+        network,
+        locks,
+        shop,
+        faults,
+        began_at: Instant::now(),
+        state: Mutex::new(state),
+        lives: AtomicU64::new(0),
+        buyers: AtomicU64::new(0),
+    });
+    for number in 0..world.shape.instances {
+        world.start(number);
+    }
+    if let Some(before) = open_sale(&world).await {
+        for number in 0..world.shape.buyers {
+            world.buyers.fetch_add(1, Ordering::Relaxed);
+            let (name, chance) = (format!("buyer {number}"), world.chance());
+            world.network.spawn(Buyer { world: Arc::clone(&world), chance, name }.run());
+        }
+        let ends_at = Instant::now() + world.shape.faults_last;
+        while Instant::now() < ends_at && !is_violated() {
+            let pause = chance.millis(0, 300);
+            sleep(pause).await;
+            trouble(&world, &mut chance).await;
+        }
+        settle(&world, &before).await;
+    }
+    world.faults.allowed().clone()
+}
+
+/// Starts the sale, whatever goes wrong meanwhile.
+async fn open_sale(world: &Arc<World>) -> Option<Stock> {
+    let id = "s".parse().expect("a valid id");
+    let Shape { units, terms, .. } = &world.shape;
+    let sale = NewSale { id, is_named: true, terms: terms.clone(), ..NewSale::from(*units) };
+    loop {
+        let sale = sale.clone();
+        let started = world
+            .call(0, Duration::from_secs(60), |it| async move { it.start(&Item::DEFAULT, sale).await })
+            .await;
+        match started {
+            Ok(Ok(started)) => return Some(started.stock),
+            Ok(Err(error)) => note("operator", || format!("cannot start the sale: {error}")),
+            Err(_) => {}
+        }
+        if is_violated() || world.began_at.elapsed() > Duration::from_secs(300) {
+            violation("the sale could not be started".into());
+            return None;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn disturb(world: &World, process: &Simulated) {
+    locked(&world.state).disturbed.insert(process.name.clone(), Instant::now());
+}
+
+/// Something happens to a service or to an instance.
+async fn trouble(world: &Arc<World>, chance: &mut Chance) {
+    let ttl_ms = world.shape.ttl.as_millis() as u64;
+    let number = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    let (brief, long) = (chance.millis(1, ttl_ms), chance.millis(ttl_ms, 3 * ttl_ms));
+    let either = if chance.one_in(2) { brief } else { long };
+    let fault = *chance.pick(&[
+        Fault::LockSilent,
+        Fault::LockCutOff,
+        Fault::LockRefuses,
+        Fault::LeaseEnded,
+        Fault::LeasesExtended,
+        Fault::ClaimDeleted,
+        Fault::OtherProgram,
+        Fault::PausedBriefly,
+        Fault::Paused,
+        Fault::Killed,
+        Fault::Stopped,
+        Fault::StoreSilent,
+        Fault::StoreCutOff,
+        Fault::StoreCut,
+        Fault::StoreRestarted,
+        Fault::StoreFull,
+        Fault::ScriptsFlushed,
+    ]);
+    let refusal = *chance.pick(&[Refusal::DiskFull, Refusal::OutOfMemory, Refusal::Loading, Refusal::ReadOnly]);
+    let Some((process, sale)) = world.instance(number) else { return };
+    if !world.faults.may(fault) {
+        return process.run(|| drop(sale));
+    }
+    count(fault.name());
+    note("fault", || format!("{} ({})", fault.name(), process.name));
+    let lock: Arc<str> = "stock".into();
+    match fault {
+        Fault::LockSilent => world.locks.be_silent(either),
+        Fault::LockCutOff => world.locks.cut_off(&process.name, either),
+        Fault::LockRefuses => world.locks.refuse(&process.name, &lock, long),
+        Fault::LeaseEnded => world.locks.end_some_lease(),
+        Fault::LeasesExtended => world.locks.extend_leases(),
+        Fault::ClaimDeleted => world.locks.delete_some_claim(),
+        Fault::OtherProgram => world.locks.put_foreign_claim(&lock, brief),
+        Fault::StoreSilent => world.shop.be_silent(either),
+        Fault::StoreCutOff => world.shop.cut_off(&process.name, either),
+        Fault::StoreCut => world.shop.cut(),
+        Fault::StoreRestarted => world.shop.restart(0),
+        Fault::ScriptsFlushed => world.shop.flush_scripts(),
+        Fault::StoreFull => {
+            world.shop.refuse(Some(refusal));
+            let shop = Arc::clone(&world.shop);
+            world.network.spawn(async move {
+                sleep(either).await;
+                shop.refuse(None);
+            });
+        }
+        Fault::PausedBriefly | Fault::Paused => {
+            process.pause();
+            let (world, process) = (Arc::clone(world), Arc::clone(&process));
+            let network = Arc::clone(&world.network);
+            network.spawn(async move {
+                sleep(if fault == Fault::Paused { long } else { brief }).await;
+                resume(&world, &process);
+            });
+        }
+        Fault::Killed | Fault::Stopped => {
+            disturb(world, &process);
+            if fault == Fault::Stopped {
+                let sale = sale.clone();
+                process.spawn(async move { sale.close().await });
+                sleep(brief).await;
+            }
+            note(&process.name, || "ends".into());
+            process.kill();
+            // its sale goes with it
+            process.run(|| drop(sale));
+            let gone = locked(&world.state).instances[number].take();
+            drop(gone);
+            sleep(either).await;
+            world.start(number);
+            return;
+        }
+        _ => {}
+    }
+    process.run(|| drop(sale));
+}
+
+fn resume(world: &World, process: &Simulated) {
+    if !process.is_running() {
+        disturb(world, process);
+        note(&process.name, || "goes on".into());
+        process.resume();
+    }
+}
+
+/// After the last fault: all orders are decided in time, the books are right, and nothing is left.
+async fn settle(world: &Arc<World>, before: &Stock) {
+    note("seed", || "the last fault is over".into());
+    world.faults.end();
+    world.locks.heal();
+    world.shop.heal();
+    let processes = {
+        let state = locked(&world.state);
+        state.instances.iter().flatten().map(|it| Arc::clone(&it.process)).collect::<Vec<_>>()
+    };
+    for process in processes {
+        resume(world, &process);
+    }
+    // each instance decides a new order in time
+    let healed_at = Instant::now();
+    let within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
+    let decided = Arc::new(AtomicU64::new(0));
+    for number in 0..world.shape.instances {
+        let (world, decided) = (Arc::clone(world), Arc::clone(&decided));
+        let network = Arc::clone(&world.network);
+        network.spawn(async move {
+            loop {
+                let order = Order {
+                    id: OrderId::new(&format!("probe-{number}")).expect("a valid id"),
+                    item: Item::DEFAULT,
+                    quantity: Quantity::ONE,
+                    user: User::new(&format!("probe-{number}")).expect("a valid user"),
+                    action: Action::Reserve,
+                };
+                let said = world.call(number, within, |sale| async move { sale.reduce(order).await }).await;
+                let is_decided = matches!(&said, Ok(Ok(_)));
+                if let Ok(said) = said {
+                    let shown = said.map(|_| ()).map_err(|error| error.to_string());
+                    note("probe", || format!("at {number}: {shown:?}"));
+                }
+                if is_decided {
+                    break;
+                }
+                sleep(Duration::from_millis(50)).await;
+                if is_violated() {
+                    return;
+                }
+                if healed_at.elapsed() > within {
+                    violation(format!("instance {number} decided no order within {within:?} after the last fault"));
+                    return;
+                }
+            }
+            decided.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    while (world.buyers.load(Ordering::Relaxed) > 0
+        || decided.load(Ordering::Relaxed) < world.shape.instances as u64)
+        && !is_violated()
+    {
+        if healed_at.elapsed() > Duration::from_secs(600) {
+            violation("the buyers did not end".into());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    if is_violated() {
+        return;
+    }
+    let hold = Duration::from_secs(world.shape.terms.hold_seconds.unwrap_or_default().into());
+    sleep(hold + Duration::from_secs(5)).await;
+    judge(world, before).await;
+    rest(world).await;
+    count("sales");
+}
+
+fn state_of(stock: &Stock) -> Value {
+    json!({
+        "stock": stock.stock, "lucky": stock.lucky, "initial": stock.initial, "orders": stock.orders,
+        "entries": stock.entries, "held": stock.held, "sale": stock.sale,
+        "hold_seconds": stock.terms.hold_seconds, "per_user": stock.terms.per_user,
+    })
+}
+
+/// Judges the record of the run, as the load test does.
+async fn judge(world: &Arc<World>, before: &Stock) {
+    let patience = world.shape.longest() * 2;
+    let mut lines = Vec::new();
+    let first = LedgerPosition::default();
+    let page = world.call(0, patience, |sale| async move { sale.ledger(&Item::DEFAULT, first, 1000).await });
+    let Ok(Ok(page)) = page.await else { return violation("the ledger cannot be read".into()) };
+    for entry in &page.entries {
+        lines.push(json!({ "order": {
+            "position": entry.position, "event": entry.event, "order": entry.order, "user": entry.user,
+            "quantity": entry.quantity.get(), "remaining": entry.remaining, "instance": entry.instance,
+            "token": entry.token.map(|token| token.revision()),
+        }}));
+    }
+    let entries = lines.len();
+    for number in 0..world.shape.instances {
+        let stock = world.call(number, patience, |sale| async move { sale.stock(&Item::DEFAULT).await }).await;
+        let Ok(Ok(stock)) = stock else { return violation(format!("{number} does not tell the stock")) };
+        lines.push(json!({ "state": { "instance": number, "state": state_of(&stock) } }));
+    }
+    let (attempts, orders) = {
+        let state = locked(&world.state);
+        (state.record.clone(), state.next_order)
+    };
+    let instances: Vec<_> = (0..world.shape.instances).map(|number| format!("p{number}")).collect();
+    let run = json!({ "run": {
+        "version": 3, "run": RUN, "started": "", "requests": orders, "seconds": null, "connections": 1, "rate": null,
+        "abandon": 0.0, "seed": 0, "quantity": world.shape.quantity, "alone": false, "tokens": true,
+        "without_ledger": false,
+        "conduct": { "users": world.shape.users, "pay": 0.0, "pay_late": 0.0, "cancel": 0.0, "again": 0.0 },
+        "instances": instances, "item": null, "before": state_of(before),
+    }});
+    let end = json!({ "end": { "attempts": attempts.len(), "ledger": entries, "orders": orders } });
+    let text: String = [run].iter().chain(&attempts).chain(&lines).chain([&end]).map(|line| format!("{line}\n")).collect();
+    let limits = Limits { longest_pause: Duration::from_secs(3600), longest_order: None };
+    match loadtest::judge(text.as_bytes(), limits) {
+        Ok(report) => {
+            for finding in report.findings {
+                violation(format!("{}: {}", finding, finding.example));
+            }
+        }
+        Err(error) => violation(format!("no record: {error:#}")),
+    }
+}
+
+/// At rest nothing is left.
+async fn rest(world: &Arc<World>) {
+    let running: Vec<_> = locked(&world.state).instances.iter_mut().filter_map(Option::take).collect();
+    for running in &running {
+        if let Some(sale) = &running.sale {
+            if sale.guard().waiting() > 0 {
+                violation(format!("{} still has orders in its queues", running.process.name));
+            }
+            let sale = sale.clone();
+            running.process.spawn(async move { sale.close().await });
+        }
+    }
+    sleep(2 * world.shape.ttl + world.shape.wait_timeout + GRACE).await;
+    let left = world.locks.left();
+    if !left.is_empty() {
+        violation(format!("claims are left: {left:?}"));
+    }
+    let processes: Vec<_> = running.iter().map(|it| Arc::clone(&it.process)).collect();
+    drop(running);
+    world.shop.cut();
+    sleep(Duration::from_secs(6)).await;
+    for process in processes {
+        if process.tasks() > 0 {
+            violation(format!("{} still runs {} tasks", process.name, process.tasks()));
+        }
+    }
+}
