@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::SaleError;
-use crate::process::spawn;
 use crate::inventory::{Inventory, InventoryError, Item};
+use crate::process::spawn;
 
 /// The least time from one read of an item to the next. One more call costs a read next to nothing, and another
 /// read costs Redis much: a crowd must not keep it busy with reads of a few calls each.

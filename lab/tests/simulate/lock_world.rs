@@ -40,7 +40,7 @@ impl Shape {
         Self {
             instances: *chance.pick(&[1, 2, 2, 3, 4]),
             ttl: Duration::from_millis(ttl),
-            latency: *chance.pick(&[0, 1, 3, 10]),
+            latency: *chance.pick(&[1, 1, 3, 10]),
             names: names.iter().map(|name| (*name).into()).collect(),
             actors: chance.between(1, 4),
             operations: chance.between(1, 6),

@@ -13,7 +13,7 @@ use crate::chance::Chance;
 use crate::trace::locked;
 
 /// How many turns there may be at one moment before that counts as running in circles.
-const MOST_TURNS: u32 = 100_000;
+const MOST_TURNS: u32 = 10_000;
 
 /// Lets one task run at a time, drawn from those that are ready. So the order is the seed's: tokio's own is partly by chance
 /// (`watch` wakes its receivers in groups that are drawn, and only `tokio_unstable` can seed that).

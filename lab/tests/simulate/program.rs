@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 
 use crate::chance::Chance;
 use crate::faults::Fault;
-use crate::{lock_world, sale_world};
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, Events, Told, locked};
+use crate::{lock_world, sale_world};
 
 /// Runs the lock and the sale in simulated time, with faults from seeds.
 ///
@@ -28,6 +28,9 @@ struct Options {
     /// Run this seed alone, and show what happened.
     #[arg(long)]
     seed: Option<u64>,
+    /// Look for no smaller set of faults.
+    #[arg(long)]
+    as_it_is: bool,
     /// Show all of it.
     #[arg(long)]
     trace: bool,
@@ -153,7 +156,8 @@ fn run(setup: &Setup, with_lines: bool) -> (Told, BTreeSet<Fault>) {
 
 /// Runs one seed with all that it tells.
 fn show(options: &Options, seed: u64) -> ExitCode {
-    let setup = Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
+    let setup =
+        Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
     let (told, _) = run(&setup, true);
     if told.violation.is_some() {
         explain(options, &setup);
@@ -179,7 +183,11 @@ fn print_lines(told: &Told, all: bool) {
 /// Prints a violation: the smallest set of faults that still has one, and its timeline.
 fn explain(options: &Options, setup: &Setup) {
     let mut setup = setup.clone();
-    let (_, mut allowed) = run(&setup, false);
+    let (told, mut allowed) = run(&setup, false);
+    println!("seed {}: {}", setup.seed, told.violation.unwrap_or_default());
+    if options.as_it_is {
+        allowed.clear();
+    }
     for fault in allowed.clone() {
         let mut smaller = setup.clone();
         smaller.without_faults.insert(fault);
@@ -244,7 +252,12 @@ fn run_all(options: &Options) -> ExitCode {
             if seed >= last {
                 break;
             }
-            let setup = Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
+            let setup = Setup {
+                seed,
+                without: options.without.clone(),
+                world: options.world,
+                ..Setup::default()
+            };
             let is_compared = seed - options.first < options.twice;
             let (told, _) = run(&setup, is_compared);
             let differs = is_compared && differ(&told, &run(&setup, true).0);
@@ -290,7 +303,12 @@ fn run_all(options: &Options) -> ExitCode {
         return ExitCode::from(1);
     }
     if let Some(seed) = sum.failed {
-        let setup = Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
+        let setup = Setup {
+            seed,
+            without: options.without.clone(),
+            world: options.world,
+            ..Setup::default()
+        };
         explain(options, &setup);
     }
     let seconds = elapsed();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use fenced_lock::asked::{AskedBackend, Waiters};
 use fenced_lock::{SessionKeeper, SessionOptions};
 use flash_sale::inventory::{
-    Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order, OrderId, Outcome,
-    Quantity, Stock, Terms, User,
+    Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
+    OrderId, Outcome, Quantity, Stock, Terms, User,
 };
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
 use loadtest::Limits;
@@ -63,7 +63,7 @@ impl Shape {
         Self {
             instances: *chance.pick(&[1, 2, 2, 3, 4]),
             ttl: Duration::from_millis(ttl),
-            latency: *chance.pick(&[0, 1, 3, 10]),
+            latency: *chance.pick(&[1, 1, 3, 10]),
             units: *chance.pick(&[0, 1, 2, 3, 5, 5, 20, 50]),
             quantity: *chance.pick(&[1, 1, 1, 2]),
             buyers: chance.between(1, 6),
@@ -123,9 +123,8 @@ impl Drop for Running {
     }
 }
 
-/// An answer of an instance.
-enum Answer {
-    Said(Result<Outcome, SaleError>),
+/// Why an instance gave no answer.
+enum NoAnswer {
     /// Nobody listens there.
     Refused,
     /// The connection broke.
@@ -191,13 +190,13 @@ impl World {
         to: usize,
         patience: Duration,
         call: impl FnOnce(Sale) -> F,
-    ) -> Result<R, Answer>
+    ) -> Result<R, NoAnswer>
     where
         F: Future<Output = R> + Send + 'static,
     {
         let there = locked(&self.state).chance.millis(0, self.shape.latency);
         sleep(there).await;
-        let Some((process, sale)) = self.instance(to) else { return Err(Answer::Refused) };
+        let Some((process, sale)) = self.instance(to) else { return Err(NoAnswer::Refused) };
         let (mut answer, answered) = oneshot::channel();
         let work = call(sale);
         process.spawn(async move {
@@ -209,8 +208,8 @@ impl World {
         });
         match timeout(patience, answered).await {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(_)) => Err(Answer::Broken),
-            Err(_) => Err(Answer::Left),
+            Ok(Err(_)) => Err(NoAnswer::Broken),
+            Err(_) => Err(NoAnswer::Left),
         }
     }
 }
@@ -281,20 +280,28 @@ impl Buyer {
         }
         if self.chance.one_in(4) {
             let again = self.decide(number, Some(Action::Reserve), false).await;
-            if again.is_some_and(|again| accepted(&again).is_some_and(|(again, _)| again.position != entry.position)) {
+            if again.is_some_and(|again| {
+                accepted(&again).is_some_and(|(again, _)| again.position != entry.position)
+            }) {
                 violation(format!("{RUN}-{number} was accepted twice"));
             }
         }
         if self.world.shape.terms.hold_seconds.is_some() {
             let hold = u64::from(self.world.shape.terms.hold_seconds.unwrap_or_default()) * 1000;
-            let pause = if self.chance.one_in(3) { self.chance.between(hold * 8 / 10, hold * 12 / 10) } else { 0 };
+            let pause = if self.chance.one_in(3) {
+                self.chance.between(hold * 8 / 10, hold * 12 / 10)
+            } else {
+                0
+            };
             match self.chance.below(4) {
                 0 | 1 => {
                     sleep(Duration::from_millis(pause)).await;
-                    let action = if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
+                    let action =
+                        if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
                     self.decide(number, Some(action), false).await;
                     if self.chance.one_in(4) {
-                        let other = if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
+                        let other =
+                            if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
                         if other != action {
                             self.decide(number, Some(other), false).await;
                         }
@@ -307,10 +314,12 @@ impl Buyer {
 
     /// The same id with another quantity: it is refused.
     async fn send_another_payload(&mut self, number: u64) {
-        let to = usize::try_from(self.chance.below(self.world.shape.instances as u64)).unwrap_or_default();
+        let to = usize::try_from(self.chance.below(self.world.shape.instances as u64))
+            .unwrap_or_default();
         let order = self.make(number, Action::Reserve, self.world.shape.quantity + 1);
         let patience = self.world.shape.longest() * 2;
-        let said = self.world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
+        let said =
+            self.world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
         if let Ok(Ok(Outcome::Reserved(_) | Outcome::Repeated(_))) = said {
             violation(format!("{RUN}-{number} was accepted with another quantity"));
         } else if let Ok(Ok(Outcome::Conflict)) = said {
@@ -336,7 +345,8 @@ impl Buyer {
         is_abandoned: bool,
     ) -> Option<Result<Outcome, SaleError>> {
         let world = Arc::clone(&self.world);
-        let mut to = usize::try_from(self.chance.below(world.shape.instances as u64)).unwrap_or_default();
+        let mut to =
+            usize::try_from(self.chance.below(world.shape.instances as u64)).unwrap_or_default();
         let longest = world.shape.longest();
         let started_at = Instant::now();
         loop {
@@ -346,12 +356,18 @@ impl Buyer {
             let patience = if leaves { self.chance.millis(0, 100) } else { longest * 3 };
             let order = self.make(number, change.unwrap_or_default(), world.shape.quantity);
             let id = format!("{RUN}-{number}");
-            let process = locked(&world.state).instances[to].as_ref().map(|it| Arc::clone(&it.process));
-            let said = world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
+            let process =
+                locked(&world.state).instances[to].as_ref().map(|it| Arc::clone(&it.process));
+            let said =
+                world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
             let took = sent_at.elapsed();
             let mut outcome = match &said {
-                Err(Answer::Refused) => json!({ "outcome": "failed", "why": "connection refused" }),
-                Err(Answer::Left) if leaves => json!({ "outcome": "unknown", "why": "client went away" }),
+                Err(NoAnswer::Refused) => {
+                    json!({ "outcome": "failed", "why": "connection refused" })
+                }
+                Err(NoAnswer::Left) if leaves => {
+                    json!({ "outcome": "unknown", "why": "client went away" })
+                }
                 Err(_) => json!({ "outcome": "unknown", "why": "connection closed" }),
                 Ok(said) => match accepted(said) {
                     Some((entry, replayed)) => json!({
@@ -367,12 +383,18 @@ impl Buyer {
                 },
             };
             note(&self.name, || format!("{id} {change:?} at {to}: {outcome}"));
-            if let (Some(process), true) = (process, matches!(said, Ok(_) | Err(Answer::Left)) && !leaves) {
+            if let (Some(process), true) =
+                (process, matches!(said, Ok(_) | Err(NoAnswer::Left)) && !leaves)
+            {
                 let state = locked(&world.state);
                 let disturbed = state.disturbed.get(&process.name);
-                let was_disturbed = !process.is_running() || disturbed.is_some_and(|at| *at >= sent_at);
+                let was_disturbed =
+                    !process.is_running() || disturbed.is_some_and(|at| *at >= sent_at);
                 if took > longest && !was_disturbed {
-                    violation(format!("{id} waited for {took:?} at {}, {longest:?} are allowed", process.name));
+                    violation(format!(
+                        "{id} waited for {took:?} at {}, {longest:?} are allowed",
+                        process.name
+                    ));
                 }
             }
             let event = change.map(|change| match change {
@@ -394,12 +416,14 @@ impl Buyer {
             if is_final {
                 return said.ok();
             }
-            if is_abandoned || is_violated() || started_at.elapsed() > Duration::from_secs(300) {
+            let has_gone = is_abandoned && matches!(said, Err(NoAnswer::Left));
+            if has_gone || is_violated() || started_at.elapsed() > Duration::from_secs(300) {
                 return None;
             }
             count("attempts that were made again");
             if self.chance.one_in(2) {
-                to = usize::try_from(self.chance.below(world.shape.instances as u64)).unwrap_or_default();
+                to = usize::try_from(self.chance.below(world.shape.instances as u64))
+                    .unwrap_or_default();
             }
             let pause = self.chance.millis(1, 200);
             sleep(pause).await;
@@ -408,14 +432,25 @@ impl Buyer {
 }
 
 /// Runs one seed.
-pub async fn run(setup: Setup, scheduler: Arc<Scheduler>, network: Arc<Simulated>) -> BTreeSet<Fault> {
+pub async fn run(
+    setup: Setup,
+    scheduler: Arc<Scheduler>,
+    network: Arc<Simulated>,
+) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
     let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
     let shape = Shape::new(&mut chance);
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));
-    let locks = LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
-    let shop = Shop::open(chance.fork(), Arc::clone(&faults), Arc::clone(&network), shape.latency, shape.response_timeout);
+    let locks =
+        LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
+    let shop = Shop::open(
+        chance.fork(),
+        Arc::clone(&faults),
+        Arc::clone(&network),
+        shape.latency,
+        shape.response_timeout,
+    );
     let state = State {
         chance: chance.fork(),
         instances: (0..shape.instances).map(|_| None).collect(),
@@ -462,9 +497,12 @@ async fn open_sale(world: &Arc<World>) -> Option<Stock> {
     let sale = NewSale { id, is_named: true, terms: terms.clone(), ..NewSale::from(*units) };
     loop {
         let sale = sale.clone();
-        let started = world
-            .call(0, Duration::from_secs(60), |it| async move { it.start(&Item::DEFAULT, sale).await })
-            .await;
+        let started =
+            world
+                .call(0, Duration::from_secs(60), |it| async move {
+                    it.start(&Item::DEFAULT, sale).await
+                })
+                .await;
         match started {
             Ok(Ok(started)) => return Some(started.stock),
             Ok(Err(error)) => note("operator", || format!("cannot start the sale: {error}")),
@@ -507,7 +545,12 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         Fault::StoreFull,
         Fault::ScriptsFlushed,
     ]);
-    let refusal = *chance.pick(&[Refusal::DiskFull, Refusal::OutOfMemory, Refusal::Loading, Refusal::ReadOnly]);
+    let refusal = *chance.pick(&[
+        Refusal::DiskFull,
+        Refusal::OutOfMemory,
+        Refusal::Loading,
+        Refusal::ReadOnly,
+    ]);
     let Some((process, sale)) = world.instance(number) else { return };
     if !world.faults.may(fault) {
         return process.run(|| drop(sale));
@@ -604,7 +647,9 @@ async fn settle(world: &Arc<World>, before: &Stock) {
                     user: User::new(&format!("probe-{number}")).expect("a valid user"),
                     action: Action::Reserve,
                 };
-                let said = world.call(number, within, |sale| async move { sale.reduce(order).await }).await;
+                let said = world
+                    .call(number, within, |sale| async move { sale.reduce(order).await })
+                    .await;
                 let is_decided = matches!(&said, Ok(Ok(_)));
                 if let Ok(said) = said {
                     let shown = said.map(|_| ()).map_err(|error| error.to_string());
@@ -618,7 +663,9 @@ async fn settle(world: &Arc<World>, before: &Stock) {
                     return;
                 }
                 if healed_at.elapsed() > within {
-                    violation(format!("instance {number} decided no order within {within:?} after the last fault"));
+                    violation(format!(
+                        "instance {number} decided no order within {within:?} after the last fault"
+                    ));
                     return;
                 }
             }
@@ -657,7 +704,8 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     let patience = world.shape.longest() * 2;
     let mut lines = Vec::new();
     let first = LedgerPosition::default();
-    let page = world.call(0, patience, |sale| async move { sale.ledger(&Item::DEFAULT, first, 1000).await });
+    let page = world
+        .call(0, patience, |sale| async move { sale.ledger(&Item::DEFAULT, first, 1000).await });
     let Ok(Ok(page)) = page.await else { return violation("the ledger cannot be read".into()) };
     for entry in &page.entries {
         lines.push(json!({ "order": {
@@ -668,8 +716,12 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     }
     let entries = lines.len();
     for number in 0..world.shape.instances {
-        let stock = world.call(number, patience, |sale| async move { sale.stock(&Item::DEFAULT).await }).await;
-        let Ok(Ok(stock)) = stock else { return violation(format!("{number} does not tell the stock")) };
+        let stock = world
+            .call(number, patience, |sale| async move { sale.stock(&Item::DEFAULT).await })
+            .await;
+        let Ok(Ok(stock)) = stock else {
+            return violation(format!("{number} does not tell the stock"));
+        };
         lines.push(json!({ "state": { "instance": number, "state": state_of(&stock) } }));
     }
     let (attempts, orders) = {
@@ -685,7 +737,13 @@ async fn judge(world: &Arc<World>, before: &Stock) {
         "instances": instances, "item": null, "before": state_of(before),
     }});
     let end = json!({ "end": { "attempts": attempts.len(), "ledger": entries, "orders": orders } });
-    let text: String = [run].iter().chain(&attempts).chain(&lines).chain([&end]).map(|line| format!("{line}\n")).collect();
+    let text: String = [run]
+        .iter()
+        .chain(&attempts)
+        .chain(&lines)
+        .chain([&end])
+        .map(|line| format!("{line}\n"))
+        .collect();
     let limits = Limits { longest_pause: Duration::from_secs(3600), longest_order: None };
     match loadtest::judge(text.as_bytes(), limits) {
         Ok(report) => {
@@ -699,7 +757,8 @@ async fn judge(world: &Arc<World>, before: &Stock) {
 
 /// At rest nothing is left.
 async fn rest(world: &Arc<World>) {
-    let running: Vec<_> = locked(&world.state).instances.iter_mut().filter_map(Option::take).collect();
+    let running: Vec<_> =
+        locked(&world.state).instances.iter_mut().filter_map(Option::take).collect();
     for running in &running {
         if let Some(sale) = &running.sale {
             if sale.guard().waiting() > 0 {

@@ -58,11 +58,6 @@ fn on_server<R>(work: impl FnOnce(&mut Server) -> R) -> R {
     SERVER.with_borrow_mut(|server| work(server.as_mut().expect("a run has a server")))
 }
 
-/// Looks at the data.
-pub fn data<R>(look: impl FnOnce(&Data) -> R) -> R {
-    on_server(|server| look(&server.store.data))
-}
-
 fn call(request: &[Text]) -> Reply {
     on_server(|server| {
         let now = BEGIN + u64::try_from(server.began_at.elapsed().as_micros()).unwrap_or_default();
@@ -84,9 +79,16 @@ fn is_script(request: &[Text]) -> bool {
 
 /// What the script does, for a timeline.
 fn shown(request: &[Text]) -> String {
-    let words = request.iter().enumerate().filter(|(place, word)| *place != 1 && word.len() < 40);
+    let words = request.iter().enumerate().skip(16).filter(|(_, word)| word.len() < 40);
     let words: Vec<_> = words.map(|(_, word)| String::from_utf8_lossy(word)).collect();
     words.join(" ").chars().take(160).collect()
+}
+
+fn answer(reply: &Reply) -> String {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes).replace("\r\n", " ");
+    text.chars().take(200).collect()
 }
 
 impl Shop {
@@ -137,7 +139,7 @@ impl Shop {
             let is_write = is_script(&request);
             let (mut there, mut back) = {
                 let mut state = locked(&self.state);
-                (state.chance.millis(0, self.latency), state.chance.millis(0, self.latency))
+                (state.chance.millis(0, self.latency), state.chance.millis(1, self.latency))
             };
             let late = self.response_timeout + self.faults.draw(|chance| chance.millis(0, 3000));
             let (slow, is_soon) = self.faults.draw(|chance| (chance.below(400), chance.one_in(2)));
@@ -169,7 +171,9 @@ impl Shop {
                 count(if is_late { "writes that arrived late" } else { "writes" });
                 let late = if is_late { ", late" } else { "" };
                 let lost = if is_lost_after { ", the answer is lost" } else { "" };
-                note(&who, || format!("store: {}{late}{lost} -> {reply:?}", shown(&request)));
+                note(&who, || {
+                    format!("store: {}{late}{lost} -> {}", shown(&request), answer(&reply))
+                });
             }
             if is_lost_after {
                 if !is_soon {
