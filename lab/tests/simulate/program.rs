@@ -17,7 +17,7 @@ use crate::chance::Chance;
 use crate::faults::Fault;
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, Events, Told, locked};
-use crate::{lock_world, sale_world};
+use crate::{lock_world, sale_world, shop};
 
 /// Runs the lock and the sale in simulated time, with faults from seeds.
 ///
@@ -95,9 +95,6 @@ const OF_THE_LOCK: [(&str, Safeguard); 3] = [
     ("denials", Safeguard::Denials),
 ];
 
-/// Those of the simulator's own store.
-const OF_THE_STORE: [&str; 1] = ["fence"];
-
 /// Lines of a failure that are shown without `--trace`.
 const SHOWN: usize = 80;
 
@@ -108,9 +105,10 @@ pub fn main() -> ExitCode {
     if let Some(name) = &options.without {
         match OF_THE_LOCK.iter().find(|(known, _)| known == name) {
             Some((_, safeguard)) => safeguard.set(false),
-            None if OF_THE_STORE.contains(&&**name) => {}
+            None if shop::SAFEGUARDS.iter().any(|(known, ..)| known == name) => {}
             None => {
-                let known = OF_THE_LOCK.iter().map(|(name, _)| *name).chain(OF_THE_STORE);
+                let of_the_script = shop::SAFEGUARDS.iter().map(|(name, ..)| *name);
+                let known = OF_THE_LOCK.iter().map(|(name, _)| *name).chain(of_the_script);
                 eprintln!(
                     "there is no safeguard {name}, but: {}",
                     known.collect::<Vec<_>>().join(", ")

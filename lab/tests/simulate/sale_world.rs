@@ -1,6 +1,7 @@
 //! The sale on top of the lock: instances that sell, buyers that order, pay, leave and repeat, and the load test's judge.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::chance::Chance;
 use crate::faults::{Fault, Faults};
 use crate::locks::{Client, LockService};
 use crate::process::{Scheduler, Simulated};
-use crate::shop::Shop;
+use crate::shop::{self, BEGIN, Shop};
 use crate::store::Refusal;
 use crate::trace::{count, is_violated, locked, note, violation};
 
@@ -104,9 +105,22 @@ struct State {
     instances: Vec<Option<Running>>,
     /// The attempts, as the load test records them.
     record: Vec<Value>,
+    attempts: Vec<Attempt>,
     next_order: u64,
     /// When each process was paused or told to stop last.
     disturbed: std::collections::BTreeMap<String, Instant>,
+}
+
+/// One attempt, for the judge: an entry of the ledger is that of an attempt which does not say that nothing was done.
+struct Attempt {
+    order: String,
+    action: Action,
+    /// The number of the instance that it was sent to.
+    to: usize,
+    sent: u64,
+    may_be_done: bool,
+    /// The place of the entry that it was told of, if it was accepted now, and by whom.
+    told: Option<(u64, String)>,
 }
 
 /// One life of an instance.
@@ -384,7 +398,7 @@ impl Buyer {
             };
             note(&self.name, || format!("{id} {change:?} at {to}: {outcome}"));
             if let (Some(process), true) =
-                (process, matches!(said, Ok(_) | Err(NoAnswer::Left)) && !leaves)
+                (process.clone(), matches!(said, Ok(_) | Err(NoAnswer::Left)) && !leaves)
             {
                 let state = locked(&world.state);
                 let disturbed = state.disturbed.get(&process.name);
@@ -402,6 +416,19 @@ impl Buyer {
                 Action::Cancel => "cancelled",
                 _ => "reserved",
             });
+            let may_be_done = match &said {
+                Err(NoAnswer::Refused) => false,
+                Err(_) => true,
+                // an order that is over by the time of its first answer
+                Ok(Ok(Outcome::Over { .. })) if change.is_none() => true,
+                Ok(said) => accepted(said).is_some() || !problem(said).3,
+            };
+            let told = said.as_ref().ok().and_then(accepted);
+            let told = told.filter(|(_, replayed)| !replayed);
+            let told = told.map(|(entry, _)| (entry.position, entry.instance.clone()));
+            let action = change.unwrap_or_default();
+            let attempt = Attempt { order: id.clone(), action, to, sent, may_be_done, told };
+            locked(&world.state).attempts.push(attempt);
             let is_final = matches!(&said, Ok(said) if accepted(said).is_some() || problem(said).2);
             let fields = outcome.as_object_mut().expect("an object");
             fields.insert("order".into(), id.into());
@@ -450,11 +477,13 @@ pub async fn run(
         Arc::clone(&network),
         shape.latency,
         shape.response_timeout,
+        setup.without.clone(),
     );
     let state = State {
         chance: chance.fork(),
         instances: (0..shape.instances).map(|_| None).collect(),
         record: Vec::new(),
+        attempts: Vec::new(),
         next_order: 0,
         disturbed: Default::default(),
     };
@@ -485,7 +514,7 @@ pub async fn run(
             sleep(pause).await;
             trouble(&world, &mut chance).await;
         }
-        settle(&world, &before).await;
+        settle(&world, &before, &mut chance).await;
     }
     world.faults.allowed().clone()
 }
@@ -619,7 +648,7 @@ fn resume(world: &World, process: &Simulated) {
 }
 
 /// After the last fault: all orders are decided in time, the books are right, and nothing is left.
-async fn settle(world: &Arc<World>, before: &Stock) {
+async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     note("seed", || "the last fault is over".into());
     world.faults.end();
     world.locks.heal();
@@ -687,6 +716,9 @@ async fn settle(world: &Arc<World>, before: &Stock) {
     let hold = Duration::from_secs(world.shape.terms.hold_seconds.unwrap_or_default().into());
     sleep(hold + Duration::from_secs(5)).await;
     judge(world, before).await;
+    if chance.one_in(3) {
+        lose_writes(world, chance.between(1, 8) as usize).await;
+    }
     rest(world).await;
     count("sales");
 }
@@ -713,6 +745,9 @@ async fn judge(world: &Arc<World>, before: &Stock) {
             "quantity": entry.quantity.get(), "remaining": entry.remaining, "instance": entry.instance,
             "token": entry.token.map(|token| token.revision()),
         }}));
+    }
+    for entry in &page.entries {
+        check_attempts(world, entry);
     }
     let entries = lines.len();
     for number in 0..world.shape.instances {
@@ -752,6 +787,76 @@ async fn judge(world: &Arc<World>, before: &Stock) {
             }
         }
         Err(error) => violation(format!("no record: {error:#}")),
+    }
+}
+
+/// An entry is that of an attempt at its instance, of which nobody said that nothing was done.
+fn check_attempts(world: &World, entry: &Accepted) {
+    let action = match entry.event {
+        Event::Reserved => Action::Reserve,
+        Event::Confirmed => Action::Confirm,
+        Event::Cancelled => Action::Cancel,
+        Event::Expired => return,
+    };
+    let state = locked(&world.state);
+    let is_own = |attempt: &&Attempt| attempt.order == entry.order.as_str();
+    let written_at = entry.time.micros() - BEGIN;
+    let can_be = |attempt: &Attempt| {
+        attempt.action == action
+            && entry.instance.starts_with(&format!("p{}.", attempt.to))
+            && attempt.sent <= written_at
+            && attempt.may_be_done
+    };
+    let mut own = state.attempts.iter().filter(is_own).peekable();
+    if own.peek().is_some() && !own.any(can_be) {
+        let (order, at, position) = (&entry.order, &entry.instance, entry.position);
+        violation(format!(
+            "entry {position}, {order:?} {:?} by {at}, is of no attempt that may have been done there",
+            entry.event
+        ));
+    }
+}
+
+/// The store loses its last writes: who was told of them notices, and nobody sells before an operator accepts the loss.
+async fn lose_writes(world: &Arc<World>, loses: usize) {
+    let last = {
+        let state = locked(&world.state);
+        state.attempts.iter().filter_map(|attempt| attempt.told.clone()).max()
+    };
+    let number = last.as_ref().and_then(|(_, at)| {
+        let state = locked(&world.state);
+        let mut lives = state.instances.iter();
+        lives.position(|it| it.as_ref().is_some_and(|it| it.process.name == *at))
+    });
+    let Some((number, (position, _))) = number.zip(last) else { return };
+    world.shop.restart(loses);
+    if shop::entries() as u64 >= position {
+        return;
+    }
+    count("stores that lost entries");
+    note("fault", || format!("the store loses its last {loses} writes"));
+    let patience = world.shape.longest() * 2;
+    let others = (0..world.shape.instances).filter(|other| *other != number);
+    for (at, try_again) in iter::once(number).chain(others).chain([number]).zip(0..) {
+        let order = Order {
+            id: OrderId::new(&format!("lost-{try_again}")).expect("a valid id"),
+            item: Item::DEFAULT,
+            quantity: Quantity::ONE,
+            user: User::new(&format!("lost-{try_again}")).expect("a valid user"),
+            action: Action::Reserve,
+        };
+        let said = world.call(at, patience, |sale| async move { sale.reduce(order).await }).await;
+        match said {
+            Ok(Err(error)) if error.word() == "store-rolled-back" => {}
+            Ok(Ok(Outcome::Reserved(entry))) => {
+                violation(format!(
+                    "{} sold after the store had lost entry {position}",
+                    entry.instance
+                ));
+            }
+            // it is sold out as far as a read can tell, or the answer is another refusal
+            _ => {}
+        }
     }
 }
 
