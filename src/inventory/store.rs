@@ -113,7 +113,7 @@ impl Inventory {
     /// An inventory whose connections are these streams: for a simulated store.
     ///
     /// # Errors
-    /// None.
+    /// As [`new`](Self::new).
     #[cfg(fenced_lock_chaos)]
     pub fn over(
         streams: super::Streams,

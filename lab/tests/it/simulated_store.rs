@@ -18,9 +18,10 @@ use flash_sale::inventory::{
 use parking_lot::Mutex;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
-use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Value};
+use redis::{Client, Cmd, Connection, ConnectionLike as _, Value};
 use testkit::{PrivateRedis, RedisOptions};
+
+use tokio::time::sleep;
 
 use store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, Value as Content};
 
@@ -44,17 +45,38 @@ return all";
 /// A key, its type and its content.
 type Dumped = (Text, Text, Vec<Text>);
 
-/// Both stores, which get the same requests.
+/// The simulated store and the real one: they get the same requests.
 struct Both {
     store: Store,
-    real: MultiplexedConnection,
+    /// It blocks: meanwhile nothing happens in simulated time.
+    real: Connection,
     opened: Arc<Mutex<Vec<StoreEnd>>>,
     ends: Vec<StoreEnd>,
     now: u64,
-    /// Of each script, by digest, the digest of the one that reads the time from a key.
-    digests: BTreeMap<Text, String>,
+    /// By the source that ships, and by its digest.
+    patched: BTreeMap<Text, Rc<Patched>>,
     /// How often each answer came.
     seen: BTreeMap<String, u32>,
+}
+
+/// A script for the real Redis: it reads the time from a key.
+struct Patched {
+    source: String,
+    digest: String,
+    /// The digest of the script that ships.
+    shipped: String,
+}
+
+impl Patched {
+    fn new(shipped: &[u8]) -> Self {
+        let shipped = str::from_utf8(shipped).unwrap();
+        // the same lines, so that errors name the same ones
+        let source = shipped.replace("redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)");
+        assert_ne!(source, shipped);
+        let [digest, shipped] =
+            [&source, shipped].map(|source| redis::Script::new(source).get_hash().to_owned());
+        Self { source, digest, shipped }
+    }
 }
 
 fn command<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>) -> Cmd {
@@ -74,37 +96,37 @@ impl Both {
                 () = tokio::task::yield_now() => {}
             }
             self.ends.append(&mut self.opened.lock());
+            let mut is_idle = true;
             for end in 0..self.ends.len() {
                 while let Some(request) = self.ends[end].next_request() {
-                    let reply = self.call(&request).await;
+                    let reply = self.call(&request);
                     self.ends[end].answer(&reply);
+                    is_idle = false;
                 }
+            }
+            if is_idle {
+                // a pause between two attempts to connect passes
+                sleep(Duration::from_millis(1)).await;
             }
         }
     }
 
     /// The answer to a request, which is the same at both.
-    async fn call(&mut self, request: &[Text]) -> Reply {
+    fn call(&mut self, request: &[Text]) -> Reply {
         let reply = self.store.call(self.now, request);
         if matches!(&request[0][..], b"HELLO" | b"CLIENT" | b"INFO") {
             return reply;
         }
-        let (mut words, mut digests) = (request.to_vec(), None);
-        if request[0] == b"EVAL" {
-            // the same lines, so that errors name the same ones
-            let source = String::from_utf8(request[1].clone()).unwrap();
-            let patched =
-                source.replace("redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)");
-            assert_ne!(source, patched);
-            let digest_of = |source| redis::Script::new(source).get_hash().to_owned();
-            self.digests.insert(digest_of(&source).into(), digest_of(&patched));
-            digests = Some((digest_of(&source), digest_of(&patched)));
-            words[1] = patched.into();
-        } else if request[0] == b"EVALSHA"
-            && let Some(patched) = self.digests.get(&request[1])
-        {
-            digests = Some((String::from_utf8(request[1].clone()).unwrap(), patched.clone()));
-            words[1] = patched.clone().into();
+        let mut words = request.to_vec();
+        if request[0] == b"EVAL" && !self.patched.contains_key(&request[1]) {
+            let patched = Rc::new(Patched::new(&request[1]));
+            self.patched.insert(request[1].clone(), Rc::clone(&patched));
+            self.patched.insert(patched.shipped.clone().into(), patched);
+        }
+        let patched = words.get(1).and_then(|script| self.patched.get(script)).cloned();
+        if let Some(patched) = &patched {
+            let is_source = request[0] == b"EVAL";
+            words[1] = if is_source { &patched.source } else { &patched.digest }.clone().into();
         }
         let [refuse, relent] = match self.store.refusal {
             None => ["PING", "PING"],
@@ -118,19 +140,21 @@ impl Both {
             pipe.add_command(command(line.split(' ')));
         }
         pipe.add_command(command(&words)).add_command(command(relent.split(' ')));
-        let mut answers = self.real.send_packed_commands(&pipe, 0, 5).await.unwrap();
+        let pipe = pipe.add_command(command(["EVAL", DUMP, "0"])).get_packed_pipeline();
+        let mut answers = self.real.req_packed_commands(&pipe, 0, 6).unwrap();
+        let dump = redis::from_redis_value(answers.swap_remove(5)).unwrap();
         let answer = answers.swap_remove(3);
 
         let mut encoded = Vec::new();
         reply.encode(&mut encoded);
         let ours = shown(redis::parse_redis_value(&encoded).unwrap(), request);
         let mut theirs = shown(answer, request);
-        if let Some((shipped, patched)) = &digests {
-            theirs = theirs.replace(patched, shipped);
+        if let Some(patched) = &patched {
+            theirs = theirs.replace(&patched.digest, &patched.shipped);
         }
         assert_eq!(ours, theirs, "{}", line(request));
         self.note(request, &reply);
-        self.compare(request).await;
+        self.compare(dump, request);
         reply
     }
 
@@ -152,10 +176,8 @@ impl Both {
         }
     }
 
-    /// Both have the same data.
-    async fn compare(&mut self, request: &[Text]) {
-        let dump = command(["EVAL", DUMP, "0"]);
-        let mut theirs: Vec<Dumped> = dump.query_async(&mut self.real).await.unwrap();
+    /// The two stores have the same data.
+    fn compare(&self, mut theirs: Vec<Dumped>, request: &[Text]) {
         for (_, kind, content) in &mut theirs {
             if matches!(&kind[..], b"hash" | b"zset") {
                 let mut pairs: Vec<_> = content.chunks(2).map(<[Text]>::to_vec).collect();
@@ -169,7 +191,7 @@ impl Both {
     }
 
     /// Gives both this data.
-    async fn restart(&mut self, data: Data) {
+    fn restart(&mut self, data: Data) {
         let mut pipe = redis::pipe();
         pipe.cmd("FLUSHDB").cmd("SCRIPT").arg("FLUSH");
         for (key, kind, content) in dumped(&data) {
@@ -182,7 +204,7 @@ impl Both {
             };
             pipe.cmd(name).arg(key).arg(content);
         }
-        pipe.query_async::<()>(&mut self.real).await.unwrap();
+        pipe.query::<()>(&mut self.real).unwrap();
         self.store.restart(data);
     }
 }
@@ -195,7 +217,7 @@ fn line(request: &[Text]) -> String {
         .collect()
 }
 
-/// What is asked of a script.
+/// The operation that a call of a script asks for.
 fn operation(request: &[Text]) -> Option<&[u8]> {
     request.get(20).map(Vec::as_slice)
 }
@@ -274,22 +296,22 @@ impl Chance {
     }
 
     fn sale(&mut self, now: u64) -> NewSale {
-        let limit = |chance: &mut Self, most| {
-            (!chance.one_in(2)).then(|| 1 + chance.0.random_range(0..most))
+        let limit = |chance: &mut Self, most, odds| {
+            (!chance.one_in(odds)).then(|| 1 + chance.0.random_range(0..most))
         };
         let near = |chance: &mut Self, ahead: u64| {
-            chance.one_in(4).then(|| Timestamp::new(now - 1_000_000 + chance.below(ahead)).unwrap())
+            chance.one_in(5).then(|| Timestamp::new(now - 1_000_000 + chance.below(ahead)).unwrap())
         };
         NewSale {
-            units: self.below(8),
+            units: self.below(12),
             id: self.id(),
             is_named: self.one_in(2),
             terms: Terms {
-                per_order: limit(self, 3),
-                per_user: limit(self, 4),
-                hold_seconds: limit(self, 3),
+                per_order: limit(self, 3, 2),
+                per_user: limit(self, 4, 2),
+                hold_seconds: limit(self, 3, 4),
                 starts_at: near(self, 3_000_000),
-                ends_at: near(self, 8_000_000),
+                ends_at: near(self, 4_000_000),
             },
             replaces: match self.below(5) {
                 0 => Replaces::WithoutOrders,
@@ -306,11 +328,11 @@ impl Chance {
             "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms",
             "changes", "holds", "buyers", "sales",
         ]);
-        let words: &[&str] = match self.below(11) {
+        let words: &[&str] = match self.below(12) {
             0 => &["DEL", key],
             1 => &["HSET", "orders", "1", "x"],
             2 => &["SET", key, "5"],
-            3 => &["SET", key, "-1.5 nonsense\r\n"],
+            3 => &["SET", key, "-1.5 nonsense"],
             4 => &[
                 "SET",
                 key,
@@ -320,7 +342,8 @@ impl Chance {
             6 => &["HSET", key, "1", "2\t1\t1\t1\tfeed 1\ti\t5\t\t", "ann", "x"],
             7 => &["HDEL", key, "1", "2"],
             8 => &["ZADD", key, "inf", "1", "4", "ann\t2"],
-            9 => &["RENAME", key, "buyers"],
+            9 => &["SET", "doubt", "1\r\nx\r\n"],
+            10 => &["RENAME", key, "buyers"],
             _ => &["HSET", "buyers", "ann", "x"],
         };
         words.iter().map(|word| word.as_bytes().to_vec()).collect()
@@ -335,18 +358,19 @@ impl Chance {
 async fn the_simulated_store_answers_as_redis_does() {
     let redis =
         PrivateRedis::start(RedisOptions { volatile: true, ..Default::default() }).await.unwrap();
-    let real = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let real = Client::open(redis.url()).unwrap().get_connection().unwrap();
+    tokio::time::pause();
     let mut both = Both {
         store: Store::new(&Rc::new(Engine::new())),
         real,
         opened: Arc::default(),
         ends: Vec::new(),
         now: 0,
-        digests: BTreeMap::new(),
+        patched: BTreeMap::new(),
         seen: BTreeMap::new(),
     };
     for seed in 0..SEEDS {
-        both.restart(Data::default()).await;
+        both.restart(Data::default());
         both.ends.clear();
         both.now = 1_800_000_000_000_000 + seed;
         let inventories = [(); 2].map(|()| {
@@ -356,7 +380,7 @@ async fn the_simulated_store_answers_as_redis_does() {
                 opened.lock().push(end);
                 Ok(Box::pin(client))
             });
-            let patient = Duration::from_secs(60);
+            let patient = Duration::from_mins(1);
             let options = InventoryOptions { connect_timeout: patient, response_timeout: patient };
             Inventory::over(streams, options).unwrap()
         });
@@ -407,6 +431,7 @@ impl Both {
         let mut saved = Data::default();
         _ = self.serve(inventories[0].start(item, None, 6)).await;
         for _ in 0..STEPS {
+            self.now += chance.below(400_000);
             self.store.refusal = self.store.refusal.filter(|_| !chance.one_in(3));
             let inventory = &inventories[usize::from(chance.one_in(2))];
             let token = chance.token(&mut revision);
@@ -438,7 +463,9 @@ impl Both {
                         2 => _ = self.serve(inventory.sales(item)).await,
                         3 => _ = self.serve(inventory.order(item, id, user)).await,
                         4 => {
-                            _ = self.serve(inventory.look_up(item, &[one.key(), other.key()])).await
+                            _ = self
+                                .serve(inventory.look_up(item, &[one.key(), other.key()]))
+                                .await;
                         }
                         5 => _ = self.serve(inventory.check(token)).await,
                         _ => {
@@ -451,12 +478,12 @@ impl Both {
                     _ = self.serve(inventory.available(item)).await;
                     _ = self.serve(inventory.exists(item)).await;
                 }
-                80..88 => self.now += chance.below(1_500_000),
+                80..88 => self.now += chance.below(3_000_000),
                 88..92 => revision += 1,
-                92..94 => _ = self.call(&chance.damage()).await,
-                94..96 => saved = self.store.data.clone(),
-                96 => self.restart(saved.clone()).await,
-                97 => self.restart(self.store.data.clone()).await,
+                92..95 => _ = self.call(&chance.damage()),
+                95 => saved = self.store.data.clone(),
+                96 => self.restart(saved.clone()),
+                97 => self.restart(self.store.data.clone()),
                 98 => self.store.refusal = Some(Refusal::OutOfMemory),
                 _ => self.store.refusal = Some(Refusal::ReadOnly),
             }

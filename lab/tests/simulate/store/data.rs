@@ -46,8 +46,11 @@ impl Reply {
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
         let mut line = |kind: u8, text: &[u8]| {
             to.push(kind);
-            // Redis replaces line ends, too
-            to.extend(text.iter().map(|b| if matches!(b, b'\r' | b'\n') { &b' ' } else { b }));
+            // Redis leaves out line ends behind an error, and replaces the others
+            let is_end = |b: &u8| matches!(b, b'\r' | b'\n');
+            let size = text.iter().rposition(|b| !is_end(b)).map_or(0, |last| last + 1);
+            let text = text[..size].iter();
+            to.extend(text.map(|b| if is_end(b) { &b' ' } else { b }));
             to.extend(b"\r\n");
         };
         let number = |number: usize| number.to_string().into_bytes();
@@ -63,7 +66,9 @@ impl Reply {
             }
             Self::List(list) => {
                 line(b'*', &number(list.len()));
-                list.iter().for_each(|reply| reply.encode(to));
+                for reply in list {
+                    reply.encode(to);
+                }
             }
             Self::Map(map) => {
                 line(b'%', &number(map.len()));
@@ -76,16 +81,19 @@ impl Reply {
     }
 }
 
-/// What a key has.
+/// The content of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     String(Text),
     List(Vec<Text>),
-    Hash(BTreeMap<Text, Text>),
-    SortedSet(BTreeMap<Text, f64>),
+    Hash(Hash),
+    SortedSet(Scores),
 }
 
-/// The content of one of the types.
+type Hash = BTreeMap<Text, Text>;
+type Scores = BTreeMap<Text, f64>;
+
+/// One of the types that a key can have.
 pub(crate) trait Kind: Clone + Default {
     fn of(value: &Value) -> Option<&Self>;
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
@@ -111,7 +119,7 @@ macro_rules! kinds {
         }
     )*};
 }
-kinds!(String(Text), List(Vec<Text>), Hash(BTreeMap<Text, Text>), SortedSet(BTreeMap<Text, f64>));
+kinds!(String(Text), List(Vec<Text>), Hash(Hash), SortedSet(Scores));
 
 /// All keys. A clone costs next to nothing, and is what a disk or a replica has.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -131,7 +139,7 @@ pub(super) fn writes(name: &[u8]) -> Option<bool> {
     (shrinks || GROWS.contains(&name)).then_some(shrinks)
 }
 
-/// Whether the command of this name, in capitals, is one of those that are here.
+/// Whether this store has the command of this name, in capitals.
 pub(super) fn is_known(name: &[u8]) -> bool {
     writes(name).is_some() || READS.contains(&name) || matches!(name, b"ZRANGEBYSCORE" | b"TIME")
 }
@@ -141,7 +149,7 @@ fn wrong_type() -> Reply {
 }
 
 impl Data {
-    /// What the key has, if it is of this type.
+    /// The content of the key, if it is of this type.
     pub(crate) fn get<K: Kind>(&self, key: &[u8]) -> Option<&K> {
         self.read(key).ok().flatten()
     }
@@ -155,7 +163,7 @@ impl Data {
         self.0.get(key).map(|value| K::of(value).ok_or_else(wrong_type)).transpose()
     }
 
-    /// Changes what the key has. A key with nothing in it is no key.
+    /// Changes the content of the key, and removes a key that becomes empty.
     fn change<K: Kind, R>(
         &mut self,
         key: &Text,
@@ -180,8 +188,6 @@ impl Data {
     }
 
     fn try_run(&mut self, name: &[u8], args: &[Text], now: u64) -> Result<Reply, Reply> {
-        type Hash = BTreeMap<Text, Text>;
-        type Scores = BTreeMap<Text, f64>;
         Ok(match (name, args) {
             (b"TIME", []) => {
                 Reply::texts(&[now / 1_000_000, now % 1_000_000].map(|n| n.to_string().into()))
@@ -209,6 +215,12 @@ impl Data {
                 self.0.insert(to.clone(), value);
                 Reply::OK()
             }
+            _ => return self.run_on_collection(name, args),
+        })
+    }
+
+    fn run_on_collection(&mut self, name: &[u8], args: &[Text]) -> Result<Reply, Reply> {
+        Ok(match (name, args) {
             (b"HGET", [key, field]) => {
                 Reply::optional(self.read::<Hash>(key)?.and_then(|hash| hash.get(field)))
             }
@@ -241,13 +253,14 @@ impl Data {
             }
             (b"LRANGE", [key, first, last]) => {
                 let [first, last] = [integer(first)?, integer(last)?];
-                let list = self.read::<Vec<Text>>(key)?.map_or(&[][..], Vec::as_slice);
+                let texts = self.read::<Vec<Text>>(key)?.map_or(&[][..], Vec::as_slice);
                 let from_start = |index: i64| {
                     let before = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
-                    if index < 0 { list.len().checked_sub(before) } else { Some(before) }
+                    if index < 0 { texts.len().checked_sub(before) } else { Some(before) }
                 };
-                let end = from_start(last).map_or(0, |last| list.len().min(last.saturating_add(1)));
-                Reply::texts(list.get(from_start(first).unwrap_or(0)..end).unwrap_or_default())
+                let end =
+                    from_start(last).map_or(0, |last| texts.len().min(last.saturating_add(1)));
+                Reply::texts(texts.get(from_start(first).unwrap_or(0)..end).unwrap_or_default())
             }
             (b"ZADD", [key, pairs @ ..]) if !pairs.is_empty() => {
                 if !pairs.len().is_multiple_of(2) {

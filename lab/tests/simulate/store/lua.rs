@@ -2,65 +2,56 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::mem;
 use std::rc::Rc;
 
 use mlua::{ChunkMode, Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
-use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::Deserializer;
+use serde_json::Value as Json;
 
 use super::data::{Data, Reply, Text, is_known};
 
-/// What is made once and serves any number of stores, one call after the other.
+/// The interpreter and the compiled scripts. One engine serves any number of stores, one call after the other.
 pub(crate) struct Engine {
     lua: Lua,
-    /// Calls a script, and catches its error.
-    call: Function,
     /// By digest, with whether each may run when memory is full.
     scripts: RefCell<BTreeMap<Text, (Function, bool)>>,
     running: Rc<RefCell<Running>>,
 }
 
-/// What the running script works on.
+/// The data and the time of the running script.
 #[derive(Default)]
 struct Running {
     data: Data,
     now: u64,
 }
 
-/// An error of a command ends a script, unless the script asked for the error as a value. Redis protects the global variables.
+/// An error of a command, which ends the script, and the line of the script. A script cannot catch it by `pcall`.
+#[derive(Debug, thiserror::Error)]
+#[error("a command failed")]
+struct Failed(Text, usize);
+
+/// Redis protects the global variables.
 const PRELUDE: &str = "
-local run, acl_check_cmd, encode, decode = ...
-cjson = {encode = encode, decode = decode}
-redis = {
-  acl_check_cmd = acl_check_cmd,
-  call = function(...)
-    local reply, has_failed = run(...)
-    if has_failed then error(reply) end
-    return reply
-  end,
-  pcall = function(...) return (run(...)) end,
-  error_reply = function(text)
-    return {err = string.find(text, ' ', 1, true) and text or 'ERR ' .. text}
-  end,
-}
+cjson, redis = {}, {error_reply = function(text)
+  return {err = string.find(text, ' ', 1, true) and text or 'ERR ' .. text}
+end}
 setmetatable(_G, {
   __index = function(_, name)
     error(\"Script attempted to access nonexistent global variable '\" .. tostring(name) .. \"'\", 2)
   end,
   __newindex = function() error('Attempt to modify a readonly table', 2) end,
 })
-return function(script) return pcall(script) end
 ";
 
 impl Engine {
     pub(crate) fn new() -> Self {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::default()).expect("these are safe");
+        // memory is cheap, and looking for what is free takes time
+        lua.gc_set_pause(1000);
         let running = Rc::<RefCell<Running>>::default();
-        let call = install(&lua, &running).expect("the prelude works");
-        Self { lua, call, scripts: RefCell::default(), running }
+        install(&lua, &running).expect("the prelude works");
+        Self { lua, scripts: RefCell::default(), running }
     }
 
     /// Compiles a script, unless it is known.
@@ -100,77 +91,65 @@ impl Engine {
         *self.running.borrow_mut() = Running { data: mem::take(data), now };
         let reply = self.reply(&script, keys, args);
         *data = mem::take(&mut self.running.borrow_mut().data);
-        match reply {
-            Ok(Ok(reply)) => reply,
-            Ok(Err((mut error, line))) => {
-                error.extend(b" script: ");
-                error.extend(digest);
-                error.extend(format!(", on @user_script:{line}.").as_bytes());
-                Reply::Error(error)
-            }
-            Err(error) => panic!("the simulator itself failed: {error}"),
-        }
+        reply.unwrap_or_else(|error| {
+            let failed = error.chain().find_map(|cause| cause.downcast_ref());
+            let Some(Failed(text, line)) = failed else {
+                // a mistake in the script, of which Redis says more
+                return Reply::error(format!("ERR {error}"));
+            };
+            let place = format!(", on @user_script:{line}.").into_bytes();
+            Reply::Error([text, &b" script: "[..], digest, &place].concat())
+        })
     }
 
-    /// What the script returns; or the error that ended it, and where.
-    fn reply(
-        &self,
-        script: &Function,
-        keys: &[Text],
-        args: &[Text],
-    ) -> mlua::Result<Result<Reply, (Text, String)>> {
+    fn reply(&self, script: &Function, keys: &[Text], args: &[Text]) -> mlua::Result<Reply> {
         for (name, texts) in [("KEYS", keys), ("ARGV", args)] {
             self.lua.globals().raw_set(name, list_of(&self.lua, texts)?)?;
         }
-        let (is_done, value): (bool, Value) = self.call.call(script)?;
-        if is_done {
-            return Ok(Ok(reply_of(&value)?));
-        }
-        if let Value::Table(error) = &value {
-            let text: mlua::String = error.raw_get("err")?;
-            return Ok(Err((text.as_bytes().to_vec(), error.raw_get("line")?)));
-        }
-        let text = value.to_string()?;
-        let line = text.split(':').nth(1).unwrap_or_default().to_owned();
-        Ok(Err((format!("ERR {text}").into_bytes(), line)))
+        reply_of(&script.call(())?)
     }
 }
 
-fn install(lua: &Lua, running: &Rc<RefCell<Running>>) -> mlua::Result<Function> {
-    let running = Rc::clone(running);
-    let run = lua.create_function(move |lua, args: MultiValue| {
-        let mut words = args.iter().map(word).collect::<mlua::Result<Vec<Text>>>()?.into_iter();
-        let Some(name) = words.next() else {
-            return Err(mlua::Error::runtime("a command is missing"));
-        };
-        let reply = {
-            let mut running = running.borrow_mut();
-            let now = running.now;
-            running.data.run(&name.to_ascii_uppercase(), words.as_slice(), now)
-        };
-        let value = value_of(lua, &reply)?;
-        if let (Reply::Error(_), Value::Table(error)) = (&reply, &value) {
-            // behind this function and `redis.call`
-            let line = lua.inspect_stack(2, |of| of.current_line()).flatten();
-            error.raw_set("line", line.unwrap_or_default().to_string())?;
-            return Ok((value, true));
-        }
-        Ok((value, false))
-    })?;
+fn install(lua: &Lua, running: &Rc<RefCell<Running>>) -> mlua::Result<()> {
+    lua.load(PRELUDE).exec()?;
+    let redis: Table = lua.globals().raw_get("redis")?;
+    for (name, catches) in [("call", false), ("pcall", true)] {
+        let running = Rc::clone(running);
+        let call = lua.create_function(move |lua, args: MultiValue| {
+            let words = args.iter().map(word).collect::<mlua::Result<Vec<Text>>>()?;
+            let (name, args) =
+                words.split_first().ok_or_else(|| mlua::Error::runtime("a command is missing"))?;
+            let running = &mut *running.borrow_mut();
+            match running.data.run(&name.to_ascii_uppercase(), args, running.now) {
+                Reply::Error(text) if !catches => {
+                    let line =
+                        lua.inspect_stack(1, |caller| caller.current_line().unwrap_or_default());
+                    Err(mlua::Error::external(Failed(text, line.unwrap_or_default())))
+                }
+                reply => value_of(lua, &reply),
+            }
+        })?;
+        redis.raw_set(name, call)?;
+    }
     let acl_check_cmd = lua.create_function(|_, args: MultiValue| {
         let name = args.front().map(word).transpose()?.unwrap_or_default();
-        let what = || mlua::Error::runtime("ERR Invalid command passed to redis.acl_check_cmd()");
+        let what = || mlua::Error::runtime("Invalid command passed to redis.acl_check_cmd()");
         is_known(&name.to_ascii_uppercase()).then_some(true).ok_or_else(what)
     })?;
-    let encode =
-        lua.create_function(|lua, text: mlua::String| lua.create_string(quoted(&text.as_bytes())))?;
-    let decode = lua.create_function(|lua, text: mlua::String| {
-        let text = text.as_bytes();
-        let mut json = Deserializer::from_slice(&text);
-        let value = Json(lua).deserialize(&mut json).and_then(|value| json.end().map(|()| value));
-        value.map_err(mlua::Error::external)
+    redis.raw_set("acl_check_cmd", acl_check_cmd)?;
+    let encode = lua.create_function(|_, id: String| {
+        let is_plain =
+            id.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'/'));
+        let what = || mlua::Error::runtime("the scripts write ids only, which need no escapes");
+        is_plain.then(|| format!("\"{id}\"")).ok_or_else(what)
     })?;
-    lua.load(PRELUDE).call((run, acl_check_cmd, encode, decode))
+    let decode = lua.create_function(|lua, text: mlua::String| {
+        let json = serde_json::from_slice(&text.as_bytes()).map_err(mlua::Error::external)?;
+        decoded(lua, json)
+    })?;
+    let cjson: Table = lua.globals().raw_get("cjson")?;
+    cjson.raw_set("encode", encode)?;
+    cjson.raw_set("decode", decode)
 }
 
 /// An argument of a command.
@@ -221,7 +200,7 @@ fn value_of(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     })
 }
 
-/// What a script returns, as Redis answers it.
+/// The answer of Redis to what a script returns.
 fn reply_of(value: &Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Boolean(true) => Reply::Int(1),
@@ -250,81 +229,23 @@ fn reply_of(value: &Value) -> mlua::Result<Reply> {
     })
 }
 
-/// As `cjson.encode` writes a text.
-fn quoted(text: &[u8]) -> Text {
-    let mut quoted = b"\"".to_vec();
-    for byte in text {
-        match byte {
-            b'"' | b'\\' | b'/' => quoted.extend([b'\\', *byte]),
-            8 => quoted.extend(b"\\b"),
-            b'\t' => quoted.extend(b"\\t"),
-            b'\n' => quoted.extend(b"\\n"),
-            12 => quoted.extend(b"\\f"),
-            b'\r' => quoted.extend(b"\\r"),
-            0..=31 | 127 => quoted.extend(format!("\\u{byte:04x}").as_bytes()),
-            _ => quoted.push(*byte),
+/// A value as `cjson.decode` has it, except that `cjson` also takes texts that are not UTF-8, and hexadecimal numbers.
+fn decoded(lua: &Lua, json: Json) -> mlua::Result<Value> {
+    Ok(match json {
+        Json::Null => Value::NULL,
+        Json::Bool(value) => Value::Boolean(value),
+        Json::Number(number) => Value::Number(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Value::String(lua.create_string(text)?),
+        Json::Array(list) => {
+            let list = list.into_iter().map(|value| decoded(lua, value));
+            Value::Table(lua.create_sequence_from(list.collect::<mlua::Result<Vec<_>>>()?)?)
         }
-    }
-    quoted.push(b'"');
-    quoted
-}
-
-/// Reads JSON as `cjson.decode` does, except that `cjson` also takes texts that are not UTF-8, and hexadecimal numbers.
-struct Json<'a>(&'a Lua);
-
-impl<'de> DeserializeSeed<'de> for Json<'_> {
-    type Value = Value;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "Lua 5.1 has doubles only")]
-impl<'de> Visitor<'de> for Json<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Boolean(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Number(value as f64))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Number(value as f64))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Number(value))
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::NULL)
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
-        self.0.create_string(text).map(Value::String).map_err(E::custom)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let list = self.0.create_table().map_err(A::Error::custom)?;
-        while let Some(value) = seq.next_element_seed(Json(self.0))? {
-            list.raw_push(value).map_err(A::Error::custom)?;
+        Json::Object(object) => {
+            let table = lua.create_table()?;
+            for (key, value) in object {
+                table.raw_set(key, decoded(lua, value)?)?;
+            }
+            Value::Table(table)
         }
-        Ok(Value::Table(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let table = self.0.create_table().map_err(A::Error::custom)?;
-        while let Some(key) = map.next_key::<String>()? {
-            table.raw_set(key, map.next_value_seed(Json(self.0))?).map_err(A::Error::custom)?;
-        }
-        Ok(Value::Table(table))
-    }
+    })
 }

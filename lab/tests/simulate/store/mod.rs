@@ -1,8 +1,9 @@
 //! The store of the simulator: one Redis without a network, without tasks and without a clock of its own.
 //!
 //! It has the commands that the service sends and its scripts call, and no other; the scripts themselves run as they ship. A
-//! differential test holds it to the answers and the data of the real Redis. What goes wrong is decided by who simulates: a request
-//! is taken from the [wire], run or not, and answered or not; and the fields and methods here make the store refuse or forget.
+//! differential test holds it to the answers and the data of the real Redis. The simulator decides what goes wrong: it
+//! takes each request from the [wire], runs it or drops it, and delivers the answer or loses it. The fields and methods here make the
+//! store refuse or forget.
 
 mod data;
 mod lua;
@@ -43,11 +44,11 @@ impl Refusal {
 /// A server of the store.
 pub(crate) struct Store {
     engine: Rc<Engine>,
-    /// What it has. A clone of it is a snapshot.
+    /// All its keys. A clone of the data is a snapshot.
     pub(crate) data: Data,
     /// The digests of the scripts that it has cached.
     scripts: BTreeSet<Text>,
-    /// What it refuses now.
+    /// Why it refuses now, if it does.
     pub(crate) refusal: Option<Refusal>,
     /// How many replicas confirm each write.
     pub(crate) replicas: i64,

@@ -1,5 +1,5 @@
-//! A connection to the store, in memory: a stream of bytes in each direction. Nothing arrives by itself; who simulates takes the
-//! requests and sends the answers, or does not.
+//! A connection to the store, in memory: a stream of bytes in each direction. Nothing arrives by itself: the simulator
+//! takes the requests and sends the answers.
 
 use std::io;
 use std::mem;
@@ -111,7 +111,7 @@ pub(crate) struct StoreEnd {
 }
 
 impl StoreEnd {
-    /// Takes the next request, if all of it was sent: in the order in which they were sent, and also after the client has left.
+    /// Takes the next request that the client has sent whole, also after the client has left.
     pub(crate) fn next_request(&mut self) -> Option<Vec<Text>> {
         self.requests.append(&mut mem::take(&mut self.wire.lock().to_store));
         let mut rest = &self.requests[..];
@@ -165,7 +165,7 @@ impl StoreEnd {
     }
 }
 
-/// The number of a line of this kind; `None` while the line is not complete.
+/// The number of a line of this kind; `None` until the line is complete.
 fn number(rest: &mut &[u8], kind: u8) -> Option<usize> {
     let end = rest.iter().position(|b| *b == b'\r')?;
     let line = rest[..end].strip_prefix(&[kind]).expect("the client sends requests only");
