@@ -10,7 +10,7 @@ use fenced_lock::asked::{AskedBackend, Waiters};
 use fenced_lock::{SessionKeeper, SessionOptions};
 use flash_sale::inventory::{
     Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
-    OrderId, Outcome, Quantity, Stock, Terms, User,
+    OrderId, Outcome, Quantity, Replaces, Started, Stock, Terms, User,
 };
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
 use loadtest::Limits;
@@ -32,6 +32,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 const RUN: &str = "r";
 
+/// The second sale.
+const NEXT: &str = "next";
+
 /// What a run is like.
 #[derive(Debug)]
 struct Shape {
@@ -49,6 +52,8 @@ struct Shape {
     users: Option<usize>,
     terms: Terms,
     pause: u64,
+    /// When the next sale is started, if one is.
+    next_sale_in: Option<Duration>,
     faults_last: Duration,
 }
 
@@ -76,6 +81,7 @@ impl Shape {
             users,
             terms,
             pause: *chance.pick(&[0, 20, 200]),
+            next_sale_in: chance.one_in(4).then(|| chance.millis(0, 3 * ttl)),
             faults_last: chance.millis(ttl, 6 * ttl),
         }
     }
@@ -240,6 +246,8 @@ fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool)
         Ok(Outcome::Over { .. }) => (410, "expired", true, true),
         Ok(_) => (500, "internal", true, false),
         Err(SaleError::OutcomeUnknown { .. }) => (503, "outcome-unknown", false, false),
+        // it may have been accepted in the sale before
+        Err(error) if error.word() == "sale-replaced" => (409, "sale-replaced", false, false),
         Err(error) => (503, error.word(), false, true),
     }
 }
@@ -289,12 +297,14 @@ impl Buyer {
         let Some(first) = self.decide(number, None, is_abandoned).await else { return };
         let Some((entry, _)) = accepted(&first) else { return };
         let entry = entry.clone();
-        if self.chance.one_in(6) {
+        // in the next sale, the same id is another order
+        let is_one_sale = self.world.shape.next_sale_in.is_none();
+        if self.chance.one_in(6) && is_one_sale {
             self.send_another_payload(number).await;
         }
         if self.chance.one_in(4) {
             let again = self.decide(number, Some(Action::Reserve), false).await;
-            if again.is_some_and(|again| {
+            if is_one_sale && again.is_some_and(|again| {
                 accepted(&again).is_some_and(|(again, _)| again.position != entry.position)
             }) {
                 violation(format!("{RUN}-{number} was accepted twice"));
@@ -502,7 +512,12 @@ pub async fn run(
     for number in 0..world.shape.instances {
         world.start(number);
     }
-    if let Some(before) = open_sale(&world).await {
+    if let Some(first) = start_sale(&world, 0, "s", Replaces::WithoutOrders).await {
+        let before = first.stock;
+        if let Some(after) = world.shape.next_sale_in {
+            world.buyers.fetch_add(1, Ordering::Relaxed);
+            world.network.spawn(start_next(Arc::clone(&world), after, world.chance()));
+        }
         for number in 0..world.shape.buyers {
             world.buyers.fetch_add(1, Ordering::Relaxed);
             let (name, chance) = (format!("buyer {number}"), world.chance());
@@ -519,30 +534,57 @@ pub async fn run(
     world.faults.allowed().clone()
 }
 
-/// Starts the sale, whatever goes wrong meanwhile.
-async fn open_sale(world: &Arc<World>) -> Option<Stock> {
-    let id = "s".parse().expect("a valid id");
+/// Starts a sale at this instance, whatever goes wrong meanwhile. `None` if it is refused, as one that was replaced.
+async fn start_sale(world: &Arc<World>, to: usize, id: &str, replaces: Replaces) -> Option<Started> {
+    let id = id.parse().expect("a valid id");
     let Shape { units, terms, .. } = &world.shape;
-    let sale = NewSale { id, is_named: true, terms: terms.clone(), ..NewSale::from(*units) };
+    let terms = terms.clone();
+    let sale = NewSale { id, is_named: true, terms, replaces, ..NewSale::from(*units) };
+    let began_at = Instant::now();
     loop {
-        let sale = sale.clone();
-        let started =
-            world
-                .call(0, Duration::from_secs(60), |it| async move {
-                    it.start(&Item::DEFAULT, sale).await
-                })
-                .await;
-        match started {
-            Ok(Ok(started)) => return Some(started.stock),
-            Ok(Err(error)) => note("operator", || format!("cannot start the sale: {error}")),
+        let (new, patience) = (sale.clone(), Duration::from_mins(1));
+        let start = async |it: Sale| it.start(&Item::DEFAULT, new).await;
+        match world.call(to, patience, |it| async move { start(it).await }).await {
+            Ok(Ok(started)) => return Some(started),
+            Ok(Err(error)) => {
+                note("operator", || format!("cannot start {}: {error}", sale.id.as_str()));
+                if matches!(error.word(), "sale-replaced" | "sale-conflict" | "sale-running" | "sale-exists") {
+                    return None;
+                }
+            }
             Err(_) => {}
         }
-        if is_violated() || world.began_at.elapsed() > Duration::from_secs(300) {
+        if is_violated() || began_at.elapsed() > Duration::from_mins(5) {
             violation("the sale could not be started".into());
             return None;
         }
         sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// The next sale is started while orders are on their way, and later starts of both come again.
+async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
+    sleep(after).await;
+    let to = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    let replaces = || Replaces::AnyOf(vec!["s".parse().expect("a valid id")]);
+    note("operator", || format!("starts the next sale at {to}"));
+    let first = start_sale(&world, to, NEXT, replaces()).await;
+    if first.is_none() && !is_violated() {
+        violation("the next sale was refused".into());
+    }
+    let pause = chance.millis(0, 500);
+    sleep(pause).await;
+    let to = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    if let Some(again) = start_sale(&world, to, NEXT, replaces()).await
+        && !again.is_repeated
+    {
+        violation("the next sale began twice".into());
+    }
+    if let Some(started) = start_sale(&world, to, "s", Replaces::WithoutOrders).await {
+        violation(format!("a sale that was replaced began again: {started:?}"));
+    }
+    count("changes of the sale");
+    world.buyers.fetch_sub(1, Ordering::Relaxed);
 }
 
 fn disturb(world: &World, process: &Simulated) {
@@ -715,8 +757,12 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     }
     let hold = Duration::from_secs(world.shape.terms.hold_seconds.unwrap_or_default().into());
     sleep(hold + Duration::from_secs(5)).await;
-    judge(world, before).await;
-    if chance.one_in(3) {
+    if world.shape.next_sale_in.is_some() {
+        judge_both(world).await;
+    } else {
+        judge(world, before).await;
+    }
+    if chance.one_in(3) && world.shape.next_sale_in.is_none() {
         lose_writes(world, chance.between(1, 8) as usize).await;
     }
     rest(world).await;
@@ -787,6 +833,62 @@ async fn judge(world: &Arc<World>, before: &Stock) {
             }
         }
         Err(error) => violation(format!("no record: {error:#}")),
+    }
+}
+
+/// Judges two sales, one after the other: each ledger adds up, and no attempt took units twice.
+async fn judge_both(world: &Arc<World>) {
+    let patience = world.shape.longest() * 2;
+    let (mut all, mut token) = (Vec::new(), 0);
+    for id in ["s", NEXT] {
+        let from = LedgerPosition { sale: id.parse().ok(), ..LedgerPosition::default() };
+        let read = async |sale: Sale| sale.ledger(&Item::DEFAULT, from, 1000).await;
+        let page = world.call(0, patience, |sale| async move { read(sale).await }).await;
+        let Ok(Ok(page)) = page else { return violation(format!("the ledger of {id} cannot be read")) };
+        let (mut left, mut reserved) = (world.shape.units, BTreeSet::new());
+        for (entry, position) in page.entries.into_iter().zip(1..) {
+            let units = u64::from(entry.quantity.get());
+            match entry.event {
+                Event::Reserved => left = left.wrapping_sub(units),
+                Event::Confirmed => {}
+                Event::Cancelled | Event::Expired => left += units,
+            }
+            if (entry.position, entry.remaining) != (position, left) || left > world.shape.units {
+                violation(format!("{id}: entry {position} does not add up, {left} are left: {entry:?}"));
+            }
+            let its_token = entry.token.map_or(0, |token| token.revision());
+            if its_token < token {
+                violation(format!("{id}: entry {position} was written under {its_token} after {token}"));
+            }
+            token = its_token;
+            if entry.event == Event::Reserved && !reserved.insert(entry.order.as_str().to_owned()) {
+                violation(format!("{id}: {:?} was accepted twice", entry.order));
+            }
+            check_attempts(world, &entry);
+            all.push(entry);
+        }
+    }
+    let state = locked(&world.state);
+    let orders: BTreeSet<_> = all.iter().map(|entry| entry.order.as_str()).collect();
+    for order in orders.into_iter().filter(|order| order.starts_with(RUN)) {
+        let is_it = |entry: &&Accepted| entry.event == Event::Reserved && entry.order.as_str() == order;
+        let times = all.iter().filter(is_it).count();
+        let tries = state.attempts.iter().filter(|attempt| {
+            attempt.order == order && attempt.action == Action::Reserve && attempt.may_be_done
+        });
+        if times > tries.count() {
+            violation(format!("{order} was accepted {times} times, more often than it was tried"));
+        }
+        count(if times > 1 { "orders of both sales" } else { "orders of one of two sales" });
+    }
+    for attempt in &state.attempts {
+        let Some((position, instance)) = &attempt.told else { continue };
+        let is_it = |entry: &Accepted| {
+            (entry.position, &entry.instance, entry.order.as_str()) == (*position, instance, &*attempt.order)
+        };
+        if !all.iter().any(is_it) {
+            violation(format!("{} was accepted at {position} by {instance}, and is not there", attempt.order));
+        }
     }
 }
 
