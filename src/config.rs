@@ -22,6 +22,7 @@ use axum::http::HeaderName;
 use clap::Args;
 
 use crate::http::MAX_HEADER_BYTES;
+use crate::http::rate_limit::Rate;
 use crate::inventory::Inventory;
 use crate::sale::SaleOptions;
 use crate::secret::{Secret, SecretSource};
@@ -183,15 +184,6 @@ fn admin_token(text: &str) -> Result<Secret, String> {
             token.len()
         )),
     }
-}
-
-/// The most requests of one client in a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// How many.
-    pub count: u32,
-    /// In this time.
-    pub per: Duration,
 }
 
 fn rate(text: &str) -> Result<Rate, &'static str> {

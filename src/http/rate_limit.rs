@@ -14,10 +14,18 @@ use tokio::time::Instant;
 
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use crate::config::Rate;
 
 /// The number of buckets, of eight bytes each.
 const BUCKETS: usize = 1 << 20;
+
+/// The most requests of one client in a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many.
+    pub count: u32,
+    /// In this time.
+    pub per: Duration,
+}
 
 /// Counts in a bucket for each client until when it has used up what the rate allows: each request moves that time on by
 /// one step, and nobody may be ahead by more than one burst (the generic cell rate algorithm).

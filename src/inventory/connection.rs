@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use futures_util::{FutureExt as _, TryFutureExt as _};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -169,10 +169,7 @@ impl Connection {
             attempt = self.attempt();
         }
         let connected = attempt.connection.clone().await;
-        let mut connection = connected.map_err(|error| {
-            attempt.broken.store(true, Ordering::Release);
-            InventoryError::not_sent(error)
-        })?;
+        let mut connection = connected.map_err(InventoryError::not_sent)?;
         let answer = match then {
             None => command.query_async(&mut connection).await.map(|answer| (answer, None)),
             Some(then) => {
@@ -229,7 +226,7 @@ impl Connection {
         // the client times all of it as one: the name, the connection, TLS and the handshake
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
         let broken = Arc::new(AtomicBool::new(false));
-        let is_broken = broken.clone();
+        let (is_broken, has_failed) = (broken.clone(), broken.clone());
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(connect_timeout + response_timeout))
             .set_response_timeout(Some(response_timeout))
@@ -240,13 +237,16 @@ impl Connection {
                 Ok::<_, redis::aio::SendError>(())
             });
         let Self { directory, node, .. } = self.clone();
-        let (_, connection) = shared_task(begins_at, async move {
+        let connect = async move {
             let server = directory.server(&node).await?;
             let mut connection = directory.connect(server, &config).await?;
             // within the time for one answer, as any other command
             check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;
             Ok(connection)
-        });
+        };
+        // noted here, as its callers may have given up: a later call has nothing to do with its failure
+        let noted = connect.inspect_err(move |_| has_failed.store(true, Ordering::Release));
+        let (_, connection) = shared_task(begins_at, noted);
         Attempt { connection, broken, sign_of_life: None }
     }
 
@@ -298,14 +298,15 @@ async fn check_role(connection: &mut MultiplexedConnection, in_cluster: bool) ->
 mod tests {
     use testkit::Proxy;
     use testkit::shared::fresh_database;
-    use testkit::wait::within;
+    use testkit::wait::{eventually, within};
 
     use super::*;
     use crate::backoff::{FIRST, LONGEST};
     use crate::inventory::{Action, Inventory, Item, Order, Outcome};
 
     /// Goal: a connection that was dropped without a word while it was idle costs no call its answer, be it a read or a write,
-    /// and however many come at once. Method: a proxy that swallows what comes over the connections that are open.
+    /// and however many come at once; nor does an attempt to connect that failed when its caller had given up. Method: a proxy
+    /// that swallows what comes over the connections that are open, and leads nowhere for a while.
     #[tokio::test]
     async fn an_idle_connection_is_not_trusted() {
         let redis = fresh_database().await;
@@ -335,6 +336,16 @@ mod tests {
         connection.slot.lock().used_at = Instant::now().checked_sub(IDLE_AFTER);
         assert_eq!(inventory.available(&Item::DEFAULT).await.expect("an answer"), 8);
         assert_eq!(proxy.connections(), 3);
+
+        let attempt = || connection.slot.lock().attempt.clone().expect("an attempt");
+        proxy.redirect_to(1);
+        proxy.cut();
+        let is_broken = async || attempt().broken.load(Ordering::Acquire);
+        eventually("the break is noticed", is_broken).await;
+        assert!(inventory.available(&Item::DEFAULT).now_or_never().is_none(), "it is given up");
+        attempt().connection.await.expect_err("nothing listens there");
+        proxy.redirect_to(port.expect("a port"));
+        assert_eq!(inventory.available(&Item::DEFAULT).await.expect("an answer"), 8);
     }
 
     /// Goal: the first attempt has no pause; later ones have pauses up to a bound; after a connection that lived, the next

@@ -133,6 +133,11 @@ impl InventoryError {
         !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
     }
 
+    /// Whether the call may be carried out later, when nobody waits for it any more.
+    pub fn may_still_arrive(&self) -> bool {
+        matches!(self, Self::Unanswered { .. })
+    }
+
     /// Whether the same call can succeed later without a repair. With a stale token it cannot; the orders can,
     /// under a new token.
     pub fn is_retryable(&self) -> bool {

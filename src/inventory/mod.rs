@@ -29,7 +29,7 @@ pub use directory::Streams;
 pub use error::InventoryError;
 pub use item::Item;
 pub(crate) use order::order_key;
-pub use order::{Accepted, Action, Event, Order, OrderId, Outcome, Quantity, User};
+pub use order::{Accepted, Action, Attempt, Event, Order, OrderId, Outcome, Quantity, User};
 pub use read::{Available, Inspection, LedgerPage, LedgerPosition, Lookup, SaleState, Sales};
 pub use script::Replicas;
 pub use stock::{Stock, parse_token, token_record};

@@ -126,6 +126,42 @@ impl Order {
     }
 }
 
+/// An order as it is sent, the first time or again.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt<'a> {
+    /// The order.
+    pub order: &'a Order,
+    /// The instance that sends it, recorded with what is written for it; control characters become `?`.
+    pub instance: &'a str,
+    /// The buyer's request, recorded as well: of equal orders, the one whose request made the entry gets the first answer,
+    /// however often it was sent, and the others get a repeated one.
+    pub request: Option<u32>,
+    /// The token of the first earlier attempt that was not answered, if there was one.
+    pub sent_under: Option<Token>,
+}
+
+impl Attempt<'_> {
+    /// Who writes its entry, as the entry has it: the instance and, behind a `#`, the request in hexadecimal digits.
+    ///
+    /// A field of its own would be damage to the last version, which knows the number of fields. It shows the instance as it is,
+    /// and does nothing else with it.
+    pub(super) fn writer(&self) -> String {
+        let visible = |letter: char| if letter.is_control() { '?' } else { letter };
+        let instance = self.instance.chars().map(visible);
+        let request = self.request.map(|request| format!("#{request:08x}")).unwrap_or_default();
+        instance.chain(request.chars()).collect()
+    }
+}
+
+/// The instance and the request of a [writer](Attempt::writer).
+fn parse_writer(writer: &str) -> (&str, Option<u32>) {
+    let parts = writer.rsplit_once('#').filter(|(_, request)| request.len() == 8);
+    let parsed = parts.and_then(|(instance, request)| {
+        Some((instance, Some(u32::from_str_radix(request, 16).ok()?)))
+    });
+    parsed.unwrap_or((writer, None))
+}
+
 /// The name of an order in the store: its id, behind the user and a tab where there is one.
 pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
     match user.as_str() {
@@ -177,6 +213,9 @@ pub struct Accepted {
     pub remaining: u64,
     /// The instance that wrote it.
     pub instance: String,
+    /// The buyer's request for which it was written, if that is known.
+    #[serde(skip)]
+    pub request: Option<u32>,
     /// The token under which it was written; `None` without a lock.
     #[serde(serialize_with = "revision")]
     pub token: Option<Token>,
@@ -220,6 +259,7 @@ impl Accepted {
             }
             _ => return None,
         };
+        let (instance, request) = parse_writer(instance);
         Some(Self {
             position: position.parse().ok()?,
             event,
@@ -228,6 +268,7 @@ impl Accepted {
             user: User::new(user).ok()?,
             remaining: remaining.parse().ok()?,
             instance: instance.to_owned(),
+            request,
             token: if token.is_empty() { None } else { Some(parse_token(token)?) },
             time: Timestamp::new(time.parse().ok()?)?,
             hold_until: match hold_until {
@@ -298,6 +339,9 @@ pub enum Outcome {
     },
     /// Its id belongs to an order with another quantity or user.
     Conflict,
+    /// Nothing was done in the sale that runs: an [earlier attempt](Attempt::sent_under) may have been carried out in the one
+    /// before.
+    SaleReplaced,
     /// The store's record of this id is damaged. Other orders of the batch are not affected.
     Damaged {
         /// Which key, and what is wrong with it.
@@ -315,13 +359,13 @@ impl Outcome {
         }
     }
 
-    /// The same to a buyer who did not send it twice.
-    #[must_use]
-    pub(crate) fn into_first(self) -> Self {
+    /// The units left behind it, where it tells.
+    pub(crate) fn left(&self) -> Option<u64> {
         match self {
-            Self::Repeated(accepted) => Self::Reserved(accepted),
-            Self::Changed { change, .. } => Self::Changed { change, is_repeated: false },
-            other => other,
+            Self::Reserved(accepted) => Some(accepted.remaining),
+            Self::Changed { change, is_repeated: false } => Some(change.remaining),
+            Self::SoldOut { remaining } => Some(*remaining),
+            _ => None,
         }
     }
 }

@@ -254,11 +254,6 @@ impl Inventory {
         Ok(Sales { running: state(item, found)?, kept })
     }
 
-    /// How far into the ledger of `item` its entries are known here: later ones were not acknowledged here.
-    pub(crate) fn known_position(&self, item: &Item) -> u64 {
-        self.watermarks.of(item).position
-    }
-
     /// The known items with holds, as far as they were seen here.
     pub fn items_with_holds(&self) -> Vec<Item> {
         self.watermarks.with_holds()

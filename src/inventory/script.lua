@@ -13,9 +13,9 @@
 --         named sale only if the new one is named too
 --       forget: 7 id of the sale
 --       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
---         covers all that it read; 8 instance; 9 token of an earlier call with some of the orders that was not answered;
---         then for each order its key, its quantity or a word (confirm, cancel; or expire, which ends the holds that are
---         due and belongs to no order), and its user
+--         covers all that it read; 8 the writer of entries that no order asks for; then for each order five: its key; its
+--         quantity or a word (confirm, cancel; or expire, which ends the holds that are due and belongs to no order); its user;
+--         the writer of its entry; and the token of its first attempt that was not answered, or nothing
 --
 -- Answer: the sale, the fence, whether the sale has holds, and a list. For reduce, the list has the answer to each order:
 --         its record, or a word with its details; for probe, stock, lucky and the number of open holds; for a repeated
@@ -219,16 +219,16 @@ wrong = missing()
 if wrong then return damaged(wrong, 'is missing') end
 stock, lucky = tonumber(stock), tonumber(lucky or '0')
 
-local instance = ARGV[8]
 local keys = {}
-for i = 1, (#ARGV - 9) / 3 do keys[i] = ARGV[3 * i + 7] end
+for i = 1, (#ARGV - 8) / 5 do keys[i] = ARGV[5 * i + 4] end
 
 -- An order that may have been accepted in an earlier sale is not carried out in this one as well. A sale that was found,
 -- since its stock was set by hand, begins with its first batch, which can be that of the order itself.
 local how, _, sale_cluster, sale_revision = beginning(sale or '')
-local sent_cluster, sent_revision = parts(ARGV[9])
-if how ~= 'found' and sent_cluster and sent_cluster == sale_cluster and below(sent_revision, sale_revision) then
-  return refused('sale-replaced', running or '')
+local function is_of_an_earlier_sale(sent_under)
+  if sent_under == '' or how == 'found' then return false end
+  local cluster, revision = parts(sent_under)
+  return cluster and cluster == sale_cluster and below(revision, sale_revision)
 end
 local known = redis.call('HMGET', ORDERS, unpack(keys))
 
@@ -242,7 +242,7 @@ if #due_keys > 0 then
 end
 if per_user then
   local users = {}
-  for i = 1, #keys do users[i] = ARGV[3 * i + 9] end
+  for i = 1, #keys do users[i] = ARGV[5 * i + 6] end
   for _, record in ipairs(due_records) do
     local _, _, user = fields_of(record or '')
     if user then users[#users + 1] = user end
@@ -273,8 +273,9 @@ local sold, count = 0, 0          -- count: accepted orders
 -- `%d` is a long: with 32 bits in some builds, and much faster than `%.0f`. No ledger is longer than that.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
 local held_until = hold and decimal(now() + hold * 1000000) or ''
-local signature = '\t' .. token .. '\t' .. instance .. '\t' .. decimal(now()) .. '\t'
-local record_signature = signature .. held_until .. '\t'
+-- what stands before and behind the writer of an entry, and behind that of a record
+local before, behind = '\t' .. token .. '\t', '\t' .. decimal(now()) .. '\t'
+local behind_record = behind .. held_until .. '\t'
 
 local function take(user, quantity)
   stock = stock - quantity
@@ -287,10 +288,11 @@ local function take(user, quantity)
 end
 
 -- Ends a hold, and adds that to the ledger.
-local function change(kind, key, quantity, user)
+local function change(kind, key, quantity, user, writer)
   if kind ~= 'confirmed' then take(user, -quantity) end
   position = position + 1
-  local entry = string.format('\n%s\t%d\t%s\t%s', kind, position, decimal(quantity), decimal(stock)) .. signature .. key
+  local entry = string.format('\n%s\t%d\t%s\t%s', kind, position, decimal(quantity), decimal(stock))
+    .. before .. (writer or ARGV[8]) .. behind .. key
   changed[key] = entry
   added[#added + 1] = entry
   freed[#freed + 1] = key
@@ -314,7 +316,7 @@ for i, key in ipairs(due_keys) do
 end
 
 -- What an order gets whose record is there.
-local function answer_known(key, word, user, record, final)
+local function answer_known(key, word, user, writer, record, final)
   local quantity, hold_end, first_user = fields_of(record)
   -- a damaged record concerns its order alone
   if not quantity then return 'damaged\t' .. ORDERS .. ' has no order under ' .. key end
@@ -329,7 +331,7 @@ local function answer_known(key, word, user, record, final)
     return over or 'repeated\t' .. record
   end
   local wanted = word == 'confirm' and 'confirmed' or 'cancelled'
-  if not final and hold_end ~= '' then return 'changed\t' .. change(wanted, key, tonumber(quantity), user) end
+  if not final and hold_end ~= '' then return 'changed\t' .. change(wanted, key, tonumber(quantity), user, writer) end
   if kind == wanted then return 'unchanged\t' .. final end
   return over or word == 'confirm' and 'repeated\t' .. record or 'final'
 end
@@ -357,10 +359,12 @@ end
 local has_rules = terms.opens or terms.closes or per_order or per_user
 
 for i = 1, #keys do
-  local key, quantity, user = keys[i], ARGV[3 * i + 8], ARGV[3 * i + 9]
+  local key, quantity, user, writer = keys[i], ARGV[5 * i + 5], ARGV[5 * i + 6], ARGV[5 * i + 7]
   local record = known[i] or accepted[key]
-  if record then
-    answers[i] = answer_known(key, quantity, user, record, changed[key] or changes[i])
+  if is_of_an_earlier_sale(ARGV[5 * i + 8]) then
+    answers[i] = 'sale-replaced'
+  elseif record then
+    answers[i] = answer_known(key, quantity, user, writer, record, changed[key] or changes[i])
   else
     local number = quantity == '1' and 1 or tonumber(quantity)  -- parsing is slow, and most take one
     local refused_for = number and has_rules and refusal(number, user)
@@ -374,7 +378,7 @@ for i = 1, #keys do
     else
       take(user, number)
       position = position + 1
-      record = string.format(numbers, position, quantity, stock) .. record_signature .. user
+      record = string.format(numbers, position, quantity, stock) .. before .. writer .. behind_record .. user
       accepted[key] = record
       added[#added + 1] = key
       count = count + 1

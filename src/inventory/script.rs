@@ -13,7 +13,7 @@ use super::error::Effect;
 use super::shards::Shards;
 use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
-use super::{Action, Batch, InventoryError, Item};
+use super::{Action, Attempt, Batch, InventoryError, Item};
 
 /// The only writer of an item's keys.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -89,22 +89,23 @@ impl<'a> Call<'a> {
     /// Sells a batch. `writes_always`: also if there is nothing to write, so that a `WAIT` behind the call covers all
     /// that it read.
     pub(super) fn reduce(
-        Batch { item, token, instance, sent_under, orders }: Batch<'a>,
+        Batch { item, token, attempts }: Batch<'a>,
         sent: &Watermark,
         writes_always: bool,
     ) -> Result<Self, InventoryError> {
         let mut call = Self::write("reduce", item, token, sent)?
             .arg(if writes_always { "1" } else { "" })
-            .arg(instance)
-            .arg(sent_under.map(token_record).unwrap_or_default());
-        for order in orders {
+            .arg(Attempt { request: None, ..attempts[0] }.writer());
+        for attempt in attempts {
+            let order = attempt.order;
             call = match order.action {
                 Action::Reserve => call.arg(order.key()).arg(order.quantity.get()),
                 Action::Confirm => call.arg(order.key()).arg("confirm"),
                 Action::Cancel => call.arg(order.key()).arg("cancel"),
                 Action::Expire => call.arg("").arg("expire"),
             };
-            call = call.arg(order.user.as_str());
+            let sent_under = attempt.sent_under.map(token_record).unwrap_or_default();
+            call = call.arg(order.user.as_str()).arg(attempt.writer()).arg(sent_under);
         }
         Ok(call)
     }

@@ -18,9 +18,10 @@
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
 --         later than another one, since an older copy of a stock set by hand looks just the same.
--- Record: 2, position, quantity, remaining, token, instance, time, end of the hold, user; tabs between them. Never changes.
--- Change: "\n" and confirmed, cancelled or expired; position, quantity, remaining, token, instance, time, key. Its
+-- Record: 2, position, quantity, remaining, token, writer, time, end of the hold, user; tabs between them. Never changes.
+-- Change: "\n" and confirmed, cancelled or expired; position, quantity, remaining, token, writer, time, key. Its
 --         order's last one: there is no other.
+-- Writer: the instance; behind a # the number of the buyer's request, if it has one.
 -- Errors: what is refused is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
 --         for a sale the type of the problem with the id of the running sale.
 

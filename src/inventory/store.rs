@@ -16,8 +16,8 @@ use super::shards::{Shards, slot_of};
 use super::stock::began;
 use super::watermark::{Acknowledged, Watermarks};
 use super::{
-    Accepted, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
-    Replicas, SaleId, Stock, Timestamp,
+    Accepted, Attempt, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome,
+    RedisAccess, Replicas, SaleId, Stock, Timestamp,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -50,19 +50,15 @@ pub struct Inventory {
     batch_writer: Option<Arc<dyn BatchWriter>>,
 }
 
-/// The arguments of [`Inventory::reduce`], checked: there are orders, not too many, and all are of the item.
+/// The arguments of [`Inventory::reduce_attempts`], checked: there are attempts, not too many, and all are of the item.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// What is sold.
     pub item: &'a Item,
     /// The fencing token, or `None` to check no fence.
     pub token: Option<Token>,
-    /// The instance that sells, without control characters.
-    pub instance: &'a str,
-    /// The token of an earlier call with some of the orders that was not answered.
-    pub sent_under: Option<Token>,
     /// The orders.
-    pub orders: &'a [&'a Order],
+    pub attempts: &'a [Attempt<'a>],
 }
 
 /// A sale that was started.
@@ -77,7 +73,7 @@ pub struct Started {
 /// The seam at which the batches of an [`Inventory`] are written. The service has none, and writes them
 /// [by the script](Inventory::reduce_by_script).
 pub trait BatchWriter: fmt::Debug + Send + Sync + 'static {
-    /// As [`Inventory::reduce`].
+    /// As [`Inventory::reduce_attempts`].
     fn reduce<'a>(
         &'a self,
         inventory: &'a Inventory,
@@ -180,36 +176,33 @@ impl Inventory {
         instance: &str,
         orders: &[impl Borrow<Order>],
     ) -> Result<Vec<Outcome>, InventoryError> {
-        self.reduce_again(item, token, None, instance, orders).await
+        let attempt = |order| Attempt { order, instance, request: None, sent_under: None };
+        let attempts: Vec<_> = orders.iter().map(Borrow::borrow).map(attempt).collect();
+        self.reduce_attempts(item, token, &attempts).await
     }
 
-    /// The same, where an earlier call with some of the orders, under the token `sent_under`, was not answered.
+    /// The same for orders of which some may have been sent before.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce); [`InventoryError::SaleRefused`] in a sale that was started since: the order may have been
-    /// accepted in the one before.
+    /// As [`reduce`](Self::reduce).
     ///
     /// # Cancel safety
     /// As [`reduce`](Self::reduce).
-    pub async fn reduce_again(
+    pub async fn reduce_attempts(
         &self,
         item: &Item,
         token: Option<Token>,
-        sent_under: Option<Token>,
-        instance: &str,
-        orders: &[impl Borrow<Order>],
+        attempts: &[Attempt<'_>],
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let is_of_item = |order: &Order| order.item == *item;
-        if orders.len() > Self::MAX_BATCH || !orders.iter().map(Borrow::borrow).all(is_of_item) {
+        let is_of_item = |attempt: &Attempt<'_>| attempt.order.item == *item;
+        if attempts.len() > Self::MAX_BATCH || !attempts.iter().all(is_of_item) {
             let what = "a batch has at most 1000 orders, all of one item";
             return Err(InventoryError::InvalidArgument(what));
         }
-        if orders.is_empty() {
+        if attempts.is_empty() {
             return Ok(Vec::new());
         }
-        let orders: Vec<&Order> = orders.iter().map(Borrow::borrow).collect();
-        let instance = instance.replace(char::is_control, "?");
-        let batch = Batch { item, token, instance: &instance, sent_under, orders: &orders };
+        let batch = Batch { item, token, attempts };
         match &self.batch_writer {
             Some(writer) => writer.reduce(self, batch).await,
             None => self.reduce_by_script(batch).await,
@@ -224,16 +217,16 @@ impl Inventory {
     /// # Cancel safety
     /// As [`reduce`](Self::reduce).
     pub async fn reduce_by_script(&self, batch: Batch<'_>) -> Result<Vec<Outcome>, InventoryError> {
-        let Batch { item, orders, .. } = batch;
+        let Batch { item, attempts, .. } = batch;
         let sent = self.watermarks.of(item);
         let call = Call::reduce(batch, &sent, self.replicated_connections.is_some())?;
         let Done { sale, fence, values, .. } = self.write(&call).await?;
-        if values.len() != orders.len() {
+        if values.len() != attempts.len() {
             return Err(script::not_understood());
         }
-        let answers = orders.iter().zip(values);
+        let answers = attempts.iter().zip(values);
         let answers: Option<(Vec<_>, Vec<_>)> =
-            answers.map(|(order, answer)| outcome(order, answer)).collect();
+            answers.map(|(attempt, answer)| outcome(attempt, answer)).collect();
         let (outcomes, entries) = answers.ok_or_else(script::not_understood)?;
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         self.watermarks.raise(item, &sent, fence, &sale, latest);
@@ -319,7 +312,10 @@ impl Inventory {
         let sent = self.watermarks.of(item);
         let call = Call::write(operation, item, token, &sent)?.arg(arguments);
         let done = self.write(&call).await?;
-        self.watermarks.raise(item, &sent, done.fence, &done.sale, None);
+        // what was not compared may be older than the watermark
+        if call.compares {
+            self.watermarks.raise(item, &sent, done.fence, &done.sale, None);
+        }
         Ok(done)
     }
 
@@ -358,15 +354,18 @@ impl Inventory {
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
         // an order without an id
-        let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 6]);
+        let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 7]);
         let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
         self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);
         Ok(())
     }
 }
 
-/// The outcome of `order`, and the entry of the ledger that the answer acknowledges.
-fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged>)> {
+/// The outcome of an attempt, and the entry of the ledger that the answer acknowledges.
+fn outcome(
+    Attempt { order, request, .. }: &Attempt<'_>,
+    answer: Value,
+) -> Option<(Outcome, Option<Acknowledged>)> {
     let Text(answer) = redis::from_redis_value(answer).ok()?;
     let (word, rest) = answer.split_once('\t').unwrap_or((&answer, ""));
     // of an order that expired: when, which may be before the time of its change
@@ -387,14 +386,17 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged
             return (word != "2").then_some((Outcome::Damaged { what }, None));
         };
         let entry = Acknowledged { position: found.position, key, entry: entry.to_owned() };
+        // an earlier attempt of the same request was carried out
+        let is_own = request.is_some() && found.request == *request;
         let outcome = match word {
             "2" => Outcome::Reserved(found),
+            "repeated" if is_own => Outcome::Reserved(found),
             "repeated" => Outcome::Repeated(found),
             "over" => {
                 let time = ended_at.parse().ok().and_then(Timestamp::new).unwrap_or(found.time);
                 Outcome::Over { event: found.event, time }
             }
-            _ => Outcome::Changed { change: found, is_repeated: word == "unchanged" },
+            _ => Outcome::Changed { change: found, is_repeated: word == "unchanged" && !is_own },
         };
         return Some((outcome, Some(entry)));
     }
@@ -412,6 +414,7 @@ fn outcome(order: &Order, answer: Value) -> Option<(Outcome, Option<Acknowledged
         ("ended", [at]) => Outcome::SaleEnded { at: Timestamp::clamped(*at) },
         ("final", _) => Outcome::Final,
         ("conflict", _) => Outcome::Conflict,
+        ("sale-replaced", _) => Outcome::SaleReplaced,
         ("unknown", _) => Outcome::Unknown,
         ("user-required", _) => Outcome::UserRequired,
         ("damaged", _) => Outcome::Damaged { what: rest.to_owned() },

@@ -29,7 +29,7 @@ use super::{InventoryError, Item};
 pub(super) struct Watermark {
     fence: Option<Token>,
     /// The latest entry's place in the ledger.
-    pub(super) position: u64,
+    position: u64,
     /// As the scripts take it: the fence, the sale's name in the store, the latest entry's order, and the entry.
     arguments: [String; 4],
 }

@@ -8,13 +8,17 @@ use async_trait::async_trait;
 use fenced_lock::{
     BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
 };
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::batch::Answer;
+use super::combiner::Combiner;
 use super::guard::{GuardStatus, SaleGuard};
 use super::order_queue::OrderQueue;
 use super::retry::until_known;
-use super::{SaleContext, SaleError};
+use super::{SaleContext, SaleError, SaleOptions};
 use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Replaces, Started};
+use crate::process::spawn;
 use crate::safeguard::GIVE_WAY;
 
 /// How long a question about a lock may take: less than the readiness check may, so that the check can still say that the
@@ -41,30 +45,45 @@ pub fn lock_name(base: &str, item: &Item) -> String {
 
 /// The lock that all instances share. An instance takes it for all orders that wait there. Clones share everything.
 ///
-/// `combiner` serves the queues.
+/// [`Combiner`]s serve the queues.
 #[derive(Clone)]
 pub struct EtcdLock {
     pub(super) context: Arc<SaleContext>,
     pub(super) sessions: SessionKeeper,
     pub(super) queues: Arc<parking_lot::Mutex<HashMap<Item, Arc<OrderQueue>>>>,
-    /// The items whose latest tenure here got no answer from the store.
-    silences: Arc<parking_lot::Mutex<HashMap<Item, Silence>>>,
+    /// Of the items for which the store failed the latest attempt here.
+    troubles: Arc<parking_lot::Mutex<HashMap<Item, Trouble>>>,
 }
 
 /// What an instance does about a store that does not answer it, and may answer others.
 #[derive(Clone)]
-struct Silence {
-    /// `None` once the store answered: what the instance lacks since then is the lock.
+struct Trouble {
+    /// Why orders wait. `None` once the store answered: what the instance lacks since then is the lock.
     error: Option<Arc<InventoryError>>,
-    /// How long the instance leaves the lock to others before it asks the store.
+    /// How long the instance leaves the lock to others before it asks a silent store.
     pause: Duration,
 }
 
 impl EtcdLock {
     /// A guard that takes the lock in these sessions.
     pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
-        let (queues, silences) = Default::default();
-        Self { context: Arc::clone(context), sessions, queues, silences }
+        let (queues, troubles) = Default::default();
+        Self { context: Arc::clone(context), sessions, queues, troubles }
+    }
+
+    /// Puts the order into the queue of its item, which is created and served from now on if necessary. The map is
+    /// locked meanwhile: only a queue that is in the map gets orders, and its task removes it before it ends.
+    fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
+        let mut queues = self.queues.lock();
+        if let Some(queue) = queues.get(&order.item) {
+            return queue.push(order);
+        }
+        let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
+        let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
+        queues.insert(order.item.clone(), Arc::clone(&queue));
+        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
+        spawn(self.context.tasks.track_future(combiner.run()));
+        queue.push(order)
     }
 
     /// The name of the lock of `item`.
@@ -89,49 +108,51 @@ impl EtcdLock {
         }
     }
 
-    /// Notes how the store answered in a tenure of `item`: with this error, which no other answer followed. If others waited
-    /// for the lock, they have it for longer from one such tenure to the next, up to one TTL.
+    /// Notes how the latest attempt for `item` failed, or that it did not. If others waited for the lock, they have it for
+    /// longer from one tenure without an answer to the next, up to one TTL.
     pub(super) fn note_answer(
         &self,
         item: &Item,
         error: Option<&Arc<InventoryError>>,
         others: bool,
     ) {
-        let mut silences = self.silences.lock();
-        let Some(error) = error.filter(|error| error.is_silence()) else {
-            silences.remove(item);
+        let mut troubles = self.troubles.lock();
+        let Some(error) = error.filter(|error| error.is_retryable()) else {
+            troubles.remove(item);
             return;
         };
-        let ttl = self.sessions.current().map_or(STORE_PAUSE, |session| session.lease().ttl);
-        let pause = match silences.get(item) {
-            Some(before) if others => (before.pause * 2).min(ttl),
-            _ => STORE_PAUSE,
-        };
-        silences.insert(item.clone(), Silence { error: Some(Arc::clone(error)), pause });
+        let first = || Trouble { error: None, pause: STORE_PAUSE };
+        let trouble = troubles.entry(item.clone()).or_insert_with(first);
+        trouble.error = Some(Arc::clone(error));
+        if !others || !error.is_silence() {
+            trouble.pause = STORE_PAUSE;
+        }
     }
 
     async fn until_the_store_answers(&self, item: &Item) {
-        let silence = self.silences.lock().get(item).cloned();
-        let Some(Silence { mut pause, .. }) = silence.filter(|_| GIVE_WAY.is_on()) else { return };
-        loop {
+        let trouble = self.troubles.lock().get(item).cloned();
+        let Some(Trouble { error: Some(error), mut pause }) = trouble else { return };
+        let mut is_silent = error.is_silence();
+        if is_silent && !GIVE_WAY.is_on() {
+            return;
+        }
+        while is_silent {
             sleep(pause).await;
             let answer = self.context.inventory.available(item).await;
-            let error = answer.err().filter(InventoryError::is_silence).map(Arc::new);
-            let is_answered = error.is_none();
-            if let Some(silence) = self.silences.lock().get_mut(item) {
-                silence.error = error;
-            }
-            if is_answered {
-                return;
-            }
+            is_silent = answer.is_err_and(|error| error.is_silence());
             pause = STORE_PAUSE;
+        }
+        let ttl = self.sessions.current().map_or(STORE_PAUSE, |session| session.lease().ttl);
+        if let Some(trouble) = self.troubles.lock().get_mut(item) {
+            trouble.error = None;
+            trouble.pause = (trouble.pause * 2).min(ttl);
         }
     }
 
     /// Why a lock of `item` was not granted in time.
     pub(super) fn not_granted(&self, item: &Item) -> SaleError {
-        let silence = self.silences.lock().get(item).and_then(|silence| silence.error.clone());
-        if let Some(error) = silence {
+        let trouble = self.troubles.lock().get(item).and_then(|trouble| trouble.error.clone());
+        if let Some(error) = trouble {
             return SaleError::of_read(error, item);
         }
         let waited = self.context.options.wait_timeout;
@@ -191,6 +212,7 @@ impl SaleGuard for EtcdLock {
         // under a later token it would delete the orders of a sale that was started meanwhile
         let is_sent_once = !sale.is_named && sale.replaces == Replaces::Unconditionally;
         let mut unanswered: Option<Arc<InventoryError>> = None;
+        let mut tokens = Vec::new();
         loop {
             let locked = timeout_at(deadline, self.take(item)).await;
             let locked = locked.map_err(|_| self.not_granted(item));
@@ -201,6 +223,7 @@ impl SaleGuard for EtcdLock {
                     return Err(sent.unwrap_or(error));
                 }
             };
+            tokens.push(guard.token());
             let start = || inventory.start(item, Some(guard.token()), sale.clone());
             // as with a batch: a store that does not answer this instance may answer that one
             let gives_way = || guard.is_contended() && GIVE_WAY.is_on();
@@ -217,9 +240,10 @@ impl SaleGuard for EtcdLock {
             stock_reads.forget(item);
             self.note_answer(item, started.as_ref().err(), guard.is_contended());
             match started {
-                // this instance sent the start again by itself: the caller asked once
+                // under its own token, of which nobody else knows, an earlier attempt of this call started it
                 Ok(Started { stock, is_repeated }) => {
-                    return Ok(Started { stock, is_repeated: is_repeated && unanswered.is_none() });
+                    let is_own = stock.fence.is_some_and(|token| tokens.contains(&token));
+                    return Ok(Started { stock, is_repeated: is_repeated && !is_own });
                 }
                 Err(latest)
                     if latest.is_silence()

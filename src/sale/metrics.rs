@@ -233,7 +233,7 @@ impl OrderCount<'_> {
             Ok(Outcome::UserRequired) => "user-required",
             Ok(Outcome::NotStarted { .. }) => "not-started",
             Ok(Outcome::SaleEnded { .. }) => "ended",
-            Ok(Outcome::Conflict) => "conflict",
+            Ok(Outcome::Conflict | Outcome::SaleReplaced) => "conflict",
             Ok(Outcome::Damaged { .. }) => "damaged",
             Err(error) => error.outcome(),
         };

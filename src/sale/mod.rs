@@ -1,11 +1,12 @@
 //! Where lock meets stock.
 //!
-//! The waiting orders of an item at one instance share a tenure of the item's lock: one holder takes it for
-//! all of them, and runs them in batches under the token of the grant. `combiner` builds the batches, and
+//! The waiting orders of an item at one instance share a tenure of the item's lock: one holder, a `combiner`, takes it for
+//! all of them, and runs them in batches under the token of the grant. A `batch` has the fate of its orders, and
 //! `inventory/script.lua` checks the token and writes.
 //!
 //! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
 
+mod batch;
 mod combiner;
 mod error;
 mod guard;

@@ -3,17 +3,17 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::Token;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::Span;
 
 use super::SaleError;
-use crate::inventory::{Action, InventoryError, Item, Order, Outcome};
+use super::batch::{Answer, Fate, Sent, WaitingOrder};
+use crate::inventory::{Action, Item, Order};
+use crate::process::random_id;
 
 /// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
 /// delays other instances.
@@ -23,7 +23,7 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// neither kind can shut the other one out.
 const SHARE: usize = 5;
 
-/// The waiting orders.
+/// The orders.
 #[derive(Default)]
 struct Lines {
     /// In the order in which they are taken: those that were sent and put back; confirmations and cancellations; and others,
@@ -32,6 +32,10 @@ struct Lines {
     tally: Tally,
     /// How many were taken from the line `FIRST` since one was taken from `OTHERS`.
     taken_first: usize,
+    /// The [keys](Order::key) of the orders in batches.
+    in_flight: HashSet<String>,
+    /// The number of the next request. Requests at other instances have others: it begins at random.
+    next_request: u32,
 }
 
 /// What the lines hold, so that no order has to look through them.
@@ -45,14 +49,14 @@ struct Tally {
 
 impl Tally {
     fn added(&mut self, line: usize, waiting: &WaitingOrder) {
-        self.follow_ups += usize::from(waiting.is_follow_up());
+        self.follow_ups += usize::from(is_follow_up(&waiting.order));
         if line == OTHERS {
             *self.others.entry(waiting.order.key()).or_default() += 1;
         }
     }
 
     fn removed(&mut self, line: usize, waiting: &WaitingOrder) {
-        self.follow_ups -= usize::from(waiting.is_follow_up());
+        self.follow_ups -= usize::from(is_follow_up(&waiting.order));
         if line == OTHERS
             && let Entry::Occupied(mut count) = self.others.entry(waiting.order.key())
         {
@@ -84,64 +88,6 @@ const PUT_BACK: usize = 0;
 const FIRST: usize = 1;
 const OTHERS: usize = 2;
 
-/// The answer to an order.
-pub(super) type Answer = Result<Outcome, SaleError>;
-
-/// The error of an attempt that was sent and not answered, and its token.
-pub(super) type Unanswered = (Arc<InventoryError>, Token);
-
-/// An order that waits, or is in a batch.
-pub(super) struct WaitingOrder {
-    pub(super) order: Order,
-    /// Closed when the buyer disconnected.
-    reply: oneshot::Sender<Answer>,
-    deadline: Instant,
-    /// The span that it came from.
-    pub(super) span: Span,
-    /// The first attempt that was sent and not answered: the order may have been accepted.
-    pub(super) unknown: Option<Unanswered>,
-    /// The error of its latest batch, if that was stale.
-    pub(super) stale: Option<Arc<InventoryError>>,
-    /// How far the ledger was known here when the order was first sent, and under which token.
-    pub(super) sent_behind: Option<(u64, Token)>,
-}
-
-impl WaitingOrder {
-    fn is_follow_up(&self) -> bool {
-        is_follow_up(&self.order)
-    }
-
-    /// Whether its buyer disconnected.
-    pub(super) fn is_disconnected(&self) -> bool {
-        self.reply.is_closed()
-    }
-
-    pub(super) fn answer(self, answer: Answer) {
-        // fails if the buyer disconnected
-        drop(self.reply.send(answer));
-    }
-
-    /// Whether this instance wrote what the outcome tells after the order was first sent. Nobody else was answered then.
-    pub(super) fn was_done_for(&self, outcome: &Outcome, instance: &str) -> bool {
-        let (Outcome::Repeated(entry) | Outcome::Changed { change: entry, .. }) = outcome else {
-            return false;
-        };
-        // the name alone may also be that of an instance on another machine
-        let is_since = |(known, token)| entry.position > known && entry.token >= Some(token);
-        entry.instance == instance && self.sent_behind.is_some_and(is_since)
-    }
-
-    /// Answers with an error. Once the order was sent and not answered, its outcome is unknown, whatever
-    /// failed later.
-    pub(super) fn fail(self, error: impl FnOnce(&Self) -> SaleError) {
-        let error = match &self.unknown {
-            Some((unknown, _)) => SaleError::of_order(Arc::clone(unknown), &self.order),
-            None => error(&self),
-        };
-        self.answer(Err(error));
-    }
-}
-
 /// Whether it is about an order that was accepted before. Buyers who have paid, or give units back, go first.
 fn is_follow_up(order: &Order) -> bool {
     matches!(order.action, Action::Confirm | Action::Cancel)
@@ -156,14 +102,14 @@ pub(super) struct OrderQueue {
     lines: Mutex<Lines>,
     /// Notified of each order.
     pub(super) arrived: Notify,
-    /// Why the latest batch failed in the store, while the orders of its time wait; `None` after one that succeeded or was stale.
-    pub(super) store_error: Mutex<Option<Arc<InventoryError>>>,
 }
 
 impl OrderQueue {
     pub(super) fn new(item: Item, limit: usize, wait_timeout: Duration) -> Self {
-        let (lines, arrived, store_error) = (Mutex::default(), Notify::new(), Mutex::default());
-        Self { item, limit, wait_timeout, lines, arrived, store_error }
+        let [a, b, c, d, ..] = random_id().into_bytes();
+        let next_request = u32::from_le_bytes([a, b, c, d]);
+        let lines = Mutex::new(Lines { next_request, ..Lines::default() });
+        Self { item, limit, wait_timeout, lines, arrived: Notify::new() }
     }
 
     /// Puts the order at the end of its line. Confirmations and cancellations may take four fifths of the queue, and so may other
@@ -184,31 +130,30 @@ impl OrderQueue {
         // not before an earlier call for the same order
         let goes_first = is_follow_up && !lines.tally.others.contains_key(&order.key());
         let line = if goes_first { FIRST } else { OTHERS };
-        if waiting == 0 {
-            // what failed for earlier orders is no error of this one
-            self.store_error.lock().take();
-        }
         let (reply, answer) = oneshot::channel();
         let waiting = WaitingOrder {
             order,
+            request: lines.next_request,
             reply,
             deadline: Instant::now() + self.wait_timeout,
             span: Span::current(),
-            unknown: None,
-            stale: None,
-            sent_behind: None,
+            sent: Sent::Unsent,
         };
+        lines.next_request = lines.next_request.wrapping_add(1);
         lines.tally.added(line, &waiting);
         lines.deques[line].push_back(waiting);
         self.arrived.notify_one();
         Ok(answer)
     }
 
-    /// Takes up to `most` orders from the front, without those of disconnected buyers. The same order as one that was `sent`,
-    /// by its [key](Order::key), waits for its answer, and so do the orders behind it in its line. Those that were put back come
-    /// before all others.
-    pub(super) fn take(&self, most: usize, sent: &HashSet<String>) -> Vec<WaitingOrder> {
+    /// Takes a batch of up to `most` orders from the front, without those of disconnected buyers. The same order as one in
+    /// another batch, by its [key](Order::key), waits for its answer, and so do the orders behind it in its line. Those that were
+    /// put back come before all others.
+    pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
         let lines = &mut *self.lines.lock();
+        let in_flight = std::mem::take(&mut lines.in_flight);
+        let is_free =
+            |first: &WaitingOrder| in_flight.is_empty() || !in_flight.contains(&first.order.key());
         let mut batch = Vec::with_capacity(most.min(lines.len()));
         while batch.len() < most {
             let order: &[usize] = if !lines.deques[PUT_BACK].is_empty() {
@@ -218,7 +163,6 @@ impl OrderQueue {
             } else {
                 &[OTHERS, FIRST]
             };
-            let is_free = |first: &WaitingOrder| !sent.contains(&first.order.key());
             let next = order.iter().find_map(|line| Some((*line, lines.pop_if(*line, is_free)?)));
             let Some((line, first)) = next else { break };
             if first.is_disconnected() {
@@ -231,18 +175,32 @@ impl OrderQueue {
             }
             batch.push(first);
         }
+        lines.in_flight = in_flight;
+        lines.in_flight.extend(batch.iter().map(|waiting| waiting.order.key()));
         batch
     }
 
-    /// Puts a batch back to the front, in the order of arrival; behind a batch of earlier orders.
-    pub(super) fn put_back(&self, batch: Vec<WaitingOrder>) {
-        let Lines { deques, tally, .. } = &mut *self.lines.lock();
-        let waiting = &mut deques[PUT_BACK];
-        for order in batch.into_iter().rev() {
-            tally.added(PUT_BACK, &order);
-            let place = waiting.partition_point(|other| other.deadline < order.deadline);
-            waiting.insert(place, order);
+    /// Ends a batch: returns the answers, and puts the other orders back to the front, in the order of arrival, behind those of
+    /// a batch of earlier orders.
+    pub(super) fn settle(&self, batch: Vec<(WaitingOrder, Fate)>) -> Vec<(WaitingOrder, Answer)> {
+        let Lines { deques, tally, in_flight, .. } = &mut *self.lines.lock();
+        let put_back = &mut deques[PUT_BACK];
+        let mut answers = Vec::with_capacity(batch.len());
+        for (waiting, fate) in batch {
+            in_flight.remove(&waiting.order.key());
+            match fate {
+                Fate::Answered(outcome) => answers.push((waiting, Ok(outcome))),
+                Fate::Failed(error) => answers.push((waiting, Err(error))),
+                Fate::Again | Fate::AgainUnderALargerToken => {
+                    tally.added(PUT_BACK, &waiting);
+                    let arrival = |order: &WaitingOrder| (order.deadline, order.request);
+                    let place =
+                        put_back.partition_point(|other| arrival(other) < arrival(&waiting));
+                    put_back.insert(place, waiting);
+                }
+            }
         }
+        answers
     }
 
     pub(super) fn len(&self) -> usize {
@@ -266,7 +224,9 @@ impl OrderQueue {
 
     /// [Fails](WaitingOrder::fail) all waiting orders.
     pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
-        for waiting in self.take(usize::MAX, &HashSet::new()) {
+        let Lines { deques, tally, .. } = &mut *self.lines.lock();
+        *tally = Tally::default();
+        for waiting in deques.iter_mut().flat_map(|line| line.drain(..)) {
             waiting.fail(&error);
         }
     }
@@ -336,10 +296,12 @@ impl OrderQueue {
 
 #[cfg(test)]
 mod tests {
-    use fenced_lock::ClusterId;
+    use std::sync::Arc;
+
+    use fenced_lock::{ClusterId, Token};
 
     use super::*;
-    use crate::inventory::{OrderId, Quantity, User};
+    use crate::inventory::{InventoryError, OrderId, Quantity, User};
 
     fn order(id: &str) -> Order {
         Order {
@@ -351,9 +313,19 @@ mod tests {
         }
     }
 
+    fn put_back(queue: &OrderQueue, batch: Vec<WaitingOrder>) {
+        let again = |order| (order, Fate::AgainUnderALargerToken);
+        assert!(queue.settle(batch.into_iter().map(again).collect()).is_empty());
+    }
+
+    fn end(queue: &OrderQueue, batch: Vec<WaitingOrder>) {
+        let failed = |order| (order, Fate::Failed(SaleError::Stopping));
+        drop(queue.settle(batch.into_iter().map(failed).collect()));
+    }
+
     /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and orders that were put back
     /// come before later ones, whichever batch failed first.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_order_is_in_one_batch_at_a_time() {
         let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
         let push = |id| queue.push(order(id)).expect("room");
@@ -361,13 +333,12 @@ mod tests {
             batch.iter().map(|waiting| waiting.order.id.as_str().to_owned()).collect::<Vec<_>>()
         };
         let _answers = ["a", "b", "c", "a", "d"].map(push);
-        let first = queue.take(2, &HashSet::new());
-        let sent = first.iter().map(|waiting| waiting.order.key()).collect();
-        let second = queue.take(9, &sent);
+        let first = queue.take(2);
+        let second = queue.take(9);
         assert_eq!([ids(&first), ids(&second)], [vec!["a", "b"], vec!["c"]]);
-        queue.put_back(first);
-        queue.put_back(second);
-        assert_eq!(ids(&queue.take(9, &HashSet::new())), ["a", "b", "c", "a", "d"]);
+        put_back(&queue, second);
+        put_back(&queue, first);
+        assert_eq!(ids(&queue.take(9)), ["a", "b", "c", "a", "d"]);
     }
 
     /// Goal: a fifth of the queue is for confirmations and cancellations. They go first in a batch, but not before an earlier
@@ -378,7 +349,7 @@ mod tests {
         let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
         let push = |(id, action)| queue.push(Order { action, ..order(id) });
         let taken = |most| {
-            let batch = queue.take(most, &HashSet::new());
+            let batch = queue.take(most);
             let of = |one: &WaitingOrder| (one.order.id.as_str().to_owned(), one.order.action);
             (batch.iter().map(of).collect::<Vec<_>>(), batch)
         };
@@ -396,11 +367,12 @@ mod tests {
         assert_eq!(first, named(&[("x", Confirm), ("a", Reserve)]));
         // while its order is on its way
         answers.push(push(("a", Confirm)));
-        queue.put_back(batch);
-        let (all, _batch) = taken(9);
+        put_back(&queue, batch);
+        let (all, batch) = taken(9);
         let early = [("a", Reserve), ("x", Confirm), ("a", Confirm), ("b", Reserve)];
         assert_eq!(all[..4], named(&early));
         assert_eq!(all.len(), 9);
+        end(&queue, batch);
         assert_eq!(taken(9).0, named(&[("h", Reserve), ("b", Cancel)]));
     }
 
@@ -411,20 +383,20 @@ mod tests {
         use Action::{Cancel, Reserve};
         let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
         let push = |id: &str, action| queue.push(Order { action, ..order(id) });
-        let ids = ["0", "1", "2", "3", "4", "5", "6", "7"];
-        let mut answers: Vec<_> = ids.map(|id| push(id, Cancel)).into();
+        let taken = |most| {
+            let batch = queue.take(most);
+            (batch.iter().map(|one| one.order.id.as_str().to_owned()).collect::<Vec<_>>(), batch)
+        };
+        let mut answers = vec![push("0", Cancel)];
+        let in_flight = taken(1).1;
+        answers.extend(["0", "1", "2", "3", "4", "5", "6", "7"].map(|id| push(id, Cancel)));
         assert!(matches!(push("8", Cancel), Err(SaleError::QueueFull { limit: 8, .. })));
         answers.extend([push("a", Reserve), push("b", Reserve)]);
         assert!(matches!(push("c", Reserve), Err(SaleError::QueueFull { limit: 10, .. })));
-        let sent = ["0"].map(str::to_owned);
-        let taken = |most, sent: &[String]| {
-            let sent = &sent.iter().cloned().collect();
-            let batch = queue.take(most, sent);
-            batch.iter().map(|one| one.order.id.as_str().to_owned()).collect::<Vec<_>>()
-        };
-        assert_eq!(taken(1, &sent), ["a"], "an order in flight blocks its own line");
-        assert_eq!(taken(4, &[]), ["0", "1", "2", "3"]);
-        assert_eq!([(); 3].map(|()| taken(1, &[]).concat()), ["b", "4", "5"]);
+        assert_eq!(taken(1).0, ["a"], "an order in flight blocks its own line");
+        end(&queue, in_flight);
+        assert_eq!(taken(4).0, ["0", "1", "2", "3"]);
+        assert_eq!([(); 3].map(|()| taken(1).0.concat()), ["b", "4", "5"]);
         answers.push(push("d", Reserve));
         assert!(answers.iter().all(Result::is_ok));
     }
@@ -437,7 +409,7 @@ mod tests {
             let push = |id, action| queue.push(Order { action, ..order(id) }).expect("room");
             let mut gone = Some(push("a", Action::Reserve));
             match way {
-                "taken" => drop(queue.take(1, &HashSet::new())),
+                "taken" => end(&queue, queue.take(1)),
                 "arrival" => {
                     gone = None;
                     assert!(!queue.has_orders());
@@ -452,7 +424,7 @@ mod tests {
             assert_eq!(queue.len(), 0, "{way}");
             let _answers = [("b", Action::Reserve), ("a", Action::Confirm)]
                 .map(|(id, action)| push(id, action));
-            let first = queue.take(1, &HashSet::new()).remove(0);
+            let first = queue.take(1).remove(0);
             assert_eq!(first.order.action, Action::Confirm, "{way}");
             drop(gone);
         }
@@ -464,10 +436,11 @@ mod tests {
     async fn unknown_outweighs_every_later_error() {
         let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
         let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
-        let mut batch = queue.take(2, &HashSet::new());
+        let mut batch = queue.take(2);
         let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
-        batch[0].unknown = Some((error, Token::new(ClusterId(1), 1)));
-        queue.put_back(batch);
+        let token = Token::new(ClusterId(1), 1);
+        batch[0].sent = Sent::Unknown { first: token, last: token, error };
+        put_back(&queue, batch);
         queue.fail_all(|_| SaleError::Stopping);
         let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
         assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");

@@ -5,8 +5,8 @@
 //! sees half of it.
 
 use flash_sale::inventory::{
-    Accepted, Action, Batch, Inventory, InventoryError, Lookup, Order, Outcome, parse_token,
-    token_record,
+    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Lookup, Order, Outcome,
+    parse_token, token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -32,7 +32,7 @@ return 'ok'";
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
-    Batch { item, token, instance, orders, .. }: Batch<'_>,
+    Batch { item, token, attempts }: Batch<'_>,
     seen: Option<Lookup>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
@@ -50,8 +50,8 @@ pub(super) async fn reduce(
         .arg(seen.as_ref().map(|seen| seen.available.stock.to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
-    take.arg(instance);
-    for (place, order) in orders.iter().enumerate() {
+    take.arg(attempts[0].instance);
+    for (place, Attempt { order, .. }) in attempts.iter().enumerate() {
         let may_be_known = seen.as_ref().is_none_or(|seen| !matches!(seen.orders[place], Ok(None)));
         take.arg(order.key()).arg(order.quantity.get()).arg(order.user.as_str());
         take.arg(if may_be_known { "1" } else { "" });
@@ -75,7 +75,7 @@ pub(super) async fn reduce(
         finish.arg(detail).arg(fields);
         let _: String = inventory.command(&finish).await?;
     }
-    orders.iter().zip(&answers).map(|(order, answer)| outcome(order, answer)).collect()
+    attempts.iter().zip(&answers).map(|(one, answer)| outcome(one.order, answer)).collect()
 }
 
 /// Gives a unit back once more for each cancellation that the script refused or had done before.
@@ -86,7 +86,7 @@ pub(super) async fn give_back_again(
 ) -> Result<(), InventoryError> {
     let [stock, lucky] = ["stock", "lucky"].map(|name| batch.item.key(name));
     let cancelled =
-        batch.orders.iter().zip(outcomes).filter(|(order, _)| order.action == Action::Cancel);
+        batch.attempts.iter().zip(outcomes).filter(|(one, _)| one.order.action == Action::Cancel);
     for (_, outcome) in cancelled {
         if !matches!(outcome, Outcome::Changed { is_repeated: false, .. } | Outcome::Unknown) {
             inventory.command::<i64>(redis::cmd("INCR").arg(&stock)).await?;

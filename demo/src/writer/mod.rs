@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fenced_lock::{Claim, ClaimStatus, Ticket, Token};
 use flash_sale::inventory::{
-    Action, Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
+    Action, Attempt, Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -65,7 +65,7 @@ impl Writer {
         }
         let seen = match batch.token {
             Some(_) if !self.has(Safeguard::Fence) => {
-                let keys: Vec<_> = batch.orders.iter().map(|order| order.key()).collect();
+                let keys: Vec<_> = batch.attempts.iter().map(|one| one.order.key()).collect();
                 Some(inventory.look_up(batch.item, &keys).await?)
             }
             _ => None,
@@ -78,7 +78,7 @@ impl Writer {
         }
         let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
         // only the script knows holds
-        let has_changes = batch.orders.iter().any(|order| order.action != Action::Reserve);
+        let has_changes = batch.attempts.iter().any(|one| one.order.action != Action::Reserve);
         let is_whole = seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard));
         let outcomes = if is_whole || has_changes {
             let outcomes = fault::once_sent(inventory.reduce_by_script(batch)).await?;
@@ -99,8 +99,8 @@ impl Writer {
         inventory: &Inventory,
         batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let rename = |order: &&Order| {
-            let mut order = Order::clone(order);
+        let rename = |attempt: &Attempt<'_>| {
+            let mut order = attempt.order.clone();
             if let Some(times) = self.unanswered.lock().get(&order.id) {
                 let id = OrderId::new(&format!("{}~{}", order.id.as_str(), times + 1));
                 // one that is too long has no room for a number
@@ -108,10 +108,11 @@ impl Writer {
             }
             order
         };
-        let renamed: Vec<Order> = batch.orders.iter().map(rename).collect();
-        let renamed: Vec<&Order> = renamed.iter().collect();
-        let written = self.write(inventory, Batch { orders: &renamed, ..batch }).await;
-        for order in batch.orders {
+        let renamed: Vec<Order> = batch.attempts.iter().map(rename).collect();
+        let attempts = batch.attempts.iter().zip(&renamed);
+        let attempts: Vec<_> = attempts.map(|(one, order)| Attempt { order, ..*one }).collect();
+        let written = self.write(inventory, Batch { attempts: &attempts, ..batch }).await;
+        for Attempt { order, .. } in batch.attempts {
             match &written {
                 Ok(_) => drop(self.unanswered.lock().remove(&order.id)),
                 Err(error) if error.nothing_written() => {}

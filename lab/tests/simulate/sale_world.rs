@@ -304,9 +304,11 @@ impl Buyer {
         }
         if self.chance.one_in(4) {
             let again = self.decide(number, Some(Action::Reserve), false).await;
-            if is_one_sale && again.is_some_and(|again| {
-                accepted(&again).is_some_and(|(again, _)| again.position != entry.position)
-            }) {
+            if is_one_sale
+                && again.is_some_and(|again| {
+                    accepted(&again).is_some_and(|(again, _)| again.position != entry.position)
+                })
+            {
                 violation(format!("{RUN}-{number} was accepted twice"));
             }
         }
@@ -535,7 +537,12 @@ pub async fn run(
 }
 
 /// Starts a sale at this instance, whatever goes wrong meanwhile. `None` if it is refused, as one that was replaced.
-async fn start_sale(world: &Arc<World>, to: usize, id: &str, replaces: Replaces) -> Option<Started> {
+async fn start_sale(
+    world: &Arc<World>,
+    to: usize,
+    id: &str,
+    replaces: Replaces,
+) -> Option<Started> {
     let id = id.parse().expect("a valid id");
     let Shape { units, terms, .. } = &world.shape;
     let terms = terms.clone();
@@ -548,7 +555,10 @@ async fn start_sale(world: &Arc<World>, to: usize, id: &str, replaces: Replaces)
             Ok(Ok(started)) => return Some(started),
             Ok(Err(error)) => {
                 note("operator", || format!("cannot start {}: {error}", sale.id.as_str()));
-                if matches!(error.word(), "sale-replaced" | "sale-conflict" | "sale-running" | "sale-exists") {
+                if matches!(
+                    error.word(),
+                    "sale-replaced" | "sale-conflict" | "sale-running" | "sale-exists"
+                ) {
                     return None;
                 }
             }
@@ -844,7 +854,9 @@ async fn judge_both(world: &Arc<World>) {
         let from = LedgerPosition { sale: id.parse().ok(), ..LedgerPosition::default() };
         let read = async |sale: Sale| sale.ledger(&Item::DEFAULT, from, 1000).await;
         let page = world.call(0, patience, |sale| async move { read(sale).await }).await;
-        let Ok(Ok(page)) = page else { return violation(format!("the ledger of {id} cannot be read")) };
+        let Ok(Ok(page)) = page else {
+            return violation(format!("the ledger of {id} cannot be read"));
+        };
         let (mut left, mut reserved) = (world.shape.units, BTreeSet::new());
         for (entry, position) in page.entries.into_iter().zip(1..) {
             let units = u64::from(entry.quantity.get());
@@ -854,11 +866,15 @@ async fn judge_both(world: &Arc<World>) {
                 Event::Cancelled | Event::Expired => left += units,
             }
             if (entry.position, entry.remaining) != (position, left) || left > world.shape.units {
-                violation(format!("{id}: entry {position} does not add up, {left} are left: {entry:?}"));
+                violation(format!(
+                    "{id}: entry {position} does not add up, {left} are left: {entry:?}"
+                ));
             }
             let its_token = entry.token.map_or(0, |token| token.revision());
             if its_token < token {
-                violation(format!("{id}: entry {position} was written under {its_token} after {token}"));
+                violation(format!(
+                    "{id}: entry {position} was written under {its_token} after {token}"
+                ));
             }
             token = its_token;
             if entry.event == Event::Reserved && !reserved.insert(entry.order.as_str().to_owned()) {
@@ -871,7 +887,8 @@ async fn judge_both(world: &Arc<World>) {
     let state = locked(&world.state);
     let orders: BTreeSet<_> = all.iter().map(|entry| entry.order.as_str()).collect();
     for order in orders.into_iter().filter(|order| order.starts_with(RUN)) {
-        let is_it = |entry: &&Accepted| entry.event == Event::Reserved && entry.order.as_str() == order;
+        let is_it =
+            |entry: &&Accepted| entry.event == Event::Reserved && entry.order.as_str() == order;
         let times = all.iter().filter(is_it).count();
         let tries = state.attempts.iter().filter(|attempt| {
             attempt.order == order && attempt.action == Action::Reserve && attempt.may_be_done
@@ -884,10 +901,14 @@ async fn judge_both(world: &Arc<World>) {
     for attempt in &state.attempts {
         let Some((position, instance)) = &attempt.told else { continue };
         let is_it = |entry: &Accepted| {
-            (entry.position, &entry.instance, entry.order.as_str()) == (*position, instance, &*attempt.order)
+            (entry.position, &entry.instance, entry.order.as_str())
+                == (*position, instance, &*attempt.order)
         };
         if !all.iter().any(is_it) {
-            violation(format!("{} was accepted at {position} by {instance}, and is not there", attempt.order));
+            violation(format!(
+                "{} was accepted at {position} by {instance}, and is not there",
+                attempt.order
+            ));
         }
     }
 }

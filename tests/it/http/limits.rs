@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::http::HeaderName;
-use flash_sale::config::Rate;
+use flash_sale::http::rate_limit::Rate;
 use serde_json::json;
 use testkit::client::Connection;
 use testkit::shared::{fresh_database, shared_endpoint};

@@ -1,6 +1,8 @@
 //! Selling: each unit once, each order once.
 
-use flash_sale::inventory::{Inventory, InventoryError, Order, OrderId, Outcome, User};
+use flash_sale::inventory::{
+    Action, Attempt, Inventory, InventoryError, NewSale, Order, OrderId, Outcome, Terms, User,
+};
 
 use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
 
@@ -80,10 +82,51 @@ async fn a_stock_set_by_hand_is_sold() {
     assert_eq!((before.stock, before.lucky, before.initial), (300, 5, 305));
     reduce(&inventory, Some(token(2)), &[order("a", 2)]).await.unwrap();
     // also to an order that was sent before the first batch found the sale
-    let (sent_under, sent) = (Some(token(1)), [order("b", 1)]);
-    inventory.reduce_again(&ITEM, Some(token(3)), sent_under, "8080", &sent).await.unwrap();
+    let sent = order("b", 1);
+    let sent =
+        Attempt { order: &sent, instance: "8080", request: None, sent_under: Some(token(1)) };
+    inventory.reduce_attempts(&ITEM, Some(token(3)), &[sent]).await.unwrap();
     let after = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((after.stock, after.lucky, after.initial), (297, 8, 305));
+}
+
+/// Goal: of equal orders, the one gets a first answer whose request made the entry, also when it is sent again, and also to a
+/// confirmation. One that may have been accepted in the sale before is refused, without harm to those beside it.
+#[tokio::test]
+async fn an_order_that_is_sent_again_is_known_by_its_request() {
+    let (inventory, _) = fresh().await;
+    let terms = Terms { hold_seconds: Some(600), ..Terms::default() };
+    inventory.start(&ITEM, Some(token(3)), NewSale { terms, ..NewSale::from(5) }).await.unwrap();
+    let reserve = order("a", 1);
+    let confirm = Order { action: Action::Confirm, ..order("a", 1) };
+    for (order, token_, request, sent_under, is_first) in [
+        (&reserve, 3, Some(7), None, Some(true)),
+        (&reserve, 3, Some(7), Some(3), Some(true)),
+        (&reserve, 4, Some(8), Some(3), Some(false)),
+        (&reserve, 4, None, None, Some(false)),
+        (&confirm, 4, Some(8), None, Some(true)),
+        (&confirm, 5, Some(8), Some(4), Some(true)),
+        (&confirm, 5, Some(7), None, Some(false)),
+        (&reserve, 5, Some(7), Some(2), None),
+    ] {
+        let sent_under = sent_under.map(token);
+        let attempt = Attempt { order, instance: "80\t80", request, sent_under };
+        let other = super::order(&format!("{token_}-{request:?}-{is_first:?}"), 9);
+        let beside = Attempt { order: &other, sent_under: None, ..attempt };
+        let batch = [attempt, beside];
+        let answers = inventory.reduce_attempts(&ITEM, Some(token(token_)), &batch).await.unwrap();
+        assert_eq!(answers[1], Outcome::SoldOut { remaining: 4 });
+        let (found, first) = match &answers[0] {
+            Outcome::Reserved(found) => (found, Some(true)),
+            Outcome::Repeated(found) => (found, Some(false)),
+            Outcome::Changed { change, is_repeated } => (change, Some(!is_repeated)),
+            other => {
+                assert_eq!((other, is_first), (&Outcome::SaleReplaced, None));
+                continue;
+            }
+        };
+        assert_eq!((first, &*found.instance), (is_first, "80?80"), "{attempt:?}: {found:?}");
+    }
 }
 
 /// Goal: the largest sale is counted exactly.

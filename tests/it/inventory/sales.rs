@@ -109,6 +109,17 @@ async fn a_replaced_sale_is_kept() {
         let is_unknown = matches!(error, InventoryError::SaleRefused { why: "unknown-sale", .. });
         assert!(is_unknown, "{error}");
     }
+    // an older copy of the data, which is noticed also after a sale of it was deleted
+    let older: String = raw.run("GET sale").await;
+    start(named("third", 5, Replaces::Any)).await;
+    let newer: String = raw.run("GET sale").await;
+    raw.run_with::<()>("SET sale", &older).await;
+    inventory.forget(&ITEM, &"second".parse().unwrap()).await.unwrap();
+    let error = inventory.stock(&ITEM).await.unwrap_err();
+    assert!(matches!(error, InventoryError::RolledBack { .. }), "{error}");
+    raw.run_with::<()>("SET sale", &newer).await;
+    raw.run::<()>("DEL doubt").await;
+
     start(NewSale { replaces: Replaces::Any, ..NewSale::from(5) }).await;
     sell(&inventory, Some(token(9)), "e").await.unwrap();
     start(NewSale::from(5)).await;

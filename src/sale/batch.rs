@@ -1,0 +1,313 @@
+//! Orders on their way: what may have become of each, and the batches in which they are sent.
+//!
+//! A batch is made from orders and a hold of the lock. It is sent, and again while its outcome is unknown, and ends with one
+//! [fate](Fate) for each order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fenced_lock::{Guard, Token};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
+
+use super::lock::STORE_PAUSE;
+use super::retry::until_known;
+use super::{EtcdLock, SaleContext, SaleError};
+use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
+
+/// The pause before the lock is asked for again after it was lost.
+const LOST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The answer to an order.
+pub(super) type Answer = Result<Outcome, SaleError>;
+
+/// What the attempts of an order may have done. Those of one batch have one token, and no later batch has the same one.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// Nothing.
+    Unsent,
+    /// Some were not answered, so it may have been carried out: the tokens of the first and the last of these, and why the
+    /// last one has no answer.
+    Unknown { first: Token, last: Token, error: Arc<InventoryError> },
+    /// Nothing: the latest one was refused, since its token was stale.
+    Stale(Arc<InventoryError>),
+}
+
+impl Sent {
+    /// Notes a run under `token`: an attempt without an answer, if there was one, and how the last attempt failed.
+    fn note(
+        &mut self,
+        token: Token,
+        unanswered: Option<&Arc<InventoryError>>,
+        latest: Option<&Arc<InventoryError>>,
+    ) {
+        let first = self.first();
+        if let Some(error) = unanswered.cloned() {
+            *self = Self::Unknown { first: first.unwrap_or(token), last: token, error };
+        } else if first.is_none() {
+            let stale = latest.filter(|error| is_stale(error));
+            *self = stale.map_or(Self::Unsent, |error| Self::Stale(Arc::clone(error)));
+        }
+    }
+
+    fn first(&self) -> Option<Token> {
+        if let Self::Unknown { first, .. } = self { Some(*first) } else { None }
+    }
+
+    /// Whether an attempt may still be carried out, though the store has answered one under `token`.
+    fn may_arrive_under(&self, token: Token) -> bool {
+        matches!(self, Self::Unknown { last, error, .. } if *last == token && error.may_still_arrive())
+    }
+}
+
+/// An order that waits, or is in a batch.
+pub(super) struct WaitingOrder {
+    pub(super) order: Order,
+    /// The buyer's request. Of equal orders, each request has another number.
+    pub(super) request: u32,
+    /// Closed when the buyer disconnected.
+    pub(super) reply: oneshot::Sender<Answer>,
+    pub(super) deadline: Instant,
+    /// The span that it came from.
+    pub(super) span: Span,
+    pub(super) sent: Sent,
+}
+
+impl WaitingOrder {
+    /// Whether its buyer disconnected.
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    pub(super) fn answer(self, answer: Answer) {
+        // fails if the buyer disconnected
+        drop(self.reply.send(answer));
+    }
+
+    /// Answers with an error. Once an attempt was not answered, the outcome is unknown, whatever failed later.
+    pub(super) fn fail(self, error: impl FnOnce(&Self) -> SaleError) {
+        let error = self.failure(error);
+        self.answer(Err(error));
+    }
+
+    fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
+        match &self.sent {
+            Sent::Unknown { error, .. } => SaleError::of_order(Arc::clone(error), &self.order),
+            _ => error(self),
+        }
+    }
+
+    fn attempt<'a>(&'a self, instance: &'a str) -> Attempt<'a> {
+        let (request, sent_under) = (Some(self.request), self.sent.first());
+        Attempt { order: &self.order, instance, request, sent_under }
+    }
+}
+
+/// What becomes of an order of a batch.
+pub(super) enum Fate {
+    Answered(Outcome),
+    Failed(SaleError),
+    /// It goes into another batch.
+    Again,
+    /// The same, but not in this tenure: under its token the order is refused, or an earlier attempt may still be carried out.
+    AgainUnderALargerToken,
+}
+
+/// How a batch ends the tenure that it ran in. Of two batches, the larger one counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ending {
+    /// Whether the lock was lost.
+    pub(super) is_lost: bool,
+    /// The pause before it is taken again.
+    pub(super) pause: Duration,
+}
+
+/// A batch that was run.
+pub(super) struct Ran {
+    pub(super) fates: Vec<(WaitingOrder, Fate)>,
+    /// `None`: the tenure goes on.
+    pub(super) ending: Option<Ending>,
+    /// From its first attempt to its end.
+    pub(super) took: Duration,
+}
+
+/// Orders of one item that are sent together.
+pub(super) struct Batch<'a> {
+    pub(super) lock: &'a EtcdLock,
+    pub(super) hold: Guard,
+    /// At least one.
+    pub(super) orders: Vec<WaitingOrder>,
+    /// When the tenure ends if another instance waits for the lock.
+    pub(super) ends_at: Instant,
+}
+
+impl<'a> Batch<'a> {
+    /// Runs the batch under the token of its hold, in a span of the tenure.
+    pub(super) fn run(self, tenure: &Span) -> impl Future<Output = Ran> + use<'a> {
+        let span = tracing::debug_span!(parent: tenure, "batch", orders = self.orders.len());
+        for waiting in &self.orders {
+            span.follows_from(&waiting.span);
+        }
+        self.run_to_its_end().instrument(span)
+    }
+
+    /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held, and no longer than
+    /// the tenure may last if another instance waits. A store that does not answer this instance may answer that one.
+    async fn run_to_its_end(mut self) -> Ran {
+        let began_at = Instant::now();
+        let SaleContext { options, stock_reads, .. } = &*self.lock.context;
+        let deadline = began_at + options.wait_timeout;
+        let may_repeat = |error: &Arc<InventoryError>| {
+            if !is_stale(error) {
+                tracing::warn!(orders = self.orders.len(), ?error, "the store did not reduce");
+                // the next orders read the stock first, and soon notice that the store does not answer
+                stock_reads.forget(self.item());
+            }
+            self.lock.note_answer(self.item(), Some(error), self.hold.is_contended());
+            self.can_repeat(error, deadline)
+                && !self.hold.is_lost()
+                && !(self.hold.is_contended() && Instant::now() >= self.ends_at)
+        };
+        let (ran, unanswered) = until_known(|| self.send(), may_repeat).await;
+        for waiting in &mut self.orders {
+            waiting.sent.note(self.hold.token(), unanswered.as_ref(), ran.as_ref().err());
+        }
+        let (fates, ending) = match ran {
+            Ok(outcomes) => self.answered(outcomes),
+            Err(latest) => self.failed(&latest, deadline),
+        };
+        let fates = self.orders.into_iter().zip(fates).collect();
+        Ran { fates, ending, took: began_at.elapsed() }
+    }
+
+    /// The fates after an answer.
+    fn answered(&self, outcomes: Vec<Outcome>) -> (Vec<Fate>, Option<Ending>) {
+        let SaleContext { inventory, stock_reads, .. } = &*self.lock.context;
+        self.lock.note_answer(self.item(), None, self.hold.is_contended());
+        if let Some(left) = outcomes.iter().filter_map(Outcome::left).min() {
+            stock_reads.note(self.item(), i64::try_from(left).unwrap_or(i64::MAX));
+        }
+        let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(self.hold.token());
+        let has_holds = self.orders.iter().any(may_arrive)
+            && inventory.items_with_holds().contains(self.item());
+        let mut ending = None;
+        let fate = |(outcome, waiting): (Outcome, &WaitingOrder)| match outcome {
+            // a larger token makes the attempt stale that could carry it out
+            outcome if outcome.may_change(has_holds) && may_arrive(waiting) => {
+                ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
+                Fate::AgainUnderALargerToken
+            }
+            Outcome::HoldsDue => Fate::Again,
+            Outcome::SaleReplaced => {
+                let error = InventoryError::SaleRefused { why: "sale-replaced", running: None };
+                Fate::Failed(waiting.failure(|_| SaleError::of_read(error, self.item())))
+            }
+            outcome => Fate::Answered(outcome),
+        };
+        (outcomes.into_iter().zip(&self.orders).map(fate).collect(), ending)
+    }
+
+    /// The fates after a last failure.
+    fn failed(
+        &self,
+        latest: &Arc<InventoryError>,
+        deadline: Instant,
+    ) -> (Vec<Fate>, Option<Ending>) {
+        let can_repeat = self.can_repeat(latest, deadline);
+        let is_lost = is_stale(latest) || can_repeat && self.hold.is_lost();
+        let error = |of: &WaitingOrder| SaleError::of_order(Arc::clone(latest), &of.order);
+        let fate = |waiting: &WaitingOrder| {
+            if is_lost || can_repeat {
+                return Fate::AgainUnderALargerToken;
+            }
+            Fate::Failed(waiting.failure(error))
+        };
+        // the next claim waits for an answer of a silent store
+        let pause = if is_lost || latest.is_silence() { LOST_PAUSE } else { STORE_PAUSE };
+        (self.orders.iter().map(fate).collect(), Some(Ending { is_lost, pause }))
+    }
+
+    async fn send(&self) -> Result<Vec<Outcome>, InventoryError> {
+        let SaleContext { inventory, options, metrics, .. } = &*self.lock.context;
+        let attempts: Vec<_> =
+            self.orders.iter().map(|waiting| waiting.attempt(&options.instance)).collect();
+        let sent_at = Instant::now();
+        let token = Some(self.hold.token());
+        let ran = inventory.reduce_attempts(self.item(), token, &attempts).await;
+        metrics.batch(attempts.len(), sent_at, &ran);
+        ran
+    }
+
+    fn item(&self) -> &Item {
+        &self.orders[0].order.item
+    }
+
+    /// Whether to send the batch again: yes if it got no answer, no if the store refused it, since it would refuse again.
+    fn can_repeat(&self, error: &InventoryError, deadline: Instant) -> bool {
+        let is_refused = matches!(error, InventoryError::Refused { .. });
+        error.is_retryable()
+            && !is_refused
+            && Instant::now() < deadline
+            && !self.lock.context.stopping.is_cancelled()
+            && !self.orders.iter().all(WaitingOrder::is_disconnected)
+    }
+}
+
+fn is_stale(error: &InventoryError) -> bool {
+    matches!(error, InventoryError::StaleToken { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use fenced_lock::ClusterId;
+    use redis::{ErrorKind, RedisError};
+
+    use super::*;
+
+    type Fails = fn() -> InventoryError;
+
+    fn no_answer() -> InventoryError {
+        InventoryError::Unanswered { source: RedisError::from((ErrorKind::Io, "lost")) }
+    }
+
+    fn not_replicated() -> InventoryError {
+        InventoryError::NotReplicated { count: 0, wanted: 1 }
+    }
+
+    fn stale() -> InventoryError {
+        let token = Token::new(ClusterId(1), 1);
+        InventoryError::StaleToken { token, fence: token }
+    }
+
+    /// Goal: what is known of an order that was sent under one token after the other. Only an attempt without an answer may
+    /// still arrive, and only until a larger token was seen; one that too few replicas have has arrived.
+    #[tokio::test(start_paused = true)]
+    async fn what_attempts_may_have_done() {
+        let runs: [(&[Fails], _, _); 4] = [
+            (&[stale], "stale", false),
+            (&[not_replicated, not_replicated], "2 to 2", false),
+            (&[no_answer, not_replicated, stale], "2 to 3", true),
+            (&[stale], "2 to 3", false),
+        ];
+        let mut sent = Sent::Unsent;
+        for (revision, (fails, known, may_arrive)) in (1..).zip(runs) {
+            let errors = RefCell::new(fails.iter());
+            let attempt = async || errors.borrow_mut().next().map_or(Ok(()), |fail| Err(fail()));
+            let may_repeat = |_: &_| errors.borrow().len() > 0;
+            let (ran, unanswered) = until_known(attempt, may_repeat).await;
+            let token = Token::new(ClusterId(1), revision);
+            sent.note(token, unanswered.as_ref(), ran.as_ref().err());
+            let is = match &sent {
+                Sent::Unsent => "unsent".to_owned(),
+                Sent::Stale(_) => "stale".to_owned(),
+                Sent::Unknown { first, last, .. } => {
+                    format!("{} to {}", first.revision(), last.revision())
+                }
+            };
+            assert_eq!((&*is, sent.may_arrive_under(token)), (known, may_arrive));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Goal: instances of the last version and of this one sell side by side, as in a rolling update. Method: the scripts that the
+//! last version shipped, over the records of this one, and the other way round.
+
+use flash_sale::inventory::{Action, Attempt, NewSale, Order, Outcome, Terms, User};
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, ToRedisArgs};
+use testkit::shared::fresh_database;
+
+use super::{ITEM, connect, order, token};
+
+const STATE: &str = include_str!("last_version/state.lua");
+const WRITE: &str = include_str!("last_version/script.lua");
+const READ: &str = include_str!("last_version/read.lua");
+
+const KEYS: [&str; 13] = [
+    "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms", "changes",
+    "holds", "buyers", "sales",
+];
+
+/// The answer of a script of the last version to an instance that remembers this entry.
+async fn call<T: FromRedisValue>(
+    redis: &mut MultiplexedConnection,
+    script: &str,
+    latest: [&str; 2],
+    arguments: impl ToRedisArgs,
+) -> T {
+    let mut call = redis::cmd("EVAL");
+    call.arg(format!("#!lua\n{STATE}{script}")).arg(KEYS.len()).arg(&KEYS).arg(&["", ""]);
+    call.arg(&latest).arg(arguments).query_async(redis).await.unwrap()
+}
+
+type Done = (String, String, bool, Vec<String>);
+type Found = (redis::Value, String, String, String, Vec<String>, Vec<Option<String>>);
+
+#[tokio::test]
+async fn it_sells_beside_this_one() {
+    let url = fresh_database().await;
+    let (inventory, client) = (connect(&url).await, redis::Client::open(&*url).unwrap());
+    let redis = &mut client.get_multiplexed_async_connection().await.unwrap();
+    let (id, is_named) = ("first".parse().unwrap(), true);
+    let terms = Terms { hold_seconds: Some(600), per_user: Some(2), ..Terms::default() };
+    let sale = NewSale { id, is_named, terms, ..NewSale::from(9) };
+    inventory.start(&ITEM, Some(token(1)), sale.clone()).await.unwrap();
+    let terms: String = redis::cmd("GET").arg("terms").query_async(redis).await.unwrap();
+    let again = ["start", "cafe 2", "9", &terms, "first", ""];
+    let (.., again): Done = call(redis, WRITE, ["", ""], &again).await;
+    assert_eq!(again, ["again"]);
+
+    let user = User::new("ann").unwrap();
+    let new = |id: &str, action| Order { user: user.clone(), action, ..order(id, 1) };
+    let sell = async |orders: &[(Order, u32)]| {
+        let attempts: Vec<_> = orders
+            .iter()
+            .map(|(order, request)| Attempt {
+                order,
+                instance: "new",
+                request: Some(*request),
+                sent_under: None,
+            })
+            .collect();
+        inventory.reduce_attempts(&ITEM, Some(token(3)), &attempts).await.unwrap()
+    };
+    sell(&[(new("a", Action::Reserve), 7), (new("b", Action::Reserve), 8)]).await;
+    sell(&[(new("b", Action::Confirm), 9)]).await;
+    let keys = ["ann\ta", "ann\tb"];
+    let (_, found): (bool, Found) =
+        call(redis, READ, ["", ""], &["lookup", keys[0], keys[1]]).await;
+    let (.., records, changes) = found;
+    let fields: Vec<_> = records[0].split('\t').collect();
+    assert_eq!((fields.len(), fields[5]), (9, "new#00000007"));
+
+    let mut batch = vec!["reduce", "cafe 3", "", "old", ""];
+    batch.extend([keys[0], "1", "ann", keys[0], "confirm", "ann", keys[1], "confirm", "ann"]);
+    batch.extend(["c", "1", "", "bob\td", "1", "bob"]);
+    let (.., answers): Done = call(redis, WRITE, [keys[0], &records[0]], &batch).await;
+    assert_eq!(answers[0], format!("repeated\t{}", records[0]));
+    assert!(answers[1].starts_with("changed\t\nconfirmed\t4\t1\t7\t"), "{answers:?}");
+    let change = changes[1].as_ref().unwrap();
+    assert_eq!(answers[2], format!("unchanged\t{change}"));
+    assert_eq!(answers[3], "user-required");
+    // remembering a change, it reads on
+    let (_, (.., all)): (bool, (String, String, Vec<redis::Value>)) =
+        call(redis, READ, [keys[1], change], &["ledger", "0", "9", "", ""]).await;
+    assert_eq!(Vec::<String>::from_redis_value(all[0].clone()).unwrap().len(), 5);
+
+    let bob = Order { user: User::new("bob").unwrap(), ..order("d", 1) };
+    let outcomes = sell(&[
+        (new("a", Action::Reserve), 7),
+        (new("a", Action::Confirm), 7),
+        (new("b", Action::Confirm), 9),
+        (bob, 7),
+    ])
+    .await;
+    let told: Vec<_> = outcomes
+        .iter()
+        .map(|outcome| match outcome {
+            Outcome::Reserved(entry) => ("reserved", &*entry.instance),
+            Outcome::Repeated(entry) => ("repeated", &*entry.instance),
+            Outcome::Changed { change, is_repeated: true } => ("unchanged", &*change.instance),
+            Outcome::Changed { change, .. } => ("changed", &*change.instance),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected =
+        [("reserved", "new"), ("unchanged", "old"), ("changed", "new"), ("repeated", "old")];
+    assert_eq!(told, expected);
+    let page = inventory.ledger(&ITEM, 0, 9).await.unwrap().entries;
+    let instances: Vec<_> = page.iter().map(|entry| &*entry.instance).collect();
+    assert_eq!(instances, ["new", "new", "new", "old", "old"]);
+}
