@@ -14,14 +14,14 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-lock test-demo test-rest deny bench arena chaos screenshots clean
+.PHONY: help setup build demo test test-all test-lock test-demo test-rest test-seeds deny bench arena chaos simulate screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "Flags for demo, bench, arena and chaos: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
+	@echo "Flags for demo, bench, arena, chaos and simulate: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
 	@echo "A target that fails ends with status 2. 'demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
 
 setup: ## install what this machine lacks for the build, the demo and the tests
@@ -56,8 +56,8 @@ ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
 CHAOS := --cfg fenced_lock_chaos
-test test-lock test-demo test-rest chaos: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
-test test-lock test-demo test-rest: export RUSTDOCFLAGS := -D warnings $(CHAOS)
+test test-lock test-demo test-rest test-seeds chaos simulate: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
+test test-lock test-demo test-rest test-seeds: export RUSTDOCFLAGS := -D warnings $(CHAOS)
 
 test: ## check format, lints, docs and licences, then run every test (they start their own servers)
 	@.ci/setup --test
@@ -72,6 +72,7 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@echo "== tests"
 	@$(TEST) $(ALL) --no-run
 	@$(MAKE) --no-print-directory --jobs 3 test-lock test-demo test-rest
+	@$(MAKE) --no-print-directory test-seeds
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 # Tests whose server is not installed are left out, and say so; where CI is set, they fail. The three run side by side, each about as long.
@@ -86,6 +87,10 @@ test-demo:
 test-rest:
 	@$(TEST) $(ALL) --lib --bins --test servers --test service --test model -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --test lab
+
+# Behind the others: it takes all cores, and they measure time.
+test-seeds:
+	@$(TEST) $(ALL) --test simulate -- --seeds 2000
 
 test-all: test deny ## the tests, lints as shipped, the licences, and the first command as a new user runs it
 	@echo "== lints, as shipped"
@@ -119,6 +124,10 @@ screenshots: ## make the pictures and the recording of docs/page (needs pngquant
 # CHAOS_SECONDS and CHAOS_SEED are read from the environment.
 chaos: setup ## inject every fault under load and check that nothing is lost (about fifteen minutes)
 	@exec $(LAB) --target-dir target/with-chaos -- chaos $(ARGS)
+
+# The same target directory as the fault suite: the same flags.
+simulate: setup ## simulate the lock and the sale with faults from seeds, until stopped (ARGS='--seed 4711' shows one again)
+	@exec $(CARGO) test --quiet --release --locked --package lab --test simulate --target-dir target/with-chaos -- $(or $(ARGS),--endless)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::process::random_byte;
+
 /// The bounds of a pause.
 pub(crate) const FIRST: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST: Duration = Duration::from_millis(500);
@@ -18,7 +20,7 @@ impl Backoff {
         let pause = FIRST.saturating_mul(1 << self.attempts.min(16)).min(LONGEST);
         self.attempts += 1;
         // 50 to 100 percent
-        let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) * 50 / 255;
+        let random = u32::from(random_byte()) * 50 / 255;
         pause * (50 + random) / 100
     }
 }

@@ -38,6 +38,7 @@ pub mod health;
 pub mod http;
 pub mod inventory;
 pub mod logging;
+mod process;
 pub mod recover;
 pub mod safeguard;
 pub mod sale;

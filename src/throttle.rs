@@ -6,6 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::process::spawn;
+
 /// How long a read waits for its turn.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -57,7 +59,7 @@ impl Pace {
     ) -> Option<T> {
         let turn = Arc::clone(&self.0).lock_owned();
         let mut next_at = timeout(LONGEST_WAIT, turn).await.ok()?;
-        let read = tokio::spawn(async move {
+        let read = spawn(async move {
             if let Some(next_at) = *next_at {
                 sleep_until(next_at).await;
             }

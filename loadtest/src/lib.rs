@@ -39,7 +39,7 @@ mod table;
 mod tests;
 
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -118,6 +118,13 @@ pub fn any_seed() -> u64 {
 pub fn check(file: &Path, limits: Limits) -> Result<Report> {
     let what = || format!("{} cannot be judged", file.display());
     let file = File::open(file).with_context(what)?;
-    let history = record::read(BufReader::new(file)).with_context(what)?;
-    Ok(Report::new(&history, limits))
+    judge(BufReader::new(file), limits).with_context(what)
+}
+
+/// Judges the record of a run, from wherever it comes.
+///
+/// # Errors
+/// It is no whole run.
+pub fn judge(record: impl Read, limits: Limits) -> Result<Report> {
+    Ok(Report::new(&record::read(record)?, limits))
 }

@@ -26,6 +26,7 @@ use super::access::TargetKind;
 use super::directory::{Directory, Node};
 use super::error::Effect;
 use crate::backoff::Backoff;
+use crate::process::spawn;
 
 /// After a connection that lived this long, the next attempt counts as a first one.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
@@ -121,7 +122,7 @@ pub(super) fn shared_task<T: Clone + Send + 'static>(
     begins_at: Instant,
     work: impl Future<Output = RedisResult<T>> + Send + 'static,
 ) -> (AbortHandle, SharedResult<T>) {
-    let task = tokio::spawn(async move {
+    let task = spawn(async move {
         sleep_until(begins_at).await;
         work.await
     });

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::access::{Target, TargetKind};
 use super::connection::{Pauses, SharedResult, shared_task};
 use super::{InventoryError, InventoryOptions, RedisAccess, sentinel};
+use crate::process::{random_byte, spawn};
 use crate::safeguard::REDIRECTS;
 
 /// How many slots a cluster has.
@@ -144,7 +145,7 @@ impl Directory {
             let within = self.options.connect_timeout + self.options.response_timeout;
             let (connection, driver) =
                 timeout(within, connect).await.map_err(io::Error::from)??;
-            tokio::spawn(driver);
+            spawn(driver);
             return Ok(connection);
         }
         self.access.connect(server, config).await
@@ -182,7 +183,7 @@ impl Directory {
     /// Asks once a second, for as long as the directory is in use.
     fn watch(self: &Arc<Self>) {
         let directory = Arc::downgrade(self);
-        tokio::spawn(async move {
+        spawn(async move {
             loop {
                 sleep(CHECK_INTERVAL).await;
                 let Some(directory) = directory.upgrade() else { return };
@@ -254,7 +255,7 @@ impl Directory {
             let others = slots.nodes.iter().filter(|node| !nodes.contains(node)).cloned();
             nodes.extend(others.collect::<Vec<_>>());
         }
-        let begin = usize::from(uuid::Uuid::new_v4().as_bytes()[0]) % nodes.len();
+        let begin = usize::from(random_byte()) % nodes.len();
         nodes.rotate_left(begin);
         let questions = nodes.iter().take(MAX_ASKED).zip(0..).map(async |(node, n)| {
             sleep(HEAD_START * n).await;

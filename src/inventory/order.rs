@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use super::Item;
 use super::stock::parse_token;
 use super::terms::Timestamp;
+use crate::process::random_id;
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
 /// makes retries safe.
@@ -34,7 +35,7 @@ impl OrderId {
 
     /// A new, unique id.
     pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().to_string().into())
+        Self(random_id().to_string().into())
     }
 
     /// The text.

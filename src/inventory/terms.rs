@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::process::random_id;
+
 /// The name of a sale, chosen by who starts it or made by the service: 1 to 64 letters, digits, dots, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SaleId(Box<str>);
@@ -13,7 +15,7 @@ pub struct SaleId(Box<str>);
 impl SaleId {
     /// A new, unique id.
     pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().to_string().into())
+        Self(random_id().to_string().into())
     }
 
     /// The text.

@@ -18,6 +18,7 @@ use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{SaleContext, SaleError, SaleOptions};
 use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Replaces, Started};
+use crate::process::spawn;
 use crate::safeguard::GIVE_WAY;
 
 /// How long a question about a lock may take: less than the readiness check may, so that the check can still say that the
@@ -81,7 +82,7 @@ impl EtcdLock {
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
         let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
-        self.context.tasks.spawn(combiner.run());
+        spawn(self.context.tasks.track_future(combiner.run()));
         queue.push(order)
     }
 

@@ -32,13 +32,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use self::metrics::Metrics;
 use crate::inventory::{
     Accepted, Inventory, Item, LedgerPage, LedgerPosition, NewSale, Order, OrderId, Outcome,
     SaleId, Sales, Started, Stock, User,
 };
+use crate::process::{random_byte, spawn};
 
 /// How often an instance looks for holds that are due.
 const HOLDS_EVERY: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ impl Sale {
     pub fn new(context: Arc<SaleContext>, guard: Arc<dyn SaleGuard>) -> Self {
         let weak = (Arc::downgrade(&context), Arc::downgrade(&guard));
         let sale = move || Some(Self { context: weak.0.upgrade()?, guard: weak.1.upgrade()? });
-        context.tasks.spawn(end_holds(context.stopping.clone(), sale));
+        spawn(context.tasks.track_future(end_holds(context.stopping.clone(), sale)));
         Self { context, guard }
     }
 
@@ -306,13 +306,14 @@ async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>)
     let mut next_at = Instant::now() + HOLDS_EVERY;
     loop {
         tokio::select! {
+            biased;
             () = stopping.cancelled() => return,
             Some(item) = ending.next() => {
                 items.remove(&item);
             }
             () = sleep_until(next_at) => {
                 let Some(Sale { context, guard }) = sale() else { return };
-                let [random, ..] = Uuid::new_v4().into_bytes();
+                let random = random_byte();
                 // not all instances at once: the first one leaves nothing to do
                 next_at = Instant::now() + HOLDS_EVERY + HOLDS_EVERY * u32::from(random) / 1024;
                 let mut with_holds = context.inventory.items_with_holds();

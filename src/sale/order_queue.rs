@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::Span;
-use uuid::Uuid;
 
 use super::SaleError;
 use super::batch::{Answer, Fate, Sent, WaitingOrder};
 use crate::inventory::{Action, Item, Order};
+use crate::process::random_id;
 
 /// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
 /// delays other instances.
@@ -106,7 +106,7 @@ pub(super) struct OrderQueue {
 
 impl OrderQueue {
     pub(super) fn new(item: Item, limit: usize, wait_timeout: Duration) -> Self {
-        let [a, b, c, d, ..] = Uuid::new_v4().into_bytes();
+        let [a, b, c, d, ..] = random_id().into_bytes();
         let next_request = u32::from_le_bytes([a, b, c, d]);
         let lines = Mutex::new(Lines { next_request, ..Lines::default() });
         Self { item, limit, wait_timeout, lines, arrived: Notify::new() }

@@ -17,6 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::SaleError;
 use crate::inventory::{Inventory, InventoryError, Item};
+use crate::process::spawn;
 
 /// The least time from one read of an item to the next. One more call costs a read next to nothing, and another
 /// read costs Redis much: a crowd must not keep it busy with reads of a few calls each.
@@ -60,7 +61,7 @@ impl<Q: Send + 'static, A: Send + 'static> SharedReads<Q, A> {
             is_first
         };
         if is_first {
-            tokio::spawn(Arc::clone(self).run(item.clone()));
+            spawn(Arc::clone(self).run(item.clone()));
         }
         // only a runtime that ends drops the reply
         let seen = answer.await.unwrap_or_else(|_| Err(Arc::new(InventoryError::too_late())));

@@ -39,7 +39,7 @@ pub(super) async fn acquire<T: GrantToken>(
     let claim = inner.new_claim(name);
     let session = session.clone();
     let attempt = Attempt { session, claim, may_exist: false, owner, mode, reply, under_way: None };
-    inner.tasks.spawn_on(attempt.run().instrument(waiting), &inner.runtime);
+    inner.spawn_tracked(attempt.run().instrument(waiting));
     // only a runtime that shuts down drops the task without an answer
     answer.await.unwrap_or_else(|_| Err(inner.ended()))
 }

@@ -138,6 +138,7 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::own_thread::{OnThread, OwnThread};
+use super::process::spawn_on;
 use super::random::random_id;
 pub use super::waiters::{Answer, Waiters};
 use super::{
@@ -245,7 +246,7 @@ impl<A: Asked> Backend for Engine<A> {
         } else {
             // repeated for a TTL at most, with the same claims
             let service = Arc::clone(&self.service);
-            tokio::spawn(async move {
+            spawn_on(&Handle::current(), async move {
                 sleep(lease.ttl * 2).await;
                 service.waiters().forget(lease.id);
             });
@@ -263,7 +264,7 @@ impl<A: Asked> Backend for Engine<A> {
         match answer {
             Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
                 let (service, claim) = (Arc::clone(&self.service), claim.clone());
-                tokio::spawn(async move {
+                spawn_on(&Handle::current(), async move {
                     service.waiters().watch(&claim, answer, || service.ask(&claim)).await;
                 });
                 Ok(Some(ticket))

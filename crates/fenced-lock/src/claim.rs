@@ -29,13 +29,13 @@ impl Lease {
 }
 
 /// One attempt to hold a lock. Its key is `<name>/<lease in hex>-<number>`; it is never used twice.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim {
     /// The lock's name.
     pub name: Arc<str>,
     /// The id of its lease.
     pub lease: i64,
-    /// Counts the claims of its process.
+    /// Counts the claims of its session.
     pub number: u64,
     /// Who makes it, for a human who looks at the queue.
     pub label: Arc<str>,

@@ -185,7 +185,7 @@ impl<T: GrantToken> Guard<T> {
             let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
             // a task of the session, so that it goes on when the caller drops the future
             let release = async move { inner.release(&claim).await };
-            let release = self.hold.inner.tasks.spawn_on(release, &self.hold.inner.runtime);
+            let release = self.hold.inner.spawn_tracked(release);
             // a task that did not end was dropped with its runtime, and the lease ends by itself
             released = release.await.unwrap_or_else(|_| Err(self.hold.loss()));
         } else if self.hold.is_lost() {

@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::inner::SessionInner;
 use super::owner::OwnerId;
+use super::process::spawn_on;
 use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket, observe};
 
 /// A granted claim. Guards count on it; the last one to go releases it.
@@ -47,7 +48,7 @@ impl<T: GrantToken> Hold<T> {
                 // a holder that looked at the clock just before has a little time to act on it
                 let ends_at = lost_at + inner.margin.min(hold_for / 10);
                 let end = Self::end_at(Weak::clone(hold), ends_at);
-                AbortOnDropHandle::new(inner.runtime.spawn(end))
+                AbortOnDropHandle::new(spawn_on(&inner.runtime, end))
             }),
             inner: Arc::clone(inner),
             claim,
@@ -147,6 +148,7 @@ impl<T: GrantToken> Hold<T> {
             }
         };
         tokio::select! {
+            biased;
             () = limit => {}
             _ = self.inner.validity.lost() => {}
             // an error means that the backend forgot the claim: it is not in the queue any more

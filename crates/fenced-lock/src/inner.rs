@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
+use super::process::spawn_on;
 use super::validity::Validity;
 use super::{
     Backend, BackendError, BackendErrorKind, Claim, GrantToken, Lease, LockError, LostReason,
@@ -42,6 +44,8 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// For each name with claims under way: the room for more of them.
     under_way: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     label: Arc<str>,
+    /// The number of the next claim.
+    next_claim: AtomicU64,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
     /// How long before the lease can end the session is lost; a lost hold is released so much later.
@@ -68,6 +72,7 @@ impl<T: GrantToken> SessionInner<T> {
             backend,
             lease,
             label: label.into(),
+            next_claim: AtomicU64::new(1),
             hold_for,
             margin,
             is_answered: AtomicBool::new(true),
@@ -84,13 +89,19 @@ impl<T: GrantToken> SessionInner<T> {
         self.is_answered.load(Ordering::Relaxed)
     }
 
+    /// Starts a task that `close` waits for.
+    pub(super) fn spawn_tracked<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        spawn_on(&self.runtime, self.tasks.track_future(task))
+    }
+
     pub(super) fn new_claim(&self, name: &Arc<str>) -> Claim {
-        // of the process: if a backend granted one lease twice, its two sessions would still exclude each other
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         Claim {
             name: Arc::clone(name),
             lease: self.lease.id,
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            number: self.next_claim.fetch_add(1, Ordering::Relaxed),
             label: Arc::clone(&self.label),
         }
     }
@@ -159,7 +170,7 @@ impl<T: GrantToken> SessionInner<T> {
                 tracing::debug!(%claim, ?error, "the claim was not there, or is left to its lease");
             }
         };
-        self.tasks.spawn_on(release, &self.runtime);
+        self.spawn_tracked(release);
     }
 
     /// Withdraws the claim, trying again for a TTL unless the session is lost. What is not answered
@@ -200,7 +211,7 @@ impl<T: GrantToken> SessionInner<T> {
                     "may not withdraw a claim: until its session ends, it blocks all that wait behind it"
                 );
                 let (inner, claim) = (Arc::clone(self), claim.clone());
-                self.tasks.spawn_on(async move { inner.release_late(&claim).await }, &self.runtime);
+                self.spawn_tracked(async move { inner.release_late(&claim).await });
                 return Err(error.into());
             }
             if is_over {
@@ -217,9 +228,10 @@ impl<T: GrantToken> SessionInner<T> {
     async fn release_late(&self, claim: &Claim) {
         loop {
             tokio::select! {
-                () = sleep(self.lease.ttl) => {}
+                biased;
                 _ = self.validity.lost() => return,
                 () = self.closing.cancelled() => return,
+                () = sleep(self.lease.ttl) => {}
             }
             if self.ask(async { self.backend.release(claim).await }).await.is_ok() {
                 return tracing::info!(%claim, "withdrew a claim that could not be withdrawn before");
@@ -238,6 +250,7 @@ impl<T: GrantToken> SessionInner<T> {
         // each task ends within a TTL by itself; this bound is for a backend that breaks its word
         let drained = timeout(self.lease.ttl.saturating_mul(2), self.tasks.wait());
         tokio::select! {
+            biased;
             drained = drained => if drained.is_err() {
                 tracing::warn!(lease = self.lease.id, "closing with claims that were not withdrawn");
             },

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
+use super::process::spawn_on;
 use super::session::runtime_of;
 use super::{Backend, GrantToken, Guard, LockError, LostReason, Session, SessionOptions, Token};
 
@@ -78,7 +79,8 @@ impl<T: GrantToken> SessionKeeper<T> {
         let runtime = runtime_of(&*backend);
         let losses = Arc::default();
         let patience = options.ttl;
-        runtime.spawn(keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses)));
+        let task = keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses));
+        spawn_on(&runtime, task);
         Self { state, patience, stop, losses }
     }
 
@@ -224,6 +226,7 @@ async fn keep_open<T: GrantToken>(
     losses: Arc<AtomicU64>,
 ) {
     tokio::select! {
+        biased;
         () = stop.cancelled() => {}
         // the session closes when the last guard of it is gone, too
         () = publish.closed() => return,

@@ -106,6 +106,7 @@
 //! | `token` | the fencing token, and how a store checks it |
 //! | `observe` | events and metrics |
 //! | `chaos` | switches for fault suites: each safeguard can be left out |
+//! | `process` | where tasks start and chance comes from, for a simulator |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -137,6 +138,11 @@ mod own_thread;
 mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(fenced_lock_chaos)]
+pub mod process;
+#[cfg(not(fenced_lock_chaos))]
+#[allow(unreachable_pub, reason = "it is public with the cfg")]
+mod process;
 mod promises;
 mod random;
 #[cfg(feature = "redis")]

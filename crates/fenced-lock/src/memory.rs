@@ -58,7 +58,7 @@ struct State {
     last_lease: i64,
     /// When each lease ends, and its TTL.
     leases: HashMap<i64, (Instant, Duration)>,
-    queues: HashMap<Arc<str>, Queue>,
+    queues: BTreeMap<Arc<str>, Queue>,
     /// Tells each claim its place in the queue.
     waiters: Waiters<Token>,
 }

@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::chaos::Safeguard;
+use super::process::spawn_on;
 use super::{Backend, BackendError, Claim, Lease, Promises, PutMode, QueueEntry, Released, Ticket};
 
 /// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
@@ -74,7 +75,7 @@ impl<B: Backend> OnThread<B> {
         F: Future<Output = Result<A, BackendError>> + Send + 'static,
     {
         let request = request(Arc::clone(&self.backend)).in_current_span();
-        let request = AbortOnDropHandle::new(self.thread.runtime.spawn(request));
+        let request = AbortOnDropHandle::new(spawn_on(&self.thread.runtime, request));
         // it panicked, or its runtime has ended
         request.await.unwrap_or_else(|ended| Err(BackendError::transient(ended)))
     }

@@ -1,13 +1,6 @@
 //! Numbers that no other process draws.
 
-/// A number from the system's random source. What the standard library seeds once in a thread will not do: a child that
-/// the process forks draws the same.
-///
-/// # Panics
-/// If the system has no random source. Neither does the standard library run there.
-pub(crate) fn random() -> u64 {
-    getrandom::u64().expect("the system has a random source")
-}
+pub(crate) use super::process::random;
 
 /// A number between a half and one.
 pub(crate) fn jitter() -> f64 {

@@ -45,6 +45,7 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
     let mut next = asked_at + lifetime / 3;
     loop {
         tokio::select! {
+            biased;
             // the lease is needed until close has drained the releases, and close declares the loss
             _ = inner.validity.lost() => return,
             () = sleep_until(next.min(inner.validity.deadline())) => {}

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::inner::SessionInner;
 use super::options::{LONGEST, limit};
+use super::process::spawn_on;
 use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
 use super::{Backend, BackendError, Ends, GrantToken, Lease, LockError, LostReason, Mutex, Token};
@@ -94,7 +95,7 @@ impl<T: GrantToken> Session<T> {
     ) -> Result<Self, LockError> {
         let runtime = runtime_of(&*backend);
         // a task of its own: a session that nobody waits for any more is dropped there, which closes it
-        let opened = runtime.spawn(Self::open_on(runtime.clone(), backend, options)).await;
+        let opened = spawn_on(&runtime, Self::open_on(runtime.clone(), backend, options)).await;
         opened.unwrap_or_else(|ended| Err(BackendError::transient(ended).into()))
     }
 
@@ -114,7 +115,7 @@ impl<T: GrantToken> Session<T> {
         let believed_until = asked_at + lives_for.saturating_sub(margin);
         let inner = SessionInner::new(backend, runtime, lease, believed_until, margin, options);
         let inner = Arc::new(inner);
-        inner.runtime.spawn(keep_alive(Arc::clone(&inner), asked_at));
+        spawn_on(&inner.runtime, keep_alive(Arc::clone(&inner), asked_at));
         let session = Self { _closer: Arc::new(CloseOnDrop { inner: Arc::clone(&inner) }), inner };
         // a service that took its time to answer may have used up the lease
         session.inner.check()?;
@@ -173,7 +174,7 @@ impl<T: GrantToken> Session<T> {
     /// [`LockError::Backend`] if the lease could not be revoked within a TTL: it ends by itself.
     pub async fn close(&self) -> Result<(), LockError> {
         let inner = Arc::clone(&self.inner);
-        let closing = self.inner.runtime.spawn(async move { inner.close().await });
+        let closing = spawn_on(&self.inner.runtime, async move { inner.close().await });
         match closing.await {
             Ok(result) => Ok(result?),
             // only a runtime that shuts down ends the task early, and its renewals end with it
@@ -208,7 +209,7 @@ struct CloseOnDrop<T: GrantToken> {
 impl<T: GrantToken> Drop for CloseOnDrop<T> {
     fn drop(&mut self) {
         let inner = Arc::clone(&self.inner);
-        self.inner.runtime.spawn(async move {
+        spawn_on(&self.inner.runtime, async move {
             if let Err(error) = inner.close().await {
                 tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
             }

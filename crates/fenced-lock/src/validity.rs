@@ -85,6 +85,7 @@ impl Validity {
                 return reason;
             }
             tokio::select! {
+                biased;
                 // `self` keeps the sender, so this cannot fail
                 _ = lost.changed() => {}
                 // the clock is looked at here as well: the session's own task may not get to run

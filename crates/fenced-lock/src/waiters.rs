@@ -1,6 +1,6 @@
 //! This process's claims at a service that is asked where they stand: the state, without any request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{BackendError, Claim, ClaimStatus, GrantToken, Ticket};
 /// The claims of this process that wait or hold.
 #[derive(Debug)]
 pub struct Waiters<T> {
-    claims: Mutex<HashMap<Claim, Waiter<T>>>,
+    claims: Mutex<BTreeMap<Claim, Waiter<T>>>,
     leases: Mutex<BTreeMap<i64, Duration>>,
 }
 
@@ -144,7 +144,7 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// The claim with this number, which no other claim of this process has.
+    /// The claim with this number, which no other claim of its lease has.
     pub fn find(&self, lease: i64, number: u64) -> Option<Claim> {
         let is_it = |claim: &&Claim| claim.number == number && claim.lease == lease;
         self.claims.lock().keys().find(is_it).cloned()

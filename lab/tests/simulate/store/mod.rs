@@ -12,6 +12,7 @@ mod wire;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+#[allow(unused_imports, reason = "not every user of the store needs each")]
 pub(crate) use data::{Data, Reply, Text, Value};
 pub(crate) use lua::Engine;
 pub(crate) use wire::{StoreEnd, connection};

@@ -23,6 +23,8 @@ struct Wire {
     to_store: Vec<u8>,
     to_client: Vec<u8>,
     reader: Option<Waker>,
+    /// The end of the store, when it waits for a request.
+    server: Option<Waker>,
     is_cut: bool,
     is_left: bool,
 }
@@ -31,6 +33,17 @@ impl Wire {
     fn wake(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();
+        }
+    }
+
+    fn leave(&mut self) {
+        self.is_left = true;
+        self.wake_server();
+    }
+
+    fn wake_server(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.wake();
         }
     }
 }
@@ -70,6 +83,7 @@ impl AsyncWrite for ClientEnd {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         wire.to_store.extend(bytes);
+        wire.wake_server();
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -78,14 +92,14 @@ impl AsyncWrite for ClientEnd {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.lock().is_left = true;
+        self.0.lock().leave();
         Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for ClientEnd {
     fn drop(&mut self) {
-        self.0.lock().is_left = true;
+        self.0.lock().leave();
     }
 }
 
@@ -114,6 +128,20 @@ impl StoreEnd {
         Some(request)
     }
 
+    /// As [`next_request`](Self::next_request), and waits for it. `None` if there will be none: the client has left, or the
+    /// connection was cut.
+    pub(crate) fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<Text>>> {
+        self.wire.lock().server = Some(context.waker().clone());
+        let is_over = {
+            let wire = self.wire.lock();
+            wire.is_left || wire.is_cut
+        };
+        match self.next_request() {
+            None if !is_over => Poll::Pending,
+            request => Poll::Ready(request),
+        }
+    }
+
     /// Delivers an answer. The answers must be in the order of the requests. A client that has left does not get it.
     pub(crate) fn answer(&self, reply: &Reply) {
         let mut wire = self.wire.lock();
@@ -128,6 +156,7 @@ impl StoreEnd {
         let mut wire = self.wire.lock();
         wire.is_cut = true;
         wire.wake();
+        wire.wake_server();
     }
 
     /// Whether the client has closed the connection.

@@ -1,0 +1,155 @@
+//! What may go wrong in a run.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use crate::chance::Chance;
+use crate::trace::{count, locked};
+
+macro_rules! faults {
+    ($($(#[doc = $doc:literal])* $fault:ident = $name:literal,)*) => {
+        /// A kind of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Fault { $($(#[doc = $doc])* $fault,)* }
+
+        impl Fault {
+            pub const ALL: &[Self] = &[$(Self::$fault,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$fault => $name,)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// A request to the lock service does not arrive.
+    LockRequestLost = "lock request lost",
+    /// The answer of the lock service does not arrive.
+    LockAnswerLost = "lock answer lost",
+    /// A request to the lock service arrives long after its caller has given up.
+    LockRequestLate = "lock request late",
+    /// Requests and answers take long, but arrive in time.
+    LockSlow = "lock service slow",
+    /// The lock service answers nobody for a while.
+    LockSilent = "lock service silent",
+    /// One process does not reach the lock service for a while.
+    LockCutOff = "cut off from the lock service",
+    /// The lock service has no room for a request.
+    LockNoRoom = "lock service without room",
+    /// The lock service refuses a process the requests for a name for a while.
+    LockRefuses = "name refused",
+    /// A message of the lock service is lost.
+    MessageLost = "message lost",
+    /// A message of the lock service comes twice.
+    MessageTwice = "message twice",
+    /// A message of the lock service comes late.
+    MessageLate = "message late",
+    /// The lock service ends a lease that is in use.
+    LeaseEnded = "lease ended",
+    /// The lock service grants all leases their whole TTL again.
+    LeasesExtended = "leases extended",
+    /// An operator deletes a claim.
+    ClaimDeleted = "claim deleted",
+    /// Another program queues for the lock.
+    OtherProgram = "another program's claim",
+    /// A write to the store arrives late.
+    WriteLate = "write late",
+    /// A script's request to the store does not arrive.
+    StoreRequestLost = "store request lost",
+    /// A script runs, and its answer does not arrive.
+    StoreAnswerLost = "store answer lost",
+    /// A script's request arrives long after its caller has given up.
+    StoreRequestLate = "store request late",
+    /// The store is slow.
+    StoreSlow = "store slow",
+    /// Nobody listens at the store.
+    StoreRefusesConnection = "store refuses a connection",
+    /// A connection to the store is opened, and nothing comes of it.
+    StoreNeverOpens = "store connection never opened",
+    /// The store answers nobody for a while; what was sent is carried out then.
+    StoreSilent = "store silent",
+    /// One process does not reach the store for a while.
+    StoreCutOff = "cut off from the store",
+    /// All connections to the store break.
+    StoreCut = "store connections cut",
+    /// The store is started again with all its data.
+    StoreRestarted = "store restarted",
+    /// The store refuses to write for a while.
+    StoreFull = "store refuses to write",
+    /// The store forgets its scripts.
+    ScriptsFlushed = "scripts flushed",
+    /// A process is paused for less than a TTL.
+    PausedBriefly = "paused briefly",
+    /// A process is paused for longer than a TTL.
+    Paused = "paused for longer than a TTL",
+    /// A process is killed, and started again some time later.
+    Killed = "killed",
+    /// A process is told to stop, and started again.
+    Stopped = "stopped",
+}
+
+/// The faults that a run has.
+pub struct Faults {
+    state: Mutex<State>,
+    /// Those that a run may have: the seed chose them, and nobody took them away.
+    allowed: BTreeSet<Fault>,
+}
+
+struct State {
+    chance: Chance,
+    /// In how many of a thousand places a fault strikes.
+    rate: u64,
+    is_over: bool,
+}
+
+impl Faults {
+    /// The faults that a seed chooses, without some of them.
+    pub fn new(mut chance: Chance, without: &BTreeSet<Fault>) -> Self {
+        // now and then nothing goes wrong, or everything
+        let share = *chance.pick(&[0, 0, 200, 300, 300, 500, 500, 1000]);
+        let chosen = Fault::ALL.iter().copied().filter(|_| chance.per_mille(share));
+        let mut chosen: BTreeSet<_> = chosen.collect();
+        for _ in 0..chance.below(4) {
+            chosen.insert(*chance.pick(Fault::ALL));
+        }
+        let rate = *chance.pick(&[5, 20, 50, 100, 200]);
+        let state = Mutex::new(State { chance, rate, is_over: false });
+        Self { state, allowed: &chosen - without }
+    }
+
+    pub fn allowed(&self) -> &BTreeSet<Fault> {
+        &self.allowed
+    }
+
+    pub fn may(&self, fault: Fault) -> bool {
+        !locked(&self.state).is_over && self.allowed.contains(&fault)
+    }
+
+    /// Whether this fault strikes here. As much chance is drawn where it may not strike.
+    pub fn strikes(&self, fault: Fault) -> bool {
+        let mut state = locked(&self.state);
+        let rate = state.rate;
+        let strikes =
+            state.chance.per_mille(rate) && !state.is_over && self.allowed.contains(&fault);
+        drop(state);
+        if strikes {
+            count(fault.name());
+        }
+        strikes
+    }
+
+    /// Draws from the chance of the faults.
+    pub fn draw<R>(&self, draw: impl FnOnce(&mut Chance) -> R) -> R {
+        draw(&mut locked(&self.state).chance)
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub fn end(&self) {
+        locked(&self.state).is_over = true;
+    }
+
+    pub fn is_over(&self) -> bool {
+        locked(&self.state).is_over
+    }
+}

@@ -1,0 +1,602 @@
+//! The lock alone: processes that lock, write under their tokens, and unlock in every way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use fenced_lock::asked::{AskedBackend, Waiters};
+use fenced_lock::{Guard, LockError, Owner, SessionKeeper, SessionOptions};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Setup;
+use crate::chance::Chance;
+use crate::faults::{Fault, Faults};
+use crate::locks::{Client, LockService, Truth};
+use crate::process::{Scheduler, Simulated};
+use crate::trace::{self, count, is_violated, locked, note, violation};
+
+/// What is left for a grant beside the TTL.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a run is like.
+#[derive(Debug)]
+pub struct Shape {
+    pub instances: usize,
+    pub ttl: Duration,
+    pub latency: u64,
+    names: Vec<Arc<str>>,
+    actors: u64,
+    operations: u64,
+    longest_hold: Duration,
+    hold_for: Option<Duration>,
+    pub faults_last: Duration,
+}
+
+impl Shape {
+    fn new(chance: &mut Chance) -> Self {
+        let ttl = *chance.pick(&[200, 500, 1000, 3000]);
+        let names: &[&str] = if chance.one_in(3) { &["a", "b"] } else { &["a"] };
+        Self {
+            instances: *chance.pick(&[1, 2, 2, 3, 4]),
+            ttl: Duration::from_millis(ttl),
+            latency: *chance.pick(&[1, 1, 3, 10]),
+            names: names.iter().map(|name| (*name).into()).collect(),
+            actors: chance.between(1, 4),
+            operations: chance.between(1, 6),
+            longest_hold: Duration::from_millis(*chance.pick(&[2, 20, ttl / 4, ttl])),
+            hold_for: chance
+                .one_in(3)
+                .then(|| Duration::from_millis(*chance.pick(&[50, ttl / 2, 2 * ttl]))),
+            faults_last: chance.millis(ttl, 8 * ttl),
+        }
+    }
+}
+
+struct World {
+    shape: Shape,
+    setup: Setup,
+    scheduler: Arc<Scheduler>,
+    /// What is on the way belongs to no other process.
+    network: Arc<Simulated>,
+    service: Arc<LockService>,
+    faults: Arc<Faults>,
+    judge: Mutex<Judge>,
+    actors: AtomicU64,
+    began: AtomicU64,
+}
+
+/// What the judge knows.
+#[derive(Default)]
+struct Judge {
+    chance: Option<Chance>,
+    /// The largest token that the store of this name accepted.
+    fences: BTreeMap<Arc<str>, i64>,
+    /// The tokens of all grants, each with the process that has it.
+    granted: BTreeMap<(Arc<str>, i64), String>,
+    /// When the lock of this name was granted, or somebody came to wait for it.
+    progress: BTreeMap<Arc<str>, Instant>,
+    waiting: BTreeMap<u64, (Arc<str>, Instant, Arc<Simulated>)>,
+    next_wait: u64,
+    /// When each process was last stopped from running.
+    resumed: BTreeMap<String, Instant>,
+}
+
+/// One life of a process.
+struct Instance {
+    number: usize,
+    process: Arc<Simulated>,
+    backend: Option<Arc<AskedBackend<Client>>>,
+    keeper: Option<SessionKeeper>,
+    stops: Arc<AtomicBool>,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let (keeper, backend) = (self.keeper.take(), self.backend.take());
+        self.process.run(|| drop((keeper, backend)));
+    }
+}
+
+impl World {
+    fn chance(&self) -> Chance {
+        locked(&self.judge).chance.get_or_insert_with(|| Chance::new(0)).fork()
+    }
+
+    fn start(self: &Arc<Self>, number: usize) -> Instance {
+        let life = self.began.fetch_add(1, Ordering::Relaxed);
+        let name = format!("p{number}.{life}");
+        note(&name, || "starts".into());
+        let process = Simulated::new(name.clone(), self.chance(), &self.scheduler);
+        let (backend, keeper) = process.run(|| {
+            let backend = AskedBackend::start("locks", |_, this| Client {
+                service: Arc::clone(&self.service),
+                process: Arc::clone(&process),
+                waiters: Waiters::default(),
+                this: Weak::clone(this),
+            });
+            let backend = Arc::new(backend.expect("it starts no thread"));
+            let mut options = SessionOptions::new(self.shape.ttl).label(name);
+            if let Some(hold_for) = self.shape.hold_for {
+                options = options.hold_for(hold_for);
+            }
+            (Arc::clone(&backend), SessionKeeper::start(backend as _, options))
+        });
+        let stops = Arc::new(AtomicBool::new(false));
+        for _ in 0..self.shape.actors {
+            self.actors.fetch_add(1, Ordering::Relaxed);
+            let actor = Actor {
+                _ends: Ends(Arc::clone(self)),
+                world: Arc::clone(self),
+                process: Arc::clone(&process),
+                keeper: keeper.clone(),
+                chance: self.chance(),
+                stops: Arc::clone(&stops),
+            };
+            process.spawn(actor.run());
+        }
+        Instance { number, process, backend: Some(backend), keeper: Some(keeper), stops }
+    }
+
+    /// Sends a write to the store, where it arrives some time later.
+    fn write(self: &Arc<Self>, who: &str, name: &Arc<str>, token: i64) {
+        let mut on_the_way = {
+            let mut judge = locked(&self.judge);
+            let chance = judge.chance.get_or_insert_with(|| Chance::new(0));
+            chance.millis(0, self.shape.latency)
+        };
+        if self.faults.strikes(Fault::WriteLate) {
+            on_the_way += self.faults.draw(|chance| chance.millis(0, 3000));
+        }
+        let (world, who, name) = (Arc::clone(self), who.to_owned(), Arc::clone(name));
+        self.network.spawn(async move {
+            sleep(on_the_way).await;
+            let mut judge = locked(&world.judge);
+            let fence = *judge.fences.get(&name).unwrap_or(&0);
+            let is_refused = token < fence && !world.setup.is_without("fence");
+            if is_refused {
+                count("the fence refused a write");
+                note(&who, || {
+                    format!("write under {token} to {name}: refused, the fence is {fence}")
+                });
+                return;
+            }
+            note(&who, || format!("write under {token} to {name}: accepted"));
+            if judge.granted.get(&(Arc::clone(&name), token)) != Some(&who) {
+                violation(format!(
+                    "{who} wrote to {name} under {token}, which it was never granted"
+                ));
+            }
+            if token < fence {
+                violation(format!(
+                    "{who} wrote to {name} under {token} after a write under {fence}"
+                ));
+            }
+            judge.fences.insert(name, token.max(fence));
+        });
+    }
+
+    /// A guard came back from a call.
+    fn granted(&self, process: &Simulated, guard: &Guard) {
+        let (name, token) = (Arc::<str>::from(guard.name()), guard.token().revision());
+        note(&process.name, || format!("holds {name} under {token}"));
+        count("grants");
+        let mut judge = locked(&self.judge);
+        judge.progress.insert(Arc::clone(&name), Instant::now());
+        let later = judge.granted.range((Arc::clone(&name), token)..).next();
+        if let Some(((other, later), whose)) = later
+            && *other == name
+        {
+            if *later == token {
+                violation(format!(
+                    "{name} was granted twice under {token}: to {whose} and {}",
+                    process.name
+                ));
+            } else if !guard.is_lost()
+                && matches!(self.service.truth(&name, &guard.key()), Truth::Holds)
+            {
+                violation(format!("{name} was granted under {token} after {later}"));
+            }
+        }
+        judge.granted.insert((name, token), process.name.clone());
+        drop(judge);
+        self.check_belief(process, guard);
+    }
+
+    /// Whoever believes that it holds the lock does.
+    fn check_belief(&self, process: &Simulated, guard: &Guard) {
+        if guard.is_lost() {
+            return;
+        }
+        let who = &process.name;
+        match self.service.truth(guard.name(), &guard.key()) {
+            Truth::Holds => {}
+            Truth::DoesNotHold => {
+                violation(format!("{who} believes that it holds {}, and does not", guard.key()));
+            }
+            Truth::TakenAway(at) => {
+                let judge = locked(&self.judge);
+                let since = judge.resumed.get(who).map_or(at, |resumed| at.max(*resumed));
+                if since.elapsed() > self.shape.ttl {
+                    violation(format!(
+                        "{who} was not told within a TTL that it lost {}",
+                        guard.key()
+                    ));
+                }
+            }
+        }
+    }
+
+    fn waits(self: &Arc<Self>, process: &Arc<Simulated>, name: &Arc<str>) -> Waits {
+        let mut judge = locked(&self.judge);
+        judge.next_wait += 1;
+        let number = judge.next_wait;
+        let wait = (Arc::clone(name), Instant::now(), Arc::clone(process));
+        judge.waiting.insert(number, wait);
+        Waits(Arc::clone(self), number)
+    }
+
+    /// After the last fault, each lock is granted to some waiter in time.
+    fn check_progress(&self, healed_at: Instant) {
+        let longest = self.shape.hold_for.unwrap_or_default().max(self.shape.longest_hold * 4);
+        let judge = locked(&self.judge);
+        for (name, since, process) in judge.waiting.values() {
+            let progress = judge.progress.get(name).copied().unwrap_or(healed_at);
+            let since = healed_at.max(*since).max(progress);
+            if process.is_running() && since.elapsed() > self.shape.ttl + GRACE + longest {
+                violation(format!(
+                    "{} waits for {name}, and nobody was granted it for {:?}",
+                    process.name,
+                    since.elapsed()
+                ));
+            }
+        }
+    }
+}
+
+/// Somebody waits for a lock, until this is dropped.
+struct Waits(Arc<World>, u64);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        locked(&self.0.judge).waiting.remove(&self.1);
+    }
+}
+
+/// An actor lives, until this is dropped.
+struct Ends(Arc<World>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.actors.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Somebody who uses locks in a process.
+struct Actor {
+    world: Arc<World>,
+    process: Arc<Simulated>,
+    keeper: SessionKeeper,
+    chance: Chance,
+    stops: Arc<AtomicBool>,
+    _ends: Ends,
+}
+
+impl Actor {
+    async fn run(mut self) {
+        let mut left = self.world.shape.operations;
+        while left > 0 && !self.stops.load(Ordering::Relaxed) && !is_violated() {
+            left -= 1;
+            let pause = self.chance.millis(0, 50);
+            sleep(pause).await;
+            let name = Arc::clone(self.chance.pick(&self.world.shape.names));
+            let patience = self.chance.millis(0, 2 * self.world.shape.ttl.as_millis() as u64);
+            match self.chance.below(8) {
+                0 => {
+                    let tried = self.keeper.try_lock(&name).await;
+                    if let Ok(Some(guard)) = tried {
+                        self.world.granted(&self.process, &guard);
+                        self.hold(guard).await;
+                    }
+                }
+                1 => self.reenter_as_owner(&name).await,
+                2 => {
+                    let (world, process) = (Arc::clone(&self.world), Arc::clone(&self.process));
+                    let work = self.chance.millis(0, 20);
+                    let done = self.keeper.with(&name, async |guard| {
+                        world.granted(&process, guard);
+                        sleep(work).await;
+                        world.write(
+                            &process.name,
+                            &Arc::from(guard.name()),
+                            guard.token().revision(),
+                        );
+                    });
+                    drop(timeout(patience, done).await);
+                }
+                3 => {
+                    let waits = self.world.waits(&self.process, &name);
+                    let locked = timeout(patience, self.keeper.lock(&name)).await;
+                    drop(waits);
+                    if let Ok(Ok(guard)) = locked {
+                        self.world.granted(&self.process, &guard);
+                        self.hold(guard).await;
+                    } else {
+                        count("a waiter went away");
+                    }
+                }
+                _ => {
+                    if let Some(guard) = self.lock(&name).await {
+                        self.hold(guard).await;
+                    }
+                }
+            }
+        }
+        // the last ones are served in any case
+        if !self.stops.load(Ordering::Relaxed) {
+            while !self.world.faults.is_over() && !is_violated() {
+                sleep(Duration::from_millis(50)).await;
+            }
+            let name = Arc::clone(self.chance.pick(&self.world.shape.names));
+            if let Some(guard) = self.lock(&name).await {
+                self.world.check_belief(&self.process, &guard);
+                drop(guard.unlock().await);
+            }
+        }
+    }
+
+    /// Takes the lock, however often that fails.
+    async fn lock(&mut self, name: &Arc<str>) -> Option<Guard> {
+        let _waits = self.world.waits(&self.process, name);
+        while !is_violated() {
+            match self.keeper.lock(name).await {
+                Ok(guard) => {
+                    self.world.granted(&self.process, &guard);
+                    return Some(guard);
+                }
+                Err(LockError::SessionLost { .. }) if self.stops.load(Ordering::Relaxed) => break,
+                Err(error) => note(&self.process.name, || format!("cannot lock {name}: {error}")),
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        None
+    }
+
+    /// One owner takes the lock twice.
+    async fn reenter_as_owner(&mut self, name: &Arc<str>) {
+        let Ok(Ok(session)) = timeout(self.world.shape.ttl, self.keeper.session()).await else {
+            return;
+        };
+        let Ok(mutex) = session.mutex(name) else { return };
+        let mut owner = Owner::new();
+        let Ok(first) = mutex.lock_as(&mut owner).await else { return };
+        self.world.granted(&self.process, &first);
+        let Ok(second) = mutex.lock_as(&mut owner).await else { return };
+        if second.token() == first.token() {
+            count("an owner came in again");
+        } else {
+            // the first hold was lost
+            if !first.is_lost() {
+                violation(format!("an owner was granted {name} twice"));
+            }
+            self.world.granted(&self.process, &second);
+        }
+        if self.chance.one_in(2) {
+            drop(first);
+            self.hold(second).await;
+        } else {
+            drop(second.unlock().await);
+            self.hold(first).await;
+        }
+    }
+
+    /// Uses the lock, and gives it back in one way or another.
+    async fn hold(&mut self, mut guard: Guard) {
+        let world = Arc::clone(&self.world);
+        let longest =
+            if world.faults.is_over() { 5 } else { world.shape.longest_hold.as_millis() as u64 };
+        let name = Arc::<str>::from(guard.name());
+        for _ in 0..self.chance.below(4) {
+            world.check_belief(&self.process, &guard);
+            if !guard.is_lost() {
+                world.write(&self.process.name, &name, guard.token().revision());
+            }
+            let pause = self.chance.millis(0, longest);
+            sleep(pause).await;
+        }
+        world.check_belief(&self.process, &guard);
+        let was_lost = guard.is_lost();
+        match self.chance.below(6) {
+            0 => {
+                let Ok(second) = guard.reenter() else { return };
+                drop(guard);
+                world.check_belief(&self.process, &second);
+                guard = second;
+            }
+            1 => {
+                let waits = world.waits(&self.process, &name);
+                let patience = self.chance.millis(0, 2000);
+                let requeued = if self.chance.one_in(3) {
+                    timeout(patience, guard.requeue()).await.ok()
+                } else {
+                    Some(guard.requeue().await)
+                };
+                drop(waits);
+                let Some(Ok(next)) = requeued else { return };
+                count("a lock was handed over");
+                world.granted(&self.process, &next);
+                guard = next;
+            }
+            2 if world.shape.hold_for.is_some() => {
+                // forgotten, until the longest hold is over
+                count("a guard was forgotten");
+                guard.lost().await;
+                return;
+            }
+            3 => {
+                let patience = self.chance.millis(0, 20);
+                drop(timeout(patience, guard.unlock()).await);
+                return;
+            }
+            _ => {}
+        }
+        if self.chance.one_in(2) {
+            note(&self.process.name, || format!("lets go of {}", guard.key()));
+            drop(guard);
+        } else if guard.unlock().await.is_ok() && was_lost {
+            violation(format!("{} unlocked a lock that it had lost", self.process.name));
+        }
+    }
+}
+
+/// Runs one seed.
+pub async fn run(
+    setup: Setup,
+    scheduler: Arc<Scheduler>,
+    network: Arc<Simulated>,
+) -> BTreeSet<Fault> {
+    let mut chance = Chance::new(setup.seed);
+    let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
+    let shape = Shape::new(&mut chance);
+    note("seed", || format!("{} {shape:?}", setup.seed));
+    note("seed", || format!("faults: {:?}", faults.allowed()));
+    let service =
+        LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
+    let judge = Mutex::new(Judge { chance: Some(chance.fork()), ..Judge::default() });
+    let (actors, began) = (AtomicU64::new(0), AtomicU64::new(0));
+    let world =
+        Arc::new(World { shape, setup, scheduler, network, service, faults, judge, actors, began });
+
+    let mut instances: Vec<_> =
+        (0..world.shape.instances).map(|number| world.start(number)).collect();
+    let ends_at = Instant::now() + world.shape.faults_last;
+    while Instant::now() < ends_at && !is_violated() {
+        let pause = chance.millis(0, 300);
+        sleep(pause).await;
+        trouble(&world, &mut instances, &mut chance).await;
+    }
+    note("seed", || "the last fault is over".into());
+    world.faults.end();
+    world.service.heal();
+    for instance in &instances {
+        resume(&world, &instance.process);
+    }
+    settle(&world, instances).await;
+    world.faults.allowed().clone()
+}
+
+fn resume(world: &World, process: &Simulated) {
+    locked(&world.judge).resumed.insert(process.name.clone(), Instant::now());
+    process.resume();
+}
+
+/// Something happens to the service or to a process.
+async fn trouble(world: &Arc<World>, instances: &mut Vec<Instance>, chance: &mut Chance) {
+    let ttl = world.shape.ttl;
+    let ttl_ms = ttl.as_millis() as u64;
+    let which = usize::try_from(chance.below(instances.len() as u64)).unwrap_or_default();
+    let (number, process) = (instances[which].number, Arc::clone(&instances[which].process));
+    let (brief, long) = (chance.millis(1, ttl_ms), chance.millis(ttl_ms, 3 * ttl_ms));
+    let name = Arc::clone(chance.pick(&world.shape.names));
+    let candidates = [
+        Fault::LockSilent,
+        Fault::LockCutOff,
+        Fault::LockRefuses,
+        Fault::LeaseEnded,
+        Fault::LeasesExtended,
+        Fault::ClaimDeleted,
+        Fault::OtherProgram,
+        Fault::PausedBriefly,
+        Fault::Paused,
+        Fault::Killed,
+        Fault::Stopped,
+    ];
+    let fault = *chance.pick(&candidates);
+    if !world.faults.may(fault) {
+        return;
+    }
+    count(fault.name());
+    match fault {
+        Fault::LockSilent => world.service.be_silent(if chance.one_in(2) { brief } else { long }),
+        Fault::LockCutOff => {
+            world.service.cut_off(&process.name, if chance.one_in(2) { brief } else { long });
+        }
+        Fault::LockRefuses => world.service.refuse(&process.name, &name, long),
+        Fault::LeaseEnded => world.service.end_some_lease(),
+        Fault::LeasesExtended => world.service.extend_leases(),
+        Fault::ClaimDeleted => world.service.delete_some_claim(),
+        Fault::OtherProgram => world.service.put_foreign_claim(&name, brief),
+        Fault::PausedBriefly | Fault::Paused => {
+            note(&process.name, || "is paused".into());
+            process.pause();
+            let (world, network) = (Arc::clone(world), Arc::clone(&world.network));
+            network.spawn(async move {
+                sleep(if fault == Fault::Paused { long } else { brief }).await;
+                if !process.is_running() {
+                    note(&process.name, || "goes on".into());
+                    resume(&world, &process);
+                }
+            });
+        }
+        Fault::Killed => {
+            note(&process.name, || "is killed".into());
+            process.kill();
+            sleep(if chance.one_in(2) { Duration::ZERO } else { brief }).await;
+            instances[which] = world.start(number);
+        }
+        Fault::Stopped => {
+            note(&process.name, || "is told to stop".into());
+            instances[which].stops.store(true, Ordering::Relaxed);
+            if let Some(keeper) = instances[which].keeper.clone() {
+                process.spawn(async move { keeper.close().await });
+            }
+            sleep(brief).await;
+            note(&process.name, || "ends".into());
+            process.kill();
+            instances[which] = world.start(number);
+        }
+        _ => {}
+    }
+}
+
+/// After the last fault: everybody is served in time, and nothing is left.
+async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
+    let (healed_at, ttl) = (Instant::now(), world.shape.ttl);
+    let limit = Duration::from_secs(300);
+    while world.actors.load(Ordering::Relaxed) > 0 && !is_violated() {
+        world.check_progress(healed_at);
+        if healed_at.elapsed() > limit {
+            violation(format!("{} actors did not end", world.actors.load(Ordering::Relaxed)));
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    // the claims of those who were killed end with their leases, and what was given up is withdrawn
+    sleep(3 * ttl + 2 * GRACE).await;
+    let left = world.service.left();
+    if !left.is_empty() {
+        violation(format!("claims are left: {left:?}"));
+    }
+    for instance in &instances {
+        let shown = format!("{:?}", instance.backend);
+        if !shown.contains("claims: 0") {
+            violation(format!("{} still knows of claims: {shown}", instance.process.name));
+        }
+    }
+    for instance in &mut instances {
+        let Some(keeper) = instance.keeper.take() else { continue };
+        instance.process.spawn(async move { keeper.close().await });
+    }
+    sleep(2 * ttl + GRACE).await;
+    if world.service.leases() > 0 {
+        violation(format!("{} leases are left", world.service.leases()));
+    }
+    for mut instance in instances {
+        let backend = instance.backend.take();
+        instance.process.run(|| drop(backend));
+        let tasks = instance.process.tasks();
+        if tasks > 0 {
+            violation(format!("{} still runs {tasks} tasks", instance.process.name));
+        }
+    }
+    trace::count("runs");
+}

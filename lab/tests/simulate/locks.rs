@@ -1,0 +1,601 @@
+//! The simulated lock service: leases and queues in memory, in simulated time. It answers as the one on Redis does, also
+//! in that a claim whose lease has ended goes with the next request for its queue, and that a message goes to the holder.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use fenced_lock::asked::{Answer, Answered, Asked, Waiters};
+use fenced_lock::{
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Order, Promises,
+    PutMode, QueueEntry, Released, Token, TokenLife, Wake, async_trait,
+};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::chance::Chance;
+use crate::faults::{Fault, Faults};
+use crate::process::Simulated;
+use crate::trace::{count, locked, note};
+
+const CLUSTER: ClusterId = ClusterId(7);
+
+/// How soon a waiter asks again at the earliest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The limit of a request.
+const REQUEST_LIMIT: Duration = Duration::from_millis(500);
+
+pub struct LockService {
+    state: Mutex<State>,
+    faults: Arc<Faults>,
+    /// The time on the way, in milliseconds at most.
+    latency: u64,
+    /// What is on the way belongs to no other process.
+    network: Arc<Simulated>,
+}
+
+struct State {
+    chance: Chance,
+    ticket: i64,
+    leases: BTreeMap<i64, LeaseState>,
+    /// The claims of each name by their tickets.
+    queues: BTreeMap<Arc<str>, BTreeMap<i64, Claim>>,
+    /// The claims and leases that a fault took away, and when.
+    taken: BTreeMap<String, Instant>,
+    taken_leases: BTreeMap<i64, Instant>,
+    silent_until: Instant,
+    /// Until when these processes do not reach the service.
+    cut_off: BTreeMap<String, Instant>,
+    /// Until when these processes may not ask for this name.
+    refused: BTreeMap<(String, Arc<str>), Instant>,
+    outbox: Vec<Message>,
+}
+
+struct LeaseState {
+    ends_at: Instant,
+    ttl: Duration,
+    /// Who hears of its claims; nobody of another program's.
+    client: Weak<Client>,
+}
+
+/// To a holder.
+#[derive(Clone)]
+struct Message {
+    to: Weak<Client>,
+    claim: Claim,
+    ticket: i64,
+    is_contended: bool,
+}
+
+/// How a claim stands at the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truth {
+    Holds,
+    /// It does not hold, since a fault took it out then.
+    TakenAway(Instant),
+    DoesNotHold,
+}
+
+impl State {
+    fn lives(&self, claim: &Claim) -> bool {
+        self.leases.get(&claim.lease).is_some_and(|lease| lease.ends_at > Instant::now())
+    }
+
+    fn head(&self, name: &str) -> Option<(i64, &Claim)> {
+        self.queues.get(name)?.first_key_value().map(|(ticket, claim)| (*ticket, claim))
+    }
+
+    fn length(&self, name: &str) -> usize {
+        self.queues.get(name).map_or(0, BTreeMap::len)
+    }
+
+    fn ticket_of(&self, claim: &Claim) -> Option<i64> {
+        let mut queue = self.queues.get(&claim.name)?.iter();
+        queue.find(|(_, other)| *other == claim).map(|(ticket, _)| *ticket)
+    }
+
+    fn remove(&mut self, claim: &Claim) -> bool {
+        let ticket = self.ticket_of(claim);
+        let queue = self.queues.get_mut(&claim.name);
+        let removed = queue.zip(ticket).and_then(|(queue, ticket)| queue.remove(&ticket));
+        removed.is_some()
+    }
+
+    /// Carries out a request for a queue: the claims of leases that have ended go first, and a new holder is told last.
+    fn on_queue<A>(
+        &mut self,
+        name: &Arc<str>,
+        by: Option<&Claim>,
+        tells_anyway: impl FnOnce(usize) -> bool,
+        work: impl FnOnce(&mut Self) -> A,
+    ) -> A {
+        let (head_before, length_before) = (self.head(name).map(|it| it.0), self.length(name));
+        let mut queue = self.queues.remove(name).unwrap_or_default();
+        queue.retain(|_, claim| self.lives(claim));
+        self.queues.insert(Arc::clone(name), queue);
+        let answer = work(self);
+        let length = self.length(name);
+        let head = self.head(name).map(|(ticket, claim)| (ticket, claim.clone()));
+        if let Some((ticket, claim)) = head
+            && Some(&claim) != by
+        {
+            let is_news = Some(ticket) != head_before || (length > 1) != (length_before > 1);
+            if (is_news || tells_anyway(length))
+                && let Some(lease) = self.leases.get(&claim.lease)
+            {
+                let (to, is_contended) = (Weak::clone(&lease.client), length > 1);
+                self.outbox.push(Message { to, claim, ticket, is_contended });
+            }
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        answer
+    }
+
+    /// What the service says of a claim, and whether others wait.
+    fn standing(&self, claim: &Claim) -> (Answer<Token>, bool) {
+        let Some(ticket) = self.ticket_of(claim) else {
+            return (Answer::new(ClaimStatus::Gone, SHORTEST_PAUSE), false);
+        };
+        match self.head(&claim.name) {
+            Some((_, head)) if head != claim => {
+                let ends_at = self.leases.get(&head.lease).map(|lease| lease.ends_at);
+                let ends_in = ends_at.map(|at| at - Instant::now()).unwrap_or_default();
+                (Answer::new(ClaimStatus::Waiting, SHORTEST_PAUSE.max(ends_in)), true)
+            }
+            _ => {
+                let status = ClaimStatus::Granted(Token::new(CLUSTER, ticket));
+                (Answer::new(status, SHORTEST_PAUSE), self.length(&claim.name) > 1)
+            }
+        }
+    }
+
+    fn check_lease(&self, claim: &Claim) -> Answered<()> {
+        if self.lives(claim) { Ok(()) } else { Err(lease_gone()) }
+    }
+
+    fn end_lease(&mut self, lease: i64) {
+        self.leases.remove(&lease);
+        let names: Vec<_> = self.queues.keys().cloned().collect();
+        for name in names {
+            self.on_queue(&name, None, never, |_| ());
+        }
+    }
+}
+
+/// Whether the holder is told though nothing is new: a message can get lost.
+fn never(_length: usize) -> bool {
+    false
+}
+
+fn lease_gone() -> BackendError {
+    BackendError::lease_gone("the lease does not exist")
+}
+
+/// What becomes of a request.
+struct Way {
+    there: Duration,
+    back: Duration,
+    arrives: bool,
+    is_late: bool,
+    is_answered: bool,
+    /// Whether the caller hears of the loss at once, as of a connection that broke.
+    is_cut: bool,
+    has_room: bool,
+}
+
+impl LockService {
+    pub fn new(
+        chance: Chance,
+        faults: Arc<Faults>,
+        latency: u64,
+        network: Arc<Simulated>,
+    ) -> Arc<Self> {
+        let state = State {
+            chance,
+            ticket: 0,
+            leases: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            taken_leases: BTreeMap::new(),
+            silent_until: Instant::now(),
+            cut_off: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            outbox: Vec::new(),
+        };
+        Arc::new(Self { state: Mutex::new(state), faults, latency, network })
+    }
+
+    fn way(&self, process: &str, limit: Duration) -> Way {
+        let mut state = locked(&self.state);
+        let (most, faults, now) = (self.latency, &self.faults, Instant::now());
+        let (mut there, mut back) = (state.chance.millis(0, most), state.chance.millis(0, most));
+        let slow = state.chance.below(750);
+        if faults.strikes(Fault::LockSlow) {
+            (there, back) = (there + limit.mul_f64(slow as f64 / 2000.0), back + limit / 3);
+        }
+        let is_late = faults.strikes(Fault::LockRequestLate);
+        let late = limit + state.chance.millis(0, 3000);
+        if is_late {
+            there += late;
+        }
+        let is_away = now < state.silent_until
+            || state.cut_off.get(process).is_some_and(|until| now < *until);
+        let is_lost = faults.strikes(Fault::LockRequestLost);
+        let is_unanswered = faults.strikes(Fault::LockAnswerLost);
+        let has_room = !faults.strikes(Fault::LockNoRoom);
+        let is_cut = state.chance.one_in(2) && !is_away;
+        let is_answered = !is_unanswered && !is_late;
+        Way { there, back, arrives: !is_lost && !is_away, is_late, is_answered, is_cut, has_room }
+    }
+
+    /// Sends the messages that are due, each with its own fate.
+    fn deliver(&self) {
+        let mut state = locked(&self.state);
+        for message in std::mem::take(&mut state.outbox) {
+            let is_lost = self.faults.strikes(Fault::MessageLost);
+            let times = 1 + u32::from(self.faults.strikes(Fault::MessageTwice));
+            let is_late = self.faults.strikes(Fault::MessageLate);
+            for _ in 0..if is_lost { 0 } else { times } {
+                let most = if is_late { 2000 } else { self.latency };
+                let on_the_way = state.chance.millis(0, most);
+                let message = message.clone();
+                self.network.spawn(async move {
+                    sleep(on_the_way).await;
+                    if let Some(client) = message.to.upgrade() {
+                        // once the process runs
+                        let (process, client) =
+                            (Arc::clone(&client.process), Weak::clone(&message.to));
+                        process.spawn(async move {
+                            if let Some(client) = client.upgrade() {
+                                client.on_message(
+                                    &message.claim,
+                                    message.ticket,
+                                    message.is_contended,
+                                );
+                            }
+                        });
+                    }
+                });
+            }
+        }
+    }
+
+    /// How the claim with this key stands.
+    pub fn truth(&self, name: &str, key: &str) -> Truth {
+        let state = locked(&self.state);
+        let mut living =
+            state.queues.get(name).into_iter().flatten().filter(|it| state.lives(it.1));
+        let lease = key.rsplit_once('/').and_then(|(_, id)| id.split_once('-'));
+        let lease = lease.and_then(|(lease, _)| i64::from_str_radix(lease, 16).ok());
+        if living.next().is_some_and(|(_, claim)| claim.key() == key) {
+            Truth::Holds
+        } else if let Some(at) = state.taken.get(key) {
+            Truth::TakenAway(*at)
+        } else if let Some(at) = lease.and_then(|lease| state.taken_leases.get(&lease)) {
+            Truth::TakenAway(*at)
+        } else {
+            Truth::DoesNotHold
+        }
+    }
+
+    /// The claims and leases that live.
+    pub fn left(&self) -> Vec<String> {
+        let state = locked(&self.state);
+        let claims = state.queues.values().flat_map(BTreeMap::values);
+        claims.filter(|claim| state.lives(claim)).map(Claim::key).collect()
+    }
+
+    pub fn leases(&self) -> usize {
+        let state = locked(&self.state);
+        state.leases.values().filter(|lease| lease.ends_at > Instant::now()).count()
+    }
+
+    // what goes wrong of itself
+
+    pub fn be_silent(&self, limit: Duration) {
+        locked(&self.state).silent_until = Instant::now() + limit;
+    }
+
+    pub fn cut_off(&self, process: &str, limit: Duration) {
+        locked(&self.state).cut_off.insert(process.to_owned(), Instant::now() + limit);
+    }
+
+    pub fn refuse(&self, process: &str, name: &str, limit: Duration) {
+        let until = Instant::now() + limit;
+        locked(&self.state).refused.insert((process.to_owned(), name.into()), until);
+    }
+
+    /// The service and everybody's way to it are well again.
+    pub fn heal(&self) {
+        let mut state = locked(&self.state);
+        state.silent_until = Instant::now();
+        state.cut_off.clear();
+        state.refused.clear();
+    }
+
+    pub fn end_some_lease(&self) {
+        let mut state = locked(&self.state);
+        let leases: Vec<_> = state.leases.keys().copied().collect();
+        if !leases.is_empty() {
+            let lease = *state.chance.pick(&leases);
+            note("locks", || format!("lease {lease:x} ends before its time"));
+            state.taken_leases.insert(lease, Instant::now());
+            state.end_lease(lease);
+        }
+        drop(state);
+        self.deliver();
+    }
+
+    pub fn extend_leases(&self) {
+        for lease in locked(&self.state).leases.values_mut() {
+            if lease.ends_at > Instant::now() {
+                lease.ends_at = Instant::now() + lease.ttl;
+            }
+        }
+    }
+
+    pub fn delete_some_claim(&self) {
+        let mut state = locked(&self.state);
+        let claims: Vec<_> = state.queues.values().flat_map(BTreeMap::values).cloned().collect();
+        if !claims.is_empty() {
+            let claim = state.chance.pick(&claims).clone();
+            note("locks", || format!("an operator deletes {claim}"));
+            state.taken.insert(claim.key(), Instant::now());
+            state.on_queue(&claim.name, None, never, |state| state.remove(&claim));
+        }
+        drop(state);
+        self.deliver();
+    }
+
+    /// Another program queues, and dies: its claim ends with its lease.
+    pub fn put_foreign_claim(&self, name: &Arc<str>, ttl: Duration) {
+        let mut state = locked(&self.state);
+        let lease = (state.chance.next() >> 1).cast_signed();
+        let ends_at = Instant::now() + ttl;
+        state.leases.insert(lease, LeaseState { ends_at, ttl, client: Weak::new() });
+        let claim = Claim { name: Arc::clone(name), lease, number: 1, label: "other".into() };
+        note("locks", || format!("another program queues: {claim}"));
+        state.on_queue(name, Some(&claim), never, |state| {
+            state.ticket += 1;
+            let ticket = state.ticket;
+            state.queues.entry(Arc::clone(name)).or_default().insert(ticket, claim.clone());
+        });
+        drop(state);
+        self.deliver();
+    }
+}
+
+/// A process's way to the service.
+pub struct Client {
+    pub service: Arc<LockService>,
+    pub process: Arc<Simulated>,
+    pub waiters: Waiters<Token>,
+    pub this: Weak<Self>,
+}
+
+impl Client {
+    async fn call<A: Send + 'static>(
+        &self,
+        what: &'static str,
+        claim: Option<&Claim>,
+        limit: Duration,
+        work: impl FnOnce(&mut State) -> Answered<A> + Send + 'static,
+    ) -> Answered<A> {
+        let who = self.process.name.clone();
+        let way = self.service.way(&who, limit);
+        let (answer, answered) = oneshot::channel();
+        let service = Arc::clone(&self.service);
+        let shown = claim.map(Claim::key).unwrap_or_default();
+        let refused = claim.map(|claim| (who.clone(), Arc::clone(&claim.name)));
+        // outside of every process: what was sent does not end with its sender
+        self.service.network.spawn(async move {
+            sleep(way.there).await;
+            let is_forgotten = way.is_late && service.faults.is_over();
+            if !way.arrives || is_forgotten {
+                note(&who, || format!("{what} {shown}: does not reach the lock service"));
+                if !way.is_cut {
+                    sleep(limit).await;
+                }
+                return drop(answer);
+            }
+            let outcome = {
+                let mut state = locked(&service.state);
+                let is_refused = refused
+                    .and_then(|it| state.refused.get(&it))
+                    .is_some_and(|until| Instant::now() < *until);
+                if is_refused {
+                    count("a request was refused for its name");
+                    Err(BackendError::permanent("no permission for this name"))
+                } else if way.has_room {
+                    work(&mut state)
+                } else {
+                    Err(BackendError::new(BackendErrorKind::Refused, "no room"))
+                }
+            };
+            service.deliver();
+            let said = match &outcome {
+                Ok(_) => "done",
+                Err(error) if error.kind == BackendErrorKind::LeaseGone => "the lease is gone",
+                Err(_) => "refused",
+            };
+            let late = if way.is_late { ", late" } else { "" };
+            let lost = if way.is_answered { "" } else { ", the answer is lost" };
+            note(&who, || format!("{what} {shown}: {said}{late}{lost}"));
+            sleep(way.back).await;
+            if way.is_answered {
+                drop(answer.send(outcome));
+            } else if !way.is_cut {
+                sleep(limit).await;
+            }
+        });
+        match timeout(limit, answered).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(BackendError::transient("the connection broke")),
+            Err(_) => Err(BackendError::transient("no answer in time")),
+        }
+    }
+
+    /// Takes up where a claim stands, and whether others wait.
+    fn take_up(
+        &self,
+        claim: &Claim,
+        (answer, is_contended): (Answer<Token>, bool),
+    ) -> Answer<Token> {
+        if answer.status != ClaimStatus::Waiting
+            && self.waiters.status(claim) == ClaimStatus::Waiting
+        {
+            self.waiters.note_contended(claim, is_contended);
+        }
+        answer
+    }
+
+    fn on_message(self: &Arc<Self>, claim: &Claim, ticket: i64, is_contended: bool) {
+        if let Some(known) = self.waiters.find(claim.lease, claim.number) {
+            if self.waiters.status(&known) == ClaimStatus::Waiting {
+                count("a message granted the lock");
+            }
+            self.waiters.note_contended(&known, is_contended);
+            self.waiters.note(&known, ClaimStatus::Granted(Token::new(CLUSTER, ticket)));
+        } else {
+            // put by a request that came late: nobody here waits for it
+            count("a holder that nobody knows was withdrawn");
+            let (this, claim) = (Arc::clone(self), claim.clone());
+            self.process.spawn(async move { drop(this.release(&claim).await) });
+        }
+    }
+}
+
+#[async_trait]
+impl Asked for Client {
+    type Token = Token;
+
+    const PROMISES: Promises = {
+        let mut promises = Promises::LEAST;
+        promises.order = Order::Fifo;
+        promises.wake = Wake::Pushed;
+        promises.token = TokenLife::Durable;
+        promises.loss = Loss::AtRenewal;
+        promises
+    };
+
+    fn waiters(&self) -> &Waiters<Token> {
+        &self.waiters
+    }
+
+    async fn open(&self, id: i64, ttl: Duration) -> Answered<ClusterId> {
+        let client = Weak::clone(&self.this);
+        self.call("open", None, REQUEST_LIMIT, move |state| {
+            let ends_at = Instant::now() + ttl;
+            state.leases.insert(id, LeaseState { ends_at, ttl, client });
+            Ok(CLUSTER)
+        })
+        .await
+    }
+
+    async fn renew(&self, lease: Lease, held: &[Claim]) -> Answered<Vec<bool>> {
+        let asked = held.to_vec();
+        let limit = REQUEST_LIMIT.min(lease.ttl / 8);
+        let renew = move |state: &mut State| {
+            let now = Instant::now();
+            let known = state.leases.get_mut(&lease.id).filter(|known| known.ends_at > now);
+            let known = known.ok_or_else(lease_gone)?;
+            known.ends_at = now + known.ttl;
+            let holds = |claim: &Claim| match state.head(&claim.name) {
+                Some((_, head)) if head == claim => state.length(&claim.name).min(2),
+                _ => 0,
+            };
+            Ok(asked.iter().map(holds).collect::<Vec<_>>())
+        };
+        let standings = self.call("renew", None, limit, renew).await?;
+        for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
+            self.waiters.note_contended(claim, true);
+        }
+        Ok(standings.iter().map(|standing| *standing > 0).collect())
+    }
+
+    async fn close(&self, lease: Lease, _: Vec<Claim>) -> Answered<()> {
+        self.call("close", None, REQUEST_LIMIT, move |state| {
+            state.end_lease(lease.id);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
+        let (put, mode) = (claim.clone(), mode.clone());
+        let what = match mode {
+            PutMode::AtEnd => "put",
+            PutMode::IfEmpty => "try",
+            PutMode::After(_) => "hand over to",
+        };
+        let standing = self.call(what, Some(claim), REQUEST_LIMIT, move |state| {
+            let name = Arc::clone(&put.name);
+            state.on_queue(
+                &name,
+                Some(&put),
+                |length| length == 1,
+                |state| {
+                    state.check_lease(&put)?;
+                    if state.ticket_of(&put).is_none() {
+                        match &mode {
+                            PutMode::IfEmpty if state.length(&put.name) > 0 => return Ok(None),
+                            PutMode::After(held) if !state.remove(held) => return Ok(None),
+                            _ => {}
+                        }
+                        state.ticket += 1;
+                        let ticket = state.ticket;
+                        state
+                            .queues
+                            .entry(Arc::clone(&put.name))
+                            .or_default()
+                            .insert(ticket, put.clone());
+                    }
+                    Ok(Some(state.standing(&put)))
+                },
+            )
+        });
+        Ok(standing.await?.map(|standing| self.take_up(claim, standing)))
+    }
+
+    async fn ask(&self, claim: &Claim) -> Answered<Answer<Token>> {
+        let asked = claim.clone();
+        let standing = self.call("ask about", Some(claim), REQUEST_LIMIT, move |state| {
+            let name = Arc::clone(&asked.name);
+            state.on_queue(
+                &name,
+                Some(&asked),
+                |_| true,
+                |state| {
+                    state.check_lease(&asked)?;
+                    Ok(state.standing(&asked))
+                },
+            )
+        });
+        Ok(self.take_up(claim, standing.await?))
+    }
+
+    async fn release(&self, claim: &Claim) -> Answered<Released> {
+        let gone = claim.clone();
+        self.call("release", Some(claim), REQUEST_LIMIT, move |state| {
+            let name = Arc::clone(&gone.name);
+            Ok(state.on_queue(&name, Some(&gone), never, |state| {
+                let was_alive = state.lives(&gone);
+                let removed = state.remove(&gone);
+                if removed && was_alive { Released::Done } else { Released::Gone }
+            }))
+        })
+        .await
+    }
+
+    async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>> {
+        let name: Arc<str> = name.into();
+        self.call("list", None, REQUEST_LIMIT, move |state| {
+            Ok(state.on_queue(&name, None, never, |state| {
+                let claims = state.queues.get(&name).into_iter().flatten().take(most);
+                claims.map(|(_, claim)| QueueEntry::new(claim.lease, claim.key())).collect()
+            }))
+        })
+        .await
+    }
+}

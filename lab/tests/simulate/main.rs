@@ -1,0 +1,44 @@
+//! A seeded simulator: the lock and the sale as they ship, in simulated processes, with simulated services, time and chance.
+//!
+//! One paused runtime runs everything of a seed. A process is a mark on its tasks (`fenced_lock::process`), which says whether
+//! they are polled. So time jumps from event to event, and the same seed gives the same trace, byte for byte.
+
+#![cfg_attr(
+    not(fenced_lock_chaos),
+    allow(dead_code, reason = "the seams are there with the cfg alone")
+)]
+#![allow(missing_docs, unreachable_pub, reason = "a program, in modules")]
+
+#[cfg(fenced_lock_chaos)]
+mod chance;
+#[cfg(fenced_lock_chaos)]
+mod faults;
+#[cfg(fenced_lock_chaos)]
+mod lock_world;
+#[cfg(fenced_lock_chaos)]
+mod locks;
+#[cfg(fenced_lock_chaos)]
+mod process;
+#[cfg(fenced_lock_chaos)]
+mod program;
+#[cfg(fenced_lock_chaos)]
+mod sale_world;
+#[cfg(fenced_lock_chaos)]
+mod shop;
+#[cfg(fenced_lock_chaos)]
+mod store;
+#[cfg(fenced_lock_chaos)]
+mod trace;
+
+#[cfg(fenced_lock_chaos)]
+use program::Setup;
+
+#[cfg(fenced_lock_chaos)]
+fn main() -> std::process::ExitCode {
+    program::main()
+}
+
+#[cfg(not(fenced_lock_chaos))]
+fn main() {
+    eprintln!("built without the seams of the simulator: RUSTFLAGS='--cfg fenced_lock_chaos'");
+}

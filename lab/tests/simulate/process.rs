@@ -1,0 +1,233 @@
+//! Simulated processes, and the order in which their tasks run.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use fenced_lock::process::{self, Process, Turn};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::chance::Chance;
+use crate::trace::locked;
+
+/// How many turns there may be at one moment before that counts as running in circles.
+const MOST_TURNS: u32 = 10_000;
+
+/// Lets one task run at a time, drawn from those that are ready. So the order is the seed's: tokio's own is partly by chance
+/// (`watch` wakes its receivers in groups that are drawn, and only `tokio_unstable` can seed that).
+pub struct Scheduler(Mutex<Order>);
+
+struct Order {
+    chance: Chance,
+    next_task: u64,
+    ready: BTreeMap<u64, Waker>,
+    /// The one whose turn it is.
+    running: Option<u64>,
+    waker: Option<Waker>,
+    /// Since the latest look, a task got ready, passed its turn on or ended.
+    has_news: bool,
+    turns: u32,
+    turned_at: Instant,
+}
+
+impl Scheduler {
+    /// Starts it on this runtime.
+    pub fn start(chance: Chance) -> Arc<Self> {
+        let (ready, turned_at) = (BTreeMap::new(), Instant::now());
+        let (running, waker, turns, next_task) = (None, None, 0, 0);
+        let order =
+            Order { chance, next_task, ready, running, waker, has_news: false, turns, turned_at };
+        let this = Arc::new(Self(Mutex::new(order)));
+        let scheduler = Arc::downgrade(&this);
+        drop(tokio::spawn(poll_fn(move |context| match scheduler.upgrade() {
+            Some(scheduler) => scheduler.choose(context),
+            None => Poll::Ready(()),
+        })));
+        this
+    }
+
+    /// Runs behind all tasks that were woken so far: the runtime has one queue, and each task that gets ready wakes this.
+    fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut order = locked(&self.0);
+        let Order { chance, ready, running, waker, has_news, .. } = &mut *order;
+        let waker = waker.get_or_insert_with(|| context.waker().clone());
+        if std::mem::take(has_news) {
+            // what was dropped since may have woken others
+            waker.wake_by_ref();
+        } else if running.is_none() && !ready.is_empty() {
+            let nth = usize::try_from(chance.below(ready.len() as u64)).unwrap_or_default();
+            let task = ready.keys().nth(nth).copied();
+            *running = task;
+            if let Some(woken) = task.and_then(|task| ready.remove(&task)) {
+                woken.wake();
+            }
+        }
+        Poll::Pending
+    }
+
+    fn is_turn(&self, task: u64, waker: &Waker) -> bool {
+        let mut order = locked(&self.0);
+        if order.running == Some(task) {
+            let now = Instant::now();
+            if now > order.turned_at {
+                (order.turned_at, order.turns) = (now, 0);
+            }
+            order.turns += 1;
+            assert!(order.turns < MOST_TURNS, "the tasks run in circles");
+            return true;
+        }
+        order.ready.insert(task, waker.clone());
+        order.wake();
+        false
+    }
+
+    /// The turn of this task is over, or it is gone.
+    fn pass_on(&self, task: u64) {
+        let mut order = locked(&self.0);
+        let unneeded = order.ready.remove(&task);
+        if order.running == Some(task) {
+            order.running = None;
+        }
+        order.wake();
+        drop(order);
+        drop(unneeded);
+    }
+}
+
+impl Order {
+    fn wake(&mut self) {
+        self.has_news = true;
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// A process: the tasks that it started, until they end. Paused, none of them is polled. Killed, all of them are dropped.
+pub struct Simulated {
+    pub name: String,
+    scheduler: Arc<Scheduler>,
+    state: Mutex<State>,
+}
+
+struct State {
+    mode: Mode,
+    chance: Chance,
+    /// The tasks, with what wakes them, and whether they were woken while the process was paused.
+    tasks: BTreeMap<u64, (Option<Waker>, bool)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Runs,
+    Paused,
+    Killed,
+}
+
+impl Simulated {
+    pub fn new(name: String, chance: Chance, scheduler: &Arc<Scheduler>) -> Arc<Self> {
+        let state = State { mode: Mode::Runs, chance, tasks: BTreeMap::new() };
+        Arc::new(Self { name, scheduler: Arc::clone(scheduler), state: Mutex::new(state) })
+    }
+
+    /// Runs this as code of the process.
+    pub fn run<R>(self: &Arc<Self>, work: impl FnOnce() -> R) -> R {
+        let this: Arc<dyn Process> = Arc::clone(self) as _;
+        process::within(&this, work)
+    }
+
+    /// Starts a task of the process.
+    pub fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        self.run(|| drop(process::spawn_on(&Handle::current(), task)));
+    }
+
+    pub fn pause(&self) {
+        let mut state = locked(&self.state);
+        if state.mode == Mode::Runs {
+            state.mode = Mode::Paused;
+        }
+    }
+
+    pub fn resume(&self) {
+        let mut state = locked(&self.state);
+        if state.mode != Mode::Paused {
+            return;
+        }
+        state.mode = Mode::Runs;
+        let due = state.tasks.values_mut().filter_map(|(waker, is_due)| {
+            if std::mem::take(is_due) { waker.clone() } else { None }
+        });
+        let due: Vec<_> = due.collect();
+        drop(state);
+        due.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ends the process with all that it has in memory.
+    pub fn kill(&self) {
+        let mut state = locked(&self.state);
+        state.mode = Mode::Killed;
+        let tasks: Vec<_> = state.tasks.values().filter_map(|(waker, _)| waker.clone()).collect();
+        drop(state);
+        tasks.into_iter().for_each(Waker::wake);
+    }
+
+    pub fn is_running(&self) -> bool {
+        locked(&self.state).mode == Mode::Runs
+    }
+
+    /// How many of its tasks have not ended.
+    pub fn tasks(&self) -> usize {
+        locked(&self.state).tasks.len()
+    }
+}
+
+impl Process for Simulated {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn begin(&self) -> u64 {
+        let number = {
+            let mut order = locked(&self.scheduler.0);
+            order.next_task += 1;
+            order.next_task
+        };
+        locked(&self.state).tasks.insert(number, (None, false));
+        number
+    }
+
+    fn turn(&self, number: u64, context: &mut Context<'_>) -> Turn {
+        let mut state = locked(&self.state);
+        let mode = state.mode;
+        let Some((waker, is_due)) = state.tasks.get_mut(&number) else { return Turn::Ends };
+        waker.get_or_insert_with(|| context.waker().clone());
+        if mode == Mode::Paused {
+            *is_due = true;
+            drop(state);
+            self.scheduler.pass_on(number);
+            return Turn::Waits;
+        }
+        drop(state);
+        match self.scheduler.is_turn(number, context.waker()) {
+            false => Turn::Waits,
+            true if mode == Mode::Killed => Turn::Ends,
+            true => Turn::Runs,
+        }
+    }
+
+    fn ran(&self, number: u64) {
+        self.scheduler.pass_on(number);
+    }
+
+    fn end(&self, number: u64) {
+        let task = locked(&self.state).tasks.remove(&number);
+        drop(task);
+        self.scheduler.pass_on(number);
+    }
+
+    fn random(&self) -> u64 {
+        locked(&self.state).chance.next()
+    }
+}

@@ -1,0 +1,1013 @@
+//! The sale on top of the lock: instances that sell, buyers that order, pay, leave and repeat, and the load test's judge.
+
+use std::collections::BTreeSet;
+use std::iter;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use fenced_lock::asked::{AskedBackend, Waiters};
+use fenced_lock::{SessionKeeper, SessionOptions};
+use flash_sale::inventory::{
+    Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
+    OrderId, Outcome, Quantity, Replaces, Started, Stock, Terms, User,
+};
+use flash_sale::sale::{Sale, SaleError, SaleOptions};
+use loadtest::Limits;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Setup;
+use crate::chance::Chance;
+use crate::faults::{Fault, Faults};
+use crate::locks::{Client, LockService};
+use crate::process::{Scheduler, Simulated};
+use crate::shop::{self, BEGIN, Shop};
+use crate::store::Refusal;
+use crate::trace::{count, is_violated, locked, note, violation};
+
+/// What is left for a decision beside the TTL.
+const GRACE: Duration = Duration::from_secs(2);
+
+const RUN: &str = "r";
+
+/// The second sale.
+const NEXT: &str = "next";
+
+/// What a run is like.
+#[derive(Debug)]
+struct Shape {
+    instances: usize,
+    ttl: Duration,
+    latency: u64,
+    units: u64,
+    quantity: u32,
+    buyers: u64,
+    orders: u64,
+    batch_size: usize,
+    queue_length: usize,
+    wait_timeout: Duration,
+    response_timeout: Duration,
+    users: Option<usize>,
+    terms: Terms,
+    pause: u64,
+    /// When the next sale is started, if one is.
+    next_sale_in: Option<Duration>,
+    faults_last: Duration,
+}
+
+impl Shape {
+    fn new(chance: &mut Chance) -> Self {
+        let ttl = *chance.pick(&[300, 1000, 3000]);
+        let users = chance.one_in(3).then(|| *chance.pick(&[1, 2, 5]));
+        let terms = Terms {
+            hold_seconds: chance.one_in(2).then(|| *chance.pick(&[1, 1, 2, 5])),
+            per_user: users.filter(|_| chance.one_in(2)).map(|_| *chance.pick(&[1, 2, 3])),
+            ..Terms::default()
+        };
+        Self {
+            instances: *chance.pick(&[1, 2, 2, 3, 4]),
+            ttl: Duration::from_millis(ttl),
+            latency: *chance.pick(&[1, 1, 3, 10]),
+            units: *chance.pick(&[0, 1, 2, 3, 5, 5, 20, 50]),
+            quantity: *chance.pick(&[1, 1, 1, 2]),
+            buyers: chance.between(1, 6),
+            orders: chance.between(1, 8),
+            batch_size: *chance.pick(&[1, 2, 3, 100]),
+            queue_length: *chance.pick(&[1, 2, 100, 100]),
+            wait_timeout: Duration::from_millis(*chance.pick(&[500, 2000, 5000])),
+            response_timeout: Duration::from_millis(*chance.pick(&[200, 500])),
+            users,
+            terms,
+            pause: *chance.pick(&[0, 20, 200]),
+            next_sale_in: chance.one_in(4).then(|| chance.millis(0, 3 * ttl)),
+            faults_last: chance.millis(ttl, 6 * ttl),
+        }
+    }
+
+    /// How long an order may take at an instance that runs.
+    fn longest(&self) -> Duration {
+        self.wait_timeout * 2 + self.response_timeout * 6 + Duration::from_secs(1)
+    }
+}
+
+struct World {
+    shape: Shape,
+    scheduler: Arc<Scheduler>,
+    network: Arc<Simulated>,
+    locks: Arc<LockService>,
+    shop: Arc<Shop>,
+    faults: Arc<Faults>,
+    began_at: Instant,
+    state: Mutex<State>,
+    lives: AtomicU64,
+    buyers: AtomicU64,
+}
+
+struct State {
+    chance: Chance,
+    /// By number; `None` while it is down.
+    instances: Vec<Option<Running>>,
+    /// The attempts, as the load test records them.
+    record: Vec<Value>,
+    attempts: Vec<Attempt>,
+    next_order: u64,
+    /// When each process was paused or told to stop last.
+    disturbed: std::collections::BTreeMap<String, Instant>,
+}
+
+/// One attempt, for the judge: an entry of the ledger is that of an attempt which does not say that nothing was done.
+struct Attempt {
+    order: String,
+    action: Action,
+    /// The number of the instance that it was sent to.
+    to: usize,
+    sent: u64,
+    may_be_done: bool,
+    /// The place of the entry that it was told of, if it was accepted now, and by whom.
+    told: Option<(u64, String)>,
+}
+
+/// One life of an instance.
+struct Running {
+    process: Arc<Simulated>,
+    keeper: Option<SessionKeeper>,
+    sale: Option<Sale>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let (sale, keeper) = (self.sale.take(), self.keeper.take());
+        self.process.run(|| drop((sale, keeper)));
+    }
+}
+
+/// Why an instance gave no answer.
+enum NoAnswer {
+    /// Nobody listens there.
+    Refused,
+    /// The connection broke.
+    Broken,
+    /// Its buyer went away.
+    Left,
+}
+
+impl World {
+    fn chance(&self) -> Chance {
+        locked(&self.state).chance.fork()
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began_at.elapsed().as_micros()).unwrap_or_default()
+    }
+
+    fn start(self: &Arc<Self>, number: usize) {
+        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+        let name = format!("p{number}.{life}");
+        note(&name, || "starts".into());
+        let process = Simulated::new(name.clone(), self.chance(), &self.scheduler);
+        let (keeper, sale) = process.run(|| {
+            let backend = AskedBackend::start("locks", |_, this| Client {
+                service: Arc::clone(&self.locks),
+                process: Arc::clone(&process),
+                waiters: Waiters::default(),
+                this: Weak::clone(this),
+            });
+            let backend = Arc::new(backend.expect("it starts no thread"));
+            let options = SessionOptions::new(self.shape.ttl).label(name.clone());
+            let keeper = SessionKeeper::start(backend as _, options);
+            let times = InventoryOptions {
+                connect_timeout: self.shape.response_timeout,
+                response_timeout: self.shape.response_timeout,
+            };
+            let inventory = Inventory::over(self.shop.streams(&process), times);
+            let inventory = inventory.expect("the address is valid");
+            let options = SaleOptions {
+                lock_name: "stock".into(),
+                instance: name,
+                queue_length: self.shape.queue_length,
+                batch_size: self.shape.batch_size,
+                tenure: Duration::from_millis(100),
+                wait_timeout: self.shape.wait_timeout,
+                etcd: None,
+            };
+            (keeper.clone(), Sale::guarded(inventory, keeper, options))
+        });
+        let running = Running { process, keeper: Some(keeper), sale: Some(sale) };
+        locked(&self.state).instances[number] = Some(running);
+    }
+
+    fn instance(&self, number: usize) -> Option<(Arc<Simulated>, Sale)> {
+        let state = locked(&self.state);
+        let running = state.instances[number].as_ref()?;
+        Some((Arc::clone(&running.process), running.sale.clone()?))
+    }
+
+    /// Sends a call to an instance. The call goes with its caller: a handler whose client leaves is dropped.
+    async fn call<R: Send + 'static, F>(
+        &self,
+        to: usize,
+        patience: Duration,
+        call: impl FnOnce(Sale) -> F,
+    ) -> Result<R, NoAnswer>
+    where
+        F: Future<Output = R> + Send + 'static,
+    {
+        let there = locked(&self.state).chance.millis(0, self.shape.latency);
+        sleep(there).await;
+        let Some((process, sale)) = self.instance(to) else { return Err(NoAnswer::Refused) };
+        let (mut answer, answered) = oneshot::channel();
+        let work = call(sale);
+        process.spawn(async move {
+            tokio::select! {
+                biased;
+                () = answer.closed() => {}
+                done = work => drop(answer.send(done)),
+            }
+        });
+        match timeout(patience, answered).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(_)) => Err(NoAnswer::Broken),
+            Err(_) => Err(NoAnswer::Left),
+        }
+    }
+}
+
+/// The status and the type of a problem, whether it is final, and whether nothing was done for certain.
+fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool) {
+    match said {
+        Ok(Outcome::SoldOut { .. }) => (409, "sold-out", true, true),
+        Ok(Outcome::LimitReached { .. }) => (409, "limit-reached", true, true),
+        Ok(Outcome::Final) => (409, "order-final", true, true),
+        Ok(Outcome::Conflict) => (422, "order-conflict", true, true),
+        Ok(Outcome::Unknown) => (404, "unknown-order", true, true),
+        Ok(Outcome::Over { event: Event::Cancelled, .. }) => (410, "cancelled", true, true),
+        Ok(Outcome::Over { .. }) => (410, "expired", true, true),
+        Ok(_) => (500, "internal", true, false),
+        Err(SaleError::OutcomeUnknown { .. }) => (503, "outcome-unknown", false, false),
+        // it may have been accepted in the sale before
+        Err(error) if error.word() == "sale-replaced" => (409, "sale-replaced", false, false),
+        Err(error) => (503, error.word(), false, true),
+    }
+}
+
+fn accepted(said: &Result<Outcome, SaleError>) -> Option<(&Accepted, bool)> {
+    match said {
+        Ok(Outcome::Reserved(entry)) => Some((entry, false)),
+        Ok(Outcome::Repeated(entry)) => Some((entry, true)),
+        Ok(Outcome::Changed { change, is_repeated }) => Some((change, *is_repeated)),
+        _ => None,
+    }
+}
+
+/// One buyer of orders, one after the other.
+struct Buyer {
+    world: Arc<World>,
+    chance: Chance,
+    name: String,
+}
+
+impl Buyer {
+    async fn run(mut self) {
+        for _ in 0..self.world.shape.orders {
+            if is_violated() {
+                break;
+            }
+            let pause = self.chance.millis(0, self.world.shape.pause);
+            sleep(pause).await;
+            self.order().await;
+        }
+        self.world.buyers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn user(&self, number: u64) -> String {
+        let users = self.world.shape.users.and_then(|users| number.checked_rem(users as u64));
+        users.map(|user| format!("{RUN}-u{user}")).unwrap_or_default()
+    }
+
+    /// Orders, until that is decided; then pays, gives back or asks again.
+    async fn order(&mut self) {
+        let number = {
+            let mut state = locked(&self.world.state);
+            state.next_order += 1;
+            state.next_order - 1
+        };
+        let is_abandoned = self.chance.one_in(20);
+        let Some(first) = self.decide(number, None, is_abandoned).await else { return };
+        let Some((entry, _)) = accepted(&first) else { return };
+        let entry = entry.clone();
+        // in the next sale, the same id is another order
+        let is_one_sale = self.world.shape.next_sale_in.is_none();
+        if self.chance.one_in(6) && is_one_sale {
+            self.send_another_payload(number).await;
+        }
+        if self.chance.one_in(4) {
+            let again = self.decide(number, Some(Action::Reserve), false).await;
+            if is_one_sale
+                && again.is_some_and(|again| {
+                    accepted(&again).is_some_and(|(again, _)| again.position != entry.position)
+                })
+            {
+                violation(format!("{RUN}-{number} was accepted twice"));
+            }
+        }
+        if self.world.shape.terms.hold_seconds.is_some() {
+            let hold = u64::from(self.world.shape.terms.hold_seconds.unwrap_or_default()) * 1000;
+            let pause = if self.chance.one_in(3) {
+                self.chance.between(hold * 8 / 10, hold * 12 / 10)
+            } else {
+                0
+            };
+            match self.chance.below(4) {
+                0 | 1 => {
+                    sleep(Duration::from_millis(pause)).await;
+                    let action =
+                        if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
+                    self.decide(number, Some(action), false).await;
+                    if self.chance.one_in(4) {
+                        let other =
+                            if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
+                        if other != action {
+                            self.decide(number, Some(other), false).await;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The same id with another quantity: it is refused.
+    async fn send_another_payload(&mut self, number: u64) {
+        let to = usize::try_from(self.chance.below(self.world.shape.instances as u64))
+            .unwrap_or_default();
+        let order = self.make(number, Action::Reserve, self.world.shape.quantity + 1);
+        let patience = self.world.shape.longest() * 2;
+        let said =
+            self.world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
+        if let Ok(Ok(Outcome::Reserved(_) | Outcome::Repeated(_))) = said {
+            violation(format!("{RUN}-{number} was accepted with another quantity"));
+        } else if let Ok(Ok(Outcome::Conflict)) = said {
+            count("ids that came again with another payload");
+        }
+    }
+
+    fn make(&self, number: u64, action: Action, quantity: u32) -> Order {
+        Order {
+            id: OrderId::new(&format!("{RUN}-{number}")).expect("a valid id"),
+            item: Item::DEFAULT,
+            quantity: Quantity::new(quantity).expect("a valid quantity"),
+            user: User::new(&self.user(number)).expect("a valid user"),
+            action,
+        }
+    }
+
+    /// Asks until there is a definite answer. `None` if the buyer gives up.
+    async fn decide(
+        &mut self,
+        number: u64,
+        change: Option<Action>,
+        is_abandoned: bool,
+    ) -> Option<Result<Outcome, SaleError>> {
+        let world = Arc::clone(&self.world);
+        let mut to =
+            usize::try_from(self.chance.below(world.shape.instances as u64)).unwrap_or_default();
+        let longest = world.shape.longest();
+        let started_at = Instant::now();
+        loop {
+            let sent = world.now();
+            let sent_at = Instant::now();
+            let leaves = is_abandoned || self.chance.one_in(10);
+            let patience = if leaves { self.chance.millis(0, 100) } else { longest * 3 };
+            let order = self.make(number, change.unwrap_or_default(), world.shape.quantity);
+            let id = format!("{RUN}-{number}");
+            let process =
+                locked(&world.state).instances[to].as_ref().map(|it| Arc::clone(&it.process));
+            let said =
+                world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
+            let took = sent_at.elapsed();
+            let mut outcome = match &said {
+                Err(NoAnswer::Refused) => {
+                    json!({ "outcome": "failed", "why": "connection refused" })
+                }
+                Err(NoAnswer::Left) if leaves => {
+                    json!({ "outcome": "unknown", "why": "client went away" })
+                }
+                Err(_) => json!({ "outcome": "unknown", "why": "connection closed" }),
+                Ok(said) => match accepted(said) {
+                    Some((entry, replayed)) => json!({
+                        "outcome": "ok", "status": 200, "remaining": entry.remaining, "instance": entry.instance,
+                        "token": entry.token.map(|token| token.revision()), "position": entry.position,
+                        "replayed": replayed,
+                    }),
+                    None => {
+                        let (status, why, is_final, is_certain) = problem(said);
+                        let outcome = if is_certain { "failed" } else { "unknown" };
+                        json!({ "outcome": outcome, "status": status, "why": why, "final": is_final })
+                    }
+                },
+            };
+            note(&self.name, || format!("{id} {change:?} at {to}: {outcome}"));
+            if let (Some(process), true) =
+                (process.clone(), matches!(said, Ok(_) | Err(NoAnswer::Left)) && !leaves)
+            {
+                let state = locked(&world.state);
+                let disturbed = state.disturbed.get(&process.name);
+                let was_disturbed =
+                    !process.is_running() || disturbed.is_some_and(|at| *at >= sent_at);
+                if took > longest && !was_disturbed {
+                    violation(format!(
+                        "{id} waited for {took:?} at {}, {longest:?} are allowed",
+                        process.name
+                    ));
+                }
+            }
+            let event = change.map(|change| match change {
+                Action::Confirm => "confirmed",
+                Action::Cancel => "cancelled",
+                _ => "reserved",
+            });
+            let may_be_done = match &said {
+                Err(NoAnswer::Refused) => false,
+                Err(_) => true,
+                // an order that is over by the time of its first answer
+                Ok(Ok(Outcome::Over { .. })) if change.is_none() => true,
+                Ok(said) => accepted(said).is_some() || !problem(said).3,
+            };
+            let told = said.as_ref().ok().and_then(accepted);
+            let told = told.filter(|(_, replayed)| !replayed);
+            let told = told.map(|(entry, _)| (entry.position, entry.instance.clone()));
+            let action = change.unwrap_or_default();
+            let attempt = Attempt { order: id.clone(), action, to, sent, may_be_done, told };
+            locked(&world.state).attempts.push(attempt);
+            let is_final = matches!(&said, Ok(said) if accepted(said).is_some() || problem(said).2);
+            let fields = outcome.as_object_mut().expect("an object");
+            fields.insert("order".into(), id.into());
+            if let Some(event) = event {
+                fields.insert("change".into(), event.into());
+            }
+            fields.insert("quantity".into(), world.shape.quantity.into());
+            fields.insert("to".into(), to.into());
+            fields.insert("sent".into(), sent.into());
+            fields.insert("ended".into(), world.now().into());
+            locked(&world.state).record.push(json!({ "attempt": outcome }));
+            if is_final {
+                return said.ok();
+            }
+            let has_gone = is_abandoned && matches!(said, Err(NoAnswer::Left));
+            if has_gone || is_violated() || started_at.elapsed() > Duration::from_secs(300) {
+                return None;
+            }
+            count("attempts that were made again");
+            if self.chance.one_in(2) {
+                to = usize::try_from(self.chance.below(world.shape.instances as u64))
+                    .unwrap_or_default();
+            }
+            let pause = self.chance.millis(1, 200);
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Runs one seed.
+pub async fn run(
+    setup: Setup,
+    scheduler: Arc<Scheduler>,
+    network: Arc<Simulated>,
+) -> BTreeSet<Fault> {
+    let mut chance = Chance::new(setup.seed);
+    let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
+    let shape = Shape::new(&mut chance);
+    note("seed", || format!("{} {shape:?}", setup.seed));
+    note("seed", || format!("faults: {:?}", faults.allowed()));
+    let locks =
+        LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
+    let shop = Shop::open(
+        chance.fork(),
+        Arc::clone(&faults),
+        Arc::clone(&network),
+        shape.latency,
+        shape.response_timeout,
+        setup.without.clone(),
+    );
+    let state = State {
+        chance: chance.fork(),
+        instances: (0..shape.instances).map(|_| None).collect(),
+        record: Vec::new(),
+        attempts: Vec::new(),
+        next_order: 0,
+        disturbed: Default::default(),
+    };
+    let world = Arc::new(World {
+        shape,
+        scheduler,
+        network,
+        locks,
+        shop,
+        faults,
+        began_at: Instant::now(),
+        state: Mutex::new(state),
+        lives: AtomicU64::new(0),
+        buyers: AtomicU64::new(0),
+    });
+    for number in 0..world.shape.instances {
+        world.start(number);
+    }
+    if let Some(first) = start_sale(&world, 0, "s", Replaces::WithoutOrders).await {
+        let before = first.stock;
+        if let Some(after) = world.shape.next_sale_in {
+            world.buyers.fetch_add(1, Ordering::Relaxed);
+            world.network.spawn(start_next(Arc::clone(&world), after, world.chance()));
+        }
+        for number in 0..world.shape.buyers {
+            world.buyers.fetch_add(1, Ordering::Relaxed);
+            let (name, chance) = (format!("buyer {number}"), world.chance());
+            world.network.spawn(Buyer { world: Arc::clone(&world), chance, name }.run());
+        }
+        let ends_at = Instant::now() + world.shape.faults_last;
+        while Instant::now() < ends_at && !is_violated() {
+            let pause = chance.millis(0, 300);
+            sleep(pause).await;
+            trouble(&world, &mut chance).await;
+        }
+        settle(&world, &before, &mut chance).await;
+    }
+    world.faults.allowed().clone()
+}
+
+/// Starts a sale at this instance, whatever goes wrong meanwhile. `None` if it is refused, as one that was replaced.
+async fn start_sale(
+    world: &Arc<World>,
+    to: usize,
+    id: &str,
+    replaces: Replaces,
+) -> Option<Started> {
+    let id = id.parse().expect("a valid id");
+    let Shape { units, terms, .. } = &world.shape;
+    let terms = terms.clone();
+    let sale = NewSale { id, is_named: true, terms, replaces, ..NewSale::from(*units) };
+    let began_at = Instant::now();
+    loop {
+        let (new, patience) = (sale.clone(), Duration::from_mins(1));
+        let start = async |it: Sale| it.start(&Item::DEFAULT, new).await;
+        match world.call(to, patience, |it| async move { start(it).await }).await {
+            Ok(Ok(started)) => return Some(started),
+            Ok(Err(error)) => {
+                note("operator", || format!("cannot start {}: {error}", sale.id.as_str()));
+                if matches!(
+                    error.word(),
+                    "sale-replaced" | "sale-conflict" | "sale-running" | "sale-exists"
+                ) {
+                    return None;
+                }
+            }
+            Err(_) => {}
+        }
+        if is_violated() || began_at.elapsed() > Duration::from_mins(5) {
+            violation("the sale could not be started".into());
+            return None;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The next sale is started while orders are on their way, and later starts of both come again.
+async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
+    sleep(after).await;
+    let to = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    let replaces = || Replaces::AnyOf(vec!["s".parse().expect("a valid id")]);
+    note("operator", || format!("starts the next sale at {to}"));
+    let first = start_sale(&world, to, NEXT, replaces()).await;
+    if first.is_none() && !is_violated() {
+        violation("the next sale was refused".into());
+    }
+    let pause = chance.millis(0, 500);
+    sleep(pause).await;
+    let to = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    if let Some(again) = start_sale(&world, to, NEXT, replaces()).await
+        && !again.is_repeated
+    {
+        violation("the next sale began twice".into());
+    }
+    if let Some(started) = start_sale(&world, to, "s", Replaces::WithoutOrders).await {
+        violation(format!("a sale that was replaced began again: {started:?}"));
+    }
+    count("changes of the sale");
+    world.buyers.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn disturb(world: &World, process: &Simulated) {
+    locked(&world.state).disturbed.insert(process.name.clone(), Instant::now());
+}
+
+/// Something happens to a service or to an instance.
+async fn trouble(world: &Arc<World>, chance: &mut Chance) {
+    let ttl_ms = world.shape.ttl.as_millis() as u64;
+    let number = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    let (brief, long) = (chance.millis(1, ttl_ms), chance.millis(ttl_ms, 3 * ttl_ms));
+    let either = if chance.one_in(2) { brief } else { long };
+    let fault = *chance.pick(&[
+        Fault::LockSilent,
+        Fault::LockCutOff,
+        Fault::LockRefuses,
+        Fault::LeaseEnded,
+        Fault::LeasesExtended,
+        Fault::ClaimDeleted,
+        Fault::OtherProgram,
+        Fault::PausedBriefly,
+        Fault::Paused,
+        Fault::Killed,
+        Fault::Stopped,
+        Fault::StoreSilent,
+        Fault::StoreCutOff,
+        Fault::StoreCut,
+        Fault::StoreRestarted,
+        Fault::StoreFull,
+        Fault::ScriptsFlushed,
+    ]);
+    let refusal = *chance.pick(&[
+        Refusal::DiskFull,
+        Refusal::OutOfMemory,
+        Refusal::Loading,
+        Refusal::ReadOnly,
+    ]);
+    let Some((process, sale)) = world.instance(number) else { return };
+    if !world.faults.may(fault) {
+        return process.run(|| drop(sale));
+    }
+    count(fault.name());
+    note("fault", || format!("{} ({})", fault.name(), process.name));
+    let lock: Arc<str> = "stock".into();
+    match fault {
+        Fault::LockSilent => world.locks.be_silent(either),
+        Fault::LockCutOff => world.locks.cut_off(&process.name, either),
+        Fault::LockRefuses => world.locks.refuse(&process.name, &lock, long),
+        Fault::LeaseEnded => world.locks.end_some_lease(),
+        Fault::LeasesExtended => world.locks.extend_leases(),
+        Fault::ClaimDeleted => world.locks.delete_some_claim(),
+        Fault::OtherProgram => world.locks.put_foreign_claim(&lock, brief),
+        Fault::StoreSilent => world.shop.be_silent(either),
+        Fault::StoreCutOff => world.shop.cut_off(&process.name, either),
+        Fault::StoreCut => world.shop.cut(),
+        Fault::StoreRestarted => world.shop.restart(0),
+        Fault::ScriptsFlushed => world.shop.flush_scripts(),
+        Fault::StoreFull => {
+            world.shop.refuse(Some(refusal));
+            let shop = Arc::clone(&world.shop);
+            world.network.spawn(async move {
+                sleep(either).await;
+                shop.refuse(None);
+            });
+        }
+        Fault::PausedBriefly | Fault::Paused => {
+            process.pause();
+            let (world, process) = (Arc::clone(world), Arc::clone(&process));
+            let network = Arc::clone(&world.network);
+            network.spawn(async move {
+                sleep(if fault == Fault::Paused { long } else { brief }).await;
+                resume(&world, &process);
+            });
+        }
+        Fault::Killed | Fault::Stopped => {
+            disturb(world, &process);
+            if fault == Fault::Stopped {
+                let sale = sale.clone();
+                process.spawn(async move { sale.close().await });
+                sleep(brief).await;
+            }
+            note(&process.name, || "ends".into());
+            process.kill();
+            // its sale goes with it
+            process.run(|| drop(sale));
+            let gone = locked(&world.state).instances[number].take();
+            drop(gone);
+            sleep(either).await;
+            world.start(number);
+            return;
+        }
+        _ => {}
+    }
+    process.run(|| drop(sale));
+}
+
+fn resume(world: &World, process: &Simulated) {
+    if !process.is_running() {
+        disturb(world, process);
+        note(&process.name, || "goes on".into());
+        process.resume();
+    }
+}
+
+/// After the last fault: all orders are decided in time, the books are right, and nothing is left.
+async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
+    note("seed", || "the last fault is over".into());
+    world.faults.end();
+    world.locks.heal();
+    world.shop.heal();
+    let processes = {
+        let state = locked(&world.state);
+        state.instances.iter().flatten().map(|it| Arc::clone(&it.process)).collect::<Vec<_>>()
+    };
+    for process in processes {
+        resume(world, &process);
+    }
+    // each instance decides a new order in time
+    let healed_at = Instant::now();
+    let within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
+    let decided = Arc::new(AtomicU64::new(0));
+    for number in 0..world.shape.instances {
+        let (world, decided) = (Arc::clone(world), Arc::clone(&decided));
+        let network = Arc::clone(&world.network);
+        network.spawn(async move {
+            loop {
+                let order = Order {
+                    id: OrderId::new(&format!("probe-{number}")).expect("a valid id"),
+                    item: Item::DEFAULT,
+                    quantity: Quantity::ONE,
+                    user: User::new(&format!("probe-{number}")).expect("a valid user"),
+                    action: Action::Reserve,
+                };
+                let said = world
+                    .call(number, within, |sale| async move { sale.reduce(order).await })
+                    .await;
+                let is_decided = matches!(&said, Ok(Ok(_)));
+                if let Ok(said) = said {
+                    let shown = said.map(|_| ()).map_err(|error| error.to_string());
+                    note("probe", || format!("at {number}: {shown:?}"));
+                }
+                if is_decided {
+                    break;
+                }
+                sleep(Duration::from_millis(50)).await;
+                if is_violated() {
+                    return;
+                }
+                if healed_at.elapsed() > within {
+                    violation(format!(
+                        "instance {number} decided no order within {within:?} after the last fault"
+                    ));
+                    return;
+                }
+            }
+            decided.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    while (world.buyers.load(Ordering::Relaxed) > 0
+        || decided.load(Ordering::Relaxed) < world.shape.instances as u64)
+        && !is_violated()
+    {
+        if healed_at.elapsed() > Duration::from_secs(600) {
+            violation("the buyers did not end".into());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    if is_violated() {
+        return;
+    }
+    let hold = Duration::from_secs(world.shape.terms.hold_seconds.unwrap_or_default().into());
+    sleep(hold + Duration::from_secs(5)).await;
+    if world.shape.next_sale_in.is_some() {
+        judge_both(world).await;
+    } else {
+        judge(world, before).await;
+    }
+    if chance.one_in(3) && world.shape.next_sale_in.is_none() {
+        lose_writes(world, chance.between(1, 8) as usize).await;
+    }
+    rest(world).await;
+    count("sales");
+}
+
+fn state_of(stock: &Stock) -> Value {
+    json!({
+        "stock": stock.stock, "lucky": stock.lucky, "initial": stock.initial, "orders": stock.orders,
+        "entries": stock.entries, "held": stock.held, "sale": stock.sale,
+        "hold_seconds": stock.terms.hold_seconds, "per_user": stock.terms.per_user,
+    })
+}
+
+/// Judges the record of the run, as the load test does.
+async fn judge(world: &Arc<World>, before: &Stock) {
+    let patience = world.shape.longest() * 2;
+    let mut lines = Vec::new();
+    let first = LedgerPosition::default();
+    let page = world
+        .call(0, patience, |sale| async move { sale.ledger(&Item::DEFAULT, first, 1000).await });
+    let Ok(Ok(page)) = page.await else { return violation("the ledger cannot be read".into()) };
+    for entry in &page.entries {
+        lines.push(json!({ "order": {
+            "position": entry.position, "event": entry.event, "order": entry.order, "user": entry.user,
+            "quantity": entry.quantity.get(), "remaining": entry.remaining, "instance": entry.instance,
+            "token": entry.token.map(|token| token.revision()),
+        }}));
+    }
+    for entry in &page.entries {
+        check_attempts(world, entry);
+    }
+    let entries = lines.len();
+    for number in 0..world.shape.instances {
+        let stock = world
+            .call(number, patience, |sale| async move { sale.stock(&Item::DEFAULT).await })
+            .await;
+        let Ok(Ok(stock)) = stock else {
+            return violation(format!("{number} does not tell the stock"));
+        };
+        lines.push(json!({ "state": { "instance": number, "state": state_of(&stock) } }));
+    }
+    let (attempts, orders) = {
+        let state = locked(&world.state);
+        (state.record.clone(), state.next_order)
+    };
+    let instances: Vec<_> = (0..world.shape.instances).map(|number| format!("p{number}")).collect();
+    let run = json!({ "run": {
+        "version": 3, "run": RUN, "started": "", "requests": orders, "seconds": null, "connections": 1, "rate": null,
+        "abandon": 0.0, "seed": 0, "quantity": world.shape.quantity, "alone": false, "tokens": true,
+        "without_ledger": false,
+        "conduct": { "users": world.shape.users, "pay": 0.0, "pay_late": 0.0, "cancel": 0.0, "again": 0.0 },
+        "instances": instances, "item": null, "before": state_of(before),
+    }});
+    let end = json!({ "end": { "attempts": attempts.len(), "ledger": entries, "orders": orders } });
+    let text: String = [run]
+        .iter()
+        .chain(&attempts)
+        .chain(&lines)
+        .chain([&end])
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let limits = Limits { longest_pause: Duration::from_secs(3600), longest_order: None };
+    match loadtest::judge(text.as_bytes(), limits) {
+        Ok(report) => {
+            for finding in report.findings {
+                violation(format!("{}: {}", finding, finding.example));
+            }
+        }
+        Err(error) => violation(format!("no record: {error:#}")),
+    }
+}
+
+/// Judges two sales, one after the other: each ledger adds up, and no attempt took units twice.
+async fn judge_both(world: &Arc<World>) {
+    let patience = world.shape.longest() * 2;
+    let (mut all, mut token) = (Vec::new(), 0);
+    for id in ["s", NEXT] {
+        let from = LedgerPosition { sale: id.parse().ok(), ..LedgerPosition::default() };
+        let read = async |sale: Sale| sale.ledger(&Item::DEFAULT, from, 1000).await;
+        let page = world.call(0, patience, |sale| async move { read(sale).await }).await;
+        let Ok(Ok(page)) = page else {
+            return violation(format!("the ledger of {id} cannot be read"));
+        };
+        let (mut left, mut reserved) = (world.shape.units, BTreeSet::new());
+        for (entry, position) in page.entries.into_iter().zip(1..) {
+            let units = u64::from(entry.quantity.get());
+            match entry.event {
+                Event::Reserved => left = left.wrapping_sub(units),
+                Event::Confirmed => {}
+                Event::Cancelled | Event::Expired => left += units,
+            }
+            if (entry.position, entry.remaining) != (position, left) || left > world.shape.units {
+                violation(format!(
+                    "{id}: entry {position} does not add up, {left} are left: {entry:?}"
+                ));
+            }
+            let its_token = entry.token.map_or(0, |token| token.revision());
+            if its_token < token {
+                violation(format!(
+                    "{id}: entry {position} was written under {its_token} after {token}"
+                ));
+            }
+            token = its_token;
+            if entry.event == Event::Reserved && !reserved.insert(entry.order.as_str().to_owned()) {
+                violation(format!("{id}: {:?} was accepted twice", entry.order));
+            }
+            check_attempts(world, &entry);
+            all.push(entry);
+        }
+    }
+    let state = locked(&world.state);
+    let orders: BTreeSet<_> = all.iter().map(|entry| entry.order.as_str()).collect();
+    for order in orders.into_iter().filter(|order| order.starts_with(RUN)) {
+        let is_it =
+            |entry: &&Accepted| entry.event == Event::Reserved && entry.order.as_str() == order;
+        let times = all.iter().filter(is_it).count();
+        let tries = state.attempts.iter().filter(|attempt| {
+            attempt.order == order && attempt.action == Action::Reserve && attempt.may_be_done
+        });
+        if times > tries.count() {
+            violation(format!("{order} was accepted {times} times, more often than it was tried"));
+        }
+        count(if times > 1 { "orders of both sales" } else { "orders of one of two sales" });
+    }
+    for attempt in &state.attempts {
+        let Some((position, instance)) = &attempt.told else { continue };
+        let is_it = |entry: &Accepted| {
+            (entry.position, &entry.instance, entry.order.as_str())
+                == (*position, instance, &*attempt.order)
+        };
+        if !all.iter().any(is_it) {
+            violation(format!(
+                "{} was accepted at {position} by {instance}, and is not there",
+                attempt.order
+            ));
+        }
+    }
+}
+
+/// An entry is that of an attempt at its instance, of which nobody said that nothing was done.
+fn check_attempts(world: &World, entry: &Accepted) {
+    let action = match entry.event {
+        Event::Reserved => Action::Reserve,
+        Event::Confirmed => Action::Confirm,
+        Event::Cancelled => Action::Cancel,
+        Event::Expired => return,
+    };
+    let state = locked(&world.state);
+    let is_own = |attempt: &&Attempt| attempt.order == entry.order.as_str();
+    let written_at = entry.time.micros() - BEGIN;
+    let can_be = |attempt: &Attempt| {
+        attempt.action == action
+            && entry.instance.starts_with(&format!("p{}.", attempt.to))
+            && attempt.sent <= written_at
+            && attempt.may_be_done
+    };
+    let mut own = state.attempts.iter().filter(is_own).peekable();
+    if own.peek().is_some() && !own.any(can_be) {
+        let (order, at, position) = (&entry.order, &entry.instance, entry.position);
+        violation(format!(
+            "entry {position}, {order:?} {:?} by {at}, is of no attempt that may have been done there",
+            entry.event
+        ));
+    }
+}
+
+/// The store loses its last writes: who was told of them notices, and nobody sells before an operator accepts the loss.
+async fn lose_writes(world: &Arc<World>, loses: usize) {
+    let last = {
+        let state = locked(&world.state);
+        state.attempts.iter().filter_map(|attempt| attempt.told.clone()).max()
+    };
+    let number = last.as_ref().and_then(|(_, at)| {
+        let state = locked(&world.state);
+        let mut lives = state.instances.iter();
+        lives.position(|it| it.as_ref().is_some_and(|it| it.process.name == *at))
+    });
+    let Some((number, (position, _))) = number.zip(last) else { return };
+    world.shop.restart(loses);
+    if shop::entries() as u64 >= position {
+        return;
+    }
+    count("stores that lost entries");
+    note("fault", || format!("the store loses its last {loses} writes"));
+    let patience = world.shape.longest() * 2;
+    let others = (0..world.shape.instances).filter(|other| *other != number);
+    for (at, try_again) in iter::once(number).chain(others).chain([number]).zip(0..) {
+        let order = Order {
+            id: OrderId::new(&format!("lost-{try_again}")).expect("a valid id"),
+            item: Item::DEFAULT,
+            quantity: Quantity::ONE,
+            user: User::new(&format!("lost-{try_again}")).expect("a valid user"),
+            action: Action::Reserve,
+        };
+        let said = world.call(at, patience, |sale| async move { sale.reduce(order).await }).await;
+        match said {
+            Ok(Err(error)) if error.word() == "store-rolled-back" => {}
+            Ok(Ok(Outcome::Reserved(entry))) => {
+                violation(format!(
+                    "{} sold after the store had lost entry {position}",
+                    entry.instance
+                ));
+            }
+            // it is sold out as far as a read can tell, or the answer is another refusal
+            _ => {}
+        }
+    }
+}
+
+/// At rest nothing is left.
+async fn rest(world: &Arc<World>) {
+    let running: Vec<_> =
+        locked(&world.state).instances.iter_mut().filter_map(Option::take).collect();
+    for running in &running {
+        if let Some(sale) = &running.sale {
+            if sale.guard().waiting() > 0 {
+                violation(format!("{} still has orders in its queues", running.process.name));
+            }
+            let sale = sale.clone();
+            running.process.spawn(async move { sale.close().await });
+        }
+    }
+    sleep(2 * world.shape.ttl + world.shape.wait_timeout + GRACE).await;
+    let left = world.locks.left();
+    if !left.is_empty() {
+        violation(format!("claims are left: {left:?}"));
+    }
+    let processes: Vec<_> = running.iter().map(|it| Arc::clone(&it.process)).collect();
+    drop(running);
+    world.shop.cut();
+    sleep(Duration::from_secs(6)).await;
+    for process in processes {
+        if process.tasks() > 0 {
+            violation(format!("{} still runs {} tasks", process.name, process.tasks()));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The simulated store at work: one server, what is on the way to it, and what goes wrong there.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use flash_sale::inventory::Streams;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::chance::Chance;
+use crate::faults::{Fault, Faults};
+use crate::process::Simulated;
+use crate::store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, connection};
+use crate::trace::{count, locked, note};
+
+/// When the simulated time begins, in microseconds since 1970.
+pub const BEGIN: u64 = 1_700_000_000_000_000;
+
+/// The data of so many moments is kept, for a store that loses its last writes.
+const SNAPSHOTS: usize = 8;
+
+/// The safeguards of the script that can be taken out: what stands there, and what comes in its place.
+pub const SAFEGUARDS: [(&str, &str, &str); 4] = [
+    ("fence", "if below(revision, highest) then return refused('STALE', fence) end", ""),
+    ("order-ids", "local record = known[i] or accepted[key]", "local record"),
+    ("payload", "if quantity ~= word or first_user ~= user then return 'conflict' end", ""),
+    ("roll-back", "wrong = lost()\nif wrong then return wrong end", ""),
+];
+
+thread_local! {
+    /// Lua is slow to start: a thread's runs share one.
+    static ENGINE: Rc<Engine> = Rc::new(Engine::new());
+    static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
+}
+
+/// The server of a run, which is a thread's.
+struct Server {
+    store: Store,
+    began_at: Instant,
+    /// The safeguard that is taken out of its scripts.
+    without: Option<String>,
+    /// The data before the latest writes.
+    before: VecDeque<Data>,
+}
+
+pub struct Shop {
+    faults: Arc<Faults>,
+    network: Arc<Simulated>,
+    latency: u64,
+    /// How long the service waits for an answer.
+    response_timeout: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    chance: Chance,
+    silent_until: Instant,
+    cut_off: BTreeMap<String, Instant>,
+    ends: Vec<Weak<Mutex<StoreEnd>>>,
+}
+
+fn on_server<R>(work: impl FnOnce(&mut Server) -> R) -> R {
+    SERVER.with_borrow_mut(|server| work(server.as_mut().expect("a run has a server")))
+}
+
+/// How many entries the ledger has.
+pub fn entries() -> usize {
+    on_server(|server| server.store.data.get::<Vec<Text>>(b"ledger").map_or(0, Vec::len))
+}
+
+fn call(request: &[Text]) -> Reply {
+    on_server(|server| {
+        let now = BEGIN + u64::try_from(server.began_at.elapsed().as_micros()).unwrap_or_default();
+        let before = server.store.data.clone();
+        let changed = server.without.as_deref().and_then(|without| change(request, without));
+        let reply = server.store.call(now, changed.as_deref().unwrap_or(request));
+        if is_script(request) {
+            server.before.push_back(before);
+            if server.before.len() > SNAPSHOTS {
+                server.before.pop_front();
+            }
+        }
+        reply
+    })
+}
+
+/// The request with a script that lacks a safeguard, if it brings one.
+fn change(request: &[Text], without: &str) -> Option<Vec<Text>> {
+    let (_, there, instead) = SAFEGUARDS.iter().find(|(name, ..)| *name == without)?;
+    let mut request = request.to_vec();
+    let script = request.get_mut(1)?;
+    let text = String::from_utf8_lossy(script).replace(there, instead);
+    *script = text.into_bytes();
+    Some(request)
+}
+
+fn is_script(request: &[Text]) -> bool {
+    request.first().is_some_and(|name| name.starts_with(b"EVAL"))
+}
+
+/// What the script does, for a timeline.
+fn shown(request: &[Text]) -> String {
+    let words = request.iter().enumerate().skip(16).filter(|(_, word)| word.len() < 40);
+    let words: Vec<_> = words.map(|(_, word)| String::from_utf8_lossy(word)).collect();
+    words.join(" ").chars().take(160).collect()
+}
+
+fn answer(reply: &Reply) -> String {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes).replace("\r\n", " ");
+    text.chars().take(200).collect()
+}
+
+impl Shop {
+    pub fn open(
+        chance: Chance,
+        faults: Arc<Faults>,
+        network: Arc<Simulated>,
+        latency: u64,
+        response_timeout: Duration,
+        without: Option<String>,
+    ) -> Arc<Self> {
+        let store = ENGINE.with(Store::new);
+        let server = Server { store, began_at: Instant::now(), without, before: VecDeque::new() };
+        SERVER.set(Some(server));
+        let silent_until = Instant::now();
+        let state = State { chance, silent_until, cut_off: BTreeMap::new(), ends: Vec::new() };
+        Arc::new(Self { faults, network, latency, response_timeout, state: Mutex::new(state) })
+    }
+
+    /// How a process connects.
+    pub fn streams(self: &Arc<Self>, process: &Arc<Simulated>) -> Streams {
+        let (this, who) = (Arc::clone(self), process.name.clone());
+        Arc::new(move || {
+            if this.faults.strikes(Fault::StoreRefusesConnection) {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let (client, end) = connection();
+            let end = Arc::new(Mutex::new(end));
+            let mut state = locked(&this.state);
+            state.ends.retain(|end| end.strong_count() > 0);
+            state.ends.push(Arc::downgrade(&end));
+            drop(state);
+            let is_dead = this.faults.strikes(Fault::StoreNeverOpens);
+            let serve = Arc::clone(&this).serve(end, who.clone(), is_dead);
+            this.network.spawn(serve);
+            Ok(Box::pin(client))
+        })
+    }
+
+    /// Serves a connection: takes the requests in their order, and sends the answers in theirs.
+    async fn serve(self: Arc<Self>, end: Arc<Mutex<StoreEnd>>, who: String, is_dead: bool) {
+        let (answers, to_send) = mpsc::unbounded_channel();
+        self.network.spawn(deliver(Arc::clone(&end), to_send));
+        while let Some(request) = poll_fn(|context| locked(&end).poll_request(context)).await {
+            if is_dead {
+                sleep(self.response_timeout * 3).await;
+                break;
+            }
+            let is_write = is_script(&request);
+            let (mut there, mut back) = {
+                let mut state = locked(&self.state);
+                (state.chance.millis(0, self.latency), state.chance.millis(1, self.latency))
+            };
+            let late = self.response_timeout + self.faults.draw(|chance| chance.millis(0, 3000));
+            let (slow, is_soon) = self.faults.draw(|chance| (chance.below(400), chance.one_in(2)));
+            if self.faults.strikes(Fault::StoreSlow) {
+                there += self.response_timeout.mul_f64(slow as f64 / 1000.0);
+                back += self.response_timeout.mul_f64(slow as f64 / 1000.0);
+            }
+            let is_lost_before = self.faults.strikes(Fault::StoreRequestLost) && is_write;
+            let is_lost_after = self.faults.strikes(Fault::StoreAnswerLost) && is_write;
+            let is_late = self.faults.strikes(Fault::StoreRequestLate) && is_write;
+            if is_late {
+                there += late;
+            }
+            sleep(there).await;
+            let silent_until = {
+                let state = locked(&self.state);
+                let cut_off = state.cut_off.get(&who).copied();
+                cut_off.map_or(state.silent_until, |until| until.max(state.silent_until))
+            };
+            if silent_until > Instant::now() {
+                sleep_until(silent_until).await;
+            }
+            if is_lost_before || is_late && self.faults.is_over() {
+                note(&who, || format!("store: does not get {}", shown(&request)));
+                break;
+            }
+            let reply = call(&request);
+            if is_write {
+                count(if is_late { "writes that arrived late" } else { "writes" });
+                let late = if is_late { ", late" } else { "" };
+                let lost = if is_lost_after { ", the answer is lost" } else { "" };
+                note(&who, || {
+                    format!("store: {}{late}{lost} -> {}", shown(&request), answer(&reply))
+                });
+            }
+            if is_lost_after {
+                if !is_soon {
+                    sleep(self.response_timeout).await;
+                }
+                break;
+            }
+            drop(answers.send((Instant::now() + back, reply)));
+        }
+        drop(answers);
+        locked(&end).cut();
+    }
+
+    pub fn be_silent(&self, limit: Duration) {
+        locked(&self.state).silent_until = Instant::now() + limit;
+    }
+
+    pub fn cut_off(&self, who: &str, limit: Duration) {
+        locked(&self.state).cut_off.insert(who.to_owned(), Instant::now() + limit);
+    }
+
+    /// Cuts all connections.
+    pub fn cut(&self) {
+        let ends: Vec<_> = locked(&self.state).ends.iter().filter_map(Weak::upgrade).collect();
+        for end in ends {
+            locked(&end).cut();
+        }
+    }
+
+    pub fn refuse(&self, refusal: Option<Refusal>) {
+        on_server(|server| server.store.refusal = refusal);
+    }
+
+    pub fn flush_scripts(&self) {
+        on_server(|server| server.store.flush_scripts());
+    }
+
+    /// Starts again, with all data or without the latest writes.
+    pub fn restart(&self, loses: usize) {
+        self.cut();
+        on_server(|server| {
+            let place = server.before.len().checked_sub(loses);
+            let older = place.and_then(|place| server.before.get(place)).filter(|_| loses > 0);
+            let data = older.cloned().unwrap_or_else(|| server.store.data.clone());
+            server.store.restart(data);
+        });
+    }
+
+    pub fn heal(&self) {
+        let mut state = locked(&self.state);
+        state.silent_until = Instant::now();
+        state.cut_off.clear();
+        drop(state);
+        self.refuse(None);
+    }
+}
+
+async fn deliver(
+    end: Arc<Mutex<StoreEnd>>,
+    mut answers: mpsc::UnboundedReceiver<(Instant, Reply)>,
+) {
+    while let Some((at, reply)) = answers.recv().await {
+        sleep_until(at).await;
+        locked(&end).answer(&reply);
+    }
+}

@@ -1,0 +1,132 @@
+//! What a run tells: what happened when, which rare events it met, and what went wrong.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fenced_lock::process;
+use tokio::time::Instant;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record as Fields};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// A run is a thread's: all of its tasks are polled there.
+#[derive(Default)]
+struct Run {
+    began_at: Option<Instant>,
+    /// `None` where nobody wants to read them.
+    lines: Option<Vec<String>>,
+    counts: BTreeMap<&'static str, u64>,
+    violation: Option<String>,
+}
+
+thread_local! {
+    static RUN: RefCell<Run> = RefCell::default();
+}
+
+/// What a run told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    pub lines: Vec<String>,
+    pub counts: BTreeMap<&'static str, u64>,
+    pub violation: Option<String>,
+}
+
+/// Begins to listen.
+pub fn begin(with_lines: bool) {
+    let lines = with_lines.then(Vec::new);
+    RUN.set(Run { began_at: Some(Instant::now()), lines, ..Run::default() });
+}
+
+/// Ends that.
+pub fn end() -> Told {
+    let run = RUN.take();
+    Told { lines: run.lines.unwrap_or_default(), counts: run.counts, violation: run.violation }
+}
+
+/// Notes what happened.
+pub fn note(who: &str, what: impl FnOnce() -> String) {
+    let wanted = RUN.with_borrow(|run| run.lines.is_some());
+    if wanted {
+        line(who, &what());
+    }
+}
+
+fn line(who: &str, what: &str) {
+    RUN.with_borrow_mut(|run| {
+        let at = run.began_at.map(|at| at.elapsed()).unwrap_or_default();
+        if let Some(lines) = &mut run.lines {
+            lines.push(format!("{:9.3} s  {who:9} {what}", at.as_secs_f64()));
+        }
+    });
+}
+
+/// Counts an event.
+pub fn count(what: &'static str) {
+    RUN.with_borrow_mut(|run| *run.counts.entry(what).or_default() += 1);
+}
+
+/// Notes that a promise was broken. The first one counts.
+pub fn violation(what: String) {
+    note("JUDGE", || what.clone());
+    RUN.with_borrow_mut(|run| _ = run.violation.get_or_insert(what));
+}
+
+pub fn is_violated() -> bool {
+    RUN.with_borrow(|run| run.violation.is_some())
+}
+
+/// A task that panics has gone wrong.
+pub fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
+    let what = info.to_string();
+    // not from within another one of these functions
+    let is_noted = RUN.try_with(|run| {
+        run.try_borrow_mut().map(|mut run| _ = run.violation.get_or_insert_with(|| what.clone()))
+    });
+    if !matches!(is_noted, Ok(Ok(()))) {
+        eprintln!("{what}");
+    }
+}
+
+/// Locks a mutex; what a panic left is looked at as well.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes down the events of the crates, each with its process.
+pub struct Events {
+    pub process: fn() -> Option<String>,
+}
+
+impl Subscriber for Events {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::DEBUG
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Fields<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        struct Text(String);
+        impl Visit for Text {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                let name = field.name();
+                _ = if name == "message" {
+                    write!(self.0, "{value:?} ")
+                } else {
+                    write!(self.0, "{name}={value:?} ")
+                };
+            }
+        }
+        if process::current().is_some() {
+            let mut text = Text(String::from("  . "));
+            event.record(&mut text);
+            let who = (self.process)().unwrap_or_default();
+            line(&who, text.0.trim_end());
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Where tasks start, and where chance comes from.
+//!
+//! Built with `--cfg fenced_lock_chaos`, both are those of a simulated process, if one runs: see `fenced_lock::process`.
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+/// Starts a task; it belongs to the process of its caller.
+pub(crate) fn spawn<F>(task: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let runtime = Handle::current();
+    #[cfg(fenced_lock_chaos)]
+    return fenced_lock::process::spawn_on(&runtime, task);
+    #[cfg(not(fenced_lock_chaos))]
+    runtime.spawn(task)
+}
+
+/// An id that nobody else draws.
+pub(crate) fn random_id() -> Uuid {
+    #[cfg(fenced_lock_chaos)]
+    if let Some(process) = fenced_lock::process::current() {
+        let halves = u128::from(process.random()) << 64 | u128::from(process.random());
+        return uuid::Builder::from_random_bytes(halves.to_be_bytes()).into_uuid();
+    }
+    Uuid::new_v4()
+}
+
+/// A number up to 255.
+pub(crate) fn random_byte() -> u8 {
+    let [random, ..] = random_id().into_bytes();
+    random
+}
