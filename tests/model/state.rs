@@ -42,7 +42,7 @@ pub(crate) enum Action {
     OpenLate,
     /// Takes a batch and sends it. Redis sees it in `Reduce`, or in `Look` and `Take`.
     Run(Instance, Batch),
-    Reduce(Instance, Reply),
+    Reduce(Instance, Batch, Reply),
     ReduceLate(Token, Batch),
     Look(Instance),
     Take(Instance, Reply),
@@ -93,10 +93,19 @@ pub(crate) struct Claim {
     pub(crate) is_granted: bool,
     /// The instance does not know it.
     pub(crate) has_expired: bool,
-    /// What was sent and not answered yet.
-    pub(crate) batch: Batch,
+    /// What was sent and not answered yet, sorted: which of two went first makes no difference.
+    pub(crate) flights: Vec<Flight>,
+    /// An order waits for a larger token, so nothing is sent any more.
+    pub(crate) is_ending: bool,
     /// In two steps: the stock that was read.
     pub(crate) seen: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Flight {
+    pub(crate) batch: Batch,
+    /// An attempt under the claim's token was not answered, and may still be carried out.
+    pub(crate) is_unknown: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +122,7 @@ pub(crate) enum Event {
     StaleRefused,
     AnsweredAgain,
     Contradicted,
+    ToldTooEarly,
 }
 
 /// What Redis says to a token below the fence.
@@ -129,12 +139,13 @@ pub(crate) fn units_taken(state: &State) -> usize {
 impl Sale {
     /// The units of the sale.
     pub(crate) fn units(self) -> usize {
-        if self.holds.is_some_and(|holds| !holds.per_user) { 1 } else { STOCK }
+        if self.holds.is_some() { 1 } else { STOCK }
     }
 
-    /// The most claims. With holds there is more to try under each.
+    /// The most claims. With holds, or two batches on their way, there is more to try under each. In two steps nothing is on
+    /// its way without its sender, so an instance that holds again has left nothing behind.
     fn claims(self) -> Token {
-        if self.holds.is_some() { 2 } else { 3 }
+        if self.in_flight == 2 || !self.script { 2 } else { 3 }
     }
 
     fn batches(self) -> &'static [Batch] {
@@ -151,8 +162,13 @@ impl Sale {
         Ok(())
     }
 
-    fn reduce(self, state: &mut State, claim: &Claim) -> Result<Vec<Option<Answer>>, Stale> {
-        let number = claim.number.expect("only who holds the lock sends a batch");
+    fn reduce(
+        self,
+        state: &mut State,
+        number: Token,
+        batch: Batch,
+        seen: Option<usize>,
+    ) -> Result<Vec<Option<Answer>>, Stale> {
         self.pass_fence(state, number)?;
         let position = |state: &State, entries: &[Ask]| {
             state.ledger.iter().position(|(entry, _)| entries.contains(entry))
@@ -164,14 +180,12 @@ impl Sale {
                 state.ledger.push((order + EXPIRED * ORDERS, number));
             }
         }
-        let mut stock = claim.seen.unwrap_or(state.stock);
+        let mut stock = seen.unwrap_or(state.stock);
         let answer = |&ask: &Ask| {
             let (order, is_new) = (ask % ORDERS, ask < ORDERS);
             let once = is_new || self.holds.is_some_and(|holds| holds.once);
             let known = position(state, &[order]).filter(|_| self.order_ids);
             let end = position(state, &ends(order)).filter(|_| once);
-            let is_limited =
-                self.holds.is_some_and(|holds| holds.per_user) && units_taken(state) > 0;
             match (known, end) {
                 (_, Some(position)) if !is_new || state.ledger[position].0 / ORDERS != 1 => {
                     return Some(Answer::Entry { position });
@@ -179,7 +193,7 @@ impl Sale {
                 (Some(position), _) if is_new => return Some(Answer::Entry { position }),
                 (Some(_), _) => stock += usize::from(ask >= 2 * ORDERS),
                 // with holds no answer is kept: a retry is a new attempt
-                (None, _) if is_new && (stock == 0 || is_limited) => {
+                (None, _) if is_new && stock == 0 => {
                     return self.holds.is_none().then_some(Answer::SoldOut);
                 }
                 (None, _) if is_new => stock -= 1,
@@ -189,13 +203,13 @@ impl Sale {
             state.ledger.push((ask, number));
             Some(Answer::Entry { position: state.ledger.len() - 1 })
         };
-        Ok(claim.batch.iter().map(answer).collect())
+        Ok(batch.iter().map(answer).collect())
     }
 
     /// Whether a copy that arrives late would change anything. In two steps there are no copies: a
     /// pause before the second step stands for a write that is late.
     fn can_matter(self, state: &State, number: Token, batch: Batch) -> bool {
-        if !self.script || batch.is_empty() {
+        if !self.script {
             return false;
         }
         if let Some(holds) = self.holds {
@@ -208,14 +222,88 @@ impl Sale {
             return number >= state.fence && !(holds.once && batch.iter().all(|ask| is_over(*ask)));
         }
         let mut after = state.clone();
-        drop(self.reduce(&mut after, &late(number, batch)));
+        drop(self.reduce(&mut after, number, batch, None));
         after != *state
+    }
+
+    fn receive(
+        self,
+        state: &mut State,
+        instance: Instance,
+        batch: Batch,
+        answers: Result<Vec<Option<Answer>>, Stale>,
+    ) -> Option<()> {
+        let Ok(answers) = answers else {
+            state.event = Some(Event::StaleRefused);
+            return state.release(instance);
+        };
+        let claim = state.claims[instance as usize].as_mut()?;
+        let number = claim.number?;
+        let at = claim.flights.iter().position(|flight| flight.batch == batch)?;
+        let is_unknown = claim.flights.remove(at).is_unknown;
+        if self.holds.is_none() || is_unknown {
+            state.sent.insert((number, batch));
+        }
+        let flights = claim.flights.clone();
+        for (&ask, answer) in batch.iter().zip(answers) {
+            let Some(answer) = answer else {
+                // nothing was done, and an attempt may do it yet: the order goes again under a larger token
+                if is_unknown && self.holds.is_some_and(|holds| holds.larger_token) {
+                    state.claims[instance as usize].as_mut()?.is_ending = true;
+                    continue;
+                }
+                let sent = state.sent.iter().filter(|(of, _)| *of == number);
+                let mut sent = sent.map(|(_, batch)| *batch).chain(flights.iter().map(|f| f.batch));
+                if sent
+                    .any(|sent| shares_order(sent, &[ask]) && self.can_matter(state, number, sent))
+                {
+                    state.event = Some(Event::ToldTooEarly);
+                }
+                continue;
+            };
+            if let Some(earlier) = state.answers[ask].replace(answer) {
+                // an order may be over when it is asked for again, by its cancellation or its end
+                let is_over = |answer: Answer| matches!(answer, Answer::Entry { position } if state.ledger[position].0 >= 2 * ORDERS);
+                let is_same =
+                    earlier == answer || ask < ORDERS && !is_over(earlier) && is_over(answer);
+                let event = if is_same { Event::AnsweredAgain } else { Event::Contradicted };
+                // the worse one is kept
+                state.event = state.event.max(Some(event));
+            }
+        }
+        Some(())
+    }
+
+    /// Redis carries out a batch, and its answer arrives or is lost.
+    fn arrive(
+        self,
+        state: &mut State,
+        instance: Instance,
+        batch: Batch,
+        reply: Reply,
+    ) -> Option<()> {
+        let claim = state.claims[instance as usize].as_mut()?;
+        let (number, seen) = (claim.number?, claim.seen.take());
+        let answers = self.reduce(state, number, batch, seen);
+        if reply == Reply::Arrives {
+            return self.receive(state, instance, batch, answers);
+        }
+        if self.holds.is_some() {
+            let flights = &mut state.claims[instance as usize].as_mut()?.flights;
+            flights.iter_mut().filter(|f| f.batch == batch).for_each(|f| f.is_unknown = true);
+        }
+        Some(())
+    }
+
+    /// Whether the instance may send this batch beside those of the claim.
+    fn can_send(self, state: &State, claim: &Claim, batch: Batch) -> bool {
+        let is_apart = || claim.flights.iter().all(|flight| !shares_order(flight.batch, batch));
+        state.ask(batch).is_some() && (self.holds.is_some_and(|holds| !holds.apart) || is_apart())
     }
 }
 
-/// The claim of a batch that nobody waits for any more.
-fn late(number: Token, batch: Batch) -> Claim {
-    Claim { number: Some(number), batch, ..Claim::default() }
+fn shares_order(one: Batch, other: &[Ask]) -> bool {
+    one.iter().any(|ask| other.iter().any(|other| ask % ORDERS == other % ORDERS))
 }
 
 /// The instances, etcd and the buyers.
@@ -238,10 +326,11 @@ impl State {
         self.claims[instance as usize] = Some(claim);
     }
 
-    /// Ends what the instance believes to hold. Its batch waits again, and a copy may be under way.
+    /// Ends what the instance believes to hold. Its batches wait again, and copies may be under way.
     fn put_back(&mut self, instance: Instance) -> Option<Token> {
         let claim = self.claims[instance as usize].take()?;
-        self.sent.extend(claim.number.map(|number| (number, claim.batch)));
+        let copy = |flight: Flight| Some((claim.number?, flight.batch));
+        self.sent.extend(claim.flights.into_iter().filter_map(copy));
         Some(claim.token)
     }
 
@@ -249,33 +338,6 @@ impl State {
     fn release(&mut self, instance: Instance) -> Option<()> {
         let token = self.put_back(instance)?;
         self.queue.retain(|claim| *claim != token);
-        Some(())
-    }
-
-    fn receive(
-        &mut self,
-        instance: Instance,
-        answers: Result<Vec<Option<Answer>>, Stale>,
-    ) -> Option<()> {
-        let Ok(answers) = answers else {
-            self.event = Some(Event::StaleRefused);
-            return self.release(instance);
-        };
-        let claim = self.claims[instance as usize].as_mut()?;
-        let batch = take(&mut claim.batch);
-        self.sent.extend(claim.number.map(|number| (number, batch)));
-        for (&order, answer) in batch.iter().zip(answers) {
-            let Some(answer) = answer else { continue };
-            if let Some(earlier) = self.answers[order].replace(answer) {
-                // an order may be over when it is asked for again, by its cancellation or its end
-                let is_over = |answer: Answer| matches!(answer, Answer::Entry { position } if self.ledger[position].0 >= 2 * ORDERS);
-                let is_same =
-                    earlier == answer || order < ORDERS && !is_over(earlier) && is_over(answer);
-                let event = if is_same { Event::AnsweredAgain } else { Event::Contradicted };
-                // the worse one is kept
-                self.event = self.event.max(Some(event));
-            }
-        }
         Some(())
     }
 }
@@ -306,7 +368,7 @@ impl Model for Sale {
             };
             actions.extend([Lost(instance), Crash(instance)]);
             let replies = [Reply::Arrives, Reply::Lost].into_iter();
-            let is_idle = claim.batch.is_empty();
+            let is_idle = claim.flights.is_empty();
             if is_idle {
                 actions.push(Release(instance));
             }
@@ -315,17 +377,24 @@ impl Model for Sale {
                 actions.extend(is_first.then_some(Grant(instance)));
             } else if claim.number.is_none() {
                 actions.push(Open(instance));
-            } else if is_idle {
-                let batches = self.batches().iter().filter(|batch| state.ask(batch).is_some());
-                actions.extend(batches.map(|batch| Run(instance, batch)));
-                let may = may_enqueue && state.queue.contains(&claim.token);
-                actions.extend(may.then_some(HandOver(instance)));
-            } else if self.script {
-                actions.extend(replies.map(|reply| Reduce(instance, reply)));
-            } else if claim.seen.is_none() {
-                actions.push(Look(instance));
             } else {
-                actions.extend(replies.map(|reply| Take(instance, reply)));
+                if !claim.is_ending && claim.flights.len() < self.in_flight {
+                    let batches = self.batches().iter();
+                    let batches = batches.filter(|batch| self.can_send(state, claim, batch));
+                    actions.extend(batches.map(|batch| Run(instance, batch)));
+                }
+                let may = is_idle && may_enqueue && state.queue.contains(&claim.token);
+                actions.extend(may.then_some(HandOver(instance)));
+                for flight in &claim.flights {
+                    let reduce = |reply| Reduce(instance, flight.batch, reply);
+                    match claim.seen {
+                        _ if self.script => actions.extend(replies.clone().map(reduce)),
+                        None => actions.push(Look(instance)),
+                        Some(_) => {
+                            actions.extend(replies.clone().map(|reply| Take(instance, reply)));
+                        }
+                    }
+                }
             }
         }
     }
@@ -348,25 +417,25 @@ impl Model for Sale {
                 state.opened_late = true;
             }
             Run(instance, batch) => {
-                state.claims[instance as usize].as_mut()?.batch = batch;
+                let claim = state.claims[instance as usize].as_mut()?;
+                claim.flights.push(Flight { batch, is_unknown: false });
                 state.asked = last.ask(batch)?;
             }
             Look(instance) => {
-                let claim = state.claims[instance as usize].clone()?;
-                match self.pass_fence(&mut state, claim.number?) {
+                let Claim { number, flights, .. } = last.claims[instance as usize].as_ref()?;
+                match self.pass_fence(&mut state, (*number)?) {
                     Ok(()) => state.claims[instance as usize].as_mut()?.seen = Some(last.stock),
-                    Err(refused) => state.receive(instance, Err(refused))?,
+                    Err(refused) => {
+                        self.receive(&mut state, instance, flights[0].batch, Err(refused))?;
+                    }
                 }
             }
-            Reduce(instance, reply) | Take(instance, reply) => {
-                let claim = state.claims[instance as usize].clone()?;
-                let answers = self.reduce(&mut state, &claim);
-                state.claims[instance as usize].as_mut()?.seen = None;
-                if reply == Reply::Arrives {
-                    state.receive(instance, answers)?;
-                }
+            Reduce(instance, batch, reply) => self.arrive(&mut state, instance, batch, reply)?,
+            Take(instance, reply) => {
+                let batch = last.claims[instance as usize].as_ref()?.flights[0].batch;
+                self.arrive(&mut state, instance, batch, reply)?;
             }
-            ReduceLate(number, batch) => drop(self.reduce(&mut state, &late(number, batch))),
+            ReduceLate(number, batch) => drop(self.reduce(&mut state, number, batch, None)),
             HandOver(instance) => {
                 state.release(instance)?;
                 state.enqueue(instance, self.lock_excludes);
@@ -382,7 +451,15 @@ impl Model for Sale {
         }
         let mut sent = take(&mut state.sent);
         sent.retain(|(number, batch)| self.can_matter(&state, *number, batch));
-        Some(State { sent, ..state })
+        let mut claims = take(&mut state.claims);
+        for claim in claims.iter_mut().flatten() {
+            let number = claim.number.unwrap_or_default();
+            for flight in &mut claim.flights {
+                flight.is_unknown &= self.can_matter(&state, number, flight.batch);
+            }
+            claim.flights.sort_unstable();
+        }
+        Some(State { claims, sent, ..state })
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
