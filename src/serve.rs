@@ -120,6 +120,7 @@ pub async fn serve_with(
         let drain = async {
             sleep(config.drain_delay).await;
             state.set_stopping();
+            sale.finish();
             stop.cancel();
             Instant::now() + options.shutdown_grace
         };

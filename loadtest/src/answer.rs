@@ -66,11 +66,18 @@ pub(crate) fn read(
 ) -> (Outcome, Option<Retry>) {
     let outcome = |effect| Outcome { status: Some(answer.status.as_u16()), effect };
     if answer.status == StatusCode::OK {
-        let effect = read_reserved(answer, id, quantity, event).map_or_else(
-            |why| Effect::Unknown(Failure { why: why.into(), is_final: true }),
-            Effect::Ok,
-        );
-        return (outcome(effect), None);
+        let why = match serde_json::from_slice::<Reserved<'_>>(&answer.body) {
+            Err(_) => "without a readable order",
+            Ok(it) if it.outcome != event => "with another outcome",
+            Ok(it) if it.order != id => "for another order",
+            Ok(it) if it.quantity != quantity => "with another quantity",
+            Ok(Reserved { remaining, instance, token, position, .. }) => {
+                let replayed = answer.replayed;
+                let it = Acknowledgement { remaining, instance, token, position, replayed };
+                return (outcome(Effect::Ok(it)), None);
+            }
+        };
+        return (outcome(Effect::Unknown(Failure { why: why.into(), is_final: true })), None);
     }
     let problem = Problem::read(&answer.body);
     let kind = problem.kind();
@@ -87,25 +94,4 @@ pub(crate) fn read(
         wait: Some(answer.retry_after.unwrap_or_default()),
     });
     (outcome(effect), retry)
-}
-
-fn read_reserved(
-    answer: &Answer,
-    id: &str,
-    quantity: u64,
-    event: Event,
-) -> Result<Acknowledgement, &'static str> {
-    let reserved: Reserved<'_> =
-        serde_json::from_slice(&answer.body).map_err(|_| "without a readable order")?;
-    if reserved.outcome != event {
-        Err("with another outcome")
-    } else if reserved.order != id {
-        Err("for another order")
-    } else if reserved.quantity != quantity {
-        Err("with another quantity")
-    } else {
-        let Reserved { remaining, instance, token, position, .. } = reserved;
-        let replayed = answer.replayed;
-        Ok(Acknowledgement { remaining, instance, token, position, replayed })
-    }
 }

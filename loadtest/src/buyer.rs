@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
@@ -14,10 +13,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, Retry};
 use crate::checker::{Event, Order, Outcome};
+use crate::cli::Args;
 use crate::conduct::{Step, choices};
 use crate::connection::{Connection, ConnectionError};
 use crate::load::Run;
-use crate::record::Attempt;
+use crate::record::{Attempt, Line};
 
 /// The first pause; each further one is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -81,20 +81,17 @@ impl Buyer {
 
     /// Takes orders until none is left, or the buyer gives up. Returns them with their numbers. Who pays late meanwhile
     /// lets others order.
-    ///
-    /// # Errors
-    /// The attempts cannot be recorded any more.
-    pub(crate) async fn purchase(mut self) -> Result<Vec<(usize, Order)>> {
+    pub(crate) async fn purchase(mut self) -> Vec<(usize, Order)> {
         let mut orders = Vec::new();
-        let mut later: JoinSet<Result<(usize, Order)>> = JoinSet::new();
+        let mut later = JoinSet::new();
         // orders in a row without an answer
         let mut unanswered: u32 = 0;
         let run = Arc::clone(&self.run);
         while let Some(Some(number)) = run.live.stop.run_until_cancelled(run.next(unanswered)).await
         {
             let mut order = Order::default();
-            self.ask(number, None, 0, &mut order).await?;
-            run.live.count(run.setup.rate, number, &order);
+            self.ask(number, None, 0, &mut order).await;
+            run.live.count(run.setup.plan.rate, number, &order);
             let answered = order.is_settled() || order.abandoned;
             unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
             match self.steps(number, &order) {
@@ -102,20 +99,18 @@ impl Buyer {
                     // over a connection of its own, from where it was answered
                     let mut buyer = Self::new(Arc::clone(&run), order.places.1, None);
                     later.spawn(async move {
-                        buyer.settle(number, &mut order, &steps).await?;
-                        Ok((number, order))
+                        buyer.settle(number, &mut order, &steps).await;
+                        (number, order)
                     });
                 }
                 steps => {
-                    self.settle(number, &mut order, &steps).await?;
+                    self.settle(number, &mut order, &steps).await;
                     orders.push((number, order));
                 }
             }
         }
-        while let Some(order) = later.join_next().await {
-            orders.push(order??);
-        }
-        Ok(orders)
+        orders.extend(later.join_all().await);
+        orders
     }
 
     /// What the buyer does with the order after its answer.
@@ -129,15 +124,16 @@ impl Buyer {
             return may_arrive.then(|| at_once(Event::Cancelled)).into_iter().collect();
         }
         // without a ledger there are no order ids, and probes are no orders
-        let has_ids = !args.without_ledger && args.probe_path.is_none();
-        let again = has_ids && args.conduct.asks_again(setup.seed, number);
-        let steps = hold.map(|hold| args.conduct.steps(setup.seed, number, hold));
+        let (plan, has_ids) =
+            (&setup.plan, !setup.plan.without_ledger && args.probe_path.is_none());
+        let again = has_ids && plan.conduct.asks_again(plan.seed, number);
+        let steps = hold.map(|hold| plan.conduct.steps(plan.seed, number, hold));
         let again = again.then(|| at_once(Event::Reserved)).into_iter();
         again.chain(steps.unwrap_or_default()).collect()
     }
 
     /// Takes these steps with order `number`, as long as each is answered.
-    async fn settle(&mut self, number: usize, order: &mut Order, steps: &[Step]) -> Result<()> {
+    async fn settle(&mut self, number: usize, order: &mut Order, steps: &[Step]) {
         for (salt, Step { wait, event }) in (2..).zip(steps) {
             if self.run.live.stop.run_until_cancelled(sleep(*wait)).await.is_none() {
                 break;
@@ -146,33 +142,27 @@ impl Buyer {
                 self.use_next_instance();
             }
             let asked = order.change(*event);
-            self.ask(number, Some(*event), salt, asked).await?;
+            self.ask(number, Some(*event), salt, asked).await;
             if !asked.is_settled() {
                 break;
             }
         }
-        Ok(())
     }
 
     /// Sends order `number`, or asks for a change of it, until it is settled, or the retries or the time are used up, and
     /// adds each attempt to `asked`. `salt` tells the choices of an order's questions apart.
-    async fn ask(
-        &mut self,
-        number: usize,
-        change: Option<Event>,
-        salt: u64,
-        asked: &mut Order,
-    ) -> Result<()> {
+    async fn ask(&mut self, number: usize, change: Option<Event>, salt: u64, asked: &mut Order) {
         let run = Arc::clone(&self.run);
+        let Args { plan, timeout, retries, .. } = &run.args;
         let mut sent = Instant::now();
-        let deadline = sent + run.args.timeout;
+        let deadline = sent + *timeout;
         self.return_to_home_instance(sent);
-        let seed = run.setup.seed.wrapping_add(salt);
-        let mut departure = Departure::of(seed, run.args.abandon, number);
+        let seed = plan.seed.wrapping_add(salt);
+        let mut departure = Departure::of(seed, plan.abandon, number);
         let id = run.setup.id(number);
         let event = change.unwrap_or_default();
         let mut pauses = 0;
-        for attempt in 0..=run.args.retries {
+        for attempt in 0..=*retries {
             let limit = deadline.saturating_duration_since(sent).min(run.args.attempt_timeout());
             let to = self.place;
             let request = run.request(to, number, &id, change);
@@ -182,12 +172,10 @@ impl Buyer {
                 None => (Outcome::went_away(), None),
             };
             let (began, ended) = (run.micros(sent), run.micros(Instant::now()));
-            run.note(&outcome);
             if let Some(recorder) = &run.recorder {
-                let (order, outcome) = (id.clone(), outcome.clone());
-                let quantity = run.args.quantity;
-                let line = Attempt { order, change, quantity, to, sent: began, ended, outcome };
-                recorder.send(line).await.context("the run cannot be recorded any more")?;
+                let (order, outcome, quantity) = (id.clone(), outcome.clone(), plan.quantity);
+                let attempt = Attempt { order, change, quantity, to, sent: began, ended, outcome };
+                recorder.write(&Line::Attempt(attempt));
             }
             asked.add(to, began, ended, outcome);
             let Some(Retry { elsewhere, wait }) = retry else { break };
@@ -198,7 +186,7 @@ impl Buyer {
             let broke = elsewhere && wait.is_none() && attempt == 0;
             let wait =
                 if broke { Duration::ZERO } else { wait.unwrap_or_default().max(pause(pauses)) };
-            if attempt == run.args.retries || Instant::now() + wait >= deadline {
+            if attempt == *retries || Instant::now() + wait >= deadline {
                 break;
             }
             if !broke {
@@ -207,7 +195,6 @@ impl Buyer {
             }
             sent = Instant::now();
         }
-        Ok(())
     }
 
     fn use_next_instance(&mut self) {
@@ -249,7 +236,7 @@ impl Buyer {
         self.connection = Some(connection);
         Ok(match self.run.args.probe_path {
             Some(_) => (answer::read_probe(&answer), None),
-            None => answer::read(&answer, id, self.run.args.quantity, event),
+            None => answer::read(&answer, id, self.run.args.plan.quantity, event),
         })
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::{RangedI64ValueParser, RangedU64ValueParser, Resettable};
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
 use hyper::header::{HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
 
 use crate::conduct::Conduct;
 use crate::cpu::{Process, process};
@@ -57,21 +58,17 @@ impl Cli {
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Judge a run recorded with --history; the exit status is that of the run.
-    Check(CheckArgs),
-}
+    Check {
+        /// The file that --history wrote.
+        file: PathBuf,
 
-/// Which recorded run, and how.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct CheckArgs {
-    /// The file that --history wrote.
-    pub(crate) file: PathBuf,
+        #[command(flatten)]
+        limits: Limits,
 
-    #[command(flatten)]
-    pub(crate) limits: Limits,
-
-    /// Print one JSON object on stdout and the report on stderr.
-    #[arg(long)]
-    pub(crate) json: bool,
+        /// Print one JSON object on stdout and the report on stderr.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// The limits of I5.
@@ -86,10 +83,55 @@ pub struct Limits {
     pub longest_order: Option<Duration>,
 }
 
+/// The flags that a record has as well: what buyers do, and what the judge may expect.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
+    /// connection sends its next order after the answer]. An order that is late because all
+    /// connections are busy is sent as soon as one is free; its latency counts from when it was due.
+    /// One that could not be sent before the end of --duration fails the run.
+    #[arg(short = 'q', long, value_name = "ORDERS", value_parser = number(RATES))]
+    pub(crate) rate: Option<f64>,
+
+    /// Share of the orders, 0 to 1, whose client closes the connection before the answer. Half of
+    /// them retry later with the same id, the others never do.
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = number(SHARES))]
+    pub(crate) abandon: f64,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) conduct: Conduct,
+
+    /// Seed for --abandon, --pay, --pay-late, --cancel and --again [default: random, and reported].
+    #[arg(long, value_name = "N", default_value_t = crate::any_seed(), hide_default_value = true)]
+    pub(crate) seed: u64,
+
+    /// Fail if the ledger gains an order of another client.
+    #[arg(long, conflicts_with = "probe_path")]
+    pub(crate) alone: bool,
+
+    /// Fail if an order was accepted without a token. Always judged once one answer has a token.
+    #[arg(long, conflicts_with = "probe_path")]
+    pub(crate) tokens: bool,
+
+    /// Judge a service that keeps no ledger and gives no tokens by the sums alone; without this flag, that fails. No order is
+    /// sent again after its answer: such a service knows no order ids.
+    #[arg(long, conflicts_with_all = ["probe_path", "tokens"])]
+    pub(crate) without_ledger: bool,
+
+    /// Item to order, 1 to 64 characters of a-z, 0-9 and - [default: the default item].
+    #[arg(long, value_name = "NAME", value_parser = item_name)]
+    pub(crate) item: Option<String>,
+
+    /// Units of each order, 1 to 1000000.
+    #[arg(long, default_value = "1", value_name = "UNITS",
+          value_parser = Units::new().range(1..=1_000_000))]
+    pub(crate) quantity: u64,
+}
+
 /// The flags of a run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "loadtest")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Args {
     /// Number of orders, 1 to 10000000 [default: 500, or the maximum with --duration].
     #[arg(short = 'n', long, value_name = "N", value_parser = Count::new().range(1..=10_000_000))]
@@ -101,20 +143,8 @@ pub struct Args {
     #[arg(short = 'z', long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) duration: Option<Duration>,
 
-    /// Orders a second over all connections, evenly paced, 0.001 to 1000000 [default: each
-    /// connection sends its next order after the answer]. An order that is late because all
-    /// connections are busy is sent as soon as one is free; its latency counts from when it was due.
-    /// One that could not be sent before the end of --duration fails the run.
-    #[arg(short = 'q', long, value_name = "ORDERS", value_parser = rate)]
-    pub(crate) rate: Option<f64>,
-
-    /// Share of the orders, 0 to 1, whose client closes the connection before the answer. Half of
-    /// them retry later with the same id, the others never do.
-    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
-    pub(crate) abandon: f64,
-
     #[command(flatten)]
-    pub(crate) conduct: Conduct,
+    pub(crate) plan: Plan,
 
     /// Hold the units of an order of the started sale for so long, such as 10s; part of a second counts as one. The load
     /// test waits for the end of holds of up to a minute, and says which longer ones it did not wait for.
@@ -131,27 +161,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "users")]
     pub(crate) user_header: Option<HeaderName>,
 
-    /// Seed for --abandon, --pay, --pay-late, --cancel and --again [default: random, and reported].
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-
     /// Record each attempt as the client saw it, and at the end the ledger and the state, for
     /// `loadtest check`. Overwrites the file.
     #[arg(long, value_name = "FILE", conflicts_with = "probe_path")]
     pub(crate) history: Option<PathBuf>,
-
-    /// Fail if the ledger gains an order of another client.
-    #[arg(long, conflicts_with = "probe_path")]
-    pub(crate) alone: bool,
-
-    /// Fail if an order was accepted without a token. Always judged once one answer has a token.
-    #[arg(long, conflicts_with = "probe_path")]
-    pub(crate) tokens: bool,
-
-    /// Judge a service that keeps no ledger and gives no tokens by the sums alone; without this flag, that fails. No order is
-    /// sent again after its answer: such a service knows no order ids.
-    #[arg(long, conflicts_with_all = ["probe_path", "tokens"])]
-    pub(crate) without_ledger: bool,
 
     #[command(flatten)]
     pub(crate) limits: Limits,
@@ -166,10 +179,6 @@ pub struct Args {
           value_parser = Units::new().range(0..=1_000_000_000_000))]
     pub(crate) stock: Option<u64>,
 
-    /// Item to order, 1 to 64 characters of a-z, 0-9 and - [default: the default item].
-    #[arg(long, value_name = "NAME", value_parser = item_name)]
-    pub(crate) item: Option<String>,
-
     /// Send GET requests for this path instead of orders, to see what instances and load test can do
     /// at most: there is no verdict then, and any 2xx is a good answer.
     #[arg(long, value_name = "PATH",
@@ -180,11 +189,6 @@ pub struct Args {
     /// processes of one name are added up. Linux only.
     #[arg(long = "process", value_name = "NAME=PID", value_delimiter = ',', value_parser = process)]
     pub(crate) processes: Vec<Process>,
-
-    /// Units of each order, 1 to 1000000.
-    #[arg(long, default_value = "1", value_name = "UNITS",
-          value_parser = Units::new().range(1..=1_000_000))]
-    pub(crate) quantity: u64,
 
     /// Print one JSON object on stdout and the report on stderr.
     #[arg(long)]
@@ -222,6 +226,9 @@ pub struct Args {
 /// The most orders of a run: what fits the memory of a small machine.
 pub(crate) const MOST_REQUESTS: usize = 10_000_000;
 
+/// All or none, or some.
+pub(crate) const SHARES: RangeInclusive<f64> = 0.0..=1.0;
+
 /// Orders a second that a run may have.
 pub(crate) const RATES: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
@@ -250,17 +257,12 @@ impl Args {
     }
 }
 
-fn number(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    number(text, RATES)
-}
-
-pub(crate) fn share(text: &str) -> Result<f64, String> {
-    number(text, 0.0..=1.0)
+/// Parses a number of this range.
+pub(crate) fn number(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
+    }
 }
 
 fn item_name(name: &str) -> Result<String, &'static str> {
@@ -308,7 +310,7 @@ mod tests {
             ["loadtest", "--stock", "300", "http://127.0.0.1:8080", "http://127.0.0.1:8090/"];
         let args = Args::try_parse_from(line).expect("the documented line");
         assert_eq!((args.requests(), args.concurrency, args.stock), (500, 500, Some(300)));
-        assert_eq!((args.quantity, args.timeout), (1, Duration::from_secs(30)));
+        assert_eq!((args.plan.quantity, args.timeout), (1, Duration::from_secs(30)));
         assert_eq!(
             args.limits.longest_pause,
             Duration::from_secs(30),

@@ -7,7 +7,7 @@ use rand_xoshiro::SplitMix64;
 use serde::{Deserialize, Serialize};
 
 use crate::checker::{Event, u64_from};
-use crate::cli::{Count, share};
+use crate::cli::{Count, SHARES, number};
 
 /// Of the buyers who confirm or cancel, this share asks once more, for the same or for the opposite.
 const ASKS_AGAIN: f64 = 0.1;
@@ -21,20 +21,20 @@ pub(crate) struct Conduct {
 
     /// Share of the buyers, 0 to 1, that confirm their order at once. A tenth of those who confirm or cancel asks again,
     /// for the same or for the opposite. Who does neither lets the hold end.
-    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = number(SHARES))]
     pub(crate) pay: f64,
 
     /// Share of the buyers that confirm shortly before or after the end of the hold.
-    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = number(SHARES))]
     pub(crate) pay_late: f64,
 
     /// Share of the buyers that cancel at once.
-    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = number(SHARES))]
     pub(crate) cancel: f64,
 
     /// Share of the accepted orders that are sent again after their answer, at the next instance, over a connection of their
     /// own. The answer must be the same.
-    #[arg(long, default_value = "0.02", value_name = "SHARE", value_parser = share)]
+    #[arg(long, default_value = "0.02", value_name = "SHARE", value_parser = number(SHARES))]
     pub(crate) again: f64,
 }
 

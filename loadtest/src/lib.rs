@@ -8,7 +8,7 @@
 //!   that are not orders.
 //! - `buyer`, `answer`: one buyer's order, asked until it is answered; `conduct`: what the buyer does with it.
 //! - `load`: all buyers at once, or at a rate; `cpu`: what that costs.
-//! - `checker`: judges the record of a run (pure functions).
+//! - `checker`: judges the record of a run (pure functions); its [`model`] of a sale is public.
 //! - `record`: a run in a file.
 //! - `report`, `table`: the report, as JSON and as text.
 //! - `run`: one run from beginning to end.
@@ -46,7 +46,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-pub use crate::checker::Order;
+pub use crate::checker::model;
+use crate::checker::model::Order;
 use crate::cli::Command;
 pub use crate::cli::{Args, Cli, Limits};
 pub use crate::load::Live;
@@ -73,8 +74,8 @@ pub async fn run(cli: Cli) -> ExitCode {
 
 async fn status(cli: Cli) -> u8 {
     let Cli { command, args } = cli;
-    if let Some(Command::Check(args)) = command {
-        return print_report(check(&args.file, args.limits), args.json);
+    if let Some(Command::Check { file, limits, json }) = command {
+        return print_report(check(&file, limits), json);
     }
     // each connection takes a file descriptor; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);

@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::path_of;
 use crate::buyer::{Buyer, pause};
-use crate::checker::{Event, FinalOutcome, History, Order, Outcome};
+use crate::checker::{Event, FinalOutcome, History, Order};
 use crate::cli::Args;
 use crate::connection::Connection;
 use crate::cpu::cpu_seconds;
@@ -58,7 +58,6 @@ pub(crate) struct Run {
     pub(crate) recorder: Option<Recorder>,
     /// Cancelled: what is under way is given up.
     pub(crate) cut: CancellationToken,
-    unsettled: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Run {
@@ -70,15 +69,15 @@ impl Run {
         id: &str,
         change: Option<Event>,
     ) -> Request<Full<Bytes>> {
-        let Args { probe_path, item, quantity, conduct, user_header, .. } = &self.args;
+        let Args { probe_path, plan, user_header, .. } = &self.args;
         let user = self.setup.user(number);
-        let in_query = conduct.users.filter(|_| user_header.is_none());
+        let in_query = plan.conduct.users.filter(|_| user_header.is_none());
         let in_query = in_query.map(|_| format!("user={user}&")).unwrap_or_default();
-        let item = item.as_deref();
+        let item = plan.item.as_deref();
         let (method, path) = match (probe_path, change) {
             (Some(path), _) => (Method::GET, path.clone()),
             (None, None | Some(Event::Reserved)) => {
-                let query = format!("{in_query}quantity={quantity}");
+                let query = format!("{in_query}quantity={}", plan.quantity);
                 (Method::POST, path_of("/stock/reduce", item, &query))
             }
             (None, Some(event)) => {
@@ -98,7 +97,7 @@ impl Run {
     /// The number of the next order, once it is due; `None` if the buyer, whose last orders were `unanswered`, is
     /// done. There are no gaps.
     pub(crate) async fn next(&self, unanswered: u32) -> Option<usize> {
-        let Args { duration, rate, .. } = self.args;
+        let (duration, rate) = (self.args.duration, self.args.plan.rate);
         if unanswered > 0 && duration.is_some() {
             sleep(pause(unanswered - 1)).await;
         } else if unanswered >= GIVE_UP_AFTER {
@@ -111,21 +110,13 @@ impl Run {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // counted from the start, so that delays do not add up
         let due = self.started + rate.map_or(Duration::ZERO, |rate| due(rate, number));
-        if number >= self.setup.requests || over.is_some_and(|over| due >= over) {
+        if number >= self.setup.most_requests || over.is_some_and(|over| due >= over) {
             return None;
         }
         if rate.is_some() {
             sleep_until(due).await;
         }
         Some(number)
-    }
-
-    /// Counts an attempt that settled nothing.
-    pub(crate) fn note(&self, outcome: &Outcome) {
-        if let Some(why) = outcome.unsettled() {
-            let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
-            *unsettled.entry(why).or_default() += 1;
-        }
     }
 
     /// Microseconds since the run's start.
@@ -193,14 +184,14 @@ impl Live {
 /// Sends the orders over as many connections as planned, spread evenly over the instances. The end of the sale is not read.
 ///
 /// # Errors
-/// A connection cannot be opened, and no order was sent then; or an attempt cannot be recorded.
+/// A connection cannot be opened, and no order was sent then.
 pub(crate) async fn run(
     args: &Args,
     setup: Setup,
     endpoints: &[Endpoint],
     recorder: Option<Recorder>,
     live: &Arc<Live>,
-) -> Result<History> {
+) -> Result<(History, Option<Recorder>)> {
     let places = (0..setup.connections).map(|number| number % endpoints.len());
     let connect = |place: usize| async move {
         anyhow::Ok((place, Connection::open(&endpoints[place], CONNECT_LIMIT).await?))
@@ -222,7 +213,6 @@ pub(crate) async fn run(
         next: AtomicUsize::new(0),
         recorder,
         cut: CancellationToken::new(),
-        unsettled: Mutex::default(),
     });
     let (stop, cut) = (live.stop.clone(), run.cut.clone());
     let _cutting = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -244,7 +234,7 @@ pub(crate) async fn run(
     }
     let mut orders = Vec::new();
     while let Some(done) = tasks.join_next().await {
-        for (number, order) in done?? {
+        for (number, order) in done? {
             orders.resize(orders.len().max(number + 1), Order::default());
             orders[number] = order;
         }
@@ -252,14 +242,12 @@ pub(crate) async fn run(
     let _ = live.duration.set(run.started.elapsed());
     let cpu_seconds = cpu_seconds(&args.processes, &spent_before);
     let interrupted = live.stop.is_cancelled();
+    let Run { setup, recorder, .. } = Arc::into_inner(run).expect("the buyers are done");
     // orders that were not sent, since all buyers gave up, are unknown
-    let is_bounded = args.duration.is_some() || interrupted;
-    if !is_bounded {
-        orders.resize(run.setup.requests, Order::default());
+    if args.duration.is_none() && !interrupted {
+        orders.resize(setup.most_requests, Order::default());
     }
-    let unsettled = run.unsettled.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let setup = run.setup.clone();
-    Ok(History { setup, interrupted, orders, unsettled, cpu_seconds, ..History::default() })
+    Ok((History { setup, interrupted, orders, cpu_seconds, ..History::default() }, recorder))
 }
 
 /// How long after the run's start the order `number` is due.

@@ -6,10 +6,12 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-pub use crate::checker::{Finding, StockState, Tally, Turns};
-use crate::checker::{Found, History, Kind, Order, judge};
+pub use crate::checker::Tally;
+pub use crate::checker::model::Finding;
+use crate::checker::{Found, History, Kind, Order, StockState, judge};
 use crate::cli::Limits;
 use crate::load::due;
+use crate::record::Setup;
 
 /// In place of "PASS".
 const INTERRUPTED: &str = "INTERRUPTED";
@@ -21,51 +23,30 @@ pub struct Report {
     pub pass: bool,
     /// Whether it was ended before its time: then it can fail, but not pass.
     pub interrupted: bool,
-    /// The version of the load test.
-    pub version: String,
-    /// When the run began, by the wall clock.
-    pub started: String,
     /// The verdict in words.
     pub verdict: String,
     /// What is wrong, the most important first.
     pub findings: Vec<Finding>,
     /// Remarks that are no failure.
     pub notes: Vec<String>,
-    /// The instances that the orders were sent to.
-    pub urls: Vec<String>,
-    /// The ordered item; null for the default item.
-    pub item: Option<String>,
-    /// The units of each order.
-    pub quantity: u64,
-    /// The prefix of the order ids.
-    pub run: String,
+    /// What was asked for: its fields are described in `record`, and stand beside these.
+    #[serde(flatten)]
+    pub setup: Setup,
     /// The orders that were sent.
     pub requests: usize,
-    /// The orders a second that were asked for; null if each followed the answer before it.
-    pub rate: Option<f64>,
-    /// The time that orders were to be sent in; null if their number alone was the bound.
-    pub bound_seconds: Option<f64>,
-    /// Orders that were due in that time and were not sent, since all connections were busy.
+    /// Orders that were due in the time of the run and were not sent, since all connections were busy.
     pub not_sent: usize,
-    /// The connections that they were sent over.
-    pub connections: usize,
-    /// The seed that decided which clients went away.
-    pub seed: u64,
     /// What became of the orders: the fields of [`Tally`], beside these.
     #[serde(flatten)]
     pub tally: Tally,
     /// The path of probes.
     pub probe_path: Option<String>,
-    /// Probes that got a 2xx.
-    pub answered: u64,
     /// Orders that were accepted and are not in the ledger.
     pub lost: u64,
-    /// Attempts without a decision, by reason; each was retried while retries and time were left.
-    pub unsettled_attempts: BTreeMap<String, u64>,
     /// The accepted orders of each instance, by its name.
-    pub instances: BTreeMap<String, Share>,
-    /// How often the ledger goes from one instance or token to another.
-    pub turns: Turns,
+    pub instances: BTreeMap<String, u64>,
+    /// How often the ledger goes from one instance to another.
+    pub handovers: usize,
     /// The longest time in which orders were tried and none was decided.
     pub longest_pause_seconds: f64,
     /// When that pause began, counted from the run's start.
@@ -84,21 +65,10 @@ pub struct Report {
     pub latency_microseconds_by_status: BTreeMap<String, Percentiles>,
     /// CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names.
     pub cpu_seconds: BTreeMap<String, f64>,
-    /// The stock before.
-    pub before: StockState,
     /// The stock after, by URL.
     pub after: BTreeMap<String, StockState>,
     /// Orders that the ledger gained.
     pub ledger_orders: usize,
-}
-
-/// What one instance did.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Share {
-    /// Accepted orders.
-    pub acknowledged: u64,
-    /// Their share of all, 0 to 1.
-    pub share: f64,
 }
 
 /// Percentiles, in microseconds, to three digits.
@@ -153,42 +123,36 @@ impl Report {
     /// Judges a run.
     pub(crate) fn new(history: &History, limits: Limits) -> Self {
         let mut report = Self {
-            turns: history.turns(),
-            before: history.before().clone(),
+            handovers: history.handovers(),
             after: history.after.iter().cloned().collect(),
             ledger_orders: history.ledger.len(),
             ..Self::of_load(history)
         };
         judge(history, limits, &mut report);
         for answer in history.answers() {
-            report.instances.entry(answer.instance.clone()).or_default().acknowledged += 1;
-        }
-        for share in report.instances.values_mut() {
-            share.share = float(share.acknowledged) / float(report.tally.acknowledged);
+            *report.instances.entry(answer.instance.clone()).or_default() += 1;
         }
         report.concluded()
     }
 
-    /// For probes.
+    /// For probes: those that got a 2xx count as accepted.
     pub(crate) fn of_probes(path: &str, history: &History) -> Self {
         let report = Self::of_load(history);
-        let Tally { acknowledged: answered, unknown, failed, .. } = report.tally;
+        let Tally { acknowledged, unknown, failed, .. } = report.tally;
         let text = format!(
-            "{answered} of {} requests for {path} answered over {} connections, {failed} failed, {unknown} \
+            "{acknowledged} of {} requests for {path} answered over {} connections, {failed} failed, {unknown} \
              without an answer: {:.3} s, {:.0} answers/s",
-            report.requests, report.connections, report.duration_seconds, report.answers_per_second
+            report.requests,
+            report.setup.connections,
+            report.duration_seconds,
+            report.answers_per_second
         );
-        let verdict = format!("PASS: {text}");
-        let is_bad = failed > 0 || unknown > 0 && !report.interrupted;
         let mut found = Found::default();
-        if is_bad {
-            found.add(Kind::Failed, text);
+        if failed > 0 || unknown > 0 && !report.interrupted {
+            found.add(Kind::Failed, &*text);
         }
-        let findings = found.findings();
-        // probes are no orders
-        let tally = Tally { unknown, failed, ..Tally::default() };
-        let probe_path = Some(path.to_owned());
-        Self { verdict, findings, tally, probe_path, answered, ..report }.concluded()
+        let (verdict, findings) = (format!("PASS: {text}"), found.findings());
+        Self { verdict, findings, probe_path: Some(path.to_owned()), ..report }.concluded()
     }
 
     /// The figures of the orders that were sent.
@@ -199,7 +163,7 @@ impl Report {
         for (number, order) in sent() {
             let Some(status) = order.status else { continue };
             let of_status = by_status.entry(status.to_string()).or_insert_with(histogram);
-            of_status.record(latency(setup.rate, number, order)).expect("it grows");
+            of_status.record(latency(setup.plan.rate, number, order)).expect("it grows");
         }
         let mut all = histogram();
         for of_status in by_status.values() {
@@ -212,20 +176,10 @@ impl Report {
         let due = if *interrupted { 0 } else { setup.due() };
         Self {
             interrupted: *interrupted,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: setup.started.clone(),
-            urls: setup.instances.clone(),
-            item: setup.item.clone(),
-            quantity: setup.quantity,
-            run: setup.run.clone(),
+            setup: setup.clone(),
             requests: orders.len(),
-            rate: setup.rate,
-            bound_seconds: setup.seconds,
             not_sent: due.saturating_sub(orders.len()),
-            connections: setup.connections,
-            seed: setup.seed,
-            tally: Tally::of(orders, setup.quantity),
-            unsettled_attempts: history.unsettled.clone(),
+            tally: Tally::of(orders, setup.plan.quantity),
             duration_seconds: seconds,
             answers_per_second: if seconds > 0.0 { float(all.len()) / seconds } else { 0.0 },
             latency_microseconds: (!all.is_empty()).then(|| Percentiles::of(&all)),
@@ -249,6 +203,6 @@ impl Report {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
-fn float(count: u64) -> f64 {
+pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }

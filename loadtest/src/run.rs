@@ -17,7 +17,7 @@ use crate::checker::{History, StockState, u64_from};
 use crate::cli::Args;
 use crate::endpoint::Endpoint;
 use crate::load::{self, Live};
-use crate::record::{self, Recorder, Setup, Writer};
+use crate::record::{self, Line, Recorder, Setup};
 use crate::report::Report;
 use tokio::signal::ctrl_c;
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ pub(crate) async fn run(
     endpoints: Vec<Endpoint>,
     live: &Arc<Live>,
 ) -> Result<(Report, History)> {
-    let changing = args.conduct.changing();
+    let changing = args.plan.conduct.changing();
     // their sum may be rounded
     ensure!(changing < 1.000_001, "--pay, --pay-late and --cancel are together more than 1");
     let no_history = || {
@@ -91,19 +91,20 @@ pub(crate) async fn run(
         ensure!(has_holds, "the sale has no holds; start one with --stock and --hold");
         setup.before = before;
     }
-    let recording = file.map(|file| Writer::start(file, &setup)).transpose();
-    let (writer, recorder) = recording.with_context(no_history)?.unzip();
-    let ran = sell(args, setup, &endpoints, recorder, live).await;
-    // also after a failure: the record helps to find its cause
-    if let Some(writer) = writer {
-        writer.finish(ran.as_ref().ok()).with_context(no_history)?;
+    let recorder = file.map(Recorder::new);
+    if let Some(recorder) = &recorder {
+        recorder.write(&Line::Run(Box::new(setup.clone())));
     }
-    let history = ran?;
-    let report = match &args.probe_path {
-        Some(path) => Report::of_probes(path, &history),
-        None => Report::new(&history, args.limits),
-    };
-    Ok((report, history))
+    let load = load::run(args, setup, &endpoints, recorder, live);
+    let (mut history, recorder) = load.await.context("no order was sent")?;
+    if let Some(path) = &args.probe_path {
+        return Ok((Report::of_probes(path, &history), history));
+    }
+    let read = read_end(args, &endpoints, &mut history).await;
+    read.context("the run is over, but it cannot be judged")?;
+    let written = recorder.map(|recorder| recorder.finish(&history));
+    written.transpose().with_context(no_history)?;
+    Ok((Report::new(&history, args.limits), history))
 }
 
 /// Shows the progress on stderr.
@@ -125,30 +126,13 @@ fn say(line: String) {
     let _ = LINES.try_send(line);
 }
 
-/// Sends the orders, and reads states and ledger after them.
-async fn sell(
-    args: &Args,
-    setup: Setup,
-    endpoints: &[Endpoint],
-    recorder: Option<Recorder>,
-    live: &Arc<Live>,
-) -> Result<History> {
-    let load = load::run(args, setup, endpoints, recorder, live);
-    let mut history = load.await.context("no order was sent")?;
-    if args.probe_path.is_none() {
-        let read = read_end(args, endpoints, &mut history).await;
-        read.context("the run is over, but it cannot be judged")?;
-    }
-    Ok(history)
-}
-
 /// Reads states and ledger until they agree, or the readings are used up.
 async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) -> Result<()> {
     let mut apis = Vec::new();
     let mut failure = None;
     for endpoint in endpoints {
         let url = endpoint.url.clone();
-        let api = Api::new(endpoint, args.item.as_deref());
+        let api = Api::new(endpoint, args.plan.item.as_deref());
         match api.stock().await {
             Ok(Some(_)) => apis.push((url, api)),
             Ok(None) => history.gone.push(url),
@@ -191,26 +175,18 @@ async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) ->
 
 /// What the flags ask for. The state before is not known yet.
 fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
-    let run = uuid::Uuid::new_v4().simple().to_string();
     Setup {
-        version: record::VERSION,
-        run,
+        format: record::FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        run: uuid::Uuid::new_v4().simple().to_string(),
         started: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-        requests: args.requests(),
-        seconds: args.duration.map(|duration| duration.as_secs_f64()),
+        most_requests: args.requests(),
+        bound_seconds: args.duration.map(|duration| duration.as_secs_f64()),
         // none without an order
         connections: args.concurrency.min(args.requests()),
-        rate: args.rate,
-        abandon: args.abandon,
-        seed: args.seed.unwrap_or_else(crate::any_seed),
-        quantity: args.quantity,
-        alone: args.alone,
-        tokens: args.tokens,
-        without_ledger: args.without_ledger,
-        conduct: args.conduct,
-        instances: endpoints.iter().map(|endpoint| endpoint.url.clone()).collect(),
-        item: args.item.clone(),
+        urls: endpoints.iter().map(|endpoint| endpoint.url.clone()).collect(),
         before: StockState::default(),
+        plan: args.plan.clone(),
     }
 }
 
@@ -229,7 +205,7 @@ pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>> {
 
 /// Starts the sale if asked to, and reads its state.
 async fn prepare(endpoint: &Endpoint, args: &Args) -> Result<StockState> {
-    let api = Api::new(endpoint, args.item.as_deref());
+    let api = Api::new(endpoint, args.plan.item.as_deref());
     if let Some(stock) = args.stock {
         let hold = args.hold.map(|hold| hold.as_millis().div_ceil(1000));
         // the service's own limit of an order is one unit

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::checker::{count, meaning, u64_from};
-use crate::report::{Percentiles, Report, StockState};
+use crate::checker::{StockState, count, meaning, u64_from};
+use crate::report::{Percentiles, Report, float};
 
 /// The table and the verdict.
 impl fmt::Display for Report {
@@ -16,9 +16,9 @@ impl fmt::Display for Report {
             f,
             "{} of {} each, over {} at {}\n",
             count(u64_from(self.requests), "order"),
-            count(self.quantity, "unit"),
-            count(u64_from(self.connections), "connection"),
-            self.urls.join(", ")
+            count(self.setup.plan.quantity, "unit"),
+            count(u64_from(self.setup.connections), "connection"),
+            self.setup.urls.join(", ")
         )?;
         rows(f, "answers", answers(self))?;
         let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
@@ -26,9 +26,10 @@ impl fmt::Display for Report {
         };
         rows(f, "later", counted(&self.tally.changes))?;
         rows(f, "failures", counted(&self.tally.failures))?;
-        rows(f, "unsettled", counted(&self.unsettled_attempts))?;
-        let sold_by = self.instances.iter().map(|(instance, share)| {
-            format!("{}  {:>5.1} %", counter(instance, share.acknowledged), share.share * 100.0)
+        rows(f, "unsettled", counted(&self.tally.unsettled_attempts))?;
+        let sold: u64 = self.instances.values().sum();
+        let sold_by = self.instances.iter().map(|(instance, n)| {
+            format!("{}  {:>5.1} %", counter(instance, *n), 100.0 * float(*n) / float(sold))
         });
         rows(f, "sold by", sold_by)?;
         let (length, at) = (self.longest_pause_seconds, self.longest_pause_at_seconds);
@@ -89,9 +90,9 @@ fn latencies(report: &Report) -> Vec<String> {
         })
         .collect();
     if !rows.is_empty() {
-        let counted = match report.rate {
+        let counted = match report.setup.plan.rate {
             Some(_) => "(from when an order was due: a time includes waiting for a connection)",
-            None if report.requests > report.connections => {
+            None if report.requests > report.setup.connections => {
                 "(each connection sends its next order after the answer to the last one)"
             }
             None => "(all are released together: a time includes queueing behind the others)",
@@ -122,7 +123,7 @@ pub(crate) fn milliseconds(micros: u64) -> String {
 }
 
 fn stock(report: &Report) -> Vec<String> {
-    let before = format!("before: {} to sell", report.before.stock);
+    let before = format!("before: {} to sell", report.setup.before.stock);
     // the instances share one store: where they differ, the verdict says so
     let after = report.after.values().next().map(|StockState { stock, lucky, orders, .. }| {
         format!("after: stock {stock}, lucky {lucky}, {} in the ledger", count(*orders, "order"))

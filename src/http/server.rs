@@ -222,8 +222,10 @@ fn answer(
     }
 }
 
-/// Lets no new connection begin, while those whose handshake has begun come through. Without this, some of them would be
-/// reset when the port closes.
+/// Lets no new connection begin, while those whose handshake has begun come through. Who begins one now is refused a second
+/// later, when the system sends its first segment again. Without this, whoever is within a handshake when the port closes
+/// sends a request and is reset: behind 2 ms of network, three in four clients that connected all the time. A proxy sends no
+/// order again that it sent already.
 #[cfg(target_os = "linux")]
 fn begin_no_handshake(listener: &TcpListener) {
     use socket2::{SockFilter, SockRef};

@@ -100,8 +100,15 @@ pub(super) async fn start(
     terms.check().map_err(|error| bad(error.to_owned()))?;
     let is_named = id.is_some();
     let id = id.unwrap_or_else(SaleId::random);
+    // earlier versions accepted later times: such a sale may still be asked for again, and does not begin
+    let too_late = terms.check_times().err();
+    let replaces = too_late.map_or(replaces, |_| Replaces::AnyOf(vec![id.clone()]));
     let new = NewSale { units: stock, id, is_named, terms, replaces };
-    let Started { stock, is_repeated } = app.sale.start(&item, new).await?;
+    let started = app.sale.start(&item, new).await;
+    let Started { stock, is_repeated } = started.map_err(|error| match too_late {
+        Some(too_late) if error.word() == "sale-mismatch" => bad(too_late.to_owned()),
+        _ => error.into(),
+    })?;
     Ok(marked(reply::json(&StockView::of(&item, &stock)), is_repeated))
 }
 

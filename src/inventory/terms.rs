@@ -133,7 +133,7 @@ impl Terms {
     /// The longest hold.
     pub const MAX_HOLD_SECONDS: u32 = 86_400;
 
-    /// The year 2200, before which all times of a sale are: JSON and Lua count such microseconds exactly.
+    /// The year 2200, before which all times of a new sale are: JSON and Lua count such microseconds exactly.
     const MOST: Timestamp = Timestamp(7_258_118_400_000_000);
 
     /// Checks the numbers.
@@ -152,6 +152,14 @@ impl Terms {
         if self.starts_at.zip(self.ends_at).is_some_and(|(starts, ends)| starts >= ends) {
             return Err("`ends_at` is later than `starts_at`");
         }
+        Ok(())
+    }
+
+    /// Checks that the times can be counted exactly.
+    ///
+    /// # Errors
+    /// What is allowed.
+    pub fn check_times(&self) -> Result<(), &'static str> {
         if self.starts_at.max(self.ends_at).is_some_and(|time| time >= Self::MOST) {
             return Err(
                 "`starts_at` and `ends_at` are before the year 2200: leave out an end that never comes",
@@ -285,7 +293,7 @@ mod tests {
                 Terms { starts_at: Some(time), ..Terms::default() },
                 Terms { ends_at: Some(time), ..Terms::default() },
             ] {
-                assert_eq!(terms.check().is_ok(), is_allowed, "{terms:?}");
+                assert_eq!(terms.check_times().is_ok(), is_allowed, "{terms:?}");
             }
             #[allow(clippy::cast_precision_loss, reason = "the loss is what is looked for")]
             let as_double = time.0 as f64;

@@ -249,7 +249,7 @@ impl<'a> Batch<'a> {
         error.is_retryable()
             && !is_refused
             && Instant::now() < deadline
-            && !self.lock.context.stopping.is_cancelled()
+            && !self.lock.context.gives_up(error)
             && !self.orders.iter().all(WaitingOrder::is_disconnected)
     }
 }

@@ -13,7 +13,8 @@ use super::metrics::Metrics;
 use super::reads::Reads;
 use super::stock_reads::StockReads;
 use crate::inventory::{
-    Accepted, Action, Available, Event, Inventory, Item, NewSale, Order, Outcome, Started,
+    Accepted, Action, Available, Event, Inventory, InventoryError, Item, NewSale, Order, Outcome,
+    Started,
 };
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
@@ -108,6 +109,8 @@ pub struct SaleContext {
     pub options: SaleOptions,
     /// Cancelled when the sale stops: waiting orders must get [`SaleError::Stopping`].
     pub stopping: CancellationToken,
+    /// Cancelled with it, or [before](super::Sale::finish): nothing is sent again to a store that does not answer.
+    pub(super) finishing: CancellationToken,
     /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
     /// waits for them before it closes its guard.
     pub tasks: TaskTracker,
@@ -119,15 +122,22 @@ pub struct SaleContext {
 impl SaleContext {
     /// A context that no order has used yet.
     pub fn new(inventory: Inventory, options: SaleOptions) -> Arc<Self> {
+        let stopping = CancellationToken::new();
         Arc::new(Self {
             stock_reads: StockReads::new(&inventory, options.wait_timeout),
             reads: Reads::new(&inventory),
             inventory,
             options,
-            stopping: CancellationToken::new(),
+            finishing: stopping.child_token(),
+            stopping,
             tasks: TaskTracker::new(),
             metrics: Metrics::default(),
         })
+    }
+
+    /// Whether a call that failed so is not sent again, since the sale ends.
+    pub(super) fn gives_up(&self, error: &InventoryError) -> bool {
+        self.stopping.is_cancelled() || self.finishing.is_cancelled() && error.is_silence()
     }
 
     /// Reads the stock without the lock: too little of it is already the truth at that moment, unless holds are due. An

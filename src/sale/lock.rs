@@ -92,10 +92,13 @@ impl EtcdLock {
     }
 
     /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help. After a tenure without an
-    /// answer of the store, no claim is made before the store answers: other instances may reach it.
+    /// answer of the store, no claim is made before the store answers, and none once the sale [ends](super::Sale::finish):
+    /// other instances may reach it.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
-        self.context.stopping.run_until_cancelled(self.until_the_store_answers(item)).await;
+        if !self.until_the_store_answers(item).await {
+            return Err(LockError::SessionLost { reason: LostReason::Closed });
+        }
         let name = self.name_of(item);
         loop {
             match self.sessions.session().await?.mutex(&name)?.lock().await {
@@ -129,24 +132,34 @@ impl EtcdLock {
         }
     }
 
-    async fn until_the_store_answers(&self, item: &Item) {
+    /// Returns whether it does, so that the lock is worth taking.
+    async fn until_the_store_answers(&self, item: &Item) -> bool {
         let trouble = self.troubles.lock().get(item).cloned();
-        let Some(Trouble { error: Some(error), mut pause }) = trouble else { return };
-        let mut is_silent = error.is_silence();
-        if is_silent && !GIVE_WAY.is_on() {
-            return;
-        }
-        while is_silent {
-            sleep(pause).await;
-            let answer = self.context.inventory.available(item).await;
-            is_silent = answer.is_err_and(|error| error.is_silence());
-            pause = STORE_PAUSE;
+        let Some(Trouble { error: Some(error), mut pause }) = trouble else { return true };
+        if error.is_silence() {
+            if !GIVE_WAY.is_on() {
+                return true;
+            }
+            let asking = async {
+                loop {
+                    sleep(pause).await;
+                    let answer = self.context.inventory.available(item).await;
+                    if !answer.is_err_and(|error| error.is_silence()) {
+                        return;
+                    }
+                    pause = STORE_PAUSE;
+                }
+            };
+            if self.context.finishing.run_until_cancelled(asking).await.is_none() {
+                return false;
+            }
         }
         let ttl = self.sessions.current().map_or(STORE_PAUSE, |session| session.lease().ttl);
         if let Some(trouble) = self.troubles.lock().get_mut(item) {
             trouble.error = None;
             trouble.pause = (trouble.pause * 2).min(ttl);
         }
+        true
     }
 
     /// Why a lock of `item` was not granted in time.
@@ -207,7 +220,7 @@ impl SaleGuard for EtcdLock {
     }
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        let SaleContext { inventory, options, stock_reads, stopping, .. } = &*self.context;
+        let SaleContext { inventory, options, stock_reads, .. } = &*self.context;
         let deadline = Instant::now() + options.wait_timeout;
         // under a later token it would delete the orders of a sale that was started meanwhile
         let is_sent_once = !sale.is_named && sale.replaces == Replaces::Unconditionally;
@@ -232,6 +245,7 @@ impl SaleGuard for EtcdLock {
                 !guard.is_lost()
                     && error.is_retryable()
                     && Instant::now() < deadline
+                    && !self.context.gives_up(error)
                     && !gives_way()
             };
             let (started, sent) = until_known(start, may_repeat).await;
@@ -249,7 +263,7 @@ impl SaleGuard for EtcdLock {
                     if latest.is_silence()
                         && !(is_sent_once && unanswered.is_some())
                         && Instant::now() < deadline
-                        && !stopping.is_cancelled() => {}
+                        && !self.context.gives_up(&latest) => {}
                 // an attempt without an answer outweighs a later refusal: the sale may have been started
                 Err(latest) => return Err(SaleError::of_start(unanswered.unwrap_or(latest), item)),
             }

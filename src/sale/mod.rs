@@ -245,6 +245,12 @@ impl Sale {
         &self.context.options.instance
     }
 
+    /// Carries out what waits, but asks a store that does not answer no more: other instances may reach it. Before
+    /// [`close`](Self::close), so that orders in flight do not hold up a stop.
+    pub fn finish(&self) {
+        self.context.finishing.cancel();
+    }
+
     /// Takes no more orders, finishes the batches that have begun, releases the claims and revokes the lease.
     /// Orders that still wait for the lock get [`SaleError::Stopping`].
     pub async fn close(&self) {

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -23,6 +23,8 @@ pub(super) struct Validity {
     deadline: Mutex<Instant>,
     /// How it was lost, from when that is told of.
     reason: OnceLock<LostReason>,
+    /// Held while that is told of: nobody else makes it known before. Whoever records it may ask whether the session is lost.
+    telling: ReentrantMutex<()>,
     /// The same, from when callers may know.
     lost: watch::Sender<Option<LostReason>>,
 }
@@ -30,7 +32,8 @@ pub(super) struct Validity {
 impl Validity {
     pub(super) fn until(deadline: Instant, lease: i64) -> Self {
         let (deadline, lost) = (Mutex::new(deadline), watch::Sender::new(None));
-        Self { lease, deadline, reason: OnceLock::new(), lost }
+        let (reason, telling) = (OnceLock::new(), ReentrantMutex::new(()));
+        Self { lease, deadline, reason, telling, lost }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -57,7 +60,7 @@ impl Validity {
 
     /// Declares the session lost; the first reason stands. The log has it before a caller knows.
     pub(super) fn lose(&self, reason: LostReason) {
-        // under no lock: whoever records it may ask whether the session is lost
+        let _telling = self.telling.lock();
         if self.reason.set(reason).is_ok() {
             observe::session_ended(self.lease, reason);
         }
@@ -96,6 +99,7 @@ impl Validity {
 mod tests {
     use std::pin::pin;
     use std::sync::Arc;
+    use std::thread;
 
     use tokio::time::{advance, timeout};
     use tracing::span::{Attributes, Id, Record};
@@ -123,13 +127,20 @@ mod tests {
         fn record(&self, _: &Id, _: &Record<'_>) {}
         fn record_follows_from(&self, _: &Id, _: &Id) {}
         fn event(&self, _: &Event<'_>) {
-            self.1.lock().push(self.0.lost.borrow().is_some());
+            let (validity, is_known) = (Arc::clone(&self.0), || self.0.lost.borrow().is_some());
+            let other = thread::spawn(move || validity.lose(LostReason::Revoked));
+            let is_told = (0..10_000).any(|_| {
+                thread::yield_now();
+                is_known() || other.is_finished()
+            });
+            self.1.lock().push(is_told);
         }
         fn enter(&self, _: &Id) {}
         fn exit(&self, _: &Id) {}
     }
 
-    /// Goal: the log has the loss once, and before a caller knows, whoever finds out first.
+    /// Goal: the log has the loss once, and before a caller knows, whoever finds out first. Method: while it is logged, another
+    /// thread finds out as well.
     #[tokio::test(start_paused = true)]
     async fn a_loss_is_logged_before_it_is_known() {
         let validity = Arc::new(valid_for_two_seconds());

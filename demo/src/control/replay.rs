@@ -1,6 +1,6 @@
 //! A run for the page to show again: what its buyers and its instances saw, event by event.
 
-use loadtest::Order;
+use loadtest::model::Order;
 use serde_json::{Value, json};
 
 use super::Instance;

@@ -4,6 +4,8 @@
 //! its lease: a holder that was paused for longer undoes what the next one sold. The write is one step, so that no reader
 //! sees half of it.
 
+use std::collections::HashSet;
+
 use flash_sale::inventory::{
     Accepted, Action, Attempt, Batch, Inventory, InventoryError, Lookup, Order, Outcome,
     parse_token, token_record,
@@ -72,10 +74,13 @@ pub(super) async fn reduce(
         fault::at(Point::BetweenWrites).await;
         let mut finish = redis::cmd("EVAL");
         finish.arg(FINISH).arg(3).arg(&["lucky", "orders", "ledger"].map(|name| item.key(name)));
-        finish.arg(detail).arg(fields);
+        finish.arg(detail).arg(&fields);
         let _: String = inventory.command(&finish).await?;
     }
-    attempts.iter().zip(&answers).map(|(one, answer)| outcome(one.order, answer)).collect()
+    let mut new: HashSet<_> = fields.iter().step_by(2).map(String::as_str).collect();
+    let outcome =
+        |(attempt, answer): (&Attempt<'_>, &String)| outcome(attempt.order, answer, &mut new);
+    attempts.iter().zip(&answers).map(outcome).collect()
 }
 
 /// Gives a unit back once more for each cancellation that the script refused or had done before.
@@ -100,8 +105,13 @@ async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
     inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
-/// `answer` is the record of the accepted order, or the stock that did not suffice.
-fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
+/// `answer` is the record of the accepted order, or the stock that did not suffice. Those that are `new` are no repetitions,
+/// each once.
+fn outcome(
+    order: &Order,
+    answer: &str,
+    new: &mut HashSet<&str>,
+) -> Result<Outcome, InventoryError> {
     if let Ok(left) = answer.parse::<i64>() {
         return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
     }
@@ -109,6 +119,10 @@ fn outcome(order: &Order, answer: &str) -> Result<Outcome, InventoryError> {
         let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
         InventoryError::Unanswered { source }
     })?;
-    let is_same = first.is_repeated_by(order);
-    Ok(if is_same { Outcome::Reserved(first) } else { Outcome::Conflict })
+    let is_new = new.remove(&*order.key());
+    Ok(match first.is_repeated_by(order) {
+        true if is_new => Outcome::Reserved(first),
+        true => Outcome::Repeated(first),
+        false => Outcome::Conflict,
+    })
 }

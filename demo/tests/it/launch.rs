@@ -56,6 +56,17 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(pid.expect("it runs"), signal).unwrap();
 }
 
+/// Waits until it is stopped.
+pub(crate) async fn until_stopped(child: &Child) {
+    let stat = format!("/proc/{}/stat", child.id().expect("it runs"));
+    eventually("the program is stopped", async || {
+        let stat = std::fs::read_to_string(&stat).unwrap();
+        // the name before it may have any characters
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
+    .await;
+}
+
 /// Where the second instance listens, beyond the first one.
 pub(crate) const SECOND: u16 = 10;
 

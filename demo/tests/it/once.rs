@@ -52,19 +52,24 @@ async fn once_passes() {
     assert!(!demo.said.contains('\x1b'), "colour is for terminals");
 }
 
-/// Goal: the demo shows why the lock is there, and why it has to be a distributed one.
+/// Goal: exit status, verdict and number of sold units agree. Whether this sale sells a unit twice is up to chance; the tests
+/// of the controls hold a writer, and so sell one twice for certain.
 #[tokio::test]
-async fn without_a_lock_or_with_a_local_one_it_oversells_and_says_so() {
+async fn without_a_lock_or_with_a_local_one_it_says_what_became_of_it() {
     for lock in ["no-lock", "local"] {
         let demo = ended(&["--once", "--lock", lock]).await;
-        assert_eq!(demo.code, Some(1), "{demo:?}");
         let said = demo.words();
-        let (_, after) = said.split_once("FAIL 300 units, 500 buyers, 2 instances. ").unwrap();
+        let (verdict, after) = said.split_once(" 300 units, 500 buyers, 2 instances. ").unwrap();
         let sold: u64 = after.split(' ').next().unwrap().parse().unwrap();
-        assert!(sold > 300);
-        let told =
-            format!("{sold} sold of 300: {} too many. That is what happens without", sold - 300);
+        let told = match sold.checked_sub(300).unwrap() {
+            0 => "300 of 300 sold, 200 told sold out".to_owned(),
+            excess => {
+                format!("{sold} sold of 300: {excess} too many. That is what happens without")
+            }
+        };
         assert!(after.starts_with(&told), "{said}");
+        let (code, word) = if sold > 300 { (1, "FAIL") } else { (0, "PASS") };
+        assert!(demo.code == Some(code) && verdict.ends_with(word), "{demo:?}");
     }
 }
 
@@ -141,28 +146,15 @@ async fn a_taken_port_is_reported() {
     demo.assert_everything_is_gone();
 }
 
-/// Goal: what is no filter of the log gets a sentence and is no verdict.
-#[tokio::test]
-async fn a_wrong_filter_is_no_verdict() {
-    let wrong = |command: &mut Command| {
-        command.env("RUST_LOG", "demo=loud");
-    };
-    let demo = ended_with(&["--once"], wrong).await;
-    assert_eq!((demo.code, &*demo.said), (Some(2), ""), "{demo:?}");
-    let sentence = "demo: RUST_LOG is \"demo=loud\", and a filter is error, warn, info,";
-    assert!(demo.stderr.starts_with(sentence), "{demo:?}");
-}
-
-/// Goal: a whole sale over mutual TLS with users, judged as any other, also without a fence and a lock,
-/// which need more of the store.
+/// Goal: a whole sale over mutual TLS with users, judged as any other, also where the guard writes without the script, which
+/// needs more of the store.
 #[tokio::test]
 async fn secured_sale() {
     // a claim for each order is slow
     let few = ["--requests", "60", "--stock", "40"];
-    for (lock, code, sale) in [("etcd", 0, &[][..]), ("etcd-recipe", 0, &few), ("no-lock", 1, &[])]
-    {
+    for (lock, sale) in [("etcd", &[][..]), ("etcd-recipe", &few), ("local", &["--instances=1"])] {
         let demo = ended(&[&["--secure", "--once", "--lock", lock], sale].concat()).await;
-        assert_eq!(demo.code, Some(code), "{lock}: {demo:?}");
+        assert_eq!(demo.code, Some(0), "{lock}: {demo:?}");
         assert!(demo.said.contains("mutual TLS and users"), "{demo:?}");
     }
 }
@@ -206,12 +198,21 @@ async fn other_guards_pass_where_they_are_right() {
     }
 }
 
-/// Goal: a fence that the lock does not have is refused, with those that can be chosen.
+/// Goal: a log filter that is none, and a fence that the lock does not have, get a sentence, and are no verdict.
 #[tokio::test]
-async fn a_lock_without_tokens_has_no_fence_of_its_own() {
-    let demo = ended(&["--once", "--lock", "redlock", "--fence", "lock"]).await;
-    assert_eq!(demo.code, Some(2), "{demo:?}");
-    assert!(demo.stderr.contains("choose --fence store or none"), "{demo:?}");
+async fn what_cannot_be_is_no_verdict() {
+    let filter = "demo: RUST_LOG is \"demo=loud\", and a filter is error, warn, info,";
+    for (level, lock, sentence) in
+        [("demo=loud", "redis", filter), ("info", "redlock", "choose --fence store or none")]
+    {
+        let flags = ["--once", "--lock", lock, "--fence", "lock"];
+        let demo = ended_with(&flags, |command| {
+            command.env("RUST_LOG", level);
+        });
+        let demo = demo.await;
+        assert!(demo.code == Some(2) && demo.stderr.contains(sentence), "{demo:?}");
+        assert!(level == "info" || demo.said.is_empty(), "{demo:?}");
+    }
 }
 
 /// Goal: without etcd, the message says how to install it. A failure half-way is reported with its cause, and all processes

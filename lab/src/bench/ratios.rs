@@ -114,5 +114,6 @@ fn per_p99(load: &Report) -> Option<f64> {
 }
 
 fn smaller_share(load: &Report) -> Option<f64> {
-    load.instances.values().map(|share| share.share).min_by(f64::total_cmp)
+    let sold: u64 = load.instances.values().sum();
+    Some(float(*load.instances.values().min()?) / float(sold))
 }

@@ -98,7 +98,7 @@ pub(crate) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
 
 /// Why a load does not count, if it does not.
 pub(crate) fn fault(load: &Report) -> Option<String> {
-    let settled = load.tally.acknowledged + load.tally.sold_out + load.answered;
+    let settled = load.tally.acknowledged + load.tally.sold_out;
     if !load.pass {
         Some(load.verdict.clone())
     } else if usize::try_from(settled) != Ok(load.requests) {
@@ -110,5 +110,5 @@ pub(crate) fn fault(load: &Report) -> Option<String> {
 
 /// Handovers a second.
 pub(crate) fn handovers(load: &Report) -> Option<f64> {
-    (load.duration_seconds > 0.0).then(|| float(load.turns.handovers) / load.duration_seconds)
+    (load.duration_seconds > 0.0).then(|| float(load.handovers) / load.duration_seconds)
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{
-    Action, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order, OrderId, Quantity,
-    Replaces, SaleId, Streams, Terms, Timestamp, User,
+    Action, Attempt, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order, OrderId,
+    Quantity, Replaces, SaleId, Streams, Terms, Timestamp, User,
 };
 use parking_lot::Mutex;
 use rand::{RngExt as _, SeedableRng as _};
@@ -438,11 +438,14 @@ impl Both {
             match chance.below(100) {
                 0..60 => {
                     let orders: Vec<_> = (0..=chance.below(5)).map(|_| chance.order()).collect();
-                    let sent_under =
-                        chance.one_in(5).then(|| chance.token(&mut revision)).flatten();
-                    _ = self
-                        .serve(inventory.reduce_again(item, token, sent_under, "i", &orders))
-                        .await;
+                    let mut attempt = |order| Attempt {
+                        order,
+                        instance: "i",
+                        request: chance.one_in(2).then_some(7),
+                        sent_under: chance.one_in(8).then(|| chance.token(&mut revision)).flatten(),
+                    };
+                    let attempts: Vec<_> = orders.iter().map(&mut attempt).collect();
+                    _ = self.serve(inventory.reduce_attempts(item, token, &attempts)).await;
                 }
                 60..70 => {
                     let sale = chance.sale(self.now);

@@ -21,7 +21,7 @@ pub struct Finding {
 }
 
 /// The findings so far: how often each, and the first example.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Found(BTreeMap<Kind, (u64, String)>);
 
 /// Defines the kinds, each with the violated invariant, and with what is wrong with an order, where orders are counted.
@@ -120,19 +120,19 @@ impl Found {
     }
 
     /// The most important first.
-    pub(crate) fn findings(self) -> Vec<Finding> {
-        let finding = |(kind, (count, example)): (Kind, (u64, String))| {
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let finding = |(kind, (count, example)): (&Kind, &(u64, String))| {
             let (invariant, of) = kind.row();
             let what = kind.to_string().replace('_', " ");
             let text = match of {
                 "" => format!("{what}: {example}"),
-                of => format!("{what}: {} {of}, such as {example}", were(count, "order")),
+                of => format!("{what}: {} {of}, such as {example}", were(*count, "order")),
             };
             let invariant = Some(invariant.to_owned()).filter(|name| !name.is_empty());
-            let kind = kind.to_string();
-            Finding { kind, invariant, count, example, text }
+            let (kind, example) = (kind.to_string(), example.clone());
+            Finding { kind, invariant, count: *count, example, text }
         };
-        self.0.into_iter().map(finding).collect()
+        self.0.iter().map(finding).collect()
     }
 }
 

@@ -23,46 +23,40 @@ pub struct StockState {
     /// Accepted orders.
     pub orders: u64,
     /// Entries of the ledger, if there are others than orders.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,
     /// Orders whose hold is open.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
     /// The most units of an order.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_order: Option<u64>,
     /// The most units of a user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_user: Option<u64>,
     /// How long an order holds its units.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u64>,
     /// The number of the sale, if the service has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sale: Option<u64>,
 }
 
 /// An accepted order or what became of it, from `GET /orders`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LedgerEntry {
+pub struct LedgerEntry {
     /// Its place, from 1.
-    pub(crate) position: u64,
+    pub position: u64,
     /// What happened.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub(crate) event: Event,
+    #[serde(default)]
+    pub event: Event,
     /// The order's id.
-    pub(crate) order: String,
+    pub order: String,
     /// The buyer, if there is one.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub(crate) user: String,
+    #[serde(default)]
+    pub user: String,
     /// The units of the order.
-    pub(crate) quantity: u64,
+    pub quantity: u64,
     /// The stock that was left after it.
-    pub(crate) remaining: i64,
+    pub remaining: i64,
     /// The instance that accepted it, if known.
-    pub(crate) instance: Option<String>,
+    pub instance: Option<String>,
     /// The token under which it was accepted.
-    pub(crate) token: Option<i64>,
+    pub token: Option<i64>,
 }
 
 /// A run, and the state after it.
@@ -74,8 +68,6 @@ pub(crate) struct History {
     pub(crate) interrupted: bool,
     /// By number.
     pub(crate) orders: Vec<Order>,
-    /// Attempts without a decision, by reason.
-    pub(crate) unsettled: BTreeMap<String, u64>,
     /// The ledger behind that of before.
     pub(crate) ledger: Vec<LedgerEntry>,
     /// The state after the last answer, by URL, of each instance that still answers.
@@ -98,10 +90,8 @@ pub struct Tally {
     /// Orders that were refused because too few units were left.
     pub sold_out: u64,
     /// Orders that were refused because their user had enough.
-    #[serde(default)]
     pub limited: u64,
     /// Orders whose hold had ended before the answer.
-    #[serde(default)]
     pub over: u64,
     /// Orders without a definite answer.
     pub unknown: u64,
@@ -113,30 +103,16 @@ pub struct Tally {
     pub resolved: u64,
     /// How often orders were sent, retries included.
     pub attempts: u64,
+    /// Attempts without a decision, by reason; each was retried while retries and time were left.
+    pub unsettled_attempts: BTreeMap<String, u64>,
     /// Settled orders by HTTP status.
     pub answers_by_status: BTreeMap<String, u64>,
     /// Failed orders, confirmations and cancellations by status and problem type.
     pub failures: BTreeMap<String, u64>,
     /// What buyers asked for later, with the answer.
-    #[serde(default)]
     pub changes: BTreeMap<String, u64>,
     /// Of those: without a definite answer, though the client stayed.
-    #[serde(default)]
     pub unknown_changes: u64,
-}
-
-/// How often the holder changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turns {
-    /// An order of one instance follows an order of another one.
-    pub handovers: u64,
-    /// An order under one token follows an order under another one.
-    pub tokens: u64,
-}
-
-/// Whether serde may leave it out.
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 impl StockState {
@@ -172,7 +148,7 @@ impl History {
 
     /// Whether orders must have a token: by flag, or since an answer has one.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.setup.tokens || self.answers().any(|answer| answer.token.is_some())
+        self.setup.plan.tokens || self.answers().any(|answer| answer.token.is_some())
     }
 
     /// The answers to all accepted orders.
@@ -180,14 +156,10 @@ impl History {
         self.orders.iter().filter_map(Order::answer)
     }
 
-    /// How often the ledger goes from one instance to another, and how often to another token.
-    pub(crate) fn turns(&self) -> Turns {
-        let mut turns = Turns::default();
-        for pair in self.ledger.windows(2) {
-            turns.handovers += u64::from(pair[0].instance != pair[1].instance);
-            turns.tokens += u64::from(pair[0].token != pair[1].token);
-        }
-        turns
+    /// How often the ledger goes from one instance to another.
+    pub(crate) fn handovers(&self) -> usize {
+        let is_handover = |pair: &&[LedgerEntry]| pair[0].instance != pair[1].instance;
+        self.ledger.windows(2).filter(is_handover).count()
     }
 }
 
@@ -195,53 +167,34 @@ impl Tally {
     /// Counts these orders, of so many units each.
     pub(crate) fn of<'a>(orders: impl IntoIterator<Item = &'a Order>, quantity: u64) -> Self {
         let mut tally = Self::default();
+        let add = |counts: &mut BTreeMap<String, u64>, key| *counts.entry(key).or_default() += 1;
         for order in orders {
             tally.attempts += u64::from(order.attempts);
             tally.resolved += u64::from(order.in_doubt && order.is_decided());
-            order.asked().for_each(|(event, asked)| tally.add_change(event, asked));
-            let count = match &order.outcome {
+            let whys = order.questions().flat_map(|(_, asked)| &asked.unsettled);
+            whys.for_each(|why| add(&mut tally.unsettled_attempts, why.clone()));
+            let failures = order.questions().filter_map(|(_, asked)| asked.failure());
+            failures.for_each(|kind| add(&mut tally.failures, kind.to_owned()));
+            for (event, asked) in order.asked() {
+                let told = asked.outcome.word(event);
+                add(&mut tally.changes, format!("{}: {told}", event.verb()));
+                tally.failed += u64::from(asked.failure().is_some());
+                tally.unknown_changes += u64::from(!asked.is_settled() && !asked.abandoned);
+            }
+            *match &order.outcome {
                 FinalOutcome::Acknowledged(_) => &mut tally.acknowledged,
                 FinalOutcome::SoldOut => &mut tally.sold_out,
                 FinalOutcome::LimitReached => &mut tally.limited,
                 FinalOutcome::Over(_) => &mut tally.over,
-                FinalOutcome::Failed(kind) => {
-                    *tally.failures.entry(kind.clone()).or_default() += 1;
-                    &mut tally.failed
-                }
-                FinalOutcome::UnknownOrder => &mut tally.failed,
-                FinalOutcome::Unknown => {
-                    tally.abandoned += u64::from(order.abandoned);
-                    &mut tally.unknown
-                }
-            };
-            *count += 1;
-            if let Some(status) = order.status {
-                *tally.answers_by_status.entry(status.to_string()).or_default() += 1;
-            }
+                FinalOutcome::Failed(_) | FinalOutcome::UnknownOrder => &mut tally.failed,
+                FinalOutcome::Unknown => &mut tally.unknown,
+            } += 1;
+            tally.abandoned += u64::from(order.abandoned && !order.is_settled());
+            let status = order.status.iter().map(ToString::to_string);
+            status.for_each(|status| add(&mut tally.answers_by_status, status));
         }
         tally.acknowledged_units = tally.acknowledged.saturating_mul(quantity);
         tally
-    }
-
-    /// Counts what its buyer asked for later.
-    fn add_change(&mut self, event: Event, asked: &Order) {
-        let told = match &asked.outcome {
-            FinalOutcome::Failed(kind) => {
-                *self.failures.entry(kind.clone()).or_default() += 1;
-                self.failed += 1;
-                kind.clone()
-            }
-            FinalOutcome::Over(told) => told.word(),
-            FinalOutcome::Acknowledged(_) => event.word(),
-            FinalOutcome::SoldOut => "sold out".to_owned(),
-            FinalOutcome::LimitReached => "limit reached".to_owned(),
-            FinalOutcome::UnknownOrder => "unknown order".to_owned(),
-            FinalOutcome::Unknown => {
-                self.unknown_changes += u64::from(!asked.abandoned);
-                "no answer".to_owned()
-            }
-        };
-        *self.changes.entry(format!("{}: {told}", event.verb())).or_default() += 1;
     }
 }
 

@@ -20,15 +20,15 @@
 //!
 //! # Layout
 //! - [`history`], [`order`]: what was recorded.
-//! - [`model`]: the reference model, which is stepped through the ledger (I1, I2, I4).
+//! - [`model`]: the reference model, which is stepped through the ledger and the buyers' records (I1 to I4).
 //! - [`real_time`]: compares the ledger with the clients' clock (I6).
 //! - [`pause`]: finds pauses and slow orders (I5).
-//! - [`verdict`]: compares the buyers' records with the model (I2, I3), and judges.
+//! - [`verdict`]: steps the model, compares the sums, and judges.
 //! - [`finding`]: what can be wrong.
 
 mod finding;
 mod history;
-mod model;
+pub mod model;
 mod order;
 mod pause;
 mod real_time;
@@ -37,10 +37,11 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub use finding::Finding;
 pub(crate) use finding::{Found, Kind, count, meaning};
-pub(crate) use history::{History, LedgerEntry, is_default, u64_from};
-pub use history::{StockState, Tally, Turns};
-pub use order::Order;
-pub(crate) use order::{Acknowledgement, Effect, Event, Failure, FinalOutcome, Outcome};
+pub use history::Tally;
+pub(crate) use history::{History, u64_from};
+pub(crate) use model::{
+    Acknowledgement, Effect, Event, Failure, LedgerEntry, Order, Outcome, StockState,
+};
+pub(crate) use order::FinalOutcome;
 pub(crate) use verdict::judge;

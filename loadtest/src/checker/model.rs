@@ -1,212 +1,302 @@
-//! The reference model: a sale, stepped through its ledger, entry by entry.
+//! The reference model: a sale, stepped through its ledger and through its buyers' records.
 //!
-//! It knows what a ledger may hold next, and neither buyers nor clocks. Its terms are state: an entry that changes a running
-//! sale, or that gives units of a confirmed order back, is one more arm in [`Sale::apply`].
+//! It works in memory, without files and clocks, so that a simulator can step it as well:
+//!
+//! ```
+//! use loadtest::model::{LedgerEntry, Order, Sale, StockState};
+//!
+//! /// `orders` are the ids and the records of buyers who wanted one unit each.
+//! fn judge(before: &StockState, ledger: &[LedgerEntry], orders: &[(&str, Order)], after: StockState) {
+//!     let mut sale = Sale::new(before, true);
+//!     for entry in ledger {
+//!         sale.apply(entry);
+//!         assert_eq!(sale.state.stock + sale.state.lucky, sale.state.initial);
+//!     }
+//!     for (id, order) in orders {
+//!         sale.compare("", id, 1, order);
+//!     }
+//!     sale.check_end("redis", &after);
+//!     assert!(sale.findings().is_empty(), "{:?}", sale.findings());
+//! }
+//! ```
+//!
+//! An [`Order`] is built attempt by attempt with [`Order::add`], and what its buyer asks for later with [`Order::change`].
+//! Times are in microseconds, of any clock that all buyers share.
+//!
+//! The terms are state: an entry that changes a running sale, or that gives units of a confirmed order back, is one more arm
+//! in [`Sale::apply`].
 //!
 //! A token belongs to one writer. The model relies on `instance` being the instance that wrote the entry under its own
 //! claim, also where another one took the order from its buyer. It sees nothing where two instances have one name.
 
 use std::collections::HashMap;
 
+pub use super::finding::Finding;
 use super::finding::{Found, Kind};
-use super::history::{LedgerEntry, StockState};
-use super::order::Event;
+pub use super::history::{LedgerEntry, StockState};
+use super::order::FinalOutcome;
+pub use super::order::{Acknowledgement, Effect, Event, Failure, Order, Outcome};
 
 /// The entries of one order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing<'h> {
-    pub(crate) reserved: Option<&'h LedgerEntry>,
+struct Standing {
+    reserved: Option<LedgerEntry>,
     /// How often it was reserved.
-    pub(crate) times: u64,
+    times: u64,
     /// The first entry that ends its hold.
-    pub(crate) end: Option<&'h LedgerEntry>,
+    end: Option<LedgerEntry>,
     /// Whether it ended one: of this ledger, or one that was open before it.
-    pub(crate) was_held: bool,
+    was_held: bool,
 }
 
-/// A sale after some entries.
+/// A sale after some entries, and the faults so far.
 #[derive(Debug, Default)]
-pub(crate) struct Sale<'h> {
-    /// The units that the sale began with.
-    pub(crate) initial: i64,
-    /// The units on sale before the first entry.
-    pub(crate) offered: i64,
-    /// Units that one user may have.
-    per_user: Option<i64>,
-    pub(crate) has_holds: bool,
+pub struct Sale {
+    /// The state that the instances must report now.
+    pub state: StockState,
+    pub(crate) found: Found,
     /// Whether each entry must have a token.
     is_guarded: bool,
-    /// Units that are held or sold, and what there was of both at the moment with the most too many.
-    pub(crate) taken: i64,
-    pub(crate) worst: (i64, i64),
+    /// The units on sale before the first entry.
+    pub(crate) offered: i64,
+    /// The smallest stock at any moment.
+    lowest: i64,
     /// Units that came back.
     pub(crate) returned: u64,
     /// The units that each user holds or has bought.
-    users: HashMap<&'h str, i64>,
-    entries: u64,
-    pub(crate) orders: u64,
-    /// The open holds.
-    pub(crate) held: i64,
-    /// The open holds that began before the first entry.
-    earlier: i64,
+    users: HashMap<String, i64>,
+    /// The open holds that began before the first entry; where they are not known, any number is possible.
+    earlier: u64,
     /// The place of the last entry, and the stock that this entry names.
     last: (u64, i64),
     /// The last token and who wrote under it first.
-    token: Option<(i64, Option<&'h str>)>,
+    token: Option<(i64, Option<String>)>,
     /// By user and order id.
-    standings: HashMap<(&'h str, &'h str), Standing<'h>>,
+    standings: HashMap<(String, String), Standing>,
+    /// Orders that were accepted and have no entry.
+    pub(crate) lost: u64,
+    /// Orders that have an entry, and whose buyers got no answer; and their units.
+    pub(crate) unanswered: (u64, u64),
 }
 
-impl<'h> Sale<'h> {
-    pub(crate) fn new(before: &StockState, is_guarded: bool) -> Self {
-        // where it is not known, any number is possible
-        let earlier = before.held.map_or(i64::MAX / 2, |it| i64::try_from(it).unwrap_or(i64::MAX));
+impl Sale {
+    /// A sale in the state `before`. Where it `is_guarded`, each entry must have a token.
+    pub fn new(before: &StockState, is_guarded: bool) -> Self {
         Self {
-            initial: before.initial,
-            offered: before.stock,
-            per_user: before.per_user.map(|most| i64::try_from(most).unwrap_or(i64::MAX)),
-            has_holds: before.hold_seconds.is_some(),
+            state: StockState { entries: Some(before.entries()), ..before.clone() },
             is_guarded,
-            worst: (0, before.stock),
-            entries: before.entries(),
-            orders: before.orders,
-            held: earlier,
-            earlier,
+            offered: before.stock,
+            lowest: before.stock,
+            earlier: before.held.unwrap_or(u64::MAX),
             last: (before.entries(), before.stock),
             ..Self::default()
         }
     }
 
-    /// Units that are on sale.
-    pub(crate) fn available(&self) -> i64 {
-        self.offered.saturating_sub(self.taken)
+    /// The faults so far, the most important first.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.found.findings()
+    }
+
+    /// Units that are held or were sold since the first entry, and the most of them at any moment.
+    pub(crate) fn taken(&self) -> [i64; 2] {
+        [self.state.stock, self.lowest].map(|stock| self.offered.saturating_sub(stock))
     }
 
     /// Units that a user may still take, if that is limited.
     pub(crate) fn room(&self, user: &str) -> Option<i64> {
         let has = self.users.get(user).copied().unwrap_or(0);
-        self.per_user.map(|most| most.saturating_sub(has))
+        self.state.per_user.map(|most| signed(most).saturating_sub(has))
     }
 
     /// Whether there can be more on sale later than now: then an attempt without an answer may still take units after
     /// another attempt of its order was refused.
     pub(crate) fn can_gain(&self) -> bool {
-        self.has_holds
+        self.state.hold_seconds.is_some()
     }
 
-    /// The entries of an order so far.
-    pub(crate) fn standing<'a>(
-        &'a self,
-        user: &'a str,
-        order: &'a str,
-    ) -> Option<&'a Standing<'a>> {
-        let standings: &HashMap<(&'a str, &'a str), Standing<'a>> = &self.standings;
-        standings.get(&(user, order))
-    }
-
-    /// Takes the next entry, and finds what a sale in this state cannot have written.
-    pub(crate) fn apply(&mut self, entry: &'h LedgerEntry, found: &mut Found) {
+    /// Takes the next entry, and finds what a sale in this state cannot have written. Returns whether it is the first one of
+    /// its order.
+    pub fn apply(&mut self, entry: &LedgerEntry) -> bool {
         let LedgerEntry { position, event, order, user, quantity, .. } = entry;
-        let to_stock = event.to_stock(*quantity);
-        self.check_place(entry, to_stock, found);
-        self.check_token(entry, found);
-        self.entries += 1;
-        self.taken = self.taken.saturating_sub(to_stock);
+        let (to_stock, has_holds) = (event.to_stock(*quantity), self.can_gain());
+        self.check_place(entry, to_stock);
+        self.check_token(entry);
+        let Self { state, found, .. } = self;
+        state.entries = state.entries.map(|entries| entries + 1);
+        state.stock = state.stock.saturating_add(to_stock);
+        state.lucky = state.lucky.saturating_sub(to_stock);
+        self.lowest = self.lowest.min(state.stock);
         self.returned = self.returned.saturating_add_signed(to_stock.max(0));
-        if self.taken.saturating_sub(self.offered) > self.worst.0.saturating_sub(self.worst.1) {
-            self.worst = (self.taken, self.offered);
-        }
-        let has = self.users.entry(user).or_default();
+        let has = self.users.entry(user.clone()).or_default();
         *has = has.saturating_sub(to_stock);
-        if to_stock < 0 && self.per_user.is_some_and(|most| *has > most) {
+        if to_stock < 0 && state.per_user.is_some_and(|most| *has > signed(most)) {
             found.add(Kind::OverLimit, format!("{order} of {user}"));
         }
-        let standing = self.standings.entry((user, order)).or_default();
-        match (event, standing.end) {
-            (Event::Reserved, _) => {
-                self.orders += 1;
-                self.held += i64::from(self.has_holds);
-                standing.times += 1;
-                if standing.times == 2 {
-                    found.add(Kind::Duplicates, order);
-                }
-                standing.reserved.get_or_insert(entry);
+        let standing = self.standings.entry((user.clone(), order.clone())).or_default();
+        let is_first = standing.times == 0 && standing.end.is_none();
+        if *event == Event::Reserved {
+            state.orders += 1;
+            state.held = state.held.map(|held| held.wrapping_add(has_holds.into()));
+            standing.times += 1;
+            if standing.times == 2 {
+                found.add(Kind::Duplicates, order);
             }
-            (Event::Confirmed | Event::Cancelled | Event::Expired, end) => {
-                if end.is_some() {
-                    found.add(Kind::EndedTwice, format!("{order}, {event:?} at {position}"));
-                    return;
-                }
-                standing.end = Some(entry);
-                let is_earlier = standing.reserved.is_none() && self.earlier > 0;
-                self.earlier -= i64::from(is_earlier);
-                standing.was_held = self.has_holds && (standing.reserved.is_some() || is_earlier);
-                self.held -= 1;
-                if standing.reserved.is_some_and(|first| first.quantity != *quantity) {
-                    found.add(Kind::WrongQuantity, order);
-                }
+            standing.reserved.get_or_insert_with(|| entry.clone());
+        } else if standing.end.is_some() {
+            found.add(Kind::EndedTwice, format!("{order}, {event:?} at {position}"));
+        } else {
+            let is_earlier = standing.reserved.is_none() && self.earlier > 0;
+            self.earlier -= u64::from(is_earlier);
+            standing.was_held = has_holds && (standing.reserved.is_some() || is_earlier);
+            standing.end = Some(entry.clone());
+            // below zero it fits no state
+            state.held = state.held.map(|held| held.wrapping_sub(1));
+            if !standing.was_held {
+                found.add(Kind::NotHeld, order);
+            }
+            if standing.reserved.as_ref().is_some_and(|first| first.quantity != *quantity) {
+                found.add(Kind::WrongQuantity, order);
             }
         }
+        is_first
     }
 
     /// Checks place and sum against what the entry before says, so that a failure is reported once.
-    fn check_place(&mut self, entry: &LedgerEntry, to_stock: i64, found: &mut Found) {
+    fn check_place(&mut self, entry: &LedgerEntry, to_stock: i64) {
         let (position, remaining) = (self.last.0 + 1, self.last.1.saturating_add(to_stock));
         self.last = (entry.position, entry.remaining);
         if entry.position != position {
             let what = format!("position {} follows where {position} belongs", entry.position);
-            found.add(Kind::LedgerDoesNotAddUp, what);
+            self.found.add(Kind::LedgerDoesNotAddUp, what);
         } else if entry.remaining != remaining {
-            let what = format!(
-                "after position {position} it says {} units are left, and {remaining} must be",
-                entry.remaining
-            );
-            found.add(Kind::LedgerDoesNotAddUp, what);
+            let left = format!("{} units are left, and {remaining} must be", entry.remaining);
+            let what = format!("after position {position} it says {left}");
+            self.found.add(Kind::LedgerDoesNotAddUp, what);
         }
     }
 
-    fn check_token(&mut self, entry: &'h LedgerEntry, found: &mut Found) {
-        let LedgerEntry { position, order, .. } = entry;
-        let Some(token) = entry.token else {
+    fn check_token(&mut self, LedgerEntry { position, order, token, instance, .. }: &LedgerEntry) {
+        let Some(token) = *token else {
             if self.is_guarded {
-                found.add(Kind::WithoutToken, order);
+                self.found.add(Kind::WithoutToken, order);
             }
             return;
         };
-        let instance = entry.instance.as_deref();
-        match self.token {
-            Some((same, writer)) if same == token => {
-                if let Some((writer, other)) = writer.zip(instance).filter(|(a, b)| a != b) {
-                    let example = format!(
-                        "{order}: {other} at position {position}, under {token} of {writer}"
-                    );
-                    found.add(Kind::TokenShared, example);
+        match &self.token {
+            Some((last, writer)) if *last == token => {
+                let writers = writer.as_ref().zip(instance.as_ref());
+                if let Some((writer, other)) = writers.filter(|(writer, other)| writer != other) {
+                    let what = format!("{other} at position {position}, under {token} of {writer}");
+                    self.found.add(Kind::TokenShared, format!("{order}: {what}"));
                 }
                 return;
             }
-            Some((last, _)) if token < last => {
-                let example = format!("first at position {position}, from {last} to {token}");
-                found.add(Kind::TokenWentDown, example);
+            Some((last, _)) if token < *last => {
+                let what = format!("first at position {position}, from {last} to {token}");
+                self.found.add(Kind::TokenWentDown, what);
             }
             _ => {}
         }
-        self.token = Some((token, instance));
+        self.token = Some((token, instance.clone()));
     }
 
-    /// How the state after the last entry, which `url` tells, contradicts the ledger.
-    pub(crate) fn contradicted_by(&self, url: &str, after: &StockState) -> Option<String> {
-        let counts = |counted: i128, what, known: i128| {
+    /// Compares what the buyer of an order of so many units asked for and was told with the entries so far.
+    pub fn compare(&mut self, user: &str, id: &str, quantity: u64, order: &Order) {
+        let (can_gain, found) = (self.can_gain(), &mut self.found);
+        let standing = self.standings.get(&(user.to_owned(), id.to_owned()));
+        let Standing { reserved, end, was_held, .. } = standing.cloned().unwrap_or_default();
+        let Some(entry) = reserved else {
+            if order.is_accepted() {
+                self.lost += 1;
+                found.add(Kind::Lost, id);
+            } else if was_held {
+                // by another order's hold
+                found.add(Kind::NotHeld, id);
+            }
+            return;
+        };
+        if entry.quantity != quantity {
+            found.add(Kind::WrongQuantity, id);
+        }
+        match order.answer() {
+            Some(answer) if differs(answer, &entry) => found.add(Kind::Misreported, id),
+            Some(_) => {}
+            None if order.must_not_stand(can_gain) => found.add(Kind::Untold, id),
+            None => {
+                let (orders, units) = self.unanswered;
+                self.unanswered = (orders + 1, units.saturating_add(entry.quantity));
+            }
+        }
+        // a hold expires without being asked
+        if let Some(end) = end.as_ref().filter(|end| end.event != Event::Expired) {
+            let asked = order.asked().filter(|(event, _)| *event == end.event);
+            let mut answers = asked.clone().filter_map(|(_, asked)| asked.answer()).peekable();
+            if answers.peek().is_none() && !asked.clone().any(|(_, asked)| asked.in_doubt) {
+                found.add(Kind::Untold, id);
+            } else if answers.any(|answer| differs(answer, end)) {
+                found.add(Kind::Misreported, id);
+            }
+        }
+        let ended = end.map(|end| end.event);
+        for (told, _) in order.told().filter(|(told, _)| Some(*told) != ended) {
+            let there = ended.map_or("not there".to_owned(), |end| format!("{end:?}"));
+            found.add(Kind::ChangeLost, format!("{id}, {told:?} and {there}"));
+        }
+        let Some(first) = order.answer() else { return };
+        for (event, asked) in order.asked() {
+            match &asked.outcome {
+                FinalOutcome::Acknowledged(again) if event == Event::Reserved => {
+                    if (Acknowledgement { replayed: first.replayed, ..again.clone() }) != *first {
+                        found.add(Kind::AnsweredAnew, id);
+                    } else if !again.replayed {
+                        found.add(Kind::NotMarked, id);
+                    }
+                }
+                FinalOutcome::SoldOut | FinalOutcome::LimitReached => {
+                    found.add(Kind::AnsweredAnew, format!("{id}: {:?}", asked.outcome));
+                }
+                FinalOutcome::UnknownOrder => {
+                    found.add(Kind::ChangeLost, format!("{id}, told that it is unknown"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the hold of an order is open.
+    pub(crate) fn is_held(&self, user: &str, id: &str) -> bool {
+        let standing = self.standings.get(&(user.to_owned(), id.to_owned()));
+        standing.is_some_and(|it| it.reserved.is_some() && it.end.is_none())
+    }
+
+    /// Compares the state after the last entry, which `url` tells, with the model's.
+    pub fn check_end(&mut self, url: &str, after: &StockState) {
+        let counts = |counted: u64, what, known: u64| {
+            let [counted, known] = [counted, known].map(u64::cast_signed);
             let is_wrong = counted != known;
             is_wrong.then(|| format!("{url} counts {counted} {what}, and it has {known}"))
         };
-        let stock = (self.available() != after.stock).then(|| {
-            let (units, taken) = (self.taken, self.offered.saturating_sub(after.stock));
+        let state = &self.state;
+        let stock = (state.stock != after.stock).then(|| {
+            let (units, taken) = (self.taken()[0], self.offered.saturating_sub(after.stock));
             format!("it has {units} units sold, and the stock went down by {taken}")
         });
-        let held = after.held.filter(|_| self.held < i64::MAX / 4);
-        counts(after.entries().into(), "entries", self.entries.into())
-            .or(stock)
-            .or_else(|| counts(after.orders.into(), "orders", self.orders.into()))
-            .or_else(|| counts(held?.into(), "holds", self.held.into()))
+        let what = counts(after.entries(), "entries", state.entries()).or(stock);
+        let what = what.or_else(|| counts(after.orders, "orders", state.orders));
+        let what = what.or_else(|| counts(after.held?, "holds", state.held?));
+        if let Some(what) = what {
+            self.found.add(Kind::LedgerDoesNotAddUp, what);
+        }
     }
+}
+
+fn signed(units: u64) -> i64 {
+    i64::try_from(units).unwrap_or(i64::MAX)
+}
+
+fn differs(answer: &Acknowledgement, entry: &LedgerEntry) -> bool {
+    (answer.remaining, answer.token) != (entry.remaining, entry.token)
+        || answer.position.is_some_and(|position| position != entry.position)
+        || entry.instance.as_ref().is_some_and(|instance| *instance != answer.instance)
 }

@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::history::is_default;
-
 /// Why an attempt is unsettled if its client closed the connection on purpose.
 const WENT_AWAY: &str = "client went away";
 
 /// What an entry of the ledger says of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Event {
+pub enum Event {
     /// It was accepted.
     #[default]
     Reserved,
+    /// It became final.
     Confirmed,
+    /// Its units came back, since its buyer said so.
     Cancelled,
+    /// Its units came back, since its hold had ended.
     Expired,
 }
 
@@ -35,6 +36,8 @@ pub struct Order {
     pub(crate) abandoned: bool,
     /// How often it was sent; 0 if all buyers had given up before.
     pub(crate) attempts: u32,
+    /// Why attempts settled nothing, of each that was to be retried.
+    pub(crate) unsettled: Vec<String>,
     /// Where it was first sent to, and last: indexes into the URLs.
     pub places: (usize, usize),
     /// When it was first sent, in microseconds since the run's start.
@@ -69,36 +72,33 @@ pub(crate) enum FinalOutcome {
 
 /// The answer to an accepted order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Acknowledgement {
+pub struct Acknowledgement {
     /// The stock that was left after it.
-    pub(crate) remaining: i64,
+    pub remaining: i64,
     /// The instance that accepted it.
-    pub(crate) instance: String,
+    pub instance: String,
     /// The token under which it was accepted; `None` if nothing guarded it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) token: Option<i64>,
+    pub token: Option<i64>,
     /// Its place in the ledger, if known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) position: Option<u64>,
+    pub position: Option<u64>,
     /// Whether it is marked as an answer that was given before.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub(crate) replayed: bool,
+    pub replayed: bool,
 }
 
 /// How one attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// The HTTP status, if there was an answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) status: Option<u16>,
+    pub status: Option<u16>,
+    /// What it did.
     #[serde(flatten)]
-    pub(crate) effect: Effect,
+    pub effect: Effect,
 }
 
 /// What an attempt did to the stock, as far as the client knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub(crate) enum Effect {
+pub enum Effect {
     /// The order was accepted.
     Ok(Acknowledgement),
     /// The attempt took nothing, for certain.
@@ -109,12 +109,12 @@ pub(crate) enum Effect {
 
 /// An attempt that was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// The problem's type, or what happened instead of an answer.
-    pub(crate) why: Cow<'static, str>,
+    pub why: Cow<'static, str>,
     /// Whether a retry is useless.
-    #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) is_final: bool,
+    #[serde(rename = "final")]
+    pub is_final: bool,
 }
 
 impl Event {
@@ -125,11 +125,6 @@ impl Event {
             Self::Confirmed => "confirm",
             Self::Cancelled | Self::Expired => "cancel",
         }
-    }
-
-    /// What happened, in a word.
-    pub(crate) fn word(self) -> String {
-        format!("{self:?}").to_lowercase()
     }
 
     /// How an entry of so many units changes the stock.
@@ -143,39 +138,33 @@ impl Event {
     }
 }
 
+impl FinalOutcome {
+    /// The answer to the question for this event, in a word.
+    pub(crate) fn word(&self, event: Event) -> String {
+        match self {
+            Self::Acknowledged(_) => format!("{event:?}").to_lowercase(),
+            Self::Over(event) => format!("{event:?}").to_lowercase(),
+            Self::SoldOut => "sold out".to_owned(),
+            Self::LimitReached => "limit reached".to_owned(),
+            Self::UnknownOrder => "unknown order".to_owned(),
+            Self::Unknown => "no answer".to_owned(),
+            Self::Failed(kind) => kind.clone(),
+        }
+    }
+}
+
 impl Outcome {
     /// The outcome of an attempt whose client closed the connection before there was an answer.
-    pub(crate) fn went_away() -> Self {
+    pub fn went_away() -> Self {
         let failure = Failure { why: WENT_AWAY.into(), is_final: false };
         Self { status: None, effect: Effect::Unknown(failure) }
-    }
-
-    /// `None` if the order was accepted.
-    fn failure(&self) -> Option<&Failure> {
-        match &self.effect {
-            Effect::Ok(_) => None,
-            Effect::Failed(failure) | Effect::Unknown(failure) => Some(failure),
-        }
-    }
-
-    /// The status and the reason, as counted in the report, if the attempt is to be retried.
-    pub(crate) fn unsettled(&self) -> Option<String> {
-        let failure = self.failure().filter(|failure| !failure.is_final)?;
-        Some(self.kind(failure))
-    }
-
-    fn kind(&self, failure: &Failure) -> String {
-        match self.status {
-            Some(status) => format!("{status} {}", failure.why).trim_end().to_owned(),
-            None => failure.why.to_string(),
-        }
     }
 }
 
 impl Order {
     /// Adds an attempt at the instance `to`, which lasted from `sent` to `ended`. The attempts of an order
     /// follow each other.
-    pub(crate) fn add(&mut self, to: usize, sent: u64, ended: u64, outcome: Outcome) {
+    pub fn add(&mut self, to: usize, sent: u64, ended: u64, outcome: Outcome) {
         if self.attempts == 0 {
             (self.places.0, self.sent) = (to, sent);
         }
@@ -183,24 +172,31 @@ impl Order {
         self.attempts = self.attempts.saturating_add(1);
         (self.last_sent, self.ended) = (sent, ended);
         self.in_doubt |= matches!(outcome.effect, Effect::Unknown(_));
-        let failure = outcome.failure();
-        self.abandoned = failure.is_some_and(|failure| failure.why == WENT_AWAY);
-        if let Some(failure) = failure.filter(|failure| failure.is_final)
-            && let Some(status) = outcome.status
-        {
-            self.status = outcome.status;
-            self.outcome = match (status, &*failure.why) {
+        let Outcome { status, effect } = outcome;
+        let Failure { why, is_final } = match effect {
+            Effect::Ok(answer) => {
+                self.abandoned = false;
+                (self.status, self.outcome) = (status, FinalOutcome::Acknowledged(answer));
+                return;
+            }
+            Effect::Failed(failure) | Effect::Unknown(failure) => failure,
+        };
+        self.abandoned = why == WENT_AWAY;
+        let number = status.map(|status| status.to_string()).unwrap_or_default();
+        let kind = format!("{number} {why}").trim().to_owned();
+        if !is_final {
+            self.unsettled.push(kind);
+        } else if let Some(number) = status {
+            self.status = status;
+            self.outcome = match (number, &*why) {
                 (409, "sold-out") => FinalOutcome::SoldOut,
                 (409, "limit-reached") => FinalOutcome::LimitReached,
                 (409, "order-final") => FinalOutcome::Over(Event::Confirmed),
                 (404, "unknown-order") => FinalOutcome::UnknownOrder,
                 (410, "cancelled") => FinalOutcome::Over(Event::Cancelled),
                 (410, "expired") => FinalOutcome::Over(Event::Expired),
-                _ => FinalOutcome::Failed(outcome.kind(failure)),
+                _ => FinalOutcome::Failed(kind),
             };
-        } else if let Effect::Ok(answer) = outcome.effect {
-            self.status = outcome.status;
-            self.outcome = FinalOutcome::Acknowledged(answer);
         }
     }
 
@@ -220,6 +216,14 @@ impl Order {
     /// Whether it was refused because too few units were left.
     pub fn is_sold_out(&self) -> bool {
         self.outcome == FinalOutcome::SoldOut
+    }
+
+    /// The error that answered it.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        match &self.outcome {
+            FinalOutcome::Failed(kind) => Some(kind),
+            _ => None,
+        }
     }
 
     /// When its buyer got the acknowledgement.
@@ -244,12 +248,16 @@ impl Order {
 
     /// What its buyer was told to have happened to it, and when.
     pub(crate) fn told(&self) -> impl Iterator<Item = (Event, u64)> {
-        let all = iter::once((Event::Reserved, self)).chain(self.asked());
-        all.filter_map(|(event, asked)| match asked.outcome {
+        self.questions().filter_map(|(event, asked)| match asked.outcome {
             FinalOutcome::Acknowledged(_) if event != Event::Reserved => Some((event, asked.ended)),
             FinalOutcome::Over(event) => Some((event, asked.ended)),
             _ => None,
         })
+    }
+
+    /// The order, and what its buyer asked for then.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = (Event, &Self)> {
+        iter::once((Event::Reserved, self)).chain(self.asked())
     }
 
     /// What its buyer asked for then.
@@ -258,11 +266,12 @@ impl Order {
     }
 
     /// The latest question of this kind if it is open, or else a new one.
-    pub(crate) fn change(&mut self, event: Event) -> &mut Self {
+    pub fn change(&mut self, event: Event) -> &mut Self {
         if self.changes.last().is_none_or(|(last, asked)| *last != event || asked.is_settled()) {
             self.changes.push((event, Self::default()));
         }
-        &mut self.changes.last_mut().expect("there is one").1
+        let last = self.changes.len() - 1;
+        &mut self.changes[last].1
     }
 
     /// How long it was tried: from its first sending to the end of its last attempt. It includes the time in which its buyer
@@ -273,8 +282,7 @@ impl Order {
 
     /// How often anything was sent.
     pub(crate) fn all_attempts(&self) -> u64 {
-        let all = iter::once(self).chain(self.asked().map(|(_, asked)| asked));
-        all.map(|asked| u64::from(asked.attempts)).sum()
+        self.questions().map(|(_, asked)| u64::from(asked.attempts)).sum()
     }
 
     /// Whether it has a definite answer.

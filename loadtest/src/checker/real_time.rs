@@ -10,7 +10,6 @@ use super::finding::{Found, Kind, at};
 use super::history::{History, LedgerEntry};
 use super::model::Sale;
 use super::order::{Event, FinalOutcome, Order};
-use crate::record::Setup;
 
 /// By how much the clocks may differ: this part of a hold.
 const CLOCK_TOLERANCE: u64 = 50;
@@ -69,22 +68,32 @@ impl<'h> Clock<'h> {
     /// Finds what in the order of the entries contradicts the times.
     pub(super) fn of(history: &'h History, found: &mut Found) -> Self {
         let mut bounds = spans(history);
-        out_of_order(history, &bounds, found);
         hold_not_kept(history, &bounds, found);
+        // the entry so far that was sent last
+        let mut latest = 0;
         for place in 1..bounds.len() {
-            bounds[place].from = bounds[place].from.max(bounds[place - 1].from);
+            let (Span { from, to }, sent) = (bounds[place], bounds[latest].from);
+            if to < sent {
+                let [behind, before] = [place, latest].map(|place| &history.ledger[place].order);
+                let (answered, sent) = (at(to), at(sent));
+                let what =
+                    format!("{behind}, answered at {answered}: {before} was first sent at {sent}");
+                found.add(Kind::OutOfOrder, what);
+            }
+            latest = if sent < from { place } else { latest };
+            bounds[place].from = from.max(sent);
         }
         for place in (1..bounds.len()).rev() {
             bounds[place - 1].to = bounds[place - 1].to.min(bounds[place].to);
         }
-        let of_stock = Shortage::of(history.before().stock, history.setup.quantity);
+        let of_stock = Shortage::of(history.before().stock, history.setup.plan.quantity);
         Self { history, bounds, of_stock, of_users: HashMap::new() }
     }
 
     /// Notes what is left after the entry at this place.
-    pub(super) fn note(&mut self, place: usize, entry: &'h LedgerEntry, sale: &Sale<'_>) {
+    pub(super) fn note(&mut self, place: usize, entry: &'h LedgerEntry, sale: &Sale) {
         let bounds = self.bounds[place];
-        self.of_stock.set(sale.available(), bounds);
+        self.of_stock.set(sale.state.stock, bounds);
         if let Some(room) = sale.room(&entry.user) {
             let of_user = self.of_users.entry(&entry.user);
             of_user.or_insert_with(|| new_user(self.history)).set(room, bounds);
@@ -93,9 +102,9 @@ impl<'h> Clock<'h> {
 
     /// Finds refusals that were not true at any moment between question and answer.
     pub(super) fn check_refusals(&self, found: &mut Found) {
-        let Setup { before, quantity, .. } = &self.history.setup;
+        let (before, quantity) = (self.history.before(), self.history.setup.plan.quantity);
         // without a limit for each user, it is that of an order
-        let is_of_order = before.per_order.is_some_and(|most| *quantity > most);
+        let is_of_order = before.per_order.is_some_and(|most| quantity > most);
         let is_by_user = before.per_user.is_some() && !is_of_order;
         let has_nothing = new_user(self.history);
         for (number, order) in self.history.orders.iter().enumerate() {
@@ -141,7 +150,7 @@ impl<'h> Clock<'h> {
 fn new_user(history: &History) -> Shortage {
     let limit =
         history.before().per_user.map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX));
-    Shortage::of(limit, history.setup.quantity)
+    Shortage::of(limit, history.setup.plan.quantity)
 }
 
 /// When each entry took effect, as far as this run's clients know.
@@ -184,24 +193,6 @@ fn order<'h>(history: &'h History, entry: &LedgerEntry) -> Option<(usize, &'h Or
 /// How long a hold lasts, in microseconds.
 fn hold(history: &History) -> u64 {
     history.before().hold_seconds.unwrap_or(0).saturating_mul(1_000_000)
-}
-
-fn out_of_order(history: &History, spans: &[Span], found: &mut Found) {
-    // the entry so far that was sent last
-    let mut latest = 0;
-    for (place, span) in spans.iter().enumerate() {
-        let sent = spans[latest].from;
-        if span.to < sent && place > latest {
-            let [behind, before] = [place, latest].map(|place| &history.ledger[place].order);
-            let (answered, sent) = (at(span.to), at(sent));
-            let example =
-                format!("{behind}, answered at {answered}: {before} was first sent at {sent}");
-            found.add(Kind::OutOfOrder, example);
-        }
-        if sent < span.from {
-            latest = place;
-        }
-    }
 }
 
 /// Holds that ended before their time, or were confirmed or cancelled after it, by the clients' clock.

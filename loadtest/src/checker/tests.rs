@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::FinalOutcome::{SoldOut, Unknown};
 use super::*;
-use crate::cli::Limits;
+use crate::cli::{Limits, Plan};
 use crate::conduct::Conduct;
 use crate::record::Setup;
 use crate::report::Report;
@@ -48,7 +48,8 @@ fn order(number: usize, outcome: FinalOutcome) -> Order {
 /// Orders of so many units each, for so many users; 0 is none.
 fn setup(before: StockState, quantity: u64, users: usize) -> Setup {
     let conduct = Conduct { users: Some(users), ..Conduct::default() };
-    Setup { run: RUN.to_owned(), quantity, conduct, before, ..Setup::default() }
+    let plan = Plan { conduct, quantity, ..Plan::default() };
+    Setup { run: RUN.to_owned(), before, plan, ..Setup::default() }
 }
 
 fn history(sale: Sale, setup: Setup, orders: Vec<Order>) -> History {
@@ -124,7 +125,7 @@ fn ask_again(history: &mut History, change: fn(&mut Acknowledgement)) {
 /// Makes it a sale that keeps no ledger and is guarded all the same.
 fn keep_no_ledger(history: &mut History) {
     forget_tokens(history);
-    history.setup.without_ledger = true;
+    history.setup.plan.without_ledger = true;
     history.ledger.clear();
     set_after(history, &state(0, 300, 0));
 }
@@ -161,7 +162,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     // a sale without a lock
     ("oversold unbalanced unaccounted", "200 too many; I1 unbalanced", |it| {
-        it.setup.without_ledger = true;
+        it.setup.plan.without_ledger = true;
         it.ledger.clear();
         for number in 0..500 {
             set_outcome(it, number, acknowledged(289, None));
@@ -173,10 +174,11 @@ const MUTATIONS: &[Mutation] = &[
     ("", "no ledger: only the sums were checked", keep_no_ledger),
     ("no_ledger", "the service keeps no ledger and gives no tokens", |it| {
         keep_no_ledger(it);
-        it.setup.without_ledger = false;
+        it.setup.plan.without_ledger = false;
     }),
     ("not_sent", "200 of 700 orders were due and not sent", |it| {
-        (it.setup.rate, it.setup.seconds, it.setup.requests) = (Some(100.0), Some(7.0), 1000);
+        (it.setup.plan.rate, it.setup.bound_seconds) = (Some(100.0), Some(7.0));
+        it.setup.most_requests = 1000;
     }),
     ("", "1 order was not answered in the end", |it| {
         keep_no_ledger(it);
@@ -269,7 +271,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("strangers", "in the ledger, and this run must be alone, such as another-client", |it| {
         replace_entry(it, 299, "another-client");
-        it.setup.alone = true;
+        it.setup.plan.alone = true;
     }),
     // I4
     ("token_went_down", "token went down: first at position 11, from 101 to 100", |it| {
@@ -303,11 +305,11 @@ const MUTATIONS: &[Mutation] = &[
     ("", "PASS", forget_tokens),
     ("without_token", "300 orders were accepted without a token", |it| {
         forget_tokens(it);
-        it.setup.tokens = true;
+        it.setup.plan.tokens = true;
     }),
     ("without_token", "300 orders were accepted without a token", |it| {
         keep_no_ledger(it);
-        it.setup.tokens = true;
+        it.setup.plan.tokens = true;
     }),
     // I5
     ("paused", "for 4.000 s, from 0.001199 s on, orders were", |it| {

@@ -5,51 +5,53 @@
 //!
 //! | line | how often | what |
 //! |---|---|---|
-//! | `run` | first | `version` (3), `run` (what all order ids begin with), `started` (wall clock), `requests` and `seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `without_ledger` (whether the service may have none), `conduct` (`users`, and the shares of the buyers that `pay`, `pay_late`, `cancel`, and send their orders `again`), `instances` (the URLs), `item` (its name; null is the default item), `before` (its state before the first order, as in `state`) |
+//! | `run` | first | `format` (4), `version` (of the load test), `run` (what all order ids begin with), `started` (wall clock), `most_requests` and `bound_seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `without_ledger` (whether the service may have none), `users`, the shares of the buyers that `pay`, `pay_late`, `cancel`, and send their orders `again`, `urls` (the instances), `item` (its name; null is the default item), `before` (its state before the first order, as in `state`) |
 //! | `attempt` | one each, as they end | see below |
-//! | `order` | one each | the ledger: `position`, `event` (left out if it is `reserved`), `order`, `user` (left out if there is none), `quantity`, `remaining`, `instance`, `token` |
-//! | `state` | one for an instance that answers | `instance` (an index into `instances`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `per_order`, `per_user`, `hold_seconds`, `sale` if they are known; null if there is no such sale any more |
-//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had; `interrupted`: `true` if it was ended before its time, else left out |
+//! | `order` | one each | the ledger: `position`, `event`, `order`, `user` (empty if there is none), `quantity`, `remaining`, `instance`, `token` |
+//! | `state` | one for an instance that answers | `instance` (an index into `urls`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `per_order`, `per_user`, `hold_seconds`, `sale`, which are null if they are not known; null if there is no such sale any more |
+//! | `end` | last | `attempts`, `ledger`: how many lines of each there must be; `orders`: how many orders the run had; `interrupted`: whether it was ended before its time |
 //!
 //! An `attempt` has:
 //!
 //! | field | meaning |
 //! |---|---|
 //! | `order` | its order's id |
-//! | `change` | `confirmed` or `cancelled`, if it asks for that, and `reserved`, if it sends an order again that was answered; else left out |
+//! | `change` | `confirmed` or `cancelled`, if it asks for that, and `reserved`, if it sends an order again that was answered; else null |
 //! | `quantity` | the units that it asked for |
-//! | `to` | where it was sent: an index into `instances` |
+//! | `to` | where it was sent: an index into `urls` |
 //! | `sent`, `ended` | microseconds since the run's start, of one monotonic clock |
 //! | `outcome` | `ok`: accepted. `failed`: nothing was taken, for certain, by this attempt. `unknown`: anything else |
-//! | `status` | the HTTP status; left out without an answer |
+//! | `status` | the HTTP status; null without an answer |
 //! | `why` | of `failed` and `unknown`: `sold-out`, another problem's type, or what happened instead of an answer (`client went away`: on purpose) |
-//! | `final` | `true` of `failed` and `unknown`, if the order ends with this answer; else left out: it was asked for again while retries and time were left |
-//! | `remaining`, `instance`, `token`, `position`, `replayed` | of `ok`, as the service reported them; the last three are left out if it did not |
+//! | `final` | of `failed` and `unknown`: whether the order ends with this answer; else it was asked for again while retries and time were left |
+//! | `remaining`, `instance`, `token`, `position`, `replayed` | of `ok`, as the service reported them; `token` and `position` are null if it did not |
 //!
-//! A line is written when its attempt has ended. Of a run that was killed, the attempts that were
+//! A line is written when its attempt has ended, and its buyer waits for that. Of a run that was killed, the attempts that were
 //! under way are missing, and so is all that comes at the end: there is nothing to judge then.
 
 mod reader;
-mod writer;
 
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
+use std::io::{self, LineWriter, Write as _};
+use std::sync::{Mutex, PoisonError};
+
 use serde::{Deserialize, Serialize};
 
-use crate::checker::{Event, LedgerEntry, Outcome, StockState, is_default};
-use crate::conduct::Conduct;
+use crate::checker::{Event, History, LedgerEntry, Order, Outcome, StockState, u64_from};
+use crate::cli::Plan;
 
 pub(crate) use reader::read;
-pub(crate) use writer::{Recorder, Writer};
 
 /// The format.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const FORMAT: u32 = 4;
 
 /// One line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
+pub(crate) enum Line {
     Run(Box<Setup>),
     Attempt(Attempt),
     Order(LedgerEntry),
@@ -63,31 +65,24 @@ enum Line {
 
 /// What was asked for, and what was found before the first order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Setup {
-    pub(crate) version: u32,
+pub struct Setup {
+    pub(crate) format: u32,
+    pub(crate) version: String,
     pub(crate) run: String,
     pub(crate) started: String,
-    pub(crate) requests: usize,
-    pub(crate) seconds: Option<f64>,
+    pub(crate) most_requests: usize,
+    pub(crate) bound_seconds: Option<f64>,
     pub(crate) connections: usize,
-    pub(crate) rate: Option<f64>,
-    pub(crate) abandon: f64,
-    pub(crate) seed: u64,
-    pub(crate) quantity: u64,
-    pub(crate) alone: bool,
-    pub(crate) tokens: bool,
-    pub(crate) without_ledger: bool,
-    pub(crate) conduct: Conduct,
-    pub(crate) instances: Vec<String>,
-    pub(crate) item: Option<String>,
+    pub(crate) urls: Vec<String>,
     pub(crate) before: StockState,
+    #[serde(flatten)]
+    pub(crate) plan: Plan,
 }
 
 /// One attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     pub(crate) order: String,
-    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) change: Option<Event>,
     pub(crate) quantity: u64,
     pub(crate) to: usize,
@@ -99,25 +94,24 @@ pub(crate) struct Attempt {
 
 /// How many lines and orders there must be.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct EndLine {
+pub(crate) struct EndLine {
     attempts: u64,
     ledger: u64,
     orders: usize,
-    #[serde(default, skip_serializing_if = "is_default")]
     interrupted: bool,
 }
 
 impl Setup {
     /// How many orders are due in the time of a run at a rate; 0 without a rate or a time.
     pub(crate) fn due(&self) -> usize {
-        let Some((rate, seconds)) = self.rate.zip(self.seconds) else { return 0 };
+        let Some((rate, seconds)) = self.plan.rate.zip(self.bound_seconds) else { return 0 };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "both are positive"
         )]
         let all = (rate * seconds).ceil() as usize;
-        all.min(self.requests)
+        all.min(self.most_requests)
     }
 
     /// The id of this order.
@@ -127,7 +121,49 @@ impl Setup {
 
     /// The user whom the order is for; empty if it is for none.
     pub(crate) fn user(&self, number: usize) -> String {
-        let user = self.conduct.users.and_then(|users| number.checked_rem(users));
+        let user = self.plan.conduct.users.and_then(|users| number.checked_rem(users));
         user.map(|user| format!("{}-u{user}", self.run)).unwrap_or_default()
+    }
+}
+
+/// Writes the file, line by line; or what it could not do.
+#[derive(Debug)]
+pub(crate) struct Recorder(Mutex<io::Result<LineWriter<File>>>);
+
+impl Recorder {
+    pub(crate) fn new(file: File) -> Self {
+        Self(Mutex::new(Ok(LineWriter::new(file))))
+    }
+
+    /// Writes a line. After an error there are no more, and [`Self::finish`] tells it.
+    pub(crate) fn write(&self, line: &Line) {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = file.as_mut().map(|file| {
+            serde_json::to_writer(&mut *file, line).map_err(io::Error::from)?;
+            file.write_all(b"\n")
+        });
+        if let Ok(Err(error)) = written {
+            *file = Err(error);
+        }
+    }
+
+    /// Writes what was found after the last answer.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub(crate) fn finish(self, history: &History) -> io::Result<()> {
+        history.ledger.iter().for_each(|entry| self.write(&Line::Order(entry.clone())));
+        let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));
+        let gone = history.gone.iter().map(|url| (url, None));
+        for (url, state) in there.chain(gone) {
+            let mut places = history.setup.urls.iter();
+            let instance = places.position(|known| known == url).expect("its state was read there");
+            self.write(&Line::State { instance, state });
+        }
+        let attempts = history.orders.iter().map(Order::all_attempts).sum();
+        let (ledger, orders) = (u64_from(history.ledger.len()), history.orders.len());
+        let interrupted = history.interrupted;
+        self.write(&Line::End(EndLine { attempts, ledger, orders, interrupted }));
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).map(drop)
     }
 }

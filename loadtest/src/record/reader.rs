@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Deserializer;
 
-use super::{Attempt, EndLine, Line, Setup, VERSION};
+use super::{Attempt, EndLine, FORMAT, Line, Setup};
 use crate::checker::{History, Order, u64_from};
 use crate::cli::{MOST_REQUESTS, RATES};
 
@@ -14,9 +14,9 @@ use crate::cli::{MOST_REQUESTS, RATES};
 /// # Errors
 /// It cannot be read, a line is none, or it is not whole.
 pub(crate) fn read(input: impl Read) -> Result<History> {
-    let mut history: Option<History> = None;
+    let mut history = History::default();
     let mut end = None;
-    for (number, line) in (1..).zip(Deserializer::from_reader(input).into_iter()) {
+    for (number, line) in (1_u64..).zip(Deserializer::from_reader(input).into_iter()) {
         let line = match line {
             Ok(line) => line,
             // the last thing that a killed run wrote
@@ -24,32 +24,29 @@ pub(crate) fn read(input: impl Read) -> Result<History> {
             Err(error) => bail!("not a line of a recorded run: {error}"),
         };
         let at = || format!("line {number}");
-        match (&mut history, line) {
-            (None, Line::Run(setup)) => history = Some(begin(*setup).with_context(at)?),
-            (Some(history), line) if end.is_none() => end = add(history, line).with_context(at)?,
-            (None, _) => bail!("line {number}: the first line must be `run`"),
-            (Some(_), _) => bail!("line {number}: nothing may follow `end`"),
-        }
+        let is_first = matches!(line, Line::Run(_));
+        ensure!(is_first == (number == 1), "line {number}: `run` is the first line, and no other");
+        ensure!(end.is_none(), "line {number}: nothing may follow `end`");
+        end = add(&mut history, line).with_context(at)?;
     }
-    whole(history.context("it is empty: no run was recorded")?, end)
-}
-
-fn begin(setup: Setup) -> Result<History> {
-    let Setup { version, rate, instances, .. } = &setup;
-    ensure!(*version == VERSION, "version {version} is not known, only {VERSION}");
-    ensure!(!instances.is_empty(), "a run has an instance");
-    ensure!(rate.is_none_or(|rate| RATES.contains(&rate)), "a rate is {RATES:?}");
-    Ok(History { setup, ..History::default() })
+    ensure!(!history.setup.run.is_empty(), "it is empty: no run was recorded");
+    whole(history, end)
 }
 
 /// Adds a line; returns the last one.
 fn add(history: &mut History, line: Line) -> Result<Option<EndLine>> {
     match line {
-        Line::Run(_) => bail!("a second `run`"),
+        Line::Run(setup) => {
+            let Setup { format, urls, plan, .. } = &*setup;
+            ensure!(*format == FORMAT, "format {format} is not known, only {FORMAT}");
+            ensure!(!urls.is_empty(), "a run has an instance");
+            ensure!(plan.rate.is_none_or(|rate| RATES.contains(&rate)), "a rate is {RATES:?}");
+            history.setup = *setup;
+        }
         Line::Attempt(attempt) => add_attempt(history, attempt)?,
         Line::Order(entry) => history.ledger.push(entry),
         Line::State { instance, state } => {
-            let url = history.setup.instances.get(instance).context("no such instance")?.clone();
+            let url = history.setup.urls.get(instance).context("no such instance")?.clone();
             match state {
                 Some(state) => history.after.push((url, state)),
                 None => history.gone.push(url),
@@ -62,11 +59,8 @@ fn add(history: &mut History, line: Line) -> Result<Option<EndLine>> {
 
 fn add_attempt(history: &mut History, attempt: Attempt) -> Result<()> {
     let Attempt { order: id, change, quantity, to, sent, ended, outcome } = attempt;
-    if let Some(why) = outcome.unsettled() {
-        *history.unsettled.entry(why).or_default() += 1;
-    }
-    let Setup { instances, quantity: usual, .. } = &history.setup;
-    let is_possible = to < instances.len() && sent <= ended && quantity == *usual;
+    let Setup { urls, plan, .. } = &history.setup;
+    let is_possible = to < urls.len() && sent <= ended && quantity == plan.quantity;
     let number = history.number(&id).filter(|number| *number < MOST_REQUESTS && is_possible);
     let number = number.with_context(|| format!("{id}: this is no attempt of this run"))?;
     if number >= history.orders.len() {

@@ -29,10 +29,10 @@ fn file() -> (tempfile::TempDir, String) {
 fn checked(file: &str) -> Report {
     let line = ["loadtest", "check", file, "--longest-pause", "1h"];
     let cli = clap::Parser::try_parse_from(line).expect("good flags");
-    let Cli { command: Some(cli::Command::Check(args)), .. } = cli else {
+    let Cli { command: Some(cli::Command::Check { file, limits, .. }), .. } = cli else {
         panic!("the command was given")
     };
-    check(&args.file, args.limits).expect("the run was recorded")
+    check(&file, limits).expect("the run was recorded")
 }
 
 fn attempts(file: &str) -> Vec<Value> {
@@ -164,7 +164,7 @@ async fn ctrl_c_ends_a_run() {
     assert!(report.interrupted && !report.pass && report.findings.is_empty(), "{report:?}");
     assert!((1..5000).contains(&report.requests), "{}", report.requests);
     let left = [("client went away".to_owned(), 1)].into();
-    assert_eq!((report.tally.abandoned, report.unsettled_attempts), (1, left));
+    assert_eq!((report.tally.abandoned, report.tally.unsettled_attempts), (1, left));
 }
 
 /// Goal: a run whose record cannot be written is no run, and says so; and nothing is sold where the
@@ -235,12 +235,19 @@ async fn time_and_rate_bound_a_run() {
     assert_eq!(bounded.tally.unknown, 0);
 
     let both = report(Fault::None, "--duration 1h --requests 7 --stock 7").await;
-    assert_eq!((both.requests, both.bound_seconds, both.rate), (7, Some(3600.0), None));
-    assert!(!both.started.is_empty() && !both.version.is_empty(), "{both:?}");
+    assert_eq!(
+        (both.requests, both.setup.bound_seconds, both.setup.plan.rate),
+        (7, Some(3600.0), None)
+    );
+    assert!(!both.setup.started.is_empty() && !both.setup.version.is_empty(), "{both:?}");
     // the only connection waits for longer than the run lasts
     let late = Fault::Problem(1, 429, "queue-full");
     let late = report(late, &flags.replace("-c 4", "-c 1")).await;
-    assert_eq!((late.requests, late.not_sent, late.rate), (1, 199, Some(200.0)), "{late:?}");
+    assert_eq!(
+        (late.requests, late.not_sent, late.setup.plan.rate),
+        (1, 199, Some(200.0)),
+        "{late:?}"
+    );
     let found: Vec<_> = late.findings.iter().map(|found| &*found.kind).collect();
     assert!(
         found == ["not_sent"] && late.to_string().contains("due and not sent             199"),
@@ -295,7 +302,7 @@ async fn clients_go_away() {
             format!("--requests 200 --concurrency 20 --stock 120 --seed 5 --abandon {share}");
         let report = load(&shop, &flags).await.expect("the shop is open");
         assert!(report.pass, "{}", report.verdict);
-        assert_eq!((report.tally.unknown, report.seed), (report.tally.abandoned, 5));
+        assert_eq!((report.tally.unknown, report.setup.plan.seed), (report.tally.abandoned, 5));
         found.push((report.tally.abandoned, report.tally.resolved));
     }
     assert_eq!(found[0], found[1]);

@@ -278,16 +278,20 @@ async fn a_sale_says_who_may_buy() {
     assert_eq!(reply.problem(409, "not-started")["time"], "2199-01-01T00:00:00.000000Z");
     assert_eq!(reply.headers["retry-after"], "60");
     let times = |ends_at: &str| json!({"stock": 5, "ends_at": ends_at, "sale": "past"});
-    start(&shop, &times("9999-12-31T23:59:59.9999999Z"), &[if_match])
-        .await
-        .problem(400, "bad-body");
+    let never = times("9999-12-31T23:59:59.9999999Z");
+    start(&shop, &never, &[if_match]).await.problem(400, "bad-body");
     let past = times("2001-01-01T01:00:00+01:00");
     start(&shop, &past, &[if_match]).await.problem(422, "already-ended");
     start(&shop, &times("2199-01-01T00:00:00Z"), &[if_match]).await.json(200);
-    // time passes
     let mut raw = shop.raw().await;
-    let terms: String = raw.run("GET terms").await;
-    let terms = terms.replace("7226582400000000", "978307200000000").replace("2199", "2001");
+    let stored: String = raw.run("GET terms").await;
+    // an earlier version accepted it
+    let terms = stored.replace("7226582400000000", "253402300799999999");
+    let terms = terms.replace("2199-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z");
+    raw.run_with::<()>("SET terms", &terms).await;
+    assert!(is_replayed(&start(&shop, &never, &[]).await));
+    // time passes
+    let terms = stored.replace("7226582400000000", "978307200000000").replace("2199", "2001");
     raw.run_with::<()>("SET terms", &terms).await;
     start(&shop, &past, &[]).await.json(200);
     let problem = shop.order("late").await.problem(409, "ended");

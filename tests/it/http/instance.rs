@@ -246,9 +246,13 @@ async fn operators_have_a_door_of_their_own() {
     buyer.answer().await.assert_problem(405, "method-not-allowed");
     operator.send(start_of(5)).await;
     assert_eq!(operator.answer().await.status, 200);
-    let for_buyers =
-        [("/stock/reduce", 200), ("/stock", 200), ("/healthz", 200), ("/orders/none", 404)];
-    for (path, status) in for_buyers {
+    for (path, status) in [
+        ("/stock/reduce", 200),
+        ("/stock", 200),
+        ("/healthz", 200),
+        ("/orders/none", 404),
+        ("/order?order=none", 404),
+    ] {
         for client in [&mut buyer, &mut operator] {
             let answer = client.get(path).await;
             assert_eq!(answer.status, status, "{path}: {answer:?}");
@@ -262,7 +266,7 @@ async fn operators_have_a_door_of_their_own() {
         buyer.get(path).await.assert_problem(404, "not-found");
         assert_eq!(operator.get(path).await.status, 200, "{path}");
     }
-    for path in ["/orders/none/confirm", "/orders/none/cancel"] {
+    for path in ["/orders/none/confirm", "/orders/none/cancel", "/order/confirm", "/order/cancel"] {
         buyer.get(path).await.assert_problem(405, "method-not-allowed");
     }
     let is_warned = |instance: &Instance| instance.log().contains("set --admin-listen");

@@ -1,26 +1,34 @@
 //! Many orders under one tenure.
 
 use std::collections::HashSet;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use fenced_lock::{MemoryBackend, Session, SessionKeeper, SessionOptions, Token};
 use flash_sale::config::Config;
 use flash_sale::inventory::{Action, Item, NewSale, Order, Outcome, Replaces, Terms};
 use flash_sale::sale::{Sale, SaleError, lock_name};
-use testkit::Direction;
 use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
-use tokio::task::{JoinSet, yield_now};
+use testkit::{Direction, Proxy};
+use tokio::task::{JoinHandle, JoinSet, yield_now};
 
-use super::{accepted, buy, ledger, patient, settle};
+use super::{accepted, begun, buy, ledger, patient, settle};
 use crate::shop::{Shop, ShopOptions};
 use crate::support::etcd::session;
 use crate::support::store::{connect, order};
+
+/// An instance beside `other` that is cut off from the store, and its order, which is on its way.
+async fn cut_off(other: &Shop) -> (Shop, Proxy, JoinHandle<Result<Outcome, SaleError>>) {
+    let (shop, proxy) = other.behind_proxy("cut-off").await;
+    settle(&shop).await;
+    proxy.freeze();
+    let sale = shop.sale.clone();
+    let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
+    eventually("its batch is under way", async || proxy.has_held_data()).await;
+    (shop, proxy, stuck)
+}
 
 /// Goal: two instances sell exactly what there is, each order once, in the order of their tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,24 +139,7 @@ async fn a_lost_tenure_puts_its_orders_back() {
     assert_eq!(ids[ids.len() - 2..], ["b", "second"]);
 }
 
-/// Goal: an instance that is cut off from the store does not keep the others from selling: it leaves
-/// the lock to them while its own order still waits for an answer.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_store_does_not_keep_the_lock() {
-    let other = Shop::selling(100, patient()).await;
-    let (cut_off, proxy) = other.behind_proxy("cut-off").await;
-    settle(&cut_off).await;
-    proxy.freeze();
-    let sale = cut_off.sale.clone();
-    let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
-    eventually("its batch is under way", async || proxy.has_held_data()).await;
-    let sold = within("the other one sells", buy(&other, "other")).await;
-    assert_eq!(sold.instance, "8080");
-    assert!(!stuck.is_finished(), "the lock came only after the order was given up");
-    stuck.abort();
-}
-
-/// Goal: nor does it by the start of a sale. It is sent again under a later token if it has an id; without one, that could delete
+/// Goal: the start of a sale that the store does not answer does not keep the lock. It is sent again under a later token if it has an id; without one, that could delete
 /// the orders of the sale that was started meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_without_an_answer_does_not_keep_the_lock() {
@@ -191,12 +182,7 @@ async fn a_start_without_an_answer_does_not_keep_the_lock() {
 async fn a_silence_that_is_over_is_no_longer_the_reason() {
     let options = ShopOptions { wait_timeout: Duration::from_secs(3), ..ShopOptions::default() };
     let other = Shop::selling(100, options).await;
-    let (shop, proxy) = other.behind_proxy("a").await;
-    settle(&shop).await;
-    proxy.freeze();
-    let sale = shop.sale.clone();
-    let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
-    eventually("its batch is under way", async || proxy.has_held_data()).await;
+    let (shop, proxy, stuck) = cut_off(&other).await;
     let session = session(&shop.etcd, "foreign").await;
     let lock = session.mutex(&shop.lock_name).unwrap();
     let _held = within("the lock is given up", lock.lock()).await.unwrap();
@@ -207,18 +193,13 @@ async fn a_silence_that_is_over_is_no_longer_the_reason() {
     assert!(matches!(late, Err(SaleError::WaitTooLong { .. })), "{late:?}");
 }
 
-/// Goal: an instance whose tenure got no answer from the store makes no claim, however long its orders wait, until the store
-/// answers it; then they are carried out. Method: its attempts to connect show that it is at it, and the other instance keeps
+/// Goal: an instance whose tenure got no answer from the store leaves the lock to others, and makes no claim, however long its
+/// orders wait, until the store answers it; then they are carried out. Method: its attempts to connect show that it is at it, and the other instance keeps
 /// its tenure, which any claim would end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_an_answer_of_the_store_no_claim_is_made() {
     let other = Shop::selling(100, ShopOptions::default()).await;
-    let (cut_off, proxy) = other.behind_proxy("cut-off").await;
-    settle(&cut_off).await;
-    proxy.freeze();
-    let sale = cut_off.sale.clone();
-    let stuck = tokio::spawn(async move { sale.reduce(order("stuck", 1)).await });
-    eventually("its batch is under way", async || proxy.has_held_data()).await;
+    let (_shop, proxy, stuck) = cut_off(&other).await;
     let token = settle(&other).await.token;
     let before = proxy.connections();
     eventually("it asks the store", async || proxy.connections() > before + 2).await;
@@ -234,14 +215,8 @@ async fn without_an_answer_of_the_store_no_claim_is_made() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_that_was_sent_stays_in_its_sale() {
     let other = Shop::selling(100, patient()).await;
-    let (shop, proxy) = other.behind_proxy("a").await;
-    settle(&shop).await;
-    proxy.freeze();
-    let sale = shop.sale.clone();
-    let sent = tokio::spawn(async move { sale.reduce(order("sent", 1)).await });
-    eventually("its batch is under way", async || proxy.has_held_data()).await;
-    let mut second = pin!(shop.sale.reduce(order("second", 1)));
-    assert!(poll_fn(|context| Poll::Ready(second.as_mut().poll(context))).await.is_pending());
+    let (shop, proxy, sent) = cut_off(&other).await;
+    let second = begun(shop.sale.reduce(order("second", 1)));
     eventually("so is another one", async || shop.sale.guard().waiting() == 0).await;
     let sale = shop.sale.clone();
     let waits = tokio::spawn(async move { sale.reduce(order("waits", 1)).await });
@@ -269,8 +244,7 @@ async fn a_batch_is_answered_though_the_one_before_it_was_not() {
     let sale = shop.sale.clone();
     let confirmed = tokio::spawn(async move { sale.reduce(unknown).await });
     eventually("its batch was run", async || proxy.has_held_data()).await;
-    let mut sold = pin!(shop.sale.reduce(order("sold", 1)));
-    assert!(poll_fn(|context| Poll::Ready(sold.as_mut().poll(context))).await.is_pending());
+    let sold = begun(shop.sale.reduce(order("sold", 1)));
     eventually("the order was run", async || {
         ledger(&other).await.iter().any(|entry| entry.order.as_str() == "sold")
     })
@@ -302,20 +276,33 @@ async fn holds_end_beside_an_item_that_is_blocked() {
     .await;
 }
 
-/// Goal: a sale that closes gives up an order whose batch is not answered, and does not wait out its time.
-#[tokio::test]
-async fn a_closing_sale_sends_nothing_again() {
-    let shop = Shop::selling(10, patient()).await;
-    let (shop, proxy) = shop.behind_proxy("a").await;
-    settle(&shop).await;
-    proxy.freeze();
-    let (sold, ()) =
-        tokio::join!(within("it is answered", shop.sale.reduce(order("stuck", 1))), async {
-            eventually("its batch is under way", async || proxy.has_held_data()).await;
-            within("it closes", shop.sale.close()).await;
+/// Goal: a sale that ends waits for no store that does not answer: neither do orders that were sent, nor one that waits, nor a
+/// start. What the store answers is carried out until the sale closes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_that_ends_sends_nothing_again() {
+    let options = ShopOptions { wait_timeout: Duration::from_hours(1), ..patient() };
+    let other = Shop::selling(100, options).await;
+    other.sale.finish();
+    buy(&other, "kept").await;
+    for closes in [false, true] {
+        let (shop, _proxy, sent) = cut_off(&other).await;
+        let second = begun(shop.sale.reduce(order("second", 1)));
+        eventually("so is another one", async || shop.sale.guard().waiting() == 0).await;
+        let waits = begun(shop.sale.reduce(order("waits", 1)));
+        let (tea, end) = ("tea".parse().unwrap(), async {
+            if closes { shop.sale.close().await } else { shop.sale.finish() }
         });
-    assert!(matches!(sold, Err(SaleError::OutcomeUnknown { .. })), "{sold:?}");
-    shop.order("late").await.problem(503, "stopping");
+        let all = async { tokio::join!(sent, second, waits, shop.sale.start(&tea, 1), end) };
+        let (sent, second, waits, started, ()) = within("all are answered", all).await;
+        let sent = sent.unwrap();
+        assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
+        assert!(matches!(second, Err(SaleError::OutcomeUnknown { .. })), "{second:?}");
+        assert!(matches!(waits, Err(SaleError::Stopping)), "{waits:?}");
+        assert!(started.is_err(), "{started:?}");
+        if closes {
+            shop.order("late").await.problem(503, "stopping");
+        }
+    }
 }
 
 /// Goal: an order that loses the lock at any moment around its grant is answered in its time, and the sale

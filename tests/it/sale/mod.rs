@@ -3,9 +3,11 @@
 mod combining;
 mod sold_out;
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use flash_sale::inventory::{Accepted, Item, OrderId};
+use futures_util::FutureExt as _;
 use testkit::wait::eventually;
 
 use crate::shop::{Shop, ShopOptions};
@@ -20,6 +22,13 @@ fn patient() -> ShopOptions {
 /// An order of one unit.
 async fn buy(shop: &Shop, id: &str) -> Accepted {
     accepted(&shop.sale.reduce(order(id, 1)).await.unwrap()).clone()
+}
+
+/// A future that has begun and waits.
+fn begun<F: Future>(future: F) -> Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    assert!(future.as_mut().now_or_never().is_none(), "it waits");
+    future
 }
 
 /// Sells single units until the instance keeps the lock from one to the next, and returns the last one. At first it

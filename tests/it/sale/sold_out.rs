@@ -1,16 +1,13 @@
 //! Orders that a read of the stock answers.
 
-use std::pin::Pin;
-
 use flash_sale::inventory::{Item, Order, OrderId, Outcome, User};
-use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::{eventually, within};
 use testkit::{Direction, PrivateRedis, RedisOptions};
 use tokio::time::Instant;
 
-use super::{accepted, buy, patient};
+use super::{accepted, begun, buy, patient};
 use crate::shop::Shop;
 use crate::support::store::{connect, order, scripts_run};
 
@@ -22,13 +19,6 @@ async fn shop_with_own_redis(units: u64) -> (Shop, PrivateRedis) {
     let shop = Shop::at(shared_endpoint().await, format!("{}/0", redis.url()), patient());
     shop.start(units).await;
     (shop, redis)
-}
-
-/// A future that has begun and waits.
-fn begun<F: Future>(future: F) -> Pin<Box<F>> {
-    let mut future = Box::pin(future);
-    assert!(future.as_mut().now_or_never().is_none(), "it waits");
-    future
 }
 
 /// Goal: the read that answers an order begins after the order came. Method: while the answer to a first read is

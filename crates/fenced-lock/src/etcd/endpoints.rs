@@ -6,12 +6,12 @@
 //! request of this backend may be repeated, so it is repeated there.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
-use tokio::runtime::Handle;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -36,13 +36,12 @@ pub(super) struct Endpoints {
     members: Vec<Member>,
     preferred: watch::Sender<usize>,
     options: EtcdOptions,
-    runtime: Handle,
 }
 
 struct Member {
     url: String,
-    /// Made when first needed: with a user, that takes an answer from the member.
-    client: OnceLock<Client>,
+    /// Made when needed: with a user, that takes an answer from the member. And when.
+    client: Mutex<Option<(Client, Instant)>>,
     /// When the client last authenticated. etcd makes that cost time on purpose.
     authenticated: Shared<Instant>,
     /// A place for each request.
@@ -65,17 +64,16 @@ struct Failure {
 }
 
 impl Endpoints {
-    /// The connections' tasks will live on `runtime`.
-    pub(super) fn new(options: EtcdOptions, runtime: Handle) -> Self {
+    pub(super) fn new(options: EtcdOptions) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
-            client: OnceLock::new(),
+            client: Mutex::default(),
             authenticated: Shared::new(),
             under_way: Arc::new(Semaphore::new(MOST_UNDER_WAY)),
             answers: Arc::default(),
         };
         let members = options.endpoints.iter().map(member).collect();
-        Self { members, preferred: watch::Sender::new(0), options, runtime }
+        Self { members, preferred: watch::Sender::new(0), options }
     }
 
     pub(super) fn are_several(&self) -> bool {
@@ -106,7 +104,7 @@ impl Endpoints {
                 // a request is large, so it is made when there is a place for it
                 let (request, place) = (request(client), Arc::clone(&place));
                 let answers = Arc::clone(&self.members[index].answers);
-                let task = self.runtime.spawn(async move {
+                let task = tokio::spawn(async move {
                     let answer = timeout(limit.max(LONGEST_UNDER_WAY), request).await;
                     drop(place);
                     let answer =
@@ -132,13 +130,24 @@ impl Endpoints {
     }
 
     /// As [`ask`](Self::ask), but each member at most for `limit`, without waiting for a place, and the request
-    /// ends when its caller does not wait for it any more.
+    /// ends when its caller does not wait for it any more. A connection that does not answer it is given up: a router, such
+    /// as a NAT, may have forgotten it, and tells nobody.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
         request: impl Fn(Client) -> F,
     ) -> Result<T, BackendError> {
-        let ask = |index| self.ask_member(index, limit, &request);
+        let request = &request;
+        let ask = |index| async move {
+            let asked_at = Instant::now();
+            let answer = self.ask_member(index, limit, request).await;
+            if answer.is_err() && asked_at.elapsed() >= limit {
+                // a younger one may not be open yet
+                let is_old = |(_, since): &mut (Client, Instant)| *since + limit <= asked_at;
+                self.members[index].client.lock().take_if(is_old);
+            }
+            answer
+        };
         self.first_answer(ask).await.map(|answer| answer.value)
     }
 
@@ -279,23 +288,21 @@ impl Endpoints {
     }
 
     /// A client of one member. Those that need the first one share one authentication and its outcome.
-    async fn client<'a>(&self, member: &'a Member) -> Result<&'a Client, BackendError> {
+    async fn client(&self, member: &Member) -> Result<Client, BackendError> {
+        let open = || member.client.lock().as_ref().map(|(client, _)| client.clone());
         let connect = async {
             let (url, options) = (member.url.clone(), self.options.connect_options());
-            // on the backend's own runtime, where the connection's tasks then live
-            let connecting =
-                self.runtime.spawn(async move { Client::connect([url], Some(options)).await });
-            let connected = connecting.await.map_err(BackendError::permanent)?;
-            let client = connected.map_err(backend_error)?;
+            let client = Client::connect([url], Some(options)).await.map_err(backend_error)?;
             let authenticated_at = self.authenticate(client.clone()).await?;
-            member.client.get_or_init(|| client);
+            *member.client.lock() = Some((client, Instant::now()));
             Ok(authenticated_at)
         };
-        if member.client.get().is_none() {
-            // boxed, as it is needed once
-            member.authenticated.get(|_| true, Box::pin(connect)).await?;
+        if let Some(client) = open() {
+            return Ok(client);
         }
-        member.client.get().ok_or_else(|| BackendError::transient("no client"))
+        // boxed, as it is needed once
+        member.authenticated.get(|_| open().is_some(), Box::pin(connect)).await?;
+        open().ok_or_else(|| BackendError::transient("no client"))
     }
 }
 
@@ -310,7 +317,7 @@ mod tests {
     /// Members that get no requests: those of the tests do not use the client.
     fn members(count: usize) -> Endpoints {
         let urls = (1..=count).map(|port| format!("http://127.0.0.1:{port}"));
-        Endpoints::new(EtcdOptions::new(urls), Handle::current())
+        Endpoints::new(EtcdOptions::new(urls))
     }
 
     /// Goal: a request that waits until others have made room is not taken for one that was not answered.

@@ -102,7 +102,7 @@ impl OnThread<Etcd> {
     fn with_linger(options: EtcdOptions, linger: Duration) -> Result<Self, BackendError> {
         let options = options.checked()?;
         let thread = OwnThread::start("etcd-lock")?;
-        let endpoints = Arc::new(Endpoints::new(options.clone(), thread.runtime.clone()));
+        let endpoints = Arc::new(Endpoints::new(options.clone()));
         let (new_names, names) = mpsc::unbounded_channel();
         let queues = Arc::new(Queues::new(linger, new_names));
         let watch = StandingWatch::new(Arc::clone(&endpoints), Arc::clone(&queues), names);

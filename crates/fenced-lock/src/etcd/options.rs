@@ -141,7 +141,8 @@ impl EtcdOptions {
         let options = ConnectOptions::new()
             .with_connect_timeout(self.request_timeout)
             // a connection that died without a word is noticed; etcd refuses pings that come more
-            // often than every five seconds (`--grpc-keepalive-min-time`)
+            // often than every five seconds (`--grpc-keepalive-min-time`). Nine seconds are longer than many a lease lives: a
+            // renewal without an answer gives the connection up sooner
             .with_keep_alive(Duration::from_secs(6), Duration::from_secs(3))
             .with_keep_alive_while_idle(true)
             // a member that is cut off from its cluster ends its streams instead of staying silent

@@ -317,3 +317,39 @@ fn listed_key(kv: &KeyValue) -> QueueEvent<ObservedClaim> {
     };
     QueueEvent { key, change: kv.mod_revision(), put: Some((revision, claim)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::{EtcdOptions, EtcdUser};
+
+    /// Goal: an etcd that refuses every watch is asked with pauses. Method: the password cannot be read, which is counted.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_refused_is_tried_with_pauses() {
+        let minute = Duration::from_secs(60);
+        let (asked, flood) = (Arc::<AtomicU32>::default(), Arc::<Notify>::default());
+        let (count, flooded) = (Arc::clone(&asked), Arc::clone(&flood));
+        let mut options = EtcdOptions::new(["http://127.0.0.1:1"]);
+        options.user = Some(EtcdUser::with_password_from("app", move || {
+            if count.fetch_add(1, Ordering::Relaxed) == 130 {
+                flooded.notify_one();
+            }
+            Err("it cannot be read".into())
+        }));
+        let endpoints = Arc::new(Endpoints::new(options));
+        let (new_names, names) = mpsc::unbounded_channel();
+        let queues = Arc::new(Queues::new(2 * minute, new_names));
+        queues.with_or_new(&Arc::from("a"), NameQueue::snapshot);
+        let watch = StandingWatch::new(endpoints, queues, names).run();
+        tokio::select! {
+            () = watch => panic!("it gives up"),
+            () = flood.notified() => panic!("it is flooded"),
+            () = tokio::time::sleep(minute) => {}
+        }
+        assert!(asked.load(Ordering::Relaxed) >= 60);
+    }
+}

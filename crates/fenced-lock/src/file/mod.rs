@@ -258,6 +258,8 @@ impl fmt::Debug for FileBackend {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use testkit::wait::within;
+
     use super::*;
     use crate::ClaimStatus;
 
@@ -278,7 +280,8 @@ mod tests {
         drop(backend.jobs.send(Box::new(|_| panic!("as the test wants it"))));
         let next = other.mutex("a")?.lock().await?;
         assert!(guard.is_lost() && !next.is_lost());
-        assert_eq!(session.lost().await, crate::LostReason::Revoked);
+        let reason = within("the session is lost", session.lost()).await;
+        assert_eq!(reason, crate::LostReason::Revoked);
         crate::Session::open(backend, options).await.map(drop)
     }
 

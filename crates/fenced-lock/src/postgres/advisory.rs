@@ -8,6 +8,8 @@
 //! SELECT pg_advisory_unlock(hashtextextended('stock-lock', 0));
 //! ```
 //!
+//! In a database whose encoding is neither UTF-8 nor `SQL_ASCII`, that is so for names in ASCII.
+//!
 //! The server process that holds the lock then counts the token in `fenced_lock.names`, so a later grant has the larger
 //! token. A peer that counts none has no token.
 //!
@@ -122,9 +124,8 @@ impl AskedBackend<Advisory> {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let options = options.checked()?;
         let connector = options.connector()?;
-        let make = |runtime: &Handle, this: &Weak<Advisory>| {
-            let (options, runtime, statements) = (options.clone(), runtime.clone(), &[]);
-            let access = Arc::new(Access::new(options, connector, statements, runtime));
+        let make = |_: &Handle, this: &Weak<Advisory>| {
+            let access = Arc::new(Access::new(options, connector, &[]));
             Advisory {
                 requests: Link::new(&access, NAME, None),
                 access,
@@ -165,7 +166,7 @@ fn slack(ttl: Duration) -> Duration {
 async fn unlock(conn: &Connection, claim: &Claim) -> Result<bool, Error> {
     let shown = application_name(claim, "-");
     let params: &[(&(dyn ToSql + Sync), Type)] =
-        &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT)];
+        &[(&&*conn.name(&claim.name), Type::TEXT), (&shown, Type::TEXT)];
     conn.client.query_typed_one(UNLOCK, params).await?.try_get(0)
 }
 
@@ -218,7 +219,7 @@ impl Advisory {
         ];
         let conn = self.access.connect(name, settings, None).await?;
         let (ended, this) = (conn.ended.clone(), Weak::clone(&self.this));
-        self.access.runtime.spawn(async move {
+        tokio::spawn(async move {
             ended.cancelled().await;
             if let Some(this) = this.upgrade() {
                 this.tell_ended();
@@ -253,8 +254,9 @@ impl Advisory {
         let (mut sent_at, (session, ttl)) = (Instant::now(), self.session(claim.lease)?);
         let taken = async {
             let (sql, shown) = (take_by(lock), application_name(claim, "%s"));
+            let name = conn.name(&claim.name);
             let params: &[(&(dyn ToSql + Sync), Type)] =
-                &[(&&*claim.name, Type::TEXT), (&shown, Type::TEXT), (&conn.mark, Type::TEXT)];
+                &[(&&*name, Type::TEXT), (&shown, Type::TEXT), (&conn.mark, Type::TEXT)];
             let take = conn.client.query_typed_one(&sql, params);
             let (row, ()) = try_join(take, conn.end_without(&session)).await?;
             let (token, is_own) = (row.try_get::<_, Option<_>>(0)?, row.try_get(1)?);
@@ -407,7 +409,7 @@ impl Asked for Advisory {
         let is_release = matches!(mode, PutMode::After(_));
         if let Some(this) = self.this.upgrade() {
             let wait = this.wait(claim.clone(), Arc::clone(&conn), is_release, waits);
-            self.access.runtime.spawn(wait);
+            tokio::spawn(wait);
         }
         // without an answer the runtime ends
         let queued = conn
@@ -450,7 +452,8 @@ impl Asked for Advisory {
 
     async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let conn = self.requests.connection().await?;
-        let rows = conn.ask(conn.client.query_typed(QUEUE, &[(&name, Type::TEXT)])).await?;
+        let rows =
+            conn.ask(conn.client.query_typed(QUEUE, &[(&&*conn.name(name), Type::TEXT)])).await?;
         let entry = |row: &Row| {
             let shown = row.get::<_, Option<&str>>(1).unwrap_or_default();
             let Some(entry) = parse(shown, name, conn.cluster) else {

@@ -1,5 +1,6 @@
 //! Connections, what becomes of requests on one that is lost, and what PostgreSQL's errors mean.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::poll_fn;
@@ -13,7 +14,6 @@ use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -54,7 +54,7 @@ const IDENTIFY: &str = "
         CASE WHEN coalesce(current_setting('fenced_lock.connection', true), '') IN ('', $1)
             THEN set_config('fenced_lock.connection', $1, false) <> $1
             ELSE true END,
-        current_setting('server_encoding') <> 'UTF8'";
+        current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII')";
 
 /// The columns of [`IDENTIFY`] that rule a server out. A standby is refused for now only: it may be promoted, or the address
 /// may lead to the primary later.
@@ -133,7 +133,6 @@ pub(super) struct Access {
     pub(super) connector: (Vec<Config>, Tls),
     /// What each connection prepares: to parse and plan a statement costs more than to run it.
     pub(super) statements: &'static [&'static str],
-    pub(super) runtime: Handle,
     /// How many attempts to connect took too long, one after the other.
     late: AtomicU32,
     /// Set once two connections were seen to have a server process each.
@@ -152,31 +151,28 @@ impl Access {
         options: PostgresOptions,
         connector: (Vec<Config>, Tls),
         statements: &'static [&'static str],
-        runtime: Handle,
     ) -> Self {
         let (late, is_direct) = (AtomicU32::default(), OnceCell::new());
-        Self { options, connector, statements, runtime, late, is_direct }
+        Self { options, connector, statements, late, is_direct }
     }
 
     /// Connects under `name`, which `pg_stat_activity` shows, with these further settings of the server. Messages go to
     /// the waiters.
     pub(super) async fn connect(
-        self: &Arc<Self>,
+        &self,
         name: &str,
         mut settings: Vec<Setting>,
         waiters: Option<Arc<Waiters<Token>>>,
     ) -> Result<Connection, BackendError> {
-        let access = Arc::clone(self);
         let (mut hosts, tls) = self.connector.clone();
         for host in &mut hosts {
             host.application_name(name);
         }
         settings.push(("default_transaction_isolation", "read committed".to_owned()));
         let mark = format!("{:016x}", random());
-        let connecting = async move {
+        let connecting = async {
             // all are asked in half of the time, and the other half is for what follows
-            let share =
-                access.options.request_timeout / 2 / u32::try_from(hosts.len()).unwrap_or(1);
+            let share = self.options.request_timeout / 2 / u32::try_from(hosts.len()).unwrap_or(1);
             let mut connected = connect_any(&hosts, &tls, share).await;
             if connected.as_ref().is_err_and(is_read_only) {
                 // connect all the same, to ask the server why it is read-only
@@ -188,17 +184,17 @@ impl Access {
             let (host, (client, connection)) = connected.map_err(connect_failure)?;
             let (ended, ended_by_server) = (CancellationToken::new(), Arc::<AtomicBool>::default());
             let (guard, by_server) = (ended.clone().drop_guard(), Arc::clone(&ended_by_server));
-            let driver = AbortOnDropHandle::new(access.runtime.spawn(async move {
+            let driver = AbortOnDropHandle::new(tokio::spawn(async move {
                 by_server.store(drive(connection, waiters).await, Ordering::Relaxed);
                 drop(guard);
             }));
-            let identity = access.identify(&client, &mark).await?;
-            access.is_direct.get_or_try_init(|| check_second(host, &tls)).await?;
+            let identity = self.identify(&client, &mark).await?;
+            self.is_direct.get_or_try_init(|| check_second(host, &tls)).await?;
             set(&client, &mark, &settings).await?;
             let lacks_letters = identity.get(9);
-            let (process, cluster) = access.tables(&client, &mark, identity).await?;
+            let (process, cluster) = self.tables(&client, &mark, identity).await?;
             let prepare = async |sql: &&'static str| Ok((*sql, client.prepare(sql).await?));
-            let prepared = try_join_all(access.statements.iter().map(prepare)).await;
+            let prepared = try_join_all(self.statements.iter().map(prepare)).await;
             Ok(Connection {
                 statements: prepared.map_err(failure)?.into_iter().collect(),
                 client,
@@ -211,17 +207,14 @@ impl Access {
                 driver: driver.detach(),
                 answers: AtomicU64::new(0),
                 synced: Shared::new(),
-                limit: access.options.request_timeout,
+                limit: self.options.request_timeout,
             })
         };
-        // what takes too long must not go on: it may end in a connection that nobody has
-        let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
         let doublings = self.late.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
         let limit = self.options.request_timeout.saturating_mul(1 << doublings);
-        let limited = timeout(limit, connecting).await;
+        let limited = timeout(limit, Box::pin(connecting)).await;
         self.late.store(if limited.is_err() { doublings + 1 } else { 0 }, Ordering::Relaxed);
-        // a task ends without a result when its runtime does
-        limited.map_err(BackendError::transient)?.map_err(BackendError::transient)?
+        limited.map_err(BackendError::transient)?
     }
 
     /// Finds out what a connection leads to, and marks it.
@@ -363,8 +356,19 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// A lock's name as the database can keep it: in hexadecimal where its encoding may lack a letter. What stands before
+    /// that is in no name.
+    pub(super) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        if !self.lacks_letters || name.is_ascii() {
+            return name.into();
+        }
+        iter::once("\u{1}".to_owned())
+            .chain(name.bytes().map(|byte| format!("{byte:02x}")))
+            .collect()
+    }
+
     /// A label as the database can keep it.
-    pub(super) fn kept(&self, label: &str) -> String {
+    pub(super) fn label(&self, label: &str) -> String {
         label.replace(|c: char| c == '\0' || self.lacks_letters && !c.is_ascii(), "_")
     }
 
@@ -542,7 +546,7 @@ impl Link {
             waiters.missed_messages();
             // those who ask then have the connection made anew
             let (ended, waiters) = (conn.ended.clone(), Arc::clone(waiters));
-            self.access.runtime.spawn(async move {
+            tokio::spawn(async move {
                 ended.cancelled().await;
                 waiters.missed_messages();
             });

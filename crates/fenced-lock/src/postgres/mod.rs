@@ -183,9 +183,8 @@ impl AskedBackend<Postgres> {
     pub fn new(options: &PostgresOptions) -> Result<Self, BackendError> {
         let options = options.checked()?;
         let connector = options.connector()?;
-        let make = |runtime: &Handle, _: &Weak<Postgres>| {
-            let (options, runtime, statements) = (options.clone(), runtime.clone(), STATEMENTS);
-            let access = Arc::new(Access::new(options, connector, statements, runtime));
+        let make = |_: &Handle, _: &Weak<Postgres>| {
+            let access = Arc::new(Access::new(options, connector, STATEMENTS));
             let waiters = Arc::new(Waiters::default());
             let requests = [(); CONNECTIONS].map(|()| Link::new(&access, "fenced-lock", None));
             let events = Link::new(&access, "fenced-lock events", Some(Arc::clone(&waiters)));
@@ -238,10 +237,15 @@ impl Postgres {
 }
 
 /// Tells the first claims on these names, but for this one, that their queues have changed.
-async fn notify_first(conn: &Connection, names: &[&str], but: Option<&Claim>) -> Result<(), Error> {
+async fn notify_first(
+    conn: &Connection,
+    names: &[impl AsRef<str>],
+    but: Option<&Claim>,
+) -> Result<(), Error> {
     if names.is_empty() {
         return Ok(());
     }
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let (lease, number) = but.map_or((0, 0), |claim| (claim.lease, claim.number.cast_signed()));
     conn.query(NOTIFY_FIRST, &[&names, &lease, &number]).await.map(drop)
 }
@@ -299,7 +303,7 @@ impl Asked for Postgres {
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         let conn = self.connection("").await?;
-        let names: Vec<&str> = claims.iter().map(|claim| &*claim.name).collect();
+        let names: Vec<_> = claims.iter().map(|claim| conn.name(&claim.name)).collect();
         let close = async { conn.query(CLOSE, &[&lease.id]).await };
         conn.ask(try_join(close, notify_first(&conn, &names, None))).await.map(drop)
     }
@@ -312,8 +316,8 @@ impl Asked for Postgres {
             PutMode::IfEmpty => (None, true),
             PutMode::After(held) => (Some(held.number.cast_signed()), false),
         };
-        let label = conn.kept(&claim.label);
-        let (name, number) = (&*claim.name, claim.number.cast_signed());
+        let label = conn.label(&claim.label);
+        let (name, number) = (&*conn.name(&claim.name), claim.number.cast_signed());
         let next = if held.is_some() { &[name][..] } else { &[] };
         let params: &Params<'_> = &[&name, &claim.lease, &number, &label, &held, &is_try];
         let (reaped, put, standing, synced) = Box::pin(join4(
@@ -357,7 +361,7 @@ impl Asked for Postgres {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let conn = self.connection(&claim.name).await?;
         // in two statements: the second one sees who came to wait before the first one was committed
-        let (number, names) = (claim.number.cast_signed(), [&*claim.name]);
+        let (number, names) = (claim.number.cast_signed(), [conn.name(&claim.name)]);
         let release = async { conn.query(RELEASE, &[&claim.lease, &number]).await };
         let told = notify_first(&conn, &names, Some(claim));
         let ((deleted, ()), ()) = try_join(conn.ask(try_join(release, told)), conn.sync()).await?;
@@ -367,7 +371,7 @@ impl Asked for Postgres {
     async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let conn = self.connection(name).await?;
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let queue = async { conn.query(QUEUE, &[&name, &most]).await };
+        let queue = async { conn.query(QUEUE, &[&&*conn.name(name), &most]).await };
         let ((), rows) = try_join(self.reap(&conn), conn.ask(queue)).await?;
         let entry = |row: &Row| QueueEntry {
             token: Some(Token::new(conn.cluster, row.get(0))),

@@ -11,7 +11,6 @@ use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
     RedisError, RedisResult, ServerErrorKind, cmd,
 };
-use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinHandle;
 use tokio::time::error::Elapsed;
@@ -36,7 +35,6 @@ type OnMessage = dyn Fn(PushInfo) + Send + Sync;
 pub(super) struct Connection {
     pub(super) options: RedisOptions,
     server: Arc<Server>,
-    runtime: Handle,
     link: Shared<Link>,
     /// The task that connects, if nobody has its outcome yet.
     connecting: AsyncMutex<Option<JoinHandle<Result<Link, BackendError>>>>,
@@ -51,11 +49,10 @@ struct Link {
 }
 
 impl Connection {
-    /// Connects nothing yet. Connections are made on `runtime`.
+    /// Connects nothing yet.
     pub(super) fn new(
         servers: Servers,
         options: RedisOptions,
-        runtime: Handle,
         channel: Option<String>,
         on_message: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Self {
@@ -67,7 +64,7 @@ impl Connection {
             trouble: Mutex::default(),
         };
         let (link, connecting) = (Shared::new(), AsyncMutex::default());
-        Self { options, server: Arc::new(server), runtime, link, connecting }
+        Self { options, server: Arc::new(server), link, connecting }
     }
 
     /// Runs a script.
@@ -142,7 +139,7 @@ impl Connection {
         // a task of its own connects, to the end, however short those who need the connection wait for it
         let connect = async {
             let mut connecting = self.connecting.lock().await;
-            let connect = || self.runtime.spawn(Arc::clone(&self.server).connect());
+            let connect = || tokio::spawn(Arc::clone(&self.server).connect());
             let connected = connecting.get_or_insert_with(connect).await;
             *connecting = None;
             connected.map_err(BackendError::transient)?
@@ -181,7 +178,7 @@ struct Server {
 #[derive(Default)]
 struct Trouble {
     backoff: Backoff,
-    /// How many of them took too long.
+    /// How many of them took too long: as long as sentinels have for their answers.
     late: u32,
     /// The latest failure, and until when there is no further attempt.
     latest: Option<(Instant, BackendError)>,
@@ -207,16 +204,16 @@ impl Server {
             }
             self.request_timeout.saturating_mul(1 << trouble.late.min(MOST_DOUBLINGS))
         };
+        let began_at = Instant::now();
         let outcome = timeout(limit, self.handshake(limit)).await;
         let mut trouble = self.trouble.lock();
-        let is_late = outcome.is_err();
         match outcome.unwrap_or_else(|elapsed| Err(silence(elapsed))) {
             Ok(link) => {
                 *trouble = Trouble::default();
                 Ok(link)
             }
             Err(error) => {
-                trouble.late += u32::from(is_late);
+                trouble.late += u32::from(began_at.elapsed() >= limit / 4);
                 let until = Instant::now() + trouble.backoff.next();
                 trouble.latest = Some((until, error.clone()));
                 Err(error)

@@ -105,12 +105,11 @@ impl AskedBackend<Redis> {
         let options = options.checked()?;
         let servers = options.servers()?;
         let channel = format!("{{fenced-lock}}:process:{:x}", random());
-        let make = |runtime: &Handle, redis: &Weak<Redis>| {
-            let (redis, own) = (Weak::clone(redis), runtime.clone());
-            let on_message =
-                move |push| _ = redis.upgrade().map(|redis| redis.on_message(push, &own));
-            let (runtime, heard) = (runtime.clone(), Some(channel.clone()));
-            let connection = Connection::new(servers, options, runtime, heard, on_message);
+        let make = |_: &Handle, redis: &Weak<Redis>| {
+            let redis = Weak::clone(redis);
+            let on_message = move |push| _ = redis.upgrade().map(|redis| redis.on_message(push));
+            let heard = Some(channel.clone());
+            let connection = Connection::new(servers, options, heard, on_message);
             Redis { connection, channel, waiters: Waiters::default() }
         };
         Self::start("redis-lock", make)
@@ -157,7 +156,7 @@ impl Redis {
     }
 
     /// Takes a message, or the news that the connection broke.
-    fn on_message(self: Arc<Self>, push: PushInfo, runtime: &Handle) {
+    fn on_message(self: Arc<Self>, push: PushInfo) {
         match push.kind {
             PushKind::Disconnection => self.waiters.missed_messages(),
             PushKind::Message => {
@@ -173,7 +172,7 @@ impl Redis {
                     }
                 } else if self.waiters.leases().contains_key(&claim.lease) {
                     // put by a request that came late, or back after a failover: nobody here waits for it
-                    runtime.spawn(async move { self.release(&claim).await });
+                    tokio::spawn(async move { self.release(&claim).await });
                 }
             }
             _ => {}

@@ -11,8 +11,9 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion,
-    RedisConnectionInfo, RedisResult, cmd, parse_redis_url,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo, RedisResult, cmd,
+    parse_redis_url,
 };
 #[cfg(feature = "redis-tls")]
 use redis::{ClientTlsConfig, TlsCertificates};
@@ -199,7 +200,10 @@ async fn ask(sentinel: &Client, name: &str) -> RedisResult<(String, u16)> {
     let sentinel = sentinel.get_connection_info();
     let ask = async |user: RedisConnectionInfo| -> RedisResult<Option<_>> {
         let client = Client::open(sentinel.clone().set_redis_settings(user))?;
-        let mut sentinel = client.get_multiplexed_async_connection().await?;
+        // the caller's is the only limit
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None);
+        let config = config.set_response_timeout(None);
+        let mut sentinel = client.get_multiplexed_async_connection_with_config(&config).await?;
         cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut sentinel).await
     };
     let mut answer = ask(RedisConnectionInfo::default()).await;

@@ -94,7 +94,6 @@ pub struct Redlock {
     attempts: Mutex<HashMap<Claim, Attempt>>,
     /// Room for each that clears keys.
     clearing: Semaphore,
-    runtime: Handle,
     /// For what goes on after a request.
     this: Weak<Self>,
 }
@@ -150,22 +149,12 @@ impl AskedBackend<Redlock> {
         }
         let servers = |options: RedisOptions| Ok((options.servers()?, options));
         let nodes = nodes.into_iter().map(servers).collect::<Result<Vec<_>, BackendError>>()?;
-        let make = |runtime: &Handle, this: &Weak<Redlock>| {
-            let (runtime, this) = (runtime.clone(), Weak::clone(this));
-            let node = |(servers, options)| {
-                Arc::new(Connection::new(servers, options, runtime.clone(), None, drop))
-            };
+        let make = |_: &Handle, this: &Weak<Redlock>| {
+            let this = Weak::clone(this);
+            let node = |(servers, options)| Arc::new(Connection::new(servers, options, None, drop));
             let nodes = nodes.into_iter().map(node).collect();
             let (waiters, clearing) = (Waiters::default(), Semaphore::new(MOST_CLEARING));
-            Redlock {
-                nodes,
-                patience,
-                waiters,
-                attempts: Mutex::default(),
-                clearing,
-                runtime,
-                this,
-            }
+            Redlock { nodes, patience, waiters, attempts: Mutex::default(), clearing, this }
         };
         Self::start("redlock", make)
     }
@@ -201,7 +190,7 @@ impl Redlock {
         let (sender, answers) = unbounded_channel();
         for node in &self.nodes {
             let (node, sender, asked) = (Arc::clone(node), sender.clone(), ask(Arc::clone(node)));
-            self.runtime.spawn(async move {
+            tokio::spawn(async move {
                 let answer = match asked.await {
                     Ok(answer) => Ok((node, answer)),
                     Err(error) => {
@@ -227,8 +216,7 @@ impl Redlock {
             async move {
                 let done = run(&node, what, lifetime, &attempts).await;
                 if let (Err(_), "delete", Some(this)) = (&done, what, this.upgrade()) {
-                    let runtime = this.runtime.clone();
-                    runtime.spawn(this.clear(node, lifetime, attempts));
+                    tokio::spawn(this.clear(node, lifetime, attempts));
                 }
                 done
             }
@@ -419,7 +407,7 @@ impl Asked for Redlock {
         for (node, done) in done {
             let missing = attempts(&|attempt| is_kept[attempt] && done[attempt] == MISSING);
             if let (false, Some(this)) = (missing.is_empty(), self.this.upgrade()) {
-                self.runtime.spawn(this.put_back(node, lifetime, missing));
+                tokio::spawn(this.put_back(node, lifetime, missing));
             }
         }
         let kept = attempts(&|attempt| is_kept[attempt]);

@@ -23,7 +23,7 @@ pub(super) struct Queue {
     pub(super) claims: WatchedQueue<()>,
     /// How often news may have been missed: a list that was asked for before the latest time may lack a claim that no news
     /// tells of.
-    pub(super) gaps: u64,
+    gaps: u64,
     /// The place of the last node that was looked at, from which the places of others are counted.
     last_place: Option<i64>,
     /// Whether a claim came since the last look.
@@ -53,8 +53,17 @@ impl Queue {
         Some(format!("{prefix}{:010}", sequence_of(made.place)))
     }
 
-    /// Takes over a list that was asked for when this was the latest change.
-    pub(super) fn load(&mut self, nodes: &[Node], latest: i64) {
+    /// The latest change, and the gaps before a list that is asked for now.
+    pub(super) fn asked(&self) -> (i64, u64) {
+        (self.claims.latest_change(), self.gaps)
+    }
+
+    /// Takes over a list, with what [`asked`](Self::asked) said before it was asked for. If news were missed since, the queue
+    /// is read again.
+    pub(super) fn load(&mut self, nodes: &[Node], (latest, gaps): (i64, u64)) {
+        if gaps != self.gaps {
+            return;
+        }
         let list = nodes.iter().map(|node| self.event(node, latest, true)).collect();
         // it is never too old: no event is applied while it is awaited
         let _ = self.claims.load(list, latest, latest);
@@ -163,7 +172,7 @@ mod tests {
     fn the_end_of_a_session_grants_nothing() {
         for is_leaving in [false, true] {
             let mut queue = Queue::default();
-            queue.load(&[], 0);
+            queue.load(&[], queue.asked());
             let (_held, first) = made(&mut queue, 1, 5);
             queue.created(&first);
             let (ticket, next) = made(&mut queue, 2, 6);
@@ -174,7 +183,7 @@ mod tests {
             assert_eq!(queue.deleted(&first), !is_leaving);
             let is_granted = *ticket.status.borrow() == ClaimStatus::Granted(TOKEN);
             assert_eq!(is_granted, is_leaving);
-            queue.load(&[next], queue.claims.latest_change());
+            queue.load(&[next], queue.asked());
             assert_status(&ticket, ClaimStatus::Granted(TOKEN));
         }
     }
@@ -184,13 +193,13 @@ mod tests {
     #[test]
     fn an_old_list_ends_nothing() {
         let mut queue = Queue::default();
-        let before = queue.claims.latest_change();
+        let before = queue.asked();
         let (ticket, node) = made(&mut queue, 1, 5);
         queue.load(&[], before);
         assert_status(&ticket, ClaimStatus::Waiting);
         queue.load(&[node], before);
         assert_status(&ticket, ClaimStatus::Granted(TOKEN));
-        queue.load(&[], queue.claims.latest_change());
+        queue.load(&[], queue.asked());
         assert_status(&ticket, ClaimStatus::Gone);
     }
 
@@ -198,7 +207,7 @@ mod tests {
     #[test]
     fn places_go_on() {
         let mut queue = Queue::default();
-        queue.load(&[node("x-", i32::MAX - 1), node("x-", i32::MAX)], 0);
+        queue.load(&[node("x-", i32::MAX - 1), node("x-", i32::MAX)], queue.asked());
         let (ticket, ours) = made(&mut queue, 1, i32::MIN);
         queue.created(&ours);
         for sequence in [i32::MAX, i32::MAX - 1] {
@@ -213,7 +222,7 @@ mod tests {
     #[test]
     fn an_unused_queue_is_given_up() {
         let mut queue = Queue::default();
-        queue.load(&[], 0);
+        queue.load(&[], queue.asked());
         let (_ticket, node) = made(&mut queue, 1, 5);
         assert!(queue.take_use() && queue.claims.is_waited_for());
         queue.created(&node);

@@ -474,14 +474,9 @@ impl Connected {
     /// Reads a queue that is watched: in this order, so that no news is missed.
     async fn read(&self, name: &str) -> Result<(), BackendError> {
         let client = self.client()?;
-        let (latest, gaps) = self.with(name, |queue| (queue.claims.latest_change(), queue.gaps));
+        let asked = self.with(name, |queue| queue.asked());
         let nodes = self.list(&client, name).await?;
-        // news that were missed meanwhile have the queue read again
-        self.with(name, |queue| {
-            if queue.gaps == gaps {
-                queue.load(&nodes, latest);
-            }
-        });
+        self.with(name, |queue| queue.load(&nodes, asked));
         Ok(())
     }
 
@@ -610,8 +605,8 @@ mod tests {
     use super::*;
     use crate::ClaimStatus;
 
-    /// Goal: a queue that was loaded while there was no watch on the root grants nothing before it was read again: another
-    /// client's claim may have come meanwhile.
+    /// Goal: a queue that was loaded while there was no watch on the root, or by a list that was asked for then, grants nothing
+    /// before it was read again: another client's claim may have come meanwhile.
     #[test]
     fn what_the_watch_on_the_root_missed_grants_nothing() {
         let (mut open, missed) = (Open::default(), Arc::<Notify>::default());
@@ -621,14 +616,17 @@ mod tests {
         };
         let list = [node("x-", 0), node(&prefix(&claim), 1)];
         open.by_root.insert("/locks/a".into(), (Arc::clone(&claim.name), missed));
-        open.queues.entry(Arc::clone(&claim.name)).or_default().load(&[], 0);
+        let queue = open.queues.entry(Arc::clone(&claim.name)).or_default();
+        queue.load(&[], queue.asked());
+        let asked = queue.asked();
         open.root_missed_news();
         let queue = open.queues.get_mut("a").expect("it was put there");
+        queue.load(&[], asked);
         let (ticket, _) = queue.expect(&claim);
         queue.made(&claim, &list[1], Token::new(crate::ClusterId(1), 7));
         queue.created(&list[1]);
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
-        queue.load(&list, queue.claims.latest_change());
+        queue.load(&list, queue.asked());
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
         assert!(!queue.deleted(&list[0]));
         assert!(matches!(*ticket.status.borrow(), ClaimStatus::Granted(_)));

@@ -147,7 +147,7 @@ async fn shows_everything() {
     ];
     let options = PostgresServer { secured: true, ..PostgresServer::default() };
     let mut server = None;
-    if testkit::postgres::is_installed() {
+    if testkit::postgres::can_test() {
         let server = server.insert(PrivatePostgres::start(options).await.unwrap());
         server.run("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'another'").await.unwrap();
         urls.push(server.url_of(&address("app:SECRET"), server.port()));

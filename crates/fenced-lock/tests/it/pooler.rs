@@ -1,15 +1,14 @@
 //! PostgreSQL behind `PgBouncer`.
 
 use fenced_lock::{BackendErrorKind, PostgresOptions};
-use testkit::wait::within;
+use testkit::wait::{eventually, within};
 use testkit::{PostgresOptions as ServerOptions, PrivatePgBouncer, PrivatePostgres, Proxy};
+use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
 use super::contract::queueing;
 use super::lab::{FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_of, with};
-use super::postgres::{LockKind, PostgresLab};
-
-const KINDS: [LockKind; 2] = [LockKind::Advisory, LockKind::Queue];
+use super::postgres::{KINDS, LockKind, PostgresLab};
 
 /// A server, and a pooler with these settings in front of it, if both are installed.
 async fn pooled(settings: &[&str]) -> Option<(PrivatePostgres, PrivatePgBouncer)> {
@@ -36,17 +35,8 @@ async fn a_pooler_that_shares_processes_is_refused() {
         ("pool_mode=transaction\nserver_reset_query_always=1", true),
     ] {
         let Some((server, pooler)) = pooled(&[mode]).await else { return };
-        let mut others = tokio::task::JoinSet::new();
-        for _ in 0..if is_busy { 10 } else { 0 } {
-            let url = server.url_of("postgres", pooler.port());
-            let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
-            others.spawn(connection);
-            others.spawn(async move {
-                loop {
-                    client.simple_query("SELECT pg_sleep(random() / 100)").await?;
-                }
-            });
-        }
+        let url = server.url_of("postgres", pooler.port());
+        let mut others = busy_clients(&url, if is_busy { 10 } else { 0 }).await;
         for kind in KINDS {
             for _ in 0..2 {
                 let options = PostgresOptions::new(lab(kind, &server, pooler.port()).url());
@@ -55,16 +45,28 @@ async fn a_pooler_that_shares_processes_is_refused() {
             }
         }
         // the server processes of the other clients keep their settings
-        let (client, connection) =
-            tokio_postgres::connect(&server.url_of("postgres", pooler.port()), NoTls)
-                .await
-                .unwrap();
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
         others.spawn(connection);
         let left = "SELECT concat_ws(' ', current_setting('statement_timeout'),
             current_setting('idle_session_timeout'), current_setting('enable_seqscan'))";
         let left = client.query_typed_one(left, &[]).await.unwrap();
         assert_eq!(left.get::<_, &str>(0), "0 0 on", "{mode}");
     }
+}
+
+/// So many clients that ask all the time, until these tasks are dropped.
+async fn busy_clients(url: &str, count: usize) -> JoinSet<Result<(), tokio_postgres::Error>> {
+    let mut clients = JoinSet::new();
+    for _ in 0..count {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+        clients.spawn(connection);
+        clients.spawn(async move {
+            loop {
+                client.simple_query("SELECT pg_sleep(random() / 100)").await?;
+            }
+        });
+    }
+    clients
 }
 
 /// Goal: a pooler in session mode serves, although it knows no settings for a connection.
@@ -116,7 +118,8 @@ async fn a_pooler_that_comes_between_gives_no_lock_to_two() {
     let Some((server, pooler)) = pooled(&["pool_mode=transaction"]).await else { return };
     let proxy = Proxy::to(server.port()).await.unwrap();
     let lab = lab(LockKind::Advisory, &server, proxy.port());
-    let (one, other) = (lab.mutex("a").await, lab.mutex("a").await);
+    let (session, other) = (lab.session_for(HOUR).await, lab.mutex("a").await);
+    let one = lab.mutex("a").await;
     proxy.redirect_to(pooler.port());
     let guard = one.try_lock().await.unwrap().unwrap();
     for second in [other.try_lock().await.map(drop), other.lock().await.map(drop)] {
@@ -128,4 +131,21 @@ async fn a_pooler_that_comes_between_gives_no_lock_to_two() {
     client.batch_execute("BEGIN").await.unwrap();
     within("the loss is told", guard.lost()).await;
     connection.abort();
+
+    // what is asked for one after the other comes to different processes
+    let _others = busy_clients(&url, 10).await;
+    let mutex = session.mutex("b").unwrap();
+    for _ in 0..40 {
+        if let Ok(Some(guard)) = within("an answer", mutex.try_lock()).await {
+            guard.unlock().await.ok();
+        }
+    }
+    let url = server.url_of("postgres", server.port());
+    let (operator, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let take = "SELECT pg_try_advisory_lock(hashtextextended('b', 0))";
+    eventually("no process is left with it", async || {
+        operator.query_typed_one(take, &[]).await.unwrap().get(0)
+    })
+    .await;
 }

@@ -12,7 +12,7 @@ use super::lab::{
     FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
     waiter, with,
 };
-use super::postgres::{LockKind, PostgresLab};
+use super::postgres::{KINDS, LockKind, PostgresLab};
 
 /// How many claims of a worker wait behind the one that holds.
 const WAITERS_OF_A_WORKER: usize = 5;
@@ -229,7 +229,7 @@ async fn a_server_that_is_too_old_is_an_error() {
     lab.client().await.batch_execute(lie).await.unwrap();
     let url = format!("{}?options=-c%20search_path=lies,pg_catalog", lab.url());
     let options = PostgresOptions::new(url);
-    for kind in [LockKind::Queue, LockKind::Advisory] {
+    for kind in KINDS {
         let refused = kind.open(&options, HOUR).await;
         assert_refused(refused, "PostgreSQL 14 or later is needed");
     }
@@ -253,7 +253,7 @@ async fn a_server_too_far_away_for_the_ttl_is_told() {
 #[tokio::test]
 async fn refusals_have_their_kinds() {
     use BackendErrorKind::{Permanent, Refused, Transient};
-    for kind in [LockKind::Queue, LockKind::Advisory] {
+    for kind in KINDS {
         let Some(lab) = PostgresLab::shared(kind).await else { return };
         let operator = lab.client().await;
         let run = async |sql: &str| operator.batch_execute(sql).await.unwrap();
@@ -294,7 +294,9 @@ async fn refusals_have_their_kinds() {
         run("DROP TRIGGER refuse ON fenced_lock.names").await;
         guard = within("a hand-over", guard.requeue()).await.unwrap();
         run(&format!("REVOKE INSERT ON fenced_lock.names FROM {role}")).await;
-        for refused in [mutex.lock().await, guard.requeue().await] {
+        for refused in
+            within("answers", async { [mutex.lock().await, guard.requeue().await] }).await
+        {
             assert_refused(refused, "permission denied");
         }
         run(&format!("GRANT INSERT ON fenced_lock.names TO {role}")).await;

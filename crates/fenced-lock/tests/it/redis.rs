@@ -378,13 +378,17 @@ async fn no_script_is_sent_for_ever() {
 }
 
 /// Goal: a Redis so far away that a handshake takes longer than a request may is reached all the same. Method: with TLS, the
-/// client library alone takes longer.
+/// client library alone takes longer; sentinels have a part of the time.
 #[tokio::test]
 async fn a_handshake_may_take_longer_than_a_request() {
-    for (secured, delay) in [(false, 80), (true, 150)] {
+    for (secured, by_sentinel, delay) in [(false, false, 80), (false, true, 80), (true, false, 150)]
+    {
         let options = ServerOptions { secured, ..ServerOptions::default() };
         let redis = PrivateRedis::start(options).await.unwrap();
-        let proxy = Proxy::to(redis.port()).await.unwrap();
+        let dir = OwnedDir::create().unwrap();
+        let sentinel = if by_sentinel { redis.start_sentinel_in(&dir).await.ok() } else { None };
+        let port = sentinel.as_ref().map_or(redis.port(), PrivateRedis::port);
+        let proxy = Proxy::to(port).await.unwrap();
         proxy.delay(Duration::from_millis(delay));
         let [server, proxied] = [redis.port(), proxy.port()].map(|port| format!(":{port}"));
         let read = |path| std::fs::read(path).unwrap();
@@ -400,10 +404,25 @@ async fn a_handshake_may_take_longer_than_a_request() {
         // the server has the script from now on, so one answer will do
         RedisBackend::new(options.clone()).unwrap().open(LONG).await.unwrap();
         options.url = options.url.replace(&server, &proxied);
+        if by_sentinel {
+            options.url = options.url.replace("redis:", "redis-sentinel:") + "#sale";
+        }
         options.request_timeout = Duration::from_millis(400);
         let backend = RedisBackend::new(options).unwrap();
         eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
     }
+}
+
+/// Goal: a server that refuses connections is left alone for a while after each, however often it is asked.
+#[tokio::test]
+async fn a_server_that_refuses_is_not_flooded() {
+    let server = server_that_says("-ERR unknown command 'HELLO'\r\n").await;
+    let proxy = Proxy::to(server.port()).await.unwrap();
+    let backend = RedisLab::at(&format!("redis://127.0.0.1:{}", proxy.port())).backend();
+    for _ in 0..100 {
+        within("a refusal", backend.queue("a")).await.unwrap_err();
+    }
+    assert!(proxy.connections() < 50, "{} connections", proxy.connections());
 }
 
 /// Goal: a server on which a lock would not hold is refused, with a sentence that says why.

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::lab::{HOUR, LONG, TTL};
-use super::postgres::{LockKind, fresh_database};
+use super::postgres::{KINDS, fresh_database};
 use super::redlock::RedlockLab;
 use super::zookeeper::ZooKeeperLab;
 
@@ -47,7 +47,7 @@ async fn a_silent_server_hides_no_other() {
     for silent in [silent.local_addr().unwrap(), full.local_addr().unwrap()] {
         if let Some(url) = fresh_database().await {
             let url = url.replace("127.0.0.1:", &format!("{silent},127.0.0.1:"));
-            for kind in [LockKind::Queue, LockKind::Advisory] {
+            for kind in KINDS {
                 works(&format!("{kind:?}"), kind.open(&PostgresOptions::new(&url), HOUR)).await;
             }
         }

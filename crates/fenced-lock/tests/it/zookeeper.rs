@@ -406,11 +406,9 @@ async fn other_libraries_take_their_turns() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
     let meets = async |recipe: &str| {
         let client = || if recipe == "kazoo" { python() } else { java() };
-        if client().is_none() {
-            eprintln!(
-                "left out: no {recipe} to meet (apt-get install libcurator-recipes-java \
-                 openjdk-17-jdk-headless python3-kazoo)"
-            );
+        let packages = "libcurator-recipes-java default-jdk-headless python3-kazoo";
+        let missing = format!("{recipe} is not installed (apt-get install {packages})");
+        if testkit::or_left_out(client(), &missing).is_none() {
             return;
         }
         let start = |name: &str| {

@@ -1,7 +1,7 @@
 //! A running `demo serve`, told to do without something or to stop somewhere.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use fenced_lock::Session;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use testkit::client::{Answer, Connection};
 use testkit::ports::free_ports;
 use testkit::shared::{Raw, fresh_database, fresh_lock_name, shared_endpoint};
-use testkit::wait::{eventually, within};
+use testkit::wait::within;
 use tokio::process::Child;
 
 use crate::launch;
@@ -114,17 +114,10 @@ impl Program {
 
     /// Waits until it is stopped.
     pub(super) async fn until_stopped(&self) {
-        let stat = PathBuf::from(format!("/proc/{}/stat", self.child.id().unwrap()));
-        eventually("the program is stopped", async || is_stopped(&stat)).await;
+        launch::until_stopped(&self.child).await;
     }
 
     pub(super) async fn exit(&mut self) -> ExitStatus {
         within("the program ends", self.child.wait()).await.unwrap()
     }
-}
-
-fn is_stopped(stat: &Path) -> bool {
-    let stat = std::fs::read_to_string(stat).unwrap();
-    // the name before it may have any characters
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }

@@ -71,6 +71,7 @@ async fn without_careful_retry_a_lost_answer_buys_again() {
     .await;
 }
 
+/// Goal: by flags, a repetition gets its first answer, marked as such; and without a reload, a store that forgot ends the sale.
 #[tokio::test]
 async fn without_script_reload_a_flush_ends_the_sale() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -78,7 +79,10 @@ async fn without_script_reload_a_flush_ends_the_sale() {
     let program =
         Program::start(&shared_endpoint().await, &redis.url(), &fresh_lock_name(), &flags).await;
     program.sell(10).await;
-    assert_eq!(program.order("a").await.status, 200);
+    let [first, again] = [program.order("a").await, program.order("a").await];
+    assert_eq!((first.status, &first.body), (200, &again.body));
+    let marks = [first, again].map(|it| it.header("idempotency-replayed").is_some());
+    assert_eq!(marks, [false, true]);
     let () = Raw::connect(&redis.url()).await.run("SCRIPT FLUSH").await;
     program.order("b").await.assert_problem(503, "store-misconfigured");
 }

@@ -90,7 +90,14 @@ const DAMAGES: &[Mutation] = &[
         let unknown = Order { abandoned: true, ..asked(600, Unknown) };
         *it.orders[9].change(Event::Confirmed) = unknown;
     }),
-    ("lost untold", "such as run-4", |it| it.ledger[4].user.clear()),
+    // more than there were, until units came back
+    ("oversold", "11 units were sold in 12 orders, and there were 10: 1 too many", |it| {
+        again(it, |steps| {
+            steps.insert(10, Step(100, Event::Reserved, 10, true));
+            steps.push(Step(2500, Event::Expired, 10, false));
+        });
+    }),
+    ("lost not_held untold", "such as run-4", |it| it.ledger[4].user.clear()),
     ("token_went_down", "20, from 101 to 100", |it| it.ledger[19].token = Some(100)),
     (
         "over_limit",
@@ -122,6 +129,11 @@ const DAMAGES: &[Mutation] = &[
         let order = "another-client".to_owned();
         it.ledger.push(LedgerEntry { order, ..it.ledger[20].clone() });
         renumber(it);
+        it.setup.before.held = Some(1);
+    }),
+    // nor does that one explain the end of an order that was refused
+    ("not_held", "such as run-10", |it| {
+        again(it, |steps| steps.push(Step(2500, Event::Expired, 10, false)));
         it.setup.before.held = Some(1);
     }),
     // of changes without an answer

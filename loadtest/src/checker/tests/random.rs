@@ -63,7 +63,7 @@ impl Run {
 
     /// Takes effect, and is what the answer says.
     fn order(&mut self, at: u64, number: usize) -> FinalOutcome {
-        let Setup { quantity, .. } = self.setup;
+        let quantity = self.setup.plan.quantity;
         let outcome = self.sale.order(&self.setup.id(number), &self.setup.user(number), quantity);
         if self.sale.before.hold_seconds.is_some() {
             self.to_come.insert((at + HOLD, number, Effect::HoldEnds));
@@ -136,7 +136,7 @@ fn random_run(random: &mut SplitMix64) -> History {
         }
     }
     let Run { sale, mut setup, orders, .. } = run;
-    (setup.alone, setup.tokens) = (true, true);
+    (setup.plan.alone, setup.plan.tokens) = (true, true);
     history(sale, setup, orders)
 }
 

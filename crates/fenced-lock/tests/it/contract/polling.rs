@@ -29,10 +29,12 @@ fn requests<T: GrantToken>(
     lease: Lease,
     name: &str,
     number: u64,
-) -> [(&'static str, Kept); 7] {
+) -> [(&'static str, Kept); 9] {
     let claim =
         |name: String| Claim { name: name.into(), lease: lease.id, number, label: "".into() };
-    let (put, released) = (claim(format!("{name}-other")), claim(name.to_owned()));
+    let other = |which: &str| claim(format!("{name}-{which}"));
+    let (put, tried, held, next) = (other("other"), other("try"), other("held"), other("held"));
+    let released = claim(name.to_owned());
     let closed = Lease::new(i64::MAX, TTL, ClusterId(0));
     let (queue, probe) = (name.to_owned(), name.to_owned());
     macro_rules! kept {
@@ -47,6 +49,8 @@ fn requests<T: GrantToken>(
         kept!(renew, lease),
         kept!(close, closed),
         kept!(put, &put, &PutMode::AtEnd),
+        kept!(put, &tried, &PutMode::IfEmpty),
+        kept!(put, &next, &PutMode::After(held)),
         kept!(release, &released),
         kept!(queue, &queue),
         kept!(probe, &probe),
@@ -86,7 +90,7 @@ pub(crate) async fn a_request_that_nobody_polls_delays_nobody<T: GrantToken>(
         }
         others_go_on(what, &session, &name).await;
     };
-    join_all((0..7).map(requests)).await;
+    join_all((0..9).map(requests)).await;
 }
 
 /// Goal: the same for the futures of the handles: each that waits for a lock waits for one of its own.

@@ -268,11 +268,12 @@ pub(crate) async fn a_far_service_is_reached_again(lab: &impl ServerLab) {
     eventually("a renewal", async || guard.valid_until() > valid_until).await;
 }
 
-/// Goal: a connection that dies without a word hides no grant: the waiter's process notices by its renewals. Method: the
-/// holder's lease outlives the test, so nothing else has the waiter ask.
+/// Goal: a connection that dies without a word, as behind a router that forgot it, hides no grant and ends no session: the
+/// waiter's process notices by its renewals. Method: the holder's lease outlives the test, so nothing else has the waiter ask.
 pub(crate) async fn a_silent_connection_hides_no_grant(lab: &impl ServerLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
-    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(LONG).await);
+    let ttl = Duration::from_secs(8);
+    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(ttl).await);
     let name = lab.name();
     let guard = direct.mutex(&name).unwrap().lock().await.unwrap();
     let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
