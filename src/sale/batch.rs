@@ -22,7 +22,8 @@ const LOST_PAUSE: Duration = Duration::from_millis(10);
 /// The answer to an order.
 pub(super) type Answer = Result<Outcome, SaleError>;
 
-/// What the attempts of an order may have done. Those of one batch have one token, and no later batch has the same one.
+/// What the attempts of an order may have done. All attempts of one batch have one token, and the order is in no later batch under
+/// that token.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// Nothing.
@@ -64,7 +65,7 @@ impl Sent {
 /// An order that waits, or is in a batch.
 pub(super) struct WaitingOrder {
     pub(super) order: Order,
-    /// The buyer's request. Of equal orders, each request has another number.
+    /// The number of the buyer's request. Two requests for one order have two numbers.
     pub(super) request: u32,
     /// Closed when the buyer disconnected.
     pub(super) reply: oneshot::Sender<Answer>,
@@ -243,7 +244,7 @@ impl<'a> Batch<'a> {
         &self.orders[0].order.item
     }
 
-    /// Whether to send the batch again: yes if it got no answer, no if the store refused it, since it would refuse again.
+    /// Whether to send the batch again: if it got no answer. A store that refused it would refuse again.
     fn can_repeat(&self, error: &InventoryError, deadline: Instant) -> bool {
         let is_refused = matches!(error, InventoryError::Refused { .. });
         error.is_retryable()
@@ -282,7 +283,7 @@ mod tests {
         InventoryError::StaleToken { token, fence: token }
     }
 
-    /// Goal: what is known of an order that was sent under one token after the other. Only an attempt without an answer may
+    /// Goal: an order that is sent under several tokens, one after the other, keeps the first and the last unanswered one. Only an attempt without an answer may
     /// still arrive, and only until a larger token was seen; one that too few replicas have has arrived.
     #[tokio::test(start_paused = true)]
     async fn what_attempts_may_have_done() {

@@ -45,7 +45,7 @@ pub fn lock_name(base: &str, item: &Item) -> String {
 
 /// The lock that all instances share. An instance takes it for all orders that wait there. Clones share everything.
 ///
-/// [`Combiner`]s serve the queues.
+/// `combiner` serves the queues.
 #[derive(Clone)]
 pub struct EtcdLock {
     pub(super) context: Arc<SaleContext>,
