@@ -389,12 +389,14 @@ impl Buyer {
             let took = sent_at.elapsed();
             let mut outcome = match &said {
                 Err(NoAnswer::Refused) => {
-                    json!({ "outcome": "failed", "why": "connection refused" })
+                    json!({ "outcome": "failed", "why": "connection refused", "final": false })
                 }
                 Err(NoAnswer::Left) if leaves => {
-                    json!({ "outcome": "unknown", "why": "client went away" })
+                    json!({ "outcome": "unknown", "why": "client went away", "final": false })
                 }
-                Err(_) => json!({ "outcome": "unknown", "why": "connection closed" }),
+                Err(_) => {
+                    json!({ "outcome": "unknown", "why": "connection closed", "final": false })
+                }
                 Ok(said) => {
                     if let Some((entry, replayed)) = accepted(said) {
                         json!({
@@ -821,13 +823,12 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     };
     let instances: Vec<_> = (0..world.shape.instances).map(|number| format!("p{number}")).collect();
     let run = json!({ "run": {
-        "version": 3, "run": RUN, "started": "", "requests": orders, "seconds": null, "connections": 1, "rate": null,
-        "abandon": 0.0, "seed": 0, "quantity": world.shape.quantity, "alone": false, "tokens": true,
-        "without_ledger": false,
-        "conduct": { "users": world.shape.users, "pay": 0.0, "pay_late": 0.0, "cancel": 0.0, "again": 0.0 },
-        "instances": instances, "item": null, "before": state_of(before),
+        "format": 4, "version": "", "run": RUN, "started": "", "most_requests": orders, "bound_seconds": null,
+        "connections": 1, "rate": null, "abandon": 0.0, "seed": 0, "quantity": world.shape.quantity, "alone": false,
+        "tokens": true, "without_ledger": false, "users": world.shape.users, "pay": 0.0, "pay_late": 0.0,
+        "cancel": 0.0, "again": 0.0, "urls": instances, "item": null, "before": state_of(before),
     }});
-    let end = json!({ "end": { "attempts": attempts.len(), "ledger": entries, "orders": orders } });
+    let end = json!({ "end": { "attempts": attempts.len(), "ledger": entries, "orders": orders, "interrupted": false } });
     let all = [run].into_iter().chain(attempts).chain(lines).chain([end]);
     let text = all.map(|line| line.to_string()).collect::<Vec<_>>().join("\n");
     let limits = Limits { longest_pause: Duration::from_hours(1), longest_order: None };
