@@ -252,6 +252,15 @@ fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool)
     }
 }
 
+/// What a change asks for, as the record has it.
+fn event_of(change: Action) -> &'static str {
+    match change {
+        Action::Confirm => "confirmed",
+        Action::Cancel => "cancelled",
+        _ => "reserved",
+    }
+}
+
 fn accepted(said: &Result<Outcome, SaleError>) -> Option<(&Accepted, bool)> {
     match said {
         Ok(Outcome::Reserved(entry)) => Some((entry, false)),
@@ -426,11 +435,7 @@ impl Buyer {
                     ));
                 }
             }
-            let event = change.map(|change| match change {
-                Action::Confirm => "confirmed",
-                Action::Cancel => "cancelled",
-                _ => "reserved",
-            });
+            let event = change.map(event_of);
             let may_be_done = match &said {
                 Err(NoAnswer::Refused) => false,
                 Err(_) => true,
