@@ -491,7 +491,7 @@ fn resume(world: &World, process: &Simulated) {
 }
 
 /// Something happens to the service or to a process.
-async fn trouble(world: &Arc<World>, instances: &mut Vec<Instance>, chance: &mut Chance) {
+async fn trouble(world: &Arc<World>, instances: &mut [Instance], chance: &mut Chance) {
     let ttl = world.shape.ttl;
     let ttl_ms = ttl.as_millis() as u64;
     let which = usize::try_from(chance.below(instances.len() as u64)).unwrap_or_default();
@@ -562,7 +562,7 @@ async fn trouble(world: &Arc<World>, instances: &mut Vec<Instance>, chance: &mut
 /// After the last fault: everybody is served in time, and nothing is left.
 async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
     let (healed_at, ttl) = (Instant::now(), world.shape.ttl);
-    let limit = Duration::from_secs(300);
+    let limit = Duration::from_mins(5);
     while world.actors.load(Ordering::Relaxed) > 0 && !is_violated() {
         world.check_progress(healed_at);
         if healed_at.elapsed() > limit {

@@ -8,6 +8,13 @@
     allow(dead_code, reason = "the seams are there with the cfg alone")
 )]
 #![allow(missing_docs, unreachable_pub, reason = "a program, in modules")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::similar_names,
+    clippy::struct_excessive_bools,
+    reason = "the numbers are small, and the flags are drawn one by one"
+)]
 
 #[cfg(fenced_lock_chaos)]
 mod chance;
@@ -26,6 +33,7 @@ mod sale_world;
 #[cfg(fenced_lock_chaos)]
 mod shop;
 #[cfg(fenced_lock_chaos)]
+#[allow(dead_code, reason = "the differential test uses more of it")]
 mod store;
 #[cfg(fenced_lock_chaos)]
 mod trace;

@@ -80,7 +80,7 @@ pub enum World {
 impl Setup {
     /// One seed in four is the lock's.
     fn world(&self) -> World {
-        self.world.unwrap_or(if self.seed % 4 == 0 { World::Lock } else { World::Sale })
+        self.world.unwrap_or(if self.seed.is_multiple_of(4) { World::Lock } else { World::Sale })
     }
 
     pub fn is_without(&self, safeguard: &str) -> bool {

@@ -1,13 +1,13 @@
 //! The sale on top of the lock: instances that sell, buyers that order, pay, leave and repeat, and the load test's judge.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use fenced_lock::asked::{AskedBackend, Waiters};
-use fenced_lock::{SessionKeeper, SessionOptions};
+use fenced_lock::{SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{
     Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
     OrderId, Outcome, Quantity, Replaces, Started, Stock, Terms, User,
@@ -114,7 +114,7 @@ struct State {
     attempts: Vec<Attempt>,
     next_order: u64,
     /// When each process was paused or told to stop last.
-    disturbed: std::collections::BTreeMap<String, Instant>,
+    disturbed: BTreeMap<String, Instant>,
 }
 
 /// One attempt, for the judge: an entry of the ledger is that of an attempt which does not say that nothing was done.
@@ -249,6 +249,15 @@ fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool)
         // it may have been accepted in the sale before
         Err(error) if error.word() == "sale-replaced" => (409, "sale-replaced", false, false),
         Err(error) => (503, error.word(), false, true),
+    }
+}
+
+/// What a change asks for, as the record has it.
+fn event_of(change: Action) -> &'static str {
+    match change {
+        Action::Confirm => "confirmed",
+        Action::Cancel => "cancelled",
+        _ => "reserved",
     }
 }
 
@@ -389,24 +398,27 @@ impl Buyer {
             let took = sent_at.elapsed();
             let mut outcome = match &said {
                 Err(NoAnswer::Refused) => {
-                    json!({ "outcome": "failed", "why": "connection refused" })
+                    json!({ "outcome": "failed", "why": "connection refused", "final": false })
                 }
                 Err(NoAnswer::Left) if leaves => {
-                    json!({ "outcome": "unknown", "why": "client went away" })
+                    json!({ "outcome": "unknown", "why": "client went away", "final": false })
                 }
-                Err(_) => json!({ "outcome": "unknown", "why": "connection closed" }),
-                Ok(said) => match accepted(said) {
-                    Some((entry, replayed)) => json!({
-                        "outcome": "ok", "status": 200, "remaining": entry.remaining, "instance": entry.instance,
-                        "token": entry.token.map(|token| token.revision()), "position": entry.position,
-                        "replayed": replayed,
-                    }),
-                    None => {
+                Err(_) => {
+                    json!({ "outcome": "unknown", "why": "connection closed", "final": false })
+                }
+                Ok(said) => {
+                    if let Some((entry, replayed)) = accepted(said) {
+                        json!({
+                            "outcome": "ok", "status": 200, "remaining": entry.remaining,
+                            "instance": entry.instance, "token": entry.token.map(Token::revision),
+                            "position": entry.position, "replayed": replayed,
+                        })
+                    } else {
                         let (status, why, is_final, is_certain) = problem(said);
                         let outcome = if is_certain { "failed" } else { "unknown" };
                         json!({ "outcome": outcome, "status": status, "why": why, "final": is_final })
                     }
-                },
+                }
             };
             note(&self.name, || format!("{id} {change:?} at {to}: {outcome}"));
             if let (Some(process), true) =
@@ -423,11 +435,7 @@ impl Buyer {
                     ));
                 }
             }
-            let event = change.map(|change| match change {
-                Action::Confirm => "confirmed",
-                Action::Cancel => "cancelled",
-                _ => "reserved",
-            });
+            let event = change.map(event_of);
             let may_be_done = match &said {
                 Err(NoAnswer::Refused) => false,
                 Err(_) => true,
@@ -456,7 +464,7 @@ impl Buyer {
                 return said.ok();
             }
             let has_gone = is_abandoned && matches!(said, Err(NoAnswer::Left));
-            if has_gone || is_violated() || started_at.elapsed() > Duration::from_secs(300) {
+            if has_gone || is_violated() || started_at.elapsed() > Duration::from_mins(5) {
                 return None;
             }
             count("attempts that were made again");
@@ -497,7 +505,7 @@ pub async fn run(
         record: Vec::new(),
         attempts: Vec::new(),
         next_order: 0,
-        disturbed: Default::default(),
+        disturbed: BTreeMap::new(),
     };
     let world = Arc::new(World {
         shape,
@@ -651,13 +659,12 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         Fault::StoreCutOff => world.shop.cut_off(&process.name, either),
         Fault::StoreCut => world.shop.cut(),
         Fault::StoreRestarted => world.shop.restart(0),
-        Fault::ScriptsFlushed => world.shop.flush_scripts(),
+        Fault::ScriptsFlushed => Shop::flush_scripts(),
         Fault::StoreFull => {
-            world.shop.refuse(Some(refusal));
-            let shop = Arc::clone(&world.shop);
+            Shop::refuse(Some(refusal));
             world.network.spawn(async move {
                 sleep(either).await;
-                shop.refuse(None);
+                Shop::refuse(None);
             });
         }
         Fault::PausedBriefly | Fault::Paused => {
@@ -757,7 +764,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
         || decided.load(Ordering::Relaxed) < world.shape.instances as u64)
         && !is_violated()
     {
-        if healed_at.elapsed() > Duration::from_secs(600) {
+        if healed_at.elapsed() > Duration::from_mins(10) {
             violation("the buyers did not end".into());
         }
         sleep(Duration::from_millis(100)).await;
@@ -799,7 +806,7 @@ async fn judge(world: &Arc<World>, before: &Stock) {
         lines.push(json!({ "order": {
             "position": entry.position, "event": entry.event, "order": entry.order, "user": entry.user,
             "quantity": entry.quantity.get(), "remaining": entry.remaining, "instance": entry.instance,
-            "token": entry.token.map(|token| token.revision()),
+            "token": entry.token.map(Token::revision),
         }}));
     }
     for entry in &page.entries {
@@ -821,21 +828,15 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     };
     let instances: Vec<_> = (0..world.shape.instances).map(|number| format!("p{number}")).collect();
     let run = json!({ "run": {
-        "version": 3, "run": RUN, "started": "", "requests": orders, "seconds": null, "connections": 1, "rate": null,
-        "abandon": 0.0, "seed": 0, "quantity": world.shape.quantity, "alone": false, "tokens": true,
-        "without_ledger": false,
-        "conduct": { "users": world.shape.users, "pay": 0.0, "pay_late": 0.0, "cancel": 0.0, "again": 0.0 },
-        "instances": instances, "item": null, "before": state_of(before),
+        "format": 4, "version": "", "run": RUN, "started": "", "most_requests": orders, "bound_seconds": null,
+        "connections": 1, "rate": null, "abandon": 0.0, "seed": 0, "quantity": world.shape.quantity, "alone": false,
+        "tokens": true, "without_ledger": false, "users": world.shape.users, "pay": 0.0, "pay_late": 0.0,
+        "cancel": 0.0, "again": 0.0, "urls": instances, "item": null, "before": state_of(before),
     }});
-    let end = json!({ "end": { "attempts": attempts.len(), "ledger": entries, "orders": orders } });
-    let text: String = [run]
-        .iter()
-        .chain(&attempts)
-        .chain(&lines)
-        .chain([&end])
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let limits = Limits { longest_pause: Duration::from_secs(3600), longest_order: None };
+    let end = json!({ "end": { "attempts": attempts.len(), "ledger": entries, "orders": orders, "interrupted": false } });
+    let all = [run].into_iter().chain(attempts).chain(lines).chain([end]);
+    let text = all.map(|line| line.to_string()).collect::<Vec<_>>().join("\n");
+    let limits = Limits { longest_pause: Duration::from_hours(1), longest_order: None };
     match loadtest::judge(text.as_bytes(), limits) {
         Ok(report) => {
             for finding in report.findings {
@@ -870,7 +871,7 @@ async fn judge_both(world: &Arc<World>) {
                     "{id}: entry {position} does not add up, {left} are left: {entry:?}"
                 ));
             }
-            let its_token = entry.token.map_or(0, |token| token.revision());
+            let its_token = entry.token.map_or(0, Token::revision);
             if its_token < token {
                 violation(format!(
                     "{id}: entry {position} was written under {its_token} after {token}"

@@ -230,11 +230,11 @@ impl Shop {
         }
     }
 
-    pub fn refuse(&self, refusal: Option<Refusal>) {
+    pub fn refuse(refusal: Option<Refusal>) {
         on_server(|server| server.store.refusal = refusal);
     }
 
-    pub fn flush_scripts(&self) {
+    pub fn flush_scripts() {
         on_server(|server| server.store.flush_scripts());
     }
 
@@ -254,7 +254,7 @@ impl Shop {
         state.silent_until = Instant::now();
         state.cut_off.clear();
         drop(state);
-        self.refuse(None);
+        Self::refuse(None);
     }
 }
 
