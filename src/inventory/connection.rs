@@ -169,7 +169,11 @@ impl Connection {
             attempt = self.attempt();
         }
         let connected = attempt.connection.clone().await;
-        let mut connection = connected.map_err(InventoryError::not_sent)?;
+        // it noted its failure by itself, unless its task panicked
+        let mut connection = connected.map_err(|error| {
+            attempt.broken.store(true, Ordering::Release);
+            InventoryError::not_sent(error)
+        })?;
         let answer = match then {
             None => command.query_async(&mut connection).await.map(|answer| (answer, None)),
             Some(then) => {
