@@ -49,4 +49,8 @@ fn main() -> std::process::ExitCode {
 #[cfg(not(fenced_lock_chaos))]
 fn main() {
     eprintln!("built without the seams of the simulator: RUSTFLAGS='--cfg fenced_lock_chaos'");
+    // seeds were asked for, and none will run
+    if std::env::args().any(|argument| argument.starts_with("--seed") || argument == "--endless") {
+        std::process::exit(2);
+    }
 }

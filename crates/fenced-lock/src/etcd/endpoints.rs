@@ -130,8 +130,8 @@ impl Endpoints {
     }
 
     /// As [`ask`](Self::ask), but each member at most for `limit`, without waiting for a place, and the request
-    /// ends when its caller does not wait for it any more. A connection that does not answer it is given up: a router, such
-    /// as a NAT, may have forgotten it, and tells nobody.
+    /// ends when its caller does not wait for it any more. A connection without a user that does not answer it is given up: a
+    /// router, such as a NAT, may have forgotten it, and tells nobody.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
@@ -141,7 +141,9 @@ impl Endpoints {
         let ask = |index| async move {
             let asked_at = Instant::now();
             let answer = self.ask_member(index, limit, request).await;
-            if answer.is_err() && asked_at.elapsed() >= limit {
+            // with a user, the next one would have to authenticate first, which takes more of a slow member than a renewal does
+            let is_given_up = self.options.user.is_none() && asked_at.elapsed() >= limit;
+            if answer.is_err() && is_given_up {
                 // a younger one may not be open yet
                 let is_old = |(_, since): &mut (Client, Instant)| *since + limit <= asked_at;
                 self.members[index].client.lock().take_if(is_old);
