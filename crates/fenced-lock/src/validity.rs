@@ -138,17 +138,17 @@ mod tests {
         fn event(&self, _: &Event<'_>) {
             let (validity, (begin, begins)) = (Arc::clone(&self.validity), mpsc::channel());
             let other = thread::spawn(move || {
-                begin.send(()).unwrap();
+                begin.send(()).expect("the log waits for it");
                 validity.lose(LostReason::Revoked);
             });
-            begins.recv().unwrap();
+            begins.recv().expect("it sends first");
             let is_known = (0..200).any(|_| {
                 thread::yield_now();
                 self.validity.lost.borrow().is_some() || other.is_finished()
             });
             self.was_known.lock().push(is_known);
             if self.waits {
-                other.join().unwrap();
+                other.join().expect("it does not panic");
             }
         }
         fn enter(&self, _: &Id) {}
