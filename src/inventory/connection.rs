@@ -7,11 +7,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
-use futures_util::{FutureExt as _, TryFutureExt as _};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -20,6 +19,7 @@ use redis::{
 };
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::InventoryError;
 use super::access::TargetKind;
@@ -110,8 +110,8 @@ struct Attempt {
     connection: SharedResult<MultiplexedConnection>,
     /// The latest question after the connection was idle. Callers share it.
     sign_of_life: Option<SharedResult<()>>,
-    /// Set when the attempt fails or its connection breaks, also between commands: the next caller begins another one.
-    broken: Arc<AtomicBool>,
+    /// Cancelled when the attempt fails or its connection breaks, also between commands: the next caller begins another one.
+    broken: CancellationToken,
 }
 
 /// A result that all callers share.
@@ -165,15 +165,11 @@ impl Connection {
         if let Some(sign) = attempt.sign_of_life.clone()
             && sign.await.is_err()
         {
-            attempt.broken.store(true, Ordering::Release);
+            attempt.broken.cancel();
             attempt = self.attempt();
         }
         let connected = attempt.connection.clone().await;
-        // it noted its failure by itself, unless its task panicked
-        let mut connection = connected.map_err(|error| {
-            attempt.broken.store(true, Ordering::Release);
-            InventoryError::not_sent(error)
-        })?;
+        let mut connection = connected.map_err(InventoryError::not_sent)?;
         let answer = match then {
             None => command.query_async(&mut connection).await.map(|answer| (answer, None)),
             Some(then) => {
@@ -196,7 +192,7 @@ impl Connection {
                 || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
                 || error.code() == Some("ROLLEDBACK") && self.is_old())
         {
-            attempt.broken.store(true, Ordering::Release);
+            attempt.broken.cancel();
         }
         Ok(answer)
     }
@@ -212,7 +208,7 @@ impl Connection {
         let now = Instant::now();
         let was_idle = slot.used_at.replace(now).is_some_and(|at| now - at >= IDLE_AFTER);
         match &mut slot.attempt {
-            Some(attempt) if !attempt.broken.load(Ordering::Acquire) => {
+            Some(attempt) if !attempt.broken.is_cancelled() => {
                 if was_idle {
                     let sign = sign_of_life(attempt.connection.clone());
                     attempt.sign_of_life = Some(shared_task(now, sign).1);
@@ -229,14 +225,15 @@ impl Connection {
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
         // the client times all of it as one: the name, the connection, TLS and the handshake
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
-        let broken = Arc::new(AtomicBool::new(false));
-        let (is_broken, has_failed) = (broken.clone(), broken.clone());
+        let broken = CancellationToken::new();
+        // in its task, as the callers may have given up: a later call has nothing to do with its failure
+        let (is_broken, unless_connected) = (broken.clone(), broken.clone().drop_guard());
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(connect_timeout + response_timeout))
             .set_response_timeout(Some(response_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
-                    is_broken.store(true, Ordering::Release);
+                    is_broken.cancel();
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
@@ -246,11 +243,10 @@ impl Connection {
             let mut connection = directory.connect(server, &config).await?;
             // within the time for one answer, as any other command
             check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;
+            unless_connected.disarm();
             Ok(connection)
         };
-        // noted here, as its callers may have given up: a later call has nothing to do with its failure
-        let noted = connect.inspect_err(move |_| has_failed.store(true, Ordering::Release));
-        let (_, connection) = shared_task(begins_at, noted);
+        let (_, connection) = shared_task(begins_at, connect);
         Attempt { connection, broken, sign_of_life: None }
     }
 
@@ -344,7 +340,7 @@ mod tests {
         let attempt = || connection.slot.lock().attempt.clone().expect("an attempt");
         proxy.redirect_to(1);
         proxy.cut();
-        let is_broken = async || attempt().broken.load(Ordering::Acquire);
+        let is_broken = async || attempt().broken.is_cancelled();
         eventually("the break is noticed", is_broken).await;
         assert!(inventory.available(&Item::DEFAULT).now_or_never().is_none(), "it is given up");
         attempt().connection.await.expect_err("nothing listens there");
