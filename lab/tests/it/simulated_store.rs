@@ -1,6 +1,9 @@
 //! The store of the simulator against the real Redis.
 
 #[allow(dead_code, reason = "the simulator uses the rest")]
+#[path = "../simulate/chance.rs"]
+mod chance;
+#[allow(dead_code, reason = "the simulator uses the rest")]
 #[path = "../simulate/store/mod.rs"]
 mod store;
 
@@ -16,13 +19,12 @@ use flash_sale::inventory::{
     Quantity, Replaces, SaleId, Streams, Terms, Timestamp, User,
 };
 use parking_lot::Mutex;
-use rand::{RngExt as _, SeedableRng as _};
-use rand_xoshiro::SplitMix64;
 use redis::{Client, Cmd, Connection, ConnectionLike as _, Value};
 use testkit::{PrivateRedis, RedisOptions};
 
 use tokio::time::sleep;
 
+use chance::Chance;
 use store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, Value as Content};
 
 const SEEDS: u64 = 40;
@@ -252,24 +254,10 @@ fn dumped(data: &Data) -> impl Iterator<Item = Dumped> {
     })
 }
 
-/// Chances of what is done next.
-struct Chance(SplitMix64);
-
+/// What is done next.
 impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0.random_range(0..end)
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.0.random_range(0..all.len())]
-    }
-
     fn id(&mut self) -> SaleId {
-        self.of(&["a", "b", "c", "d.1"]).parse().unwrap()
+        self.pick(&["a", "b", "c", "d.1"]).parse().unwrap()
     }
 
     /// The latest token or the next one, seldom an older one, another cluster's or none.
@@ -285,19 +273,19 @@ impl Chance {
             [Action::Reserve, Action::Reserve, Action::Reserve, Action::Confirm, Action::Cancel];
         let of_id =
             [("1", ""), ("2", "ann"), ("3", "ann"), ("4", "bob"), ("5", "bob"), ("6\"/\\", "ü")];
-        let (id, user) = self.of(&of_id);
+        let (id, user) = *self.pick(&of_id);
         Order {
             id: OrderId::new(id).unwrap(),
             item: Item::DEFAULT,
-            quantity: Quantity::new(self.of(&[1, 1, 2, 3])).unwrap(),
+            quantity: Quantity::new(*self.pick(&[1, 1, 2, 3])).unwrap(),
             user: User::new(if self.one_in(8) { "ann" } else { user }).unwrap(),
-            action: if self.one_in(20) { Action::Expire } else { self.of(&action) },
+            action: if self.one_in(20) { Action::Expire } else { *self.pick(&action) },
         }
     }
 
     fn sale(&mut self, now: u64) -> NewSale {
         let limit = |chance: &mut Self, most, odds| {
-            (!chance.one_in(odds)).then(|| 1 + chance.0.random_range(0..most))
+            (!chance.one_in(odds)).then(|| u32::try_from(chance.between(1, most)).unwrap())
         };
         let near = |chance: &mut Self, ahead: u64| {
             chance.one_in(5).then(|| Timestamp::new(now - 1_000_000 + chance.below(ahead)).unwrap())
@@ -324,13 +312,13 @@ impl Chance {
 
     /// A command that damages a key, or does what an operator may.
     fn damage(&mut self) -> Vec<Text> {
-        let key = self.of(&[
+        let key = *self.pick(&[
             "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms",
             "changes", "holds", "buyers", "sales",
         ]);
-        let words: &[&str] = match self.below(12) {
+        let words: &[&str] = match self.below(14) {
             0 => &["DEL", key],
-            1 => &["HSET", "orders", "1", "x"],
+            1 | 11 | 12 => &["HSET", "orders", "1", "x"],
             2 => &["SET", key, "5"],
             3 => &["SET", key, "-1.5 nonsense"],
             4 => &[
@@ -384,7 +372,7 @@ async fn the_simulated_store_answers_as_redis_does() {
             let options = InventoryOptions { connect_timeout: patient, response_timeout: patient };
             Inventory::over(streams, options).unwrap()
         });
-        both.days(&inventories, Chance(SplitMix64::seed_from_u64(seed))).await;
+        both.days(&inventories, Chance::new(seed)).await;
     }
     println!("{:?}", both.seen);
     for answer in [
@@ -429,6 +417,7 @@ impl Both {
         let item = &Item::DEFAULT;
         let mut revision = 3;
         let mut saved = Data::default();
+        _ = self.serve(inventories[1].reduce(item, None, "i", &[chance.order()])).await;
         _ = self.serve(inventories[0].start(item, None, 6)).await;
         for _ in 0..STEPS {
             self.now += chance.below(400_000);

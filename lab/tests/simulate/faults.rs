@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::chance::Chance;
 use crate::trace::{count, locked};
@@ -87,6 +88,52 @@ faults! {
     Killed = "killed",
     /// A process is told to stop, and started again.
     Stopped = "stopped",
+}
+
+impl Fault {
+    /// What happens to the lock service, and to processes.
+    pub const OF_LOCK_AND_PROCESSES: &[Self] = &[
+        Self::LockSilent,
+        Self::LockCutOff,
+        Self::LockRefuses,
+        Self::LeaseEnded,
+        Self::LeasesExtended,
+        Self::ClaimDeleted,
+        Self::OtherProgram,
+        Self::PausedBriefly,
+        Self::Paused,
+        Self::Killed,
+        Self::Stopped,
+    ];
+
+    /// What happens to the store.
+    pub const OF_STORE: &[Self] = &[
+        Self::StoreSilent,
+        Self::StoreCutOff,
+        Self::StoreCut,
+        Self::StoreRestarted,
+        Self::StoreFull,
+        Self::ScriptsFlushed,
+    ];
+}
+
+/// How long something lasts.
+#[derive(Clone, Copy)]
+pub struct Times {
+    /// Less than a TTL.
+    pub brief: Duration,
+    /// More than a TTL.
+    pub long: Duration,
+    /// One of both.
+    pub either: Duration,
+}
+
+impl Times {
+    pub fn new(chance: &mut Chance, ttl: Duration) -> Self {
+        let ttl = u64::try_from(ttl.as_millis()).unwrap_or_default();
+        let (brief, long) = (chance.millis(1, ttl), chance.millis(ttl, 3 * ttl));
+        Self { brief, long, either: if chance.one_in(2) { brief } else { long } }
+    }
 }
 
 /// The faults that a run has.

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fenced_lock::asked::{AskedBackend, Waiters};
+use fenced_lock::asked::AskedBackend;
 use fenced_lock::{Guard, LockError, Owner, SessionKeeper, SessionOptions};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Setup;
 use crate::chance::Chance;
-use crate::faults::{Fault, Faults};
+use crate::faults::{Fault, Faults, Times};
 use crate::locks::{Client, LockService, Truth};
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, count, is_violated, locked, note, violation};
@@ -62,6 +62,7 @@ struct World {
     service: Arc<LockService>,
     faults: Arc<Faults>,
     judge: Mutex<Judge>,
+    chance: Mutex<Chance>,
     actors: AtomicU64,
     began: AtomicU64,
 }
@@ -69,7 +70,6 @@ struct World {
 /// What the judge knows.
 #[derive(Default)]
 struct Judge {
-    chance: Option<Chance>,
     /// The largest token that the store of this name accepted.
     fences: BTreeMap<Arc<str>, i64>,
     /// The tokens of all grants, each with the process that has it.
@@ -78,8 +78,6 @@ struct Judge {
     progress: BTreeMap<Arc<str>, Instant>,
     waiting: BTreeMap<u64, (Arc<str>, Instant, Arc<Simulated>)>,
     next_wait: u64,
-    /// When each process was last stopped from running.
-    resumed: BTreeMap<String, Instant>,
 }
 
 /// One life of a process.
@@ -100,7 +98,7 @@ impl Drop for Instance {
 
 impl World {
     fn chance(&self) -> Chance {
-        locked(&self.judge).chance.get_or_insert_with(|| Chance::new(0)).fork()
+        locked(&self.chance).fork()
     }
 
     fn start(self: &Arc<Self>, number: usize) -> Instance {
@@ -109,13 +107,7 @@ impl World {
         note(&name, || "starts".into());
         let process = Simulated::new(name.clone(), self.chance(), &self.scheduler);
         let (backend, keeper) = process.run(|| {
-            let backend = AskedBackend::start("locks", |_, this| Client {
-                service: Arc::clone(&self.service),
-                process: Arc::clone(&process),
-                waiters: Waiters::default(),
-                this: Weak::clone(this),
-            });
-            let backend = Arc::new(backend.expect("it starts no thread"));
+            let backend = Client::start(&self.service, &process);
             let mut options = SessionOptions::new(self.shape.ttl).label(name);
             if let Some(hold_for) = self.shape.hold_for {
                 options = options.hold_for(hold_for);
@@ -140,11 +132,7 @@ impl World {
 
     /// Sends a write to the store, where it arrives some time later.
     fn write(self: &Arc<Self>, who: &str, name: &Arc<str>, token: i64) {
-        let mut on_the_way = {
-            let mut judge = locked(&self.judge);
-            let chance = judge.chance.get_or_insert_with(|| Chance::new(0));
-            chance.millis(0, self.shape.latency)
-        };
+        let mut on_the_way = locked(&self.chance).millis(0, self.shape.latency);
         if self.faults.strikes(Fault::WriteLate) {
             on_the_way += self.faults.draw(|chance| chance.millis(0, 3000));
         }
@@ -215,8 +203,7 @@ impl World {
                 violation(format!("{who} believes that it holds {}, and does not", guard.key()));
             }
             Truth::TakenAway(at) => {
-                let judge = locked(&self.judge);
-                let since = judge.resumed.get(who).map_or(at, |resumed| at.max(*resumed));
+                let since = process.disturbed_at().map_or(at, |disturbed| at.max(disturbed));
                 if since.elapsed() > self.shape.ttl {
                     violation(format!(
                         "{who} was not told within a TTL that it lost {}",
@@ -462,10 +449,18 @@ pub async fn run(
     note("seed", || format!("faults: {:?}", faults.allowed()));
     let service =
         LockService::new(chance.fork(), Arc::clone(&faults), shape.latency, Arc::clone(&network));
-    let judge = Mutex::new(Judge { chance: Some(chance.fork()), ..Judge::default() });
-    let (actors, began) = (AtomicU64::new(0), AtomicU64::new(0));
-    let world =
-        Arc::new(World { shape, setup, scheduler, network, service, faults, judge, actors, began });
+    let world = Arc::new(World {
+        shape,
+        setup,
+        scheduler,
+        network,
+        service,
+        faults,
+        judge: Mutex::default(),
+        chance: Mutex::new(chance.fork()),
+        actors: AtomicU64::new(0),
+        began: AtomicU64::new(0),
+    });
 
     let mut instances: Vec<_> =
         (0..world.shape.instances).map(|number| world.start(number)).collect();
@@ -479,69 +474,30 @@ pub async fn run(
     world.faults.end();
     world.service.heal();
     for instance in &instances {
-        resume(&world, &instance.process);
+        instance.process.resume();
     }
     settle(&world, instances).await;
     world.faults.allowed().clone()
 }
 
-fn resume(world: &World, process: &Simulated) {
-    locked(&world.judge).resumed.insert(process.name.clone(), Instant::now());
-    process.resume();
-}
-
 /// Something happens to the service or to a process.
 async fn trouble(world: &Arc<World>, instances: &mut [Instance], chance: &mut Chance) {
-    let ttl = world.shape.ttl;
-    let ttl_ms = ttl.as_millis() as u64;
-    let which = usize::try_from(chance.below(instances.len() as u64)).unwrap_or_default();
+    let times = Times::new(chance, world.shape.ttl);
+    let which = chance.index(instances.len());
     let (number, process) = (instances[which].number, Arc::clone(&instances[which].process));
-    let (brief, long) = (chance.millis(1, ttl_ms), chance.millis(ttl_ms, 3 * ttl_ms));
     let name = Arc::clone(chance.pick(&world.shape.names));
-    let candidates = [
-        Fault::LockSilent,
-        Fault::LockCutOff,
-        Fault::LockRefuses,
-        Fault::LeaseEnded,
-        Fault::LeasesExtended,
-        Fault::ClaimDeleted,
-        Fault::OtherProgram,
-        Fault::PausedBriefly,
-        Fault::Paused,
-        Fault::Killed,
-        Fault::Stopped,
-    ];
-    let fault = *chance.pick(&candidates);
+    let fault = *chance.pick(Fault::OF_LOCK_AND_PROCESSES);
     if !world.faults.may(fault) {
         return;
     }
     count(fault.name());
     match fault {
-        Fault::LockSilent => world.service.be_silent(if chance.one_in(2) { brief } else { long }),
-        Fault::LockCutOff => {
-            world.service.cut_off(&process.name, if chance.one_in(2) { brief } else { long });
-        }
-        Fault::LockRefuses => world.service.refuse(&process.name, &name, long),
-        Fault::LeaseEnded => world.service.end_some_lease(),
-        Fault::LeasesExtended => world.service.extend_leases(),
-        Fault::ClaimDeleted => world.service.delete_some_claim(),
-        Fault::OtherProgram => world.service.put_foreign_claim(&name, brief),
-        Fault::PausedBriefly | Fault::Paused => {
-            note(&process.name, || "is paused".into());
-            process.pause();
-            let (world, network) = (Arc::clone(world), Arc::clone(&world.network));
-            network.spawn(async move {
-                sleep(if fault == Fault::Paused { long } else { brief }).await;
-                if !process.is_running() {
-                    note(&process.name, || "goes on".into());
-                    resume(&world, &process);
-                }
-            });
-        }
+        Fault::PausedBriefly => process.pause(times.brief, &world.network),
+        Fault::Paused => process.pause(times.long, &world.network),
         Fault::Killed => {
             note(&process.name, || "is killed".into());
             process.kill();
-            sleep(if chance.one_in(2) { Duration::ZERO } else { brief }).await;
+            sleep(if chance.one_in(2) { Duration::ZERO } else { times.brief }).await;
             instances[which] = world.start(number);
         }
         Fault::Stopped => {
@@ -550,12 +506,12 @@ async fn trouble(world: &Arc<World>, instances: &mut [Instance], chance: &mut Ch
             if let Some(keeper) = instances[which].keeper.clone() {
                 process.spawn(async move { keeper.close().await });
             }
-            sleep(brief).await;
+            sleep(times.brief).await;
             note(&process.name, || "ends".into());
             process.kill();
             instances[which] = world.start(number);
         }
-        _ => {}
+        _ => world.service.suffer(fault, &process.name, &name, times),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use fenced_lock::asked::{Answer, Answered, Asked, Waiters};
+use fenced_lock::asked::{Answer, Answered, Asked, AskedBackend, Waiters};
 use fenced_lock::{
     BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Order, Promises,
     PutMode, QueueEntry, Released, Token, TokenLife, Wake, async_trait,
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::chance::Chance;
-use crate::faults::{Fault, Faults};
+use crate::faults::{Fault, Faults, Times};
 use crate::process::Simulated;
 use crate::trace::{count, locked, note};
 
@@ -293,15 +293,29 @@ impl LockService {
 
     // what goes wrong of itself
 
-    pub fn be_silent(&self, limit: Duration) {
+    /// Something happens to the service, or to this process's way to it.
+    pub fn suffer(&self, fault: Fault, process: &str, name: &Arc<str>, times: Times) {
+        match fault {
+            Fault::LockSilent => self.be_silent(times.either),
+            Fault::LockCutOff => self.cut_off(process, times.either),
+            Fault::LockRefuses => self.refuse(process, name, times.long),
+            Fault::LeaseEnded => self.end_some_lease(),
+            Fault::LeasesExtended => self.extend_leases(),
+            Fault::ClaimDeleted => self.delete_some_claim(),
+            Fault::OtherProgram => self.put_foreign_claim(name, times.brief),
+            _ => {}
+        }
+    }
+
+    fn be_silent(&self, limit: Duration) {
         locked(&self.state).silent_until = Instant::now() + limit;
     }
 
-    pub fn cut_off(&self, process: &str, limit: Duration) {
+    fn cut_off(&self, process: &str, limit: Duration) {
         locked(&self.state).cut_off.insert(process.to_owned(), Instant::now() + limit);
     }
 
-    pub fn refuse(&self, process: &str, name: &str, limit: Duration) {
+    fn refuse(&self, process: &str, name: &str, limit: Duration) {
         let until = Instant::now() + limit;
         locked(&self.state).refused.insert((process.to_owned(), name.into()), until);
     }
@@ -314,7 +328,7 @@ impl LockService {
         state.refused.clear();
     }
 
-    pub fn end_some_lease(&self) {
+    fn end_some_lease(&self) {
         let mut state = locked(&self.state);
         let leases: Vec<_> = state.leases.keys().copied().collect();
         if !leases.is_empty() {
@@ -327,7 +341,7 @@ impl LockService {
         self.deliver();
     }
 
-    pub fn extend_leases(&self) {
+    fn extend_leases(&self) {
         for lease in locked(&self.state).leases.values_mut() {
             if lease.ends_at > Instant::now() {
                 lease.ends_at = Instant::now() + lease.ttl;
@@ -335,7 +349,7 @@ impl LockService {
         }
     }
 
-    pub fn delete_some_claim(&self) {
+    fn delete_some_claim(&self) {
         let mut state = locked(&self.state);
         let claims: Vec<_> = state.queues.values().flat_map(BTreeMap::values).cloned().collect();
         if !claims.is_empty() {
@@ -349,7 +363,7 @@ impl LockService {
     }
 
     /// Another program queues, and dies: its claim ends with its lease.
-    pub fn put_foreign_claim(&self, name: &Arc<str>, ttl: Duration) {
+    fn put_foreign_claim(&self, name: &Arc<str>, ttl: Duration) {
         let mut state = locked(&self.state);
         let lease = (state.chance.next() >> 1).cast_signed();
         let ends_at = Instant::now() + ttl;
@@ -368,13 +382,24 @@ impl LockService {
 
 /// A process's way to the service.
 pub struct Client {
-    pub service: Arc<LockService>,
-    pub process: Arc<Simulated>,
-    pub waiters: Waiters<Token>,
-    pub this: Weak<Self>,
+    service: Arc<LockService>,
+    process: Arc<Simulated>,
+    waiters: Waiters<Token>,
+    this: Weak<Self>,
 }
 
 impl Client {
+    /// The lock, as this process uses it.
+    pub fn start(service: &Arc<LockService>, process: &Arc<Simulated>) -> Arc<AskedBackend<Self>> {
+        let backend = AskedBackend::start("locks", |_, this| Self {
+            service: Arc::clone(service),
+            process: Arc::clone(process),
+            waiters: Waiters::default(),
+            this: Weak::clone(this),
+        });
+        Arc::new(backend.expect("it starts no thread"))
+    }
+
     async fn call<A: Send + 'static>(
         &self,
         what: &'static str,

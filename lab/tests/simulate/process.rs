@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use fenced_lock::process::{self, Process, Turn};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::chance::Chance;
-use crate::trace::locked;
+use crate::trace::{locked, note};
 
 /// How many turns there may be at one moment before that counts as running in circles.
 const MOST_TURNS: u32 = 10_000;
@@ -57,7 +58,7 @@ impl Scheduler {
             // what was dropped since may have woken others
             waker.wake_by_ref();
         } else if running.is_none() && !ready.is_empty() {
-            let nth = usize::try_from(chance.below(ready.len() as u64)).unwrap_or_default();
+            let nth = chance.index(ready.len());
             let task = ready.keys().nth(nth).copied();
             *running = task;
             if let Some(woken) = task.and_then(|task| ready.remove(&task)) {
@@ -114,6 +115,8 @@ pub struct Simulated {
 
 struct State {
     mode: Mode,
+    /// When it was last resumed, or told to stop.
+    disturbed_at: Option<Instant>,
     chance: Chance,
     /// The tasks, with what wakes them, and whether they were woken while the process was paused.
     tasks: BTreeMap<u64, (Option<Waker>, bool)>,
@@ -128,7 +131,7 @@ enum Mode {
 
 impl Simulated {
     pub fn new(name: String, chance: Chance, scheduler: &Arc<Scheduler>) -> Arc<Self> {
-        let state = State { mode: Mode::Runs, chance, tasks: BTreeMap::new() };
+        let state = State { mode: Mode::Runs, disturbed_at: None, chance, tasks: BTreeMap::new() };
         Arc::new(Self { name, scheduler: Arc::clone(scheduler), state: Mutex::new(state) })
     }
 
@@ -143,11 +146,20 @@ impl Simulated {
         self.run(|| drop(process::spawn_on(&Handle::current(), task)));
     }
 
-    pub fn pause(&self) {
-        let mut state = locked(&self.state);
-        if state.mode == Mode::Runs {
-            state.mode = Mode::Paused;
+    /// Pauses it for so long, by a task of the other process.
+    pub fn pause(self: &Arc<Self>, time: Duration, by: &Arc<Self>) {
+        {
+            let mut state = locked(&self.state);
+            if state.mode == Mode::Runs {
+                state.mode = Mode::Paused;
+            }
         }
+        note(&self.name, || "is paused".into());
+        let this = Arc::clone(self);
+        by.spawn(async move {
+            sleep(time).await;
+            this.resume();
+        });
     }
 
     pub fn resume(&self) {
@@ -156,12 +168,23 @@ impl Simulated {
             return;
         }
         state.mode = Mode::Runs;
+        state.disturbed_at = Some(Instant::now());
         let due = state.tasks.values_mut().filter_map(|(waker, is_due)| {
             if std::mem::take(is_due) { waker.clone() } else { None }
         });
         let due: Vec<_> = due.collect();
         drop(state);
+        note(&self.name, || "goes on".into());
         due.into_iter().for_each(Waker::wake);
+    }
+
+    /// It is told to stop: from now on it may take longer.
+    pub fn disturb(&self) {
+        locked(&self.state).disturbed_at = Some(Instant::now());
+    }
+
+    pub fn disturbed_at(&self) -> Option<Instant> {
+        locked(&self.state).disturbed_at
     }
 
     /// Ends the process with all that it has in memory.

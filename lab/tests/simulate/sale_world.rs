@@ -1,12 +1,11 @@
 //! The sale on top of the lock: instances that sell, buyers that order, pay, leave and repeat, and the load test's judge.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fenced_lock::asked::{AskedBackend, Waiters};
 use fenced_lock::{SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{
     Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
@@ -20,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Setup;
 use crate::chance::Chance;
-use crate::faults::{Fault, Faults};
+use crate::faults::{Fault, Faults, Times};
 use crate::locks::{Client, LockService};
 use crate::process::{Scheduler, Simulated};
 use crate::shop::{self, BEGIN, Shop};
@@ -113,8 +112,6 @@ struct State {
     record: Vec<Value>,
     attempts: Vec<Attempt>,
     next_order: u64,
-    /// When each process was paused or told to stop last.
-    disturbed: BTreeMap<String, Instant>,
 }
 
 /// One attempt, for the judge: an entry of the ledger is that of an attempt which does not say that nothing was done.
@@ -168,13 +165,7 @@ impl World {
         note(&name, || "starts".into());
         let process = Simulated::new(name.clone(), self.chance(), &self.scheduler);
         let (keeper, sale) = process.run(|| {
-            let backend = AskedBackend::start("locks", |_, this| Client {
-                service: Arc::clone(&self.locks),
-                process: Arc::clone(&process),
-                waiters: Waiters::default(),
-                this: Weak::clone(this),
-            });
-            let backend = Arc::new(backend.expect("it starts no thread"));
+            let backend = Client::start(&self.locks, &process);
             let options = SessionOptions::new(self.shape.ttl).label(name.clone());
             let keeper = SessionKeeper::start(backend as _, options);
             let times = InventoryOptions {
@@ -270,6 +261,16 @@ fn accepted(said: &Result<Outcome, SaleError>) -> Option<(&Accepted, bool)> {
     }
 }
 
+fn order(id: &str, user: &str, quantity: u32, action: Action) -> Order {
+    Order {
+        id: OrderId::new(id).expect("a valid id"),
+        item: Item::DEFAULT,
+        quantity: Quantity::new(quantity).expect("a valid quantity"),
+        user: User::new(user).expect("a valid user"),
+        action,
+    }
+}
+
 /// One buyer of orders, one after the other.
 struct Buyer {
     world: Arc<World>,
@@ -349,8 +350,7 @@ impl Buyer {
 
     /// The same id with another quantity: it is refused.
     async fn send_another_payload(&mut self, number: u64) {
-        let to = usize::try_from(self.chance.below(self.world.shape.instances as u64))
-            .unwrap_or_default();
+        let to = self.chance.index(self.world.shape.instances);
         let order = self.make(number, Action::Reserve, self.world.shape.quantity + 1);
         let patience = self.world.shape.longest() * 2;
         let said =
@@ -363,13 +363,7 @@ impl Buyer {
     }
 
     fn make(&self, number: u64, action: Action, quantity: u32) -> Order {
-        Order {
-            id: OrderId::new(&format!("{RUN}-{number}")).expect("a valid id"),
-            item: Item::DEFAULT,
-            quantity: Quantity::new(quantity).expect("a valid quantity"),
-            user: User::new(&self.user(number)).expect("a valid user"),
-            action,
-        }
+        order(&format!("{RUN}-{number}"), &self.user(number), quantity, action)
     }
 
     /// Asks until there is a definite answer. `None` if the buyer gives up.
@@ -380,8 +374,7 @@ impl Buyer {
         is_abandoned: bool,
     ) -> Option<Result<Outcome, SaleError>> {
         let world = Arc::clone(&self.world);
-        let mut to =
-            usize::try_from(self.chance.below(world.shape.instances as u64)).unwrap_or_default();
+        let mut to = self.chance.index(world.shape.instances);
         let longest = world.shape.longest();
         let started_at = Instant::now();
         loop {
@@ -424,10 +417,8 @@ impl Buyer {
             if let (Some(process), true) =
                 (process.clone(), matches!(said, Ok(_) | Err(NoAnswer::Left)) && !leaves)
             {
-                let state = locked(&world.state);
-                let disturbed = state.disturbed.get(&process.name);
                 let was_disturbed =
-                    !process.is_running() || disturbed.is_some_and(|at| *at >= sent_at);
+                    !process.is_running() || process.disturbed_at().is_some_and(|at| at >= sent_at);
                 if took > longest && !was_disturbed {
                     violation(format!(
                         "{id} waited for {took:?} at {}, {longest:?} are allowed",
@@ -469,8 +460,7 @@ impl Buyer {
             }
             count("attempts that were made again");
             if self.chance.one_in(2) {
-                to = usize::try_from(self.chance.below(world.shape.instances as u64))
-                    .unwrap_or_default();
+                to = self.chance.index(world.shape.instances);
             }
             let pause = self.chance.millis(1, 200);
             sleep(pause).await;
@@ -505,7 +495,6 @@ pub async fn run(
         record: Vec::new(),
         attempts: Vec::new(),
         next_order: 0,
-        disturbed: BTreeMap::new(),
     };
     let world = Arc::new(World {
         shape,
@@ -583,7 +572,7 @@ async fn start_sale(
 /// The next sale is started while orders are on their way, and later starts of both come again.
 async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
     sleep(after).await;
-    let to = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    let to = chance.index(world.shape.instances);
     let replaces = || Replaces::AnyOf(vec!["s".parse().expect("a valid id")]);
     note("operator", || format!("starts the next sale at {to}"));
     let first = start_sale(&world, to, NEXT, replaces()).await;
@@ -592,7 +581,7 @@ async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
     }
     let pause = chance.millis(0, 500);
     sleep(pause).await;
-    let to = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
+    let to = chance.index(world.shape.instances);
     if let Some(again) = start_sale(&world, to, NEXT, replaces()).await
         && !again.is_repeated
     {
@@ -605,35 +594,11 @@ async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
     world.buyers.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn disturb(world: &World, process: &Simulated) {
-    locked(&world.state).disturbed.insert(process.name.clone(), Instant::now());
-}
-
 /// Something happens to a service or to an instance.
 async fn trouble(world: &Arc<World>, chance: &mut Chance) {
-    let ttl_ms = world.shape.ttl.as_millis() as u64;
-    let number = usize::try_from(chance.below(world.shape.instances as u64)).unwrap_or_default();
-    let (brief, long) = (chance.millis(1, ttl_ms), chance.millis(ttl_ms, 3 * ttl_ms));
-    let either = if chance.one_in(2) { brief } else { long };
-    let fault = *chance.pick(&[
-        Fault::LockSilent,
-        Fault::LockCutOff,
-        Fault::LockRefuses,
-        Fault::LeaseEnded,
-        Fault::LeasesExtended,
-        Fault::ClaimDeleted,
-        Fault::OtherProgram,
-        Fault::PausedBriefly,
-        Fault::Paused,
-        Fault::Killed,
-        Fault::Stopped,
-        Fault::StoreSilent,
-        Fault::StoreCutOff,
-        Fault::StoreCut,
-        Fault::StoreRestarted,
-        Fault::StoreFull,
-        Fault::ScriptsFlushed,
-    ]);
+    let number = chance.index(world.shape.instances);
+    let times = Times::new(chance, world.shape.ttl);
+    let fault = *chance.pick(&[Fault::OF_LOCK_AND_PROCESSES, Fault::OF_STORE].concat());
     let refusal = *chance.pick(&[
         Refusal::DiskFull,
         Refusal::OutOfMemory,
@@ -648,40 +613,26 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     note("fault", || format!("{} ({})", fault.name(), process.name));
     let lock: Arc<str> = "stock".into();
     match fault {
-        Fault::LockSilent => world.locks.be_silent(either),
-        Fault::LockCutOff => world.locks.cut_off(&process.name, either),
-        Fault::LockRefuses => world.locks.refuse(&process.name, &lock, long),
-        Fault::LeaseEnded => world.locks.end_some_lease(),
-        Fault::LeasesExtended => world.locks.extend_leases(),
-        Fault::ClaimDeleted => world.locks.delete_some_claim(),
-        Fault::OtherProgram => world.locks.put_foreign_claim(&lock, brief),
-        Fault::StoreSilent => world.shop.be_silent(either),
-        Fault::StoreCutOff => world.shop.cut_off(&process.name, either),
+        Fault::StoreSilent => world.shop.be_silent(times.either),
+        Fault::StoreCutOff => world.shop.cut_off(&process.name, times.either),
         Fault::StoreCut => world.shop.cut(),
         Fault::StoreRestarted => world.shop.restart(0),
         Fault::ScriptsFlushed => Shop::flush_scripts(),
         Fault::StoreFull => {
             Shop::refuse(Some(refusal));
             world.network.spawn(async move {
-                sleep(either).await;
+                sleep(times.either).await;
                 Shop::refuse(None);
             });
         }
-        Fault::PausedBriefly | Fault::Paused => {
-            process.pause();
-            let (world, process) = (Arc::clone(world), Arc::clone(&process));
-            let network = Arc::clone(&world.network);
-            network.spawn(async move {
-                sleep(if fault == Fault::Paused { long } else { brief }).await;
-                resume(&world, &process);
-            });
-        }
+        Fault::PausedBriefly => process.pause(times.brief, &world.network),
+        Fault::Paused => process.pause(times.long, &world.network),
         Fault::Killed | Fault::Stopped => {
-            disturb(world, &process);
+            process.disturb();
             if fault == Fault::Stopped {
                 let sale = sale.clone();
                 process.spawn(async move { sale.close().await });
-                sleep(brief).await;
+                sleep(times.brief).await;
             }
             note(&process.name, || "ends".into());
             process.kill();
@@ -689,21 +640,13 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
             process.run(|| drop(sale));
             let gone = locked(&world.state).instances[number].take();
             drop(gone);
-            sleep(either).await;
+            sleep(times.either).await;
             world.start(number);
             return;
         }
-        _ => {}
+        _ => world.locks.suffer(fault, &process.name, &lock, times),
     }
     process.run(|| drop(sale));
-}
-
-fn resume(world: &World, process: &Simulated) {
-    if !process.is_running() {
-        disturb(world, process);
-        note(&process.name, || "goes on".into());
-        process.resume();
-    }
 }
 
 /// After the last fault: all orders are decided in time, the books are right, and nothing is left.
@@ -717,7 +660,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
         state.instances.iter().flatten().map(|it| Arc::clone(&it.process)).collect::<Vec<_>>()
     };
     for process in processes {
-        resume(world, &process);
+        process.resume();
     }
     // each instance decides a new order in time
     let healed_at = Instant::now();
@@ -728,13 +671,8 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
         let network = Arc::clone(&world.network);
         network.spawn(async move {
             loop {
-                let order = Order {
-                    id: OrderId::new(&format!("probe-{number}")).expect("a valid id"),
-                    item: Item::DEFAULT,
-                    quantity: Quantity::ONE,
-                    user: User::new(&format!("probe-{number}")).expect("a valid user"),
-                    action: Action::Reserve,
-                };
+                let id = format!("probe-{number}");
+                let order = order(&id, &id, 1, Action::Reserve);
                 let said = world
                     .call(number, within, |sale| async move { sale.reduce(order).await })
                     .await;
@@ -962,13 +900,8 @@ async fn lose_writes(world: &Arc<World>, loses: usize) {
     let patience = world.shape.longest() * 2;
     let others = (0..world.shape.instances).filter(|other| *other != number);
     for (at, try_again) in iter::once(number).chain(others).chain([number]).zip(0..) {
-        let order = Order {
-            id: OrderId::new(&format!("lost-{try_again}")).expect("a valid id"),
-            item: Item::DEFAULT,
-            quantity: Quantity::ONE,
-            user: User::new(&format!("lost-{try_again}")).expect("a valid user"),
-            action: Action::Reserve,
-        };
+        let id = format!("lost-{try_again}");
+        let order = order(&id, &id, 1, Action::Reserve);
         let said = world.call(at, patience, |sale| async move { sale.reduce(order).await }).await;
         match said {
             Ok(Err(error)) if error.word() == "store-rolled-back" => {}
