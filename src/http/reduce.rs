@@ -226,10 +226,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
              Idempotency-Key for a new order"
                 .into(),
         ),
-        Outcome::SaleReplaced => {
-            let why = InventoryError::SaleRefused { why: "sale-replaced", running: None };
-            SaleError::of_read(why, item).into()
-        }
+        Outcome::SaleReplaced => SaleError::sale_replaced(item).into(),
         Outcome::Damaged { what } => {
             SaleError::of_read(InventoryError::Damaged { what }, item).into()
         }

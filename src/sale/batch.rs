@@ -201,8 +201,7 @@ impl<'a> Batch<'a> {
             }
             Outcome::HoldsDue => Fate::Again,
             Outcome::SaleReplaced => {
-                let error = InventoryError::SaleRefused { why: "sale-replaced", running: None };
-                Fate::Failed(waiting.failure(|_| SaleError::of_read(error, self.item())))
+                Fate::Failed(waiting.failure(|_| SaleError::sale_replaced(self.item())))
             }
             outcome => Fate::Answered(outcome),
         };

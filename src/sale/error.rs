@@ -161,6 +161,11 @@ impl SaleError {
         Self::StartUnknown { item: item.clone(), source: error.into() }
     }
 
+    /// What [`Outcome::SaleReplaced`](crate::inventory::Outcome::SaleReplaced) means.
+    pub fn sale_replaced(item: &Item) -> Self {
+        Self::of_read(InventoryError::SaleRefused { why: "sale-replaced", running: None }, item)
+    }
+
     /// What a failure of the store to answer a question about `item` means.
     pub fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
         Self::Store { item: item.clone(), source: error.into() }
