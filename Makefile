@@ -97,11 +97,12 @@ test-all: test deny ## the tests, lints as shipped, the licences, and the first 
 	@$(CARGO) clippy $(ALL) --lib --bins -- -D warnings
 	@$(MAKE) --no-print-directory demo ARGS='--once --port 18080'
 
-# Advisories need the network; licences, bans and sources do not. Where cargo-deny is missing, it is built in `target`.
+# Advisories need the network; licences, bans and sources do not. Where cargo-deny is missing, it is built in `target`, without
+# optimisation: that takes a fraction of the time, and the check takes some seconds either way.
 deny: ## check the licences and sources of all dependencies
 	@echo "== dependencies: licences, bans, sources"
 	@command -v cargo-deny >/dev/null || [ -x $(TOOLS)/bin/cargo-deny ] || \
-	  { echo "building cargo-deny, once: some minutes" && $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2; }
+	  { echo "building cargo-deny, once: a minute or two" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-deny@0.20.2; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
 
 bench: setup ## compare the guards of a sale; tables in target/bench (about half an hour)
