@@ -31,7 +31,7 @@ local MOST_SALES, MOST_DELETED = 1000, 10000
 local running = id_of()
 
 -- Redis checks the permissions for KEYS before the script runs, but the permission for a command only when the command runs: if
--- it is missing then, half of the writes are done.
+-- it is missing then, only some of the writes are done.
 local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}}
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')

@@ -8,7 +8,7 @@
 //! SELECT pg_advisory_unlock(hashtextextended('stock-lock', 0));
 //! ```
 //!
-//! In a database whose encoding is neither UTF-8 nor `SQL_ASCII`, only names in ASCII have such peers.
+//! In a database whose encoding is neither UTF-8 nor `SQL_ASCII`, this is true only of names in ASCII.
 //!
 //! The server process that gets the lock then counts up the token in `fenced_lock.names`, so a later grant has a larger token. A
 //! peer that does not count has no token.
@@ -342,7 +342,7 @@ impl Asked for Advisory {
         // connect this one first: it can end claims when the server has no connection left, and it uses no setting that is
         // unknown to a server that is too old
         self.requests.connection().await?;
-        // this connection times out before those of its claims: when a holder ends, no waiter of this session is granted
+        // this connection times out before those of its claims, so that no waiter of a dead session is granted the lock
         let conn = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
         conn.ask(conn.client.batch_execute(CHECK_RIGHTS)).await?;
         let cluster = conn.cluster;

@@ -117,8 +117,8 @@ impl Connection {
         let mut link = timeout(most, self.link()).await.map_err(silence)??;
         let limit = limit.min(most.saturating_sub(began_at.elapsed()));
         let answer = timeout(limit, send(&mut link.redis)).await.map_err(|elapsed| {
-            // The server may have vanished. A connection made during this request proves nothing: the answer then had less time,
-            // and a server far away may need more.
+            // the server may have vanished; but if it was connected during this request, its answer had less time, and a
+            // server far away may need more
             if link.made_at <= began_at {
                 self.server.give_up(&link);
             }

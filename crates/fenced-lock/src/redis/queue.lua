@@ -28,8 +28,8 @@ local function at(rank)
   return redis.call('ZRANGE', queue, rank, rank)[1]
 end
 
--- Removes claims whose sessions have ended, until the first two claims are alive: after the first one is removed, the second is
--- then the next holder. Returns false if there are more to remove than one run should: everybody waits while a script runs.
+-- Removes claims whose sessions have ended, until the first two claims are alive: then a live claim is first also after the first
+-- one is removed. Returns false if there are more to remove than one run should: everybody waits while a script runs.
 local function sweep()
   local rank, removed = 0, 0
   while rank < 2 do

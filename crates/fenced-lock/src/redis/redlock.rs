@@ -4,7 +4,7 @@
 //! the lock `NAME` while the key `NAME` has its value at more than half of the nodes. All clients that keep to it
 //! exclude each other, such as the crate `rslock` and Go's redsync. All nodes are asked in parallel, and a majority that agrees
 //! is enough: a node that hangs delays nothing. A failed attempt is taken back at every node, and repeated after 50 to 250 ms
-//! with another value: so a node that executes the taking back late cannot delete the key of a later attempt.
+//! with another value: so a deletion that reaches a node late cannot delete the key of a later attempt.
 //!
 //! A renewal extends the key at each node. While more than half of the nodes still have the key, the renewal also puts it back
 //! where it is missing.
