@@ -607,8 +607,8 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
 }
 
 /// The meaning of error codes by their prefix; the first matching entry counts. All other codes mean a state that passes: the
-/// server starts, stops or became a standby; a statement took too long or conflicted with another one; or a pooler lost its connection to the
-/// server during a request, which may be done (pgbouncer#714).
+/// server starts, stops or became a standby; a statement took too long or conflicted with another one; or a pooler lost its
+/// connection to the server during a request, which may be done (pgbouncer#714).
 ///
 /// The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 const KINDS: &[(&str, BackendErrorKind)] = &[
