@@ -57,8 +57,8 @@ impl Client {
         *self.stopping.borrow()
     }
 
-    /// Waits for the stop, and then until everything has waited [`PATIENCE`] for the client: for a request or the rest of one, or
-    /// for the client to read its answers.
+    /// Waits for the stop, and then until the client alone has kept the server waiting for [`PATIENCE`]: with a request or the
+    /// rest of one, or because it does not read its answers.
     pub(super) async fn stalls_a_stop(&self) {
         let _ = self.stopping.clone().wait_for(|stops| *stops).await;
         let is_served = || self.is_served.load(Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Drop for UnreadBody {
 
 /// A connection to a client.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
-    /// Ready when there is the client's end, or a byte that nobody has read. Returns whether the client sends no more.
+    /// Ready once the client sends no more, or a byte waits that nobody has read. Returns whether the client sends no more.
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<bool>;
 }
 

@@ -116,8 +116,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a burst passes, then the rate; each client has its own. No number of clients lifts the limit, and they take little
-    /// of it from others (governor#171: a store of clients without a bound).
+    /// Goal: a burst passes, then the rate; each client has its own. However many clients come, each stays limited, and few
+    /// others share a limit with them (governor#171: a store of clients without a bound).
     #[tokio::test(start_paused = true)]
     async fn each_client_has_its_rate() {
         let limit = RateLimit::new(Rate { count: 3, per: Duration::from_secs(1) });

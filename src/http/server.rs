@@ -46,7 +46,7 @@ pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 /// How many clients beyond `max_connections` get an answer at the same time.
 pub(crate) const MAX_BEYOND: usize = 64;
 
-/// The paths that they can call nevertheless: a busy instance must not look dead.
+/// The paths that those clients can call nevertheless: a busy instance must not look dead.
 const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// The time for handshakes that have begun, before the port closes.

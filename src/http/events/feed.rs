@@ -94,7 +94,7 @@ impl Feed {
     }
 }
 
-/// A watcher, which counts from when it is made.
+/// A watcher. Its feed counts it from its creation on.
 pub(super) struct Watcher {
     feed: Arc<Feed>,
     latest: watch::Receiver<Arc<str>>,
