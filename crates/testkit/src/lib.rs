@@ -4,7 +4,7 @@
 //! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or, with the
 //!   feature `certificates`, secured.
 //! - [`pgbouncer`]: a pooler in front of a PostgreSQL
-//! - [`redis_cluster`]: three of them, each with its replicas, and moving a slot from one to another
+//! - [`redis_cluster`]: three Redis primaries, each with its replicas, and moving a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - [`replication`]: a Redis or PostgreSQL with a replica
 //! - [`sentinel`]: Redis Sentinel

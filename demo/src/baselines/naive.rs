@@ -4,7 +4,6 @@
 //! number: two units sold, one taken off. Under a lock that every seller takes, [`reduce`] would be correct; under a lock that
 //! only some share, or under none, it oversells. This module exists to show that. It has no fence, no order ids and no ledger, so
 //! a retry buys again. Do not build on it.
-//! again. Do not build on it.
 
 use std::collections::VecDeque;
 
