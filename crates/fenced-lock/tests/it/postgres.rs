@@ -366,8 +366,8 @@ async fn rights_are_needed_and_enough() {
     assert!(!session.is_lost(), "it is no loss to other names");
 }
 
-/// Goal: a malformed address and a missing database are permanent errors. A server that accepts no writes may do so later, and a
-/// server that is no PostgreSQL looks like one that breaks off: both are transient.
+/// Goal: a malformed address and a missing database are permanent errors, the latter not while another host of the address may
+/// come back. A server that is no PostgreSQL cannot be told from one that breaks off, and is transient.
 #[tokio::test]
 async fn a_wrong_server_is_an_error() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
