@@ -26,6 +26,7 @@ where
 /// A number from the system's random source, which no other process draws. The standard library seeds its random state once in a
 /// thread, so a forked child would draw the same numbers.
 ///
+/// # Panics
 /// If the system has no random source; the standard library panics there too.
 pub fn random() -> u64 {
     #[cfg(fenced_lock_chaos)]
