@@ -63,7 +63,7 @@ async fn the_lock_over_mutual_tls() {
         let mutex = other.mutex(LOCK).unwrap();
         let waiter = tokio::spawn(async move { mutex.lock().await });
         etcd.rotate_password().await.unwrap();
-        // one that is asked to stop waits for its streams, and some for longer than a lease lives
+        // killed, since a stopping etcd waits for its streams, sometimes for longer than a lease lives
         etcd.kill().await.unwrap();
         etcd.restart().await.unwrap();
         first.unlock().await.unwrap();
@@ -82,7 +82,7 @@ fn serve(flags: &[String]) -> Command {
     serve
 }
 
-/// What `serve` says with these flags until it listens.
+/// The output of `serve` with these flags until it listens.
 async fn warnings(flags: &[String]) -> String {
     let log = NamedTempFile::new().unwrap();
     let _started = serve(flags).stderr(log.reopen().unwrap()).spawn().unwrap();
@@ -112,7 +112,7 @@ async fn refusal(flags: &[String]) -> String {
     within("it ends", ended).await
 }
 
-/// These flags without some, each with its value, and with others.
+/// `flags` without the flags `without` and their values, and with `others`.
 fn with(flags: &[String], without: &[&str], others: &[(&str, &Path)]) -> Vec<String> {
     let pairs = flags.chunks(2).filter(|pair| !without.contains(&pair[0].as_str()));
     let mut all: Vec<_> = pairs.flatten().cloned().collect();

@@ -20,7 +20,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// What it said, in one line.
+    /// Its output in one line.
     fn words(&self) -> String {
         self.said.split_whitespace().collect::<Vec<_>>().join(" ")
     }

@@ -1,4 +1,4 @@
-//! The arena in its short form. What is asserted are counts, never times.
+//! The arena in its short form. The tests assert counts, never times.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The bench in its short form: everything is measured once. What is asserted are counts, never times.
+//! The bench in its short form: everything is measured once. The tests assert counts, never times.
 
 use std::time::Duration;
 

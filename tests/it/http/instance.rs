@@ -26,7 +26,7 @@ use crate::support::etcd::session;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 
-/// What the instances of a sale share.
+/// The servers and the lock of one sale.
 pub(super) struct Servers {
     etcd: String,
     redis: String,

@@ -8,7 +8,7 @@ use testkit::shared::fresh_database;
 
 use super::{ITEM, Raw, accepted, connect, fresh, order, reduce, sell, token};
 
-/// What no key of a sale holds: no text, no number, one below or above all that are exact, and what `strtod` takes for one.
+/// Values that no number of a sale has: not a number, below zero, not whole, too large to be exact, or a number only to `strtod`.
 const NONSENSE: [&str; 9] = ["", "x", "-1", "1.5", "nan", "inf", "1e3", "0x10", "9007199254740992"];
 
 fn by(user: &str, id: &str, action: Action) -> Order {
@@ -255,7 +255,7 @@ async fn a_damaged_end_of_a_hold_gives_nothing_back() {
         let stock = inventory.stock(&ITEM).await.unwrap();
         assert_eq!((stock.stock, stock.held, after), (7, 1, before), "{score}");
     }
-    // one that never comes leaves the hold to whoever asks
+    // an end that never comes leaves the hold to whoever asks
     start_with_everything(&starter, &mut raw).await;
     let record: String = raw.run_with("HGET orders", "a\theld").await;
     let mut fields: Vec<&str> = record.split('\t').collect();

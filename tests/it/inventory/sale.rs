@@ -49,7 +49,7 @@ async fn a_known_order_gets_its_first_answer() {
     assert_eq!(raw.dump().await, before);
     assert_eq!(reduce(&first, Some(token(6)), "8090").await, again);
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 3);
-    // ids are scoped: that of another buyer, or of nobody, is another order
+    // the same id of another buyer, or of nobody, is another order
     for other in [Order { user: User::new("bob").unwrap(), ..first.clone() }, order("a", 3)] {
         assert!(matches!(reduce(&other, Some(token(6)), "8080").await, Outcome::Reserved(_)));
     }

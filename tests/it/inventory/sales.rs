@@ -109,7 +109,7 @@ async fn a_replaced_sale_is_kept() {
         let is_unknown = matches!(error, InventoryError::SaleRefused { why: "unknown-sale", .. });
         assert!(is_unknown, "{error}");
     }
-    // an older copy of the data, which is noticed also after a sale of it was deleted
+    // an older copy of the data is noticed even after one of its sales was deleted
     let older: String = raw.run("GET sale").await;
     start(named("third", 5, Replaces::Any)).await;
     let newer: String = raw.run("GET sale").await;

@@ -72,14 +72,14 @@ async fn redirect_to(sentinel: &PrivateRedis, other: &PrivateRedis) {
     sentinel.run::<()>(&monitor).await.unwrap();
 }
 
-/// How many connections a server has accepted, with that of this question.
+/// How many connections a server has accepted, including the one that asks for this.
 async fn accepted_by(server: &PrivateRedis) -> usize {
     let info = server.run::<String>("INFO stats").await.unwrap();
     let total = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     total.unwrap().parse().unwrap()
 }
 
-/// Waits until others than this have connected to the sentinel so many times.
+/// Waits until others than this function have connected to the sentinel `times` times.
 async fn until_asked(sentinel: &PrivateRedis, times: usize) {
     let (before, mut own) = (accepted_by(sentinel).await, 0);
     eventually("the sentinel is asked", async || {

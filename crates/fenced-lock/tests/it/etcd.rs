@@ -143,7 +143,7 @@ async fn a_queue_may_be_larger_than_a_message() {
         })
         .await;
         let waiter = waiter(&mutex, length + 1).await;
-        // the news of it are larger than a message may be, too
+        // the events of this deletion are larger than a message as well
         let all_before = DeleteOptions::new().with_range(format!("{}/1", mutex.name()));
         client.delete(format!("{}/0", mutex.name()), Some(all_before)).await.unwrap();
         drop(within("the waiter is granted", waiter).await.unwrap().unwrap());

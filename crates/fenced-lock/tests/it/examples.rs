@@ -18,7 +18,7 @@ async fn example(name: &str, redis: &str) -> Command {
     run
 }
 
-/// What it prints.
+/// The text that it prints.
 async fn output_of(mut run: Command) -> String {
     let output = within("the example ends", run.output()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -29,7 +29,7 @@ use super::lab::{
 /// A directory.
 pub(crate) struct FileLab {
     directory: PathBuf,
-    /// What removes it.
+    /// Removes it on drop.
     _owned: Option<TempDir>,
 }
 

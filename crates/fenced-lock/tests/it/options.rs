@@ -1,4 +1,4 @@
-//! Options: what must not be shown of them, what would not be used, and times that are too short or for ever.
+//! Options: secrets, settings without effect, and times that are too short or endless.
 
 use std::error::Error;
 use std::fmt::{Debug, Write as _};

@@ -54,7 +54,7 @@ async fn a_pooler_that_shares_processes_is_refused() {
     }
 }
 
-/// So many clients that ask all the time, until these tasks are dropped.
+/// Clients that send statements all the time, until these tasks are dropped.
 async fn busy_clients(url: &str, count: usize) -> JoinSet<Result<(), tokio_postgres::Error>> {
     let mut clients = JoinSet::new();
     for _ in 0..count {
@@ -133,7 +133,7 @@ async fn a_pooler_that_comes_between_gives_no_lock_to_two() {
     within("the loss is told", guard.lost()).await;
     connection.abort();
 
-    // what is asked for one after the other comes to different processes
+    // successive statements now reach different processes
     let _others = busy_clients(&url, 10).await;
     let mutex = session.mutex("b").unwrap();
     for _ in 0..40 {

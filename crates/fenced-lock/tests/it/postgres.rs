@@ -351,7 +351,7 @@ async fn rights_are_needed_and_enough() {
     drop(within("a grant", waiter).await.unwrap().unwrap());
     eventually("nothing is left", async || claims().await == 0).await;
 
-    // a release that was done and not synced is repeated, and told as no loss
+    // a release that was done but not synced is repeated, and not reported as a loss
     let guard = mutex.lock().await.unwrap();
     let sync = "FUNCTION pg_logical_emit_message(boolean, text, text)";
     operator.batch_execute(&format!("REVOKE EXECUTE ON {sync} FROM public")).await.unwrap();

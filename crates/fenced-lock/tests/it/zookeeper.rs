@@ -38,7 +38,7 @@ pub(crate) struct ZooKeeperLab {
 }
 
 impl ZooKeeperLab {
-    /// A ZooKeeper that the tests of this process share, each with locks of its own; `None` where none is installed.
+    /// A ZooKeeper that the tests of this process share, each with locks of its own; `None` if ZooKeeper is not installed.
     pub(crate) async fn shared() -> Option<Self> {
         if !PrivateZooKeeper::can_test() {
             return None;
@@ -100,7 +100,7 @@ impl ZooKeeperLab {
         stream.write_all(&close).await?;
         let mut answers = Vec::new();
         stream.read_to_end(&mut answers).await?;
-        // the id is that of no session if there is no such session any more
+        // the id is 0 if the session has ended
         Ok(answers.get(12..20) == Some(&[0; 8]))
     }
 }
@@ -164,7 +164,7 @@ impl FoundLab for ZooKeeperLab {
 impl ServerLab for ZooKeeperLab {
     type Kind = testkit::zookeeper::ZooKeeper;
 
-    /// A claim, a release and what is asked between them; pings, renewals and the looks of the test come on top.
+    /// A claim, a release and the requests between them, with some room for pings, renewals and the looks of the test.
     const REQUESTS_OF_A_WAITER: u64 = 10;
 
     async fn start() -> (PrivateZooKeeper, Self) {

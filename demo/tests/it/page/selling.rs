@@ -126,7 +126,7 @@ async fn a_sale_of_ones_own() {
     assert_eq!(page.text("#form-error").await, "");
     assert_eq!(page.number("#lucky").await, Some(7));
 
-    // its verdict is not that of another sale, though the figures are the same
+    // another sale does not get the same verdict, though its figures are the same
     page.run_async(
         "await fetch('stock', { method: 'PUT', body: '{\"stock\":7}' });
         for (let sold = 0; sold < 7; sold += 1) await fetch('stock/reduce', { method: 'POST' });",

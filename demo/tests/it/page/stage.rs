@@ -40,7 +40,7 @@ impl Tab {
     }
 }
 
-/// What a recording comes to: the orders sold, the units sold, those of them sold more than once, and how often the unit that
+/// The counts of a recording: the orders sold, the units sold, those of them sold more than once, and how often the unit that
 /// was sold most often.
 fn counts(recording: &Value) -> [usize; 4] {
     let mut owners = HashMap::new();

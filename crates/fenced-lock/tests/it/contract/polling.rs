@@ -23,7 +23,7 @@ type Kept = Pin<Box<dyn Future<Output = ()>>>;
 /// More than may be under way at once on any connection.
 const MANY: u64 = 70;
 
-/// A new future of each request of a backend. What may be left in a queue is in that of another name.
+/// A new future of each request of a backend. A claim that may be left is in the queue of another name.
 fn requests<T: GrantToken>(
     backend: &Arc<dyn Backend<Token = T>>,
     lease: Lease,

@@ -33,7 +33,7 @@ async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, 
     (holder, token)
 }
 
-/// What a process of its own does for a test.
+/// The work of a separate process of a test.
 #[tokio::test]
 #[ignore = "run by the contract"]
 async fn worker() {
