@@ -71,7 +71,7 @@ fn anchors(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Goal: the service stands on these six, directly and in real use; and what only tests use is a dependency of tests.
+/// Goal: the service directly uses these six crates, outside of tests, and a crate that only tests use is a dependency of tests.
 #[test]
 fn the_service_stands_on_its_six() {
     let manifest = read("Cargo.toml");

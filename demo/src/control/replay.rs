@@ -14,7 +14,7 @@ const MOST: usize = 4000;
 /// Microseconds since the first request, and the event as the page reads it.
 type Events = Vec<(u64, Value)>;
 
-/// The run with its orders, which were sent to these `shops`; `instances` are their last answers.
+/// The run with its orders, which were sent to these `shops`; `instances` have their last answers.
 pub(super) fn replay(
     run: &Run,
     shops: &[Instance],
@@ -56,8 +56,8 @@ pub(super) fn replay(
     })
 }
 
-/// What the lock, the fence and the fault did to the instances. `first` is when the first request was sent, in microseconds
-/// since the run began.
+/// What the lock, the fence and the fault did to the instances. `first` is the time of the first request, in microseconds since
+/// the run began.
 fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -> Events {
     #[expect(clippy::cast_precision_loss, reason = "a time")]
     let came = run.began_ms * 1e3 + first as f64;
@@ -94,7 +94,7 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
             note(to, "drop", shop, &[token]);
         }
     }
-    // of a larger run the first ones are forgotten
+    // an instance forgets the first reads of a larger run
     let is_whole = run.requests <= naive::MOST as u64;
     for instance in instances.iter().filter(|instance| instance.is_up && is_whole) {
         let Some(shop) = place(&instance.name) else { continue };
@@ -102,7 +102,7 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
             note(*at, "read", shop, &[left.cast_signed()]);
         }
     }
-    // one that was killed remembers nothing
+    // a killed instance remembers nothing
     if run.fault == Some(Fault::Kill)
         && let (Some(hit), Some(shop)) = (run.hit_ms, run.victim.as_ref().and_then(place))
     {

@@ -38,7 +38,7 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
 /// A call of a page.
 struct Call {
     control: Arc<Control>,
-    /// The instance that the page comes from.
+    /// The instance that served the page.
     from: Option<String>,
     body: Bytes,
 }
@@ -59,7 +59,7 @@ impl Call {
         body::object(&self.body).map_err(|reason| bad_body(&format!("{form} ({reason})")))
     }
 
-    /// The value of the only field.
+    /// The value of the body's only field.
     fn field<T: DeserializeOwned>(&self, name: &str, form: &str) -> Result<T, Problem> {
         let mut fields: HashMap<String, T> = self.parse(form)?;
         let field = fields.remove(name).filter(|_| fields.is_empty());
@@ -79,7 +79,7 @@ fn bad_body(form: &str) -> Problem {
     Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"))
 }
 
-/// The choices, the instances and the run; `null` while no instance has answered.
+/// The choices, the instances and the run; `null` until an instance has answered.
 async fn show(call: Call) -> Response {
     let Call { control, from, .. } = call;
     let Some(status) = control.status_at(from.as_deref()) else { return reply::json(&Value::Null) };
@@ -104,7 +104,7 @@ async fn show_run(call: Call) -> Result<Response, Problem> {
     Ok(reply::json(&call.control.current_run().ok_or_else(no_run)?))
 }
 
-/// The events of the last run that was judged; `null` while there is none.
+/// The events of the last run with a verdict; `null` until there is one.
 async fn replay(call: Call) -> Response {
     reply::json(&call.control.known.lock().replay)
 }
@@ -148,7 +148,7 @@ async fn set_fence(call: Call) -> Result<Response, Problem> {
     switch(call, Command::Fence(is_on)).await
 }
 
-/// Has all running instances carry out the command, and answers with their new state.
+/// Makes all running instances carry out the command, and answers with their new state.
 async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
     call.control.read_all().await;
     call.control.command_all(command).await?;
