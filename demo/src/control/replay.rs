@@ -1,4 +1,16 @@
 //! A run for the page to show again: what its buyers and its instances saw, event by event.
+//!
+//! Each of `events` is a list: microseconds since the first request, what happened, and more. `shop` is an index into `shops`. Of a
+//! larger run, `events` has only each n-th buyer, and `sample` has the number of all.
+//!
+//! | event | then | meaning |
+//! |---|---|---|
+//! | `asked`, `none`, `failed` | buyer, shop | the buyer ordered; was told sold out; got no other answer |
+//! | `sold` | buyer, shop, unit, token | two buyers with one unit: it was sold twice |
+//! | `read` | shop, units left | before a write without a shared lock |
+//! | `key`, `drop` | shop, token | the instance was about to write first; released the lock, or learned that it had lost it |
+//! | `bounced` | shop, token, fence | the store refused the token |
+//! | `asleep`, `awake`, `killed` | shop | it was paused; went on; was killed |
 
 use loadtest::model::Order;
 use serde_json::{Value, json};
@@ -8,7 +20,7 @@ use super::record::{Fault, Run};
 use crate::baselines::naive;
 use crate::writer::tenures::Tenure;
 
-/// The most events.
+/// About how many events there are at most.
 const MOST: usize = 4000;
 
 /// Microseconds since the first request, and the event as the page reads it.

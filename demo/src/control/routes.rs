@@ -1,4 +1,17 @@
-//! The calls of the page, which its instance passes on.
+//! The calls of the page, which its instance passes on. `curl --json` can send them too.
+//!
+//! | call | effect |
+//! |---|---|
+//! | `POST /demo/run` `{"stock":300,"requests":500,"guard":"no-lock"}` | starts a sale, sends the orders to all instances at once, and judges the result; guard and fence stay for later orders |
+//! | ... `"guard":"etcd","fence":false,"fault":"pause"` | pauses the holder beyond its lease, between read and write; with `"fence":true` its batch is refused |
+//! | ... `"fault":"kill"` | kills the holder |
+//! | `GET`, `DELETE /demo/run` | the run with its verdict; stops it |
+//! | `PUT /demo/guard` `{"guard":"local"}`, `PUT /demo/fence` `{"on":false}` | guard and fence of later orders, at all instances; `true` restores the fence that `--fence` chose |
+//! | `POST /demo/pause`, `POST /demo/kill` `{"instance":"8090"}` | pauses the instance at its next write under the lock; kills it |
+//! | `GET /demo` | the choices, and the instances that are up |
+//! | `GET /demo/run/replay` | the last judged run, [event by event](super::replay), or `null` |
+//!
+//! Their problem types, besides those of the service, are in [`problem`](super::problem).
 
 use std::collections::HashMap;
 use std::sync::Arc;
