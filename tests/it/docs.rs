@@ -19,8 +19,8 @@ fn http_api_lists_the_problems() {
     let documented: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
     let row = |kind: &&ProblemType| {
         let ProblemType { word, title, status, retry_after_seconds } = kind;
-        let retry = if retry_after_seconds.is_some() { "yes" } else { "no" };
-        format!("| `{word}` | {} | {retry} | {title} |", status.as_u16())
+        let retry = if retry_after_seconds.is_some() { ", retry" } else { "" };
+        format!("| `{word}` | {}{retry} | {title} |", status.as_u16())
     };
     assert_eq!(documented, ProblemType::ALL.iter().map(row).collect::<Vec<_>>());
 }

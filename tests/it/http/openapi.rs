@@ -11,6 +11,7 @@ use flash_sale::http::problem::ProblemType;
 use serde_json::Value;
 use tower::ServiceExt;
 
+use super::events::Watcher;
 use crate::shop::{ADMIN, Shop, ShopOptions};
 
 /// The paths of the routes in the source, as the document writes them.
@@ -89,6 +90,8 @@ async fn it_has_every_member_and_problem() {
     shop.order("b").await.json(200);
     let orders = shop.call("GET /orders").await.json(200);
     let lock = shop.call("GET /lock").await.json(200);
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.until("the holder is shown", |view| view["lock"]["holder"].is_object()).await;
     for (schema, answer) in [
         ("Reserved", &reserved),
         ("Stock", &started.json(200)),
@@ -99,6 +102,7 @@ async fn it_has_every_member_and_problem() {
         ("Entry", &shop.call("GET /orders/a").await.json(200)),
         ("Lock", &lock),
         ("Claim", &lock["holder"]),
+        ("Event", &watcher.view),
     ] {
         let (schema, keys) = (&schemas[schema], keys(answer));
         let required: BTreeSet<String> =
