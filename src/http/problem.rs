@@ -1,7 +1,7 @@
 //! Errors as the client sees them: problem details (RFC 9457).
 //!
 //! Every error has one `type`, a bare word that never changes, and with it one status. 503 means that nothing
-//! was taken; with 504 it is unknown. docs/http-api.md has the same table of types as this module. The errors of
+//! was taken; with 504 it is unknown. docs/http-api.md and static/openapi.json list the types. The errors of
 //! the sale become problems at the end of this file.
 
 use std::borrow::Cow;

@@ -128,6 +128,8 @@ async fn it_has_every_member_and_problem() {
     let words = problem["properties"]["type"]["enum"].as_array().unwrap();
     let words: Vec<_> = words.iter().map(|word| word.as_str().unwrap()).collect();
     assert_eq!(words, ProblemType::ALL.iter().map(|kind| kind.word).collect::<Vec<_>>());
+    let titles = problem["properties"]["type"]["x-enum-descriptions"].as_array().unwrap();
+    assert!(titles.iter().eq(ProblemType::ALL.iter().map(|kind| kind.title)));
     let operations: Vec<_> =
         documented(&document).into_values().flat_map(BTreeMap::into_values).collect();
     for kind in ProblemType::ALL.iter().filter(|kind| **kind != ProblemType::METHOD_NOT_ALLOWED) {
