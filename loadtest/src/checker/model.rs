@@ -223,6 +223,7 @@ impl Sale {
         }
         match order.answer() {
             Some(answer) if differs(answer, &entry) => found.add(Kind::Misreported, id),
+            Some(answer) if answer.replayed && !order.in_doubt => found.add(Kind::Mismarked, id),
             Some(_) => {}
             None if order.must_not_stand(can_gain) => found.add(Kind::Untold, id),
             None => {
@@ -252,7 +253,7 @@ impl Sale {
                     if (Acknowledgement { replayed: first.replayed, ..again.clone() }) != *first {
                         found.add(Kind::AnsweredAnew, id);
                     } else if !again.replayed {
-                        found.add(Kind::NotMarked, id);
+                        found.add(Kind::Mismarked, id);
                     }
                 }
                 FinalOutcome::SoldOut | FinalOutcome::LimitReached => {

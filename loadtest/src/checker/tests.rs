@@ -213,7 +213,13 @@ const MUTATIONS: &[Mutation] = &[
         ask_again(it, |_| {});
         it.orders[7].changes[0].1.outcome = FinalOutcome::Over(Event::Expired);
     }),
-    ("not_marked", "such as run-7", |it| ask_again(it, |again| again.replayed = false)),
+    ("mismarked", "such as run-7", |it| ask_again(it, |again| again.replayed = false)),
+    // marked as repeated, where no earlier attempt can have been accepted, and where one can
+    ("mismarked", "such as run-7", |it| answer(it, 7).replayed = true),
+    ("", "PASS", |it| {
+        answer(it, 7).replayed = true;
+        it.orders[7].in_doubt = true;
+    }),
     ("duplicates", "duplicates: 1 order was more than once in the ledger, such as run-298", |it| {
         replace_entry(it, 299, "run-298");
     }),

@@ -97,7 +97,7 @@ async fn answered_orders_are_sent_again() {
     for (fault, more, found) in [
         (Fault::None, "", ""),
         (Fault::Anew(1), "", "answered_anew"),
-        (Fault::Anew(0), "", "not_marked"),
+        (Fault::Anew(0), "", "mismarked"),
         (Fault::None, "--without-ledger", ""),
     ] {
         let (_directory, path) = file();
