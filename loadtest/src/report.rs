@@ -51,7 +51,7 @@ pub struct Report {
     pub longest_pause_seconds: f64,
     /// When that pause began, counted from the run's start.
     pub longest_pause_at_seconds: f64,
-    /// The longest time that one order was tried: from its first sending until it was settled, or else to
+    /// The longest time that one order, or one change of it, was tried: from its first sending until it was settled, or else to
     /// the end of its last attempt.
     pub slowest_order_seconds: f64,
     /// From the first request to the last answer.

@@ -76,14 +76,13 @@ fn step(history: &History, sale: &mut Sale) -> (u64, u64) {
         }
         // no other client's ids begin like this: a service that changes ids has sold twice
         let is_ours = entry.order.starts_with(&history.setup.run);
-        if is_ours {
-            if is_first {
-                sale.found.add(Kind::Untold, &entry.order);
-            }
-        } else if entry.event == Event::Reserved {
-            if is_first && history.setup.plan.alone {
-                sale.found.add(Kind::Strangers, &entry.order);
-            }
+        let is_other = !is_ours && entry.event == Event::Reserved;
+        if is_first && is_ours {
+            sale.found.add(Kind::Untold, &entry.order);
+        } else if is_first && is_other && history.setup.plan.alone {
+            sale.found.add(Kind::Strangers, &entry.order);
+        }
+        if is_other {
             foreign = (foreign.0 + 1, foreign.1.saturating_add(entry.quantity));
         }
     }
