@@ -31,7 +31,7 @@ enum Event {
 }
 
 /// The longest time in which orders were tried and none was decided; the first one of several. (Sold out is a
-/// decision.)
+/// decision. A change of an order counts as an order.)
 ///
 /// It begins with a decision while other orders wait, or else with the first order after it. It ends with the next
 /// decision, or with the last order. Orders that fail do not end it.
