@@ -92,7 +92,7 @@ impl WaitingOrder {
         self.answer(Err(error));
     }
 
-    fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
+    pub(super) fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
         match &self.sent {
             Sent::Unknown { error, .. } => SaleError::of_order(Arc::clone(error), &self.order),
             _ => error(self),

@@ -49,11 +49,15 @@ impl Combiner {
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     pub(super) async fn run(self) {
-        let too_late = |waiting: &WaitingOrder| match &waiting.sent {
+        self.queue.while_expiring(self.serve(), |waiting| self.too_late(waiting)).await;
+    }
+
+    /// The error of an order whose time is over.
+    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
+        match &waiting.sent {
             Sent::Stale(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
             _ => self.lock.not_granted(&self.queue.item),
-        };
-        self.queue.while_expiring(self.serve(), too_late).await;
+        }
     }
 
     async fn serve(&self) {
@@ -181,7 +185,8 @@ impl Combiner {
                 Some(ran) = batches.next() => {
                     policy.ran(Instant::now(), ran.took);
                     ending = ending.max(ran.ending);
-                    deliver(mem::replace(&mut answers, queue.settle(ran.fates)));
+                    let settled = queue.settle(ran.fates, |waiting| self.too_late(waiting));
+                    deliver(mem::replace(&mut answers, settled));
                 }
                 // while the next batch is on its way
                 () = ready(()), if !answers.is_empty() => deliver(mem::take(&mut answers)),
