@@ -201,7 +201,7 @@ async fn it_stops_while_redis_is_silent() {
     let session = session(&servers.etcd, "test").await;
     let mut instance = servers
         .start(&[
-            ("FLASH_SALE_WAIT_TIMEOUT", "1h"),
+            ("FLASH_SALE_WAIT_TIMEOUT", "10m"),
             ("FLASH_SALE_SHUTDOWN_GRACE", "1h"),
             ("FLASH_SALE_BATCH_SIZE", "1"),
         ])
