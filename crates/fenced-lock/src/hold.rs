@@ -73,7 +73,7 @@ impl<T: GrantToken> Hold<T> {
         {
             tracing::warn!(claim = %hold.claim, "the longest hold is over: the claim is released");
             hold.ended();
-            hold.inner.spawn_release(hold.claim.clone());
+            hold.inner.spawn_release(hold.claim.clone(), None);
         }
     }
 
