@@ -101,9 +101,12 @@ async fn impatient_callers_fill_no_queue() {
         backend.put.always(Fault::Slow(SECOND));
         backend.release.always(Fault::Slow(SECOND * 5));
         impatient().await;
-        eventually("all are put", async || backend.release.under_way() == 64).await;
-        impatient().await;
-        assert_eq!(backend.put.under_way(), 0);
+        let others = join_all((0..64).map(|_| timeout(SECOND * 2, mutex.lock())));
+        let all_put = eventually("all are put", async || backend.release.under_way() == 64);
+        tokio::select! {
+            () = all_put => assert_eq!(backend.put.under_way(), 0),
+            _ = others => panic!("others had time to wait"),
+        }
     }
 }
 
