@@ -225,3 +225,39 @@ impl Drop for Combiner {
         queue.fail_all(|_| SaleError::Stopping);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fenced_lock::{MemoryBackend, SessionKeeper, SessionOptions};
+
+    use super::*;
+    use crate::inventory::{Inventory, InventoryOptions, Item, Order};
+    use crate::sale::SaleOptions;
+
+    /// Goal: when the task of an item ends too early, as by a panic, the orders that wait are answered, and the next one gets
+    /// another queue.
+    #[tokio::test]
+    async fn a_queue_ends_with_its_task() {
+        let inventory = Inventory::new("redis://127.0.0.1:1", InventoryOptions::default());
+        let time = Duration::from_secs(10);
+        let options = SaleOptions {
+            lock_name: "a".into(),
+            instance: "a".into(),
+            queue_length: 9,
+            batch_size: 9,
+            tenure: time,
+            wait_timeout: time,
+            etcd: None,
+        };
+        let context = SaleContext::new(inventory.expect("a valid address"), options);
+        let backend = Arc::new(MemoryBackend::new());
+        let lock =
+            EtcdLock::new(&context, SessionKeeper::start(backend, SessionOptions::new(time)));
+        let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, time));
+        lock.queues.lock().insert(Item::DEFAULT, Arc::clone(&queue));
+        let mut answer = queue.push(Order::expiring(Item::DEFAULT)).expect("room");
+        drop(Combiner { lock: lock.clone(), queue });
+        assert!(matches!(answer.try_recv(), Ok(Err(SaleError::Stopping))));
+        assert!(lock.queues.lock().is_empty());
+    }
+}

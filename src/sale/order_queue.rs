@@ -338,8 +338,8 @@ mod tests {
         drop(settle(queue, batch, || Fate::Failed(SaleError::Stopping)));
     }
 
-    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and orders that were put back
-    /// come before later ones, whichever batch failed first.
+    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and one of a disconnected buyer into
+    /// none. Orders that were put back come before later ones, whichever batch failed first.
     #[tokio::test(start_paused = true)]
     async fn an_order_is_in_one_batch_at_a_time() {
         let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
@@ -347,6 +347,7 @@ mod tests {
         let ids = |batch: &[WaitingOrder]| {
             batch.iter().map(|waiting| waiting.order.id.as_str().to_owned()).collect::<Vec<_>>()
         };
+        drop(push("disconnected"));
         let _answers = ["a", "b", "c", "a", "d"].map(push);
         let first = queue.take(2);
         let second = queue.take(9);
