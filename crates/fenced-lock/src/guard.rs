@@ -176,11 +176,11 @@ impl<T: GrantToken> Guard<T> {
     /// then ends with its lease, or as soon as a backend that refused the release permits it.
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
-        let was_last = self.hold.exit();
+        let ends = self.hold.exit();
         // not before: the longest hold may have ended meanwhile
         let was_lost = self.hold.is_lost();
         let mut released = Ok(Released::Done);
-        if was_last {
+        if ends {
             let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
             // a task of the session, so that it goes on when the caller drops the future
             let release = async move { inner.release(&claim).await };
