@@ -92,7 +92,7 @@ impl WaitingOrder {
         self.answer(Err(error));
     }
 
-    fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
+    pub(super) fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
         match &self.sent {
             Sent::Unknown { error, .. } => SaleError::of_order(Arc::clone(error), &self.order),
             _ => error(self),
@@ -109,7 +109,7 @@ impl WaitingOrder {
 pub(super) enum Fate {
     Answered(Outcome),
     Failed(SaleError),
-    /// It goes into another batch.
+    /// It goes into another batch, unless its time is over.
     Again,
     /// The same, but not in this tenure: under its token the order is refused, or an earlier attempt may still be carried out.
     AgainUnderALargerToken,

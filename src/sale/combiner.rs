@@ -49,11 +49,15 @@ impl Combiner {
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     pub(super) async fn run(self) {
-        let too_late = |waiting: &WaitingOrder| match &waiting.sent {
+        self.queue.while_expiring(self.serve(), |waiting| self.too_late(waiting)).await;
+    }
+
+    /// The error of an order whose time is over.
+    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
+        match &waiting.sent {
             Sent::Stale(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
             _ => self.lock.not_granted(&self.queue.item),
-        };
-        self.queue.while_expiring(self.serve(), too_late).await;
+        }
     }
 
     async fn serve(&self) {
@@ -181,7 +185,8 @@ impl Combiner {
                 Some(ran) = batches.next() => {
                     policy.ran(Instant::now(), ran.took);
                     ending = ending.max(ran.ending);
-                    deliver(mem::replace(&mut answers, queue.settle(ran.fates)));
+                    let settled = queue.settle(ran.fates, |waiting| self.too_late(waiting));
+                    deliver(mem::replace(&mut answers, settled));
                 }
                 // while the next batch is on its way
                 () = ready(()), if !answers.is_empty() => deliver(mem::take(&mut answers)),
@@ -218,5 +223,41 @@ impl Drop for Combiner {
         // its task may have removed it already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
         queue.fail_all(|_| SaleError::Stopping);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fenced_lock::{MemoryBackend, SessionKeeper, SessionOptions};
+
+    use super::*;
+    use crate::inventory::{Inventory, InventoryOptions, Item, Order};
+    use crate::sale::SaleOptions;
+
+    /// Goal: when the task of an item ends too early, as by a panic, the orders that wait are answered, and the next one gets
+    /// another queue.
+    #[tokio::test]
+    async fn a_queue_ends_with_its_task() {
+        let inventory = Inventory::new("redis://127.0.0.1:1", InventoryOptions::default());
+        let time = Duration::from_secs(10);
+        let options = SaleOptions {
+            lock_name: "a".into(),
+            instance: "a".into(),
+            queue_length: 9,
+            batch_size: 9,
+            tenure: time,
+            wait_timeout: time,
+            etcd: None,
+        };
+        let context = SaleContext::new(inventory.expect("a valid address"), options);
+        let backend = Arc::new(MemoryBackend::new());
+        let lock =
+            EtcdLock::new(&context, SessionKeeper::start(backend, SessionOptions::new(time)));
+        let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, time));
+        lock.queues.lock().insert(Item::DEFAULT, Arc::clone(&queue));
+        let mut answer = queue.push(Order::expiring(Item::DEFAULT)).expect("room");
+        drop(Combiner { lock: lock.clone(), queue });
+        assert!(matches!(answer.try_recv(), Ok(Err(SaleError::Stopping))));
+        assert!(lock.queues.lock().is_empty());
     }
 }

@@ -51,6 +51,8 @@ impl HoldPolicy {
 
     /// A batch has ended.
     pub(super) fn ran(&mut self, now: Instant, took: Duration) {
+        // else a stretch could have no time, and the next look be due at once, for ever
+        let took = took.max(Duration::from_nanos(1));
         if self.batch.replace((took, now)).is_none() {
             self.stretch = (now, self.orders);
         }
@@ -147,6 +149,16 @@ mod tests {
             // with nothing more, the next stretch is the last one
             assert!(policy.is_over(now + 4 * BATCH, false), "{orders} orders");
         }
+    }
+
+    /// Goal: time passes before the next look at a tenure that goes on, however fast its batches are.
+    #[tokio::test]
+    async fn looks_are_apart() {
+        let (mut policy, now) = tenure(Duration::from_secs(1));
+        policy.sends(1);
+        policy.ran(now, Duration::ZERO);
+        assert!(!policy.is_over(now, true));
+        assert!(policy.look_at() > now);
     }
 
     /// Goal: an idle holder waits half a handover for further orders.

@@ -181,8 +181,12 @@ impl OrderQueue {
     }
 
     /// Ends a batch: returns the answers, and puts the other orders back to the front, in the order of arrival, behind those of
-    /// a batch of earlier orders.
-    pub(super) fn settle(&self, batch: Vec<(WaitingOrder, Fate)>) -> Vec<(WaitingOrder, Answer)> {
+    /// a batch of earlier orders. One whose time is over [fails](WaitingOrder::fail) instead.
+    pub(super) fn settle(
+        &self,
+        batch: Vec<(WaitingOrder, Fate)>,
+        too_late: impl Fn(&WaitingOrder) -> SaleError,
+    ) -> Vec<(WaitingOrder, Answer)> {
         let Lines { deques, tally, in_flight, .. } = &mut *self.lines.lock();
         let put_back = &mut deques[PUT_BACK];
         let mut answers = Vec::with_capacity(batch.len());
@@ -191,6 +195,10 @@ impl OrderQueue {
             match fate {
                 Fate::Answered(outcome) => answers.push((waiting, Ok(outcome))),
                 Fate::Failed(error) => answers.push((waiting, Err(error))),
+                _ if waiting.deadline <= Instant::now() => {
+                    let error = waiting.failure(&too_late);
+                    answers.push((waiting, Err(error)));
+                }
                 Fate::Again | Fate::AgainUnderALargerToken => {
                     tally.added(PUT_BACK, &waiting);
                     let arrival = |order: &WaitingOrder| (order.deadline, order.request);
@@ -313,18 +321,25 @@ mod tests {
         }
     }
 
+    fn settle(
+        queue: &OrderQueue,
+        batch: Vec<WaitingOrder>,
+        fate: impl Fn() -> Fate,
+    ) -> Vec<(WaitingOrder, Answer)> {
+        let fates = batch.into_iter().map(|order| (order, fate())).collect();
+        queue.settle(fates, |_| SaleError::Stopping)
+    }
+
     fn put_back(queue: &OrderQueue, batch: Vec<WaitingOrder>) {
-        let again = |order| (order, Fate::AgainUnderALargerToken);
-        assert!(queue.settle(batch.into_iter().map(again).collect()).is_empty());
+        assert!(settle(queue, batch, || Fate::AgainUnderALargerToken).is_empty());
     }
 
     fn end(queue: &OrderQueue, batch: Vec<WaitingOrder>) {
-        let failed = |order| (order, Fate::Failed(SaleError::Stopping));
-        drop(queue.settle(batch.into_iter().map(failed).collect()));
+        drop(settle(queue, batch, || Fate::Failed(SaleError::Stopping)));
     }
 
-    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and orders that were put back
-    /// come before later ones, whichever batch failed first.
+    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and one of a disconnected buyer into
+    /// none. Orders that were put back come before later ones, whichever batch failed first.
     #[tokio::test(start_paused = true)]
     async fn an_order_is_in_one_batch_at_a_time() {
         let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
@@ -332,6 +347,7 @@ mod tests {
         let ids = |batch: &[WaitingOrder]| {
             batch.iter().map(|waiting| waiting.order.id.as_str().to_owned()).collect::<Vec<_>>()
         };
+        drop(push("disconnected"));
         let _answers = ["a", "b", "c", "a", "d"].map(push);
         let first = queue.take(2);
         let second = queue.take(9);
@@ -430,20 +446,31 @@ mod tests {
         }
     }
 
-    /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not
-    /// sent gets the error.
-    #[tokio::test]
+    /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not sent gets the error.
+    /// An order whose time ended while its batch ran goes into no other batch.
+    #[tokio::test(start_paused = true)]
     async fn unknown_outweighs_every_later_error() {
-        let queue = OrderQueue::new(Item::DEFAULT, 2, Duration::from_secs(1));
-        let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
-        let mut batch = queue.take(2);
-        let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
-        let token = Token::new(ClusterId(1), 1);
-        batch[0].sent = Sent::Unknown { first: token, last: token, error };
-        put_back(&queue, batch);
-        queue.fail_all(|_| SaleError::Stopping);
-        let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
-        assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
-        assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
+        let time = Duration::from_secs(1);
+        for ends_in_its_batch in [false, true] {
+            let queue = OrderQueue::new(Item::DEFAULT, 2, time);
+            let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
+            let mut batch = queue.take(2);
+            let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
+            let token = Token::new(ClusterId(1), 1);
+            batch[0].sent = Sent::Unknown { first: token, last: token, error };
+            if ends_in_its_batch {
+                sleep(time).await;
+                for (waiting, answer) in settle(&queue, batch, || Fate::Again) {
+                    waiting.answer(answer);
+                }
+                assert!(queue.take(2).is_empty());
+            } else {
+                put_back(&queue, batch);
+                queue.fail_all(|_| SaleError::Stopping);
+            }
+            let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
+            assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
+            assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
+        }
     }
 }

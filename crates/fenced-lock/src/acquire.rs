@@ -13,8 +13,8 @@ use super::hold::Hold;
 use super::inner::{SessionInner, UnderWay};
 use super::owner::OwnerId;
 use super::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, PutMode,
-    Session, Ticket, observe,
+    BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, PutMode, Session, Ticket,
+    observe,
 };
 
 /// Takes the lock. `None` if a try found it taken, or the claim to hand over is gone.
@@ -30,7 +30,7 @@ pub(super) async fn acquire<T: GrantToken>(
     let inner = &session.inner;
     if let Err(error) = inner.check() {
         if let PutMode::After(held) = mode {
-            inner.spawn_release(held);
+            inner.spawn_release(held, None);
         }
         return Err(error);
     }
@@ -69,10 +69,10 @@ impl<T: GrantToken> Attempt<T> {
         let is_left = !Safeguard::ClaimCleanup.is_on() && self.reply.is_closed();
         if granted.is_err() && !is_left {
             if self.may_exist {
-                inner.spawn_release(self.claim.clone());
+                inner.spawn_release(self.claim.clone(), self.under_way.take());
             }
             if let PutMode::After(held) = &self.mode {
-                inner.spawn_release(held.clone());
+                inner.spawn_release(held.clone(), None);
             }
         }
         // if the caller has dropped the future, the guard is dropped as well, which releases the lock
@@ -86,7 +86,7 @@ impl<T: GrantToken> Attempt<T> {
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
         let (inner, asked_at) = (Arc::clone(self.inner()), Instant::now());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
-        // else it is to be withdrawn
+        // else it is to be withdrawn, and counts until it is
         if !self.reply.is_closed() {
             self.under_way = None;
         }
@@ -122,9 +122,6 @@ impl<T: GrantToken> Attempt<T> {
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
             let put = inner.ask(async { inner.backend.put(&self.claim, &self.mode).await });
             let error = match put.await {
-                Ok(None) if matches!(self.mode, PutMode::AtEnd) => {
-                    BackendError::transient("the claim is gone")
-                }
                 // an earlier request, which was not answered, may have released it
                 Ok(None) if may_have_existed && matches!(self.mode, PutMode::After(_)) => {
                     self.mode = PutMode::AtEnd;

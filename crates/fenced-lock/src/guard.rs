@@ -129,9 +129,6 @@ impl<T: GrantToken> Guard<T> {
     /// # Panics
     /// Outside of a tokio runtime with timers.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, LockError> {
-        if self.is_lost() {
-            return Err(self.hold.loss());
-        }
         let hold = tracing::debug_span!("hold", name = self.name(), token = ?self.token());
         tokio::select! {
             biased;
@@ -179,18 +176,17 @@ impl<T: GrantToken> Guard<T> {
     /// then ends with its lease, or as soon as a backend that refused the release permits it.
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
+        let ends = self.hold.exit();
+        // not before: the longest hold may have ended meanwhile
         let was_lost = self.hold.is_lost();
         let mut released = Ok(Released::Done);
-        if self.hold.exit() {
+        if ends {
             let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
             // a task of the session, so that it goes on when the caller drops the future
             let release = async move { inner.release(&claim).await };
             let release = self.hold.inner.spawn_tracked(release);
             // a task that did not end was dropped with its runtime, and the lease ends by itself
             released = release.await.unwrap_or_else(|_| Err(self.hold.loss()));
-        } else if self.hold.is_lost() {
-            // the longest hold may have ended since
-            return Err(self.hold.loss());
         }
         if was_lost || released? == Released::Gone { Err(self.hold.loss()) } else { Ok(()) }
     }
@@ -218,7 +214,7 @@ impl<T: GrantToken> Guard<T> {
 impl<T: GrantToken> Drop for Guard<T> {
     fn drop(&mut self) {
         if self.armed && self.hold.exit() {
-            self.hold.inner.spawn_release(self.hold.claim.clone());
+            self.hold.inner.spawn_release(self.hold.claim.clone(), None);
         }
     }
 }

@@ -73,7 +73,7 @@ impl<T: GrantToken> Hold<T> {
         {
             tracing::warn!(claim = %hold.claim, "the longest hold is over: the claim is released");
             hold.ended();
-            hold.inner.spawn_release(hold.claim.clone());
+            hold.inner.spawn_release(hold.claim.clone(), None);
         }
     }
 
@@ -154,5 +154,30 @@ impl<T: GrantToken> Hold<T> {
             // an error means that the backend forgot the claim: it is not in the queue any more
             _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterId, MemoryBackend, Owner, Session, SessionOptions, Token};
+
+    /// Goal: a hold whose last entry was given back cannot be entered, nor given back again; one that its backend forgot is lost.
+    #[tokio::test(start_paused = true)]
+    async fn the_last_entry_is_given_back_once() {
+        let options = SessionOptions::new(Duration::from_secs(10));
+        let session = Session::open(Arc::new(MemoryBackend::new()), options).await;
+        let session = session.expect("it is in memory");
+        let inner = &session.inner;
+        let token = Token::new(ClusterId(1), 1);
+        let (backend, status) = watch::channel(ClaimStatus::Granted(token));
+        let ticket = Ticket { status, contended: watch::channel(false).1 };
+        let (claim, owner) = (inner.new_claim(&"a".into()), Owner::new().id);
+        let hold = Hold::begin(inner, claim, owner, token, Duration::ZERO, ticket);
+        assert_eq!(hold.enter(), Ok(true));
+        assert_eq!([(); 3].map(|()| hold.exit()), [false, true, false]);
+        assert_eq!(hold.enter(), Ok(false));
+        drop(backend);
+        assert!(hold.is_lost());
     }
 }

@@ -161,9 +161,10 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Withdraws the claim in the background.
-    pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim) {
-        let (inner, under_way) = (Arc::clone(self), UnderWay::new(self, &claim.name));
+    /// Withdraws the claim in the background. One that counts as `under_way` goes on to count.
+    pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim, under_way: Option<UnderWay<T>>) {
+        let inner = Arc::clone(self);
+        let under_way = under_way.unwrap_or_else(|| UnderWay::new(self, &claim.name));
         let release = async move {
             let _under_way = under_way;
             if let Err(error) = inner.release(&claim).await {

@@ -48,17 +48,12 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
             biased;
             // the session needs the lease until `close` has drained the releases and declared the loss
             _ = inner.validity.lost() => return,
-            () = sleep_until(next.min(inner.validity.deadline())) => {}
-        }
-        let deadline = inner.validity.deadline();
-        if Instant::now() >= deadline {
-            inner.validity.lose(LostReason::Expired);
-            return;
+            () = sleep_until(next) => {}
         }
         // the lifetime counts from the sending: the backend cannot have renewed earlier
         let sent_at = Instant::now();
         // longer than a backend waits for one member: only a timeout there makes it try the next member
-        let attempt_ends = deadline.min(sent_at + lifetime / 3);
+        let attempt_ends = inner.validity.deadline().min(sent_at + lifetime / 3);
         let renewal = inner.ask(async {
             let renewed = timeout_at(attempt_ends, inner.backend.renew(inner.lease)).await;
             renewed.unwrap_or_else(|elapsed| Err(BackendError::transient(elapsed)))

@@ -14,7 +14,9 @@ use testkit::copies::restart_with;
 use testkit::ports::{address_in, free_ports};
 use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{DEADLINE, eventually};
-use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions, Sentinels, probe};
+use testkit::{
+    EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, Sentinels, probe,
+};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
@@ -187,8 +189,55 @@ async fn signals_in_a_row_drop_no_order() {
     }
 }
 
-/// Goal: an instance that is asked to stop first says that it is not ready, and serves everything for the time of
-/// `--drain-delay`. A second Ctrl-C waits neither for that time nor for an order.
+/// Goal: an instance that is asked to stop while Redis is silent waits for no answer of it, however long orders may wait and
+/// the stop may take: each buyer is told what is known, and the claim is given up. Method: the silence outlasts the
+/// instance. With batches of one order, two orders are sent, and the third one waits.
+#[tokio::test]
+async fn it_stops_while_redis_is_silent() {
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let proxy = Proxy::to(redis.port()).await.unwrap();
+    let behind_proxy = format!("redis://127.0.0.1:{}", proxy.port());
+    let servers = Servers::at(shared_endpoint().await, behind_proxy);
+    let session = session(&servers.etcd, "test").await;
+    let mut instance = servers
+        .start(&[
+            ("FLASH_SALE_WAIT_TIMEOUT", "10m"),
+            ("FLASH_SALE_SHUTDOWN_GRACE", "1h"),
+            ("FLASH_SALE_BATCH_SIZE", "1"),
+        ])
+        .await;
+    let mut buyers = vec![instance.start_sale(9).await];
+    assert_eq!(buyers[0].get("/stock/reduce").await.status, 200);
+    for _ in 0..2 {
+        buyers.push(Connection::open(instance.address).await);
+    }
+    let mut idle = Connection::open(instance.address).await;
+    proxy.freeze();
+    for buyer in &mut buyers {
+        buyer.send_get("/stock/reduce").await;
+    }
+    eventually("one waits", async || {
+        idle.get("/metrics").await.body.contains("\nflash_sale_orders_waiting 1\n")
+    })
+    .await;
+    assert_eq!(servers.claims(&session).await, 1);
+    instance.signal(Signal::TERM);
+    let mut told = Vec::new();
+    for buyer in &mut buyers {
+        let answer = buyer.answer().await;
+        let problem: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        told.push((answer.status, problem["type"].as_str().unwrap().to_owned()));
+    }
+    told.sort();
+    let known = [(503, "stopping"), (504, "outcome-unknown"), (504, "outcome-unknown")];
+    assert_eq!(told, known.map(|(status, word)| (status, word.to_owned())));
+    let (status, log) = instance.exit().await;
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_eq!(servers.claims(&session).await, 0, "{log}");
+}
+
+/// Goal: an instance that is asked to stop is not ready first, and serves everything for the time of `--drain-delay`. A
+/// second Ctrl-C waits neither for that nor for an order.
 #[tokio::test]
 async fn it_drains_before_it_stops() {
     let servers = Servers::shared().await;

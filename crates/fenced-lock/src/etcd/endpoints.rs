@@ -40,7 +40,7 @@ pub(super) struct Endpoints {
 
 struct Member {
     url: String,
-    /// Made when needed: with a user, that takes an answer from the member. And when.
+    /// Made when needed: with a user, that takes an answer from the member. And when its connection was made.
     client: Mutex<Option<(Client, Instant)>>,
     /// When the client last authenticated. etcd makes that cost time on purpose.
     authenticated: Shared<Instant>,
@@ -61,6 +61,23 @@ pub(super) struct Answer<T> {
 struct Failure {
     error: BackendError,
     may_be_done: bool,
+}
+
+impl Member {
+    /// Gives the client another connection if `is_old` says so of the time when its own was made. It keeps its token: to
+    /// authenticate takes more of a slow member than a renewal does. Requests on the old connection go on.
+    async fn reconnect(&self, is_old: impl Fn(Instant) -> bool) {
+        let client = match &mut *self.client.lock() {
+            Some((client, made_at)) if is_old(*made_at) => {
+                *made_at = Instant::now();
+                client.clone()
+            }
+            _ => return,
+        };
+        // neither fails while there is the client
+        drop(client.remove_endpoint(&self.url).await);
+        drop(client.add_endpoint(&self.url).await);
+    }
 }
 
 impl Endpoints {
@@ -130,8 +147,8 @@ impl Endpoints {
     }
 
     /// As [`ask`](Self::ask), but each member at most for `limit`, without waiting for a place, and the request
-    /// ends when its caller does not wait for it any more. A connection without a user that does not answer it is given up: a
-    /// router, such as a NAT, may have forgotten it, and tells nobody.
+    /// ends when its caller does not wait for it any more. A connection that does not answer it is given up: a router, such as
+    /// a NAT, may have forgotten it, and tells nobody.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
@@ -141,12 +158,9 @@ impl Endpoints {
         let ask = |index| async move {
             let asked_at = Instant::now();
             let answer = self.ask_member(index, limit, request).await;
-            // with a user, the next one would have to authenticate first, which takes more of a slow member than a renewal does
-            let is_given_up = self.options.user.is_none() && asked_at.elapsed() >= limit;
-            if answer.is_err() && is_given_up {
+            if answer.is_err() && asked_at.elapsed() >= limit {
                 // a younger one may not be open yet
-                let is_old = |(_, since): &mut (Client, Instant)| *since + limit <= asked_at;
-                self.members[index].client.lock().take_if(is_old);
+                self.members[index].reconnect(|made_at| made_at + limit <= asked_at).await;
             }
             answer
         };
@@ -310,6 +324,7 @@ impl Endpoints {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
     use std::sync::atomic::AtomicUsize;
 
     use futures_util::future::join_all;
@@ -336,6 +351,19 @@ mod tests {
         });
         for answer in join_all(asked).await {
             answer.expect("it was answered in time");
+        }
+    }
+
+    /// Goal: a connection that leaves a renewal without an answer is given up, but not before it had the time to open.
+    #[tokio::test(start_paused = true)]
+    async fn a_young_connection_is_kept() {
+        let (members, began_at) = (members(1), Instant::now());
+        for made_after in [0, 2, 2, 4] {
+            let silent = members.ask_within(Duration::from_secs(1), |_| pending::<Result<(), _>>());
+            silent.await.expect_err("no answer");
+            let client = members.members[0].client.lock();
+            let made_at = client.as_ref().map(|(_, made_at)| *made_at);
+            assert_eq!(made_at, Some(began_at + Duration::from_secs(made_after)));
         }
     }
 

@@ -322,3 +322,29 @@ fn backend_error(error: RedisError) -> BackendError {
     };
     BackendError::new(kind, error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use testkit::shared::fresh_database;
+
+    use super::*;
+
+    /// Goal: a connection is given up for want of an answer, but not to a request that had to wait for it: that one had less
+    /// time. Method: the first request has the connection made, the second one finds it.
+    #[tokio::test]
+    async fn a_new_connection_has_time_to_answer() {
+        let options = RedisOptions::new(fresh_database().await).checked().expect("valid options");
+        let (servers, breaks) =
+            (options.servers().expect("a server"), Arc::<Mutex<u32>>::default());
+        let broken = Arc::clone(&breaks);
+        let connection = Connection::new(servers, options, None, move |_| *broken.lock() += 1);
+        for given_up in [0, 1] {
+            let send = async |_: &mut _| pending::<RedisResult<()>>().await;
+            let answer = connection.request(Duration::from_millis(1), send).await;
+            answer.expect_err("there is none");
+            assert_eq!(*breaks.lock(), given_up);
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Claims and holds on a service that goes wrong, in paused time.
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason, Owner};
+use std::sync::Arc;
+
+use fenced_lock::{BackendErrorKind, LockError, LostReason, Owner, Session, SessionOptions};
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
 use tokio::time::timeout;
@@ -94,6 +96,18 @@ async fn impatient_callers_fill_no_queue() {
         let tokens = within("all are granted", join_all(patient)).await;
         assert!(tokens.iter().map(|token| token.as_ref().unwrap().as_ref().unwrap()).is_sorted());
         eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
+
+        // a claim counts from its put to the end of its withdrawal
+        let _guard = mutex.lock().await.unwrap();
+        backend.put.always(Fault::Slow(SECOND));
+        backend.release.always(Fault::Slow(SECOND * 5));
+        impatient().await;
+        let others = join_all((0..64).map(|_| timeout(SECOND * 2, mutex.lock())));
+        let all_put = eventually("all are put", async || backend.release.under_way() == 64);
+        tokio::select! {
+            () = all_put => assert_eq!(backend.put.under_way(), 0),
+            _ = others => panic!("others had time to wait"),
+        }
     }
 }
 
@@ -113,4 +127,38 @@ async fn a_grant_after_the_loss_is_none() {
         }
         assert_eq!(waiter.await.unwrap().unwrap_err(), LockError::SessionLost { reason });
     }
+}
+
+/// Goal: a holder is told that its hold is over, or its lease, before another one is granted; it can neither hand the lock over
+/// then nor give it back as if it had had it to the end.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_over_is_told_before_it_is_released() {
+    for longest in [Some(SECOND), None] {
+        let (backend, options) = (FaultyBackend::new(), SessionOptions::new(TTL));
+        let options = longest.into_iter().fold(options, SessionOptions::hold_for);
+        let session = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
+        let mutex = session.mutex("a").unwrap();
+        let guard = mutex.lock().await.unwrap();
+        backend.renew.always(Fault::Hangs);
+        guard.lost().await;
+        assert_eq!(queue_of(&mutex).await, [guard.key()]);
+        let told =
+            if longest.is_some() { guard.requeue().await.map(drop) } else { guard.unlock().await };
+        assert!(matches!(told, Err(LockError::Lost { .. })), "{told:?}");
+    }
+}
+
+/// Goal: a hand-over that comes as the session closes leaves no claim behind until other claims are withdrawn.
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_while_closing_leaves_no_claim() {
+    let (backend, session, mutex, guard) = held().await;
+    let other = session.mutex("b").unwrap().lock().await.unwrap();
+    backend.release.next(Some(Fault::Slow(TTL)));
+    drop(other);
+    let closing = tokio::spawn(async move { session.close().await });
+    eventually("it closes", async || mutex.try_lock().await.is_err()).await;
+    let reason = LostReason::Closed;
+    assert_eq!(guard.requeue().await.unwrap_err(), LockError::SessionLost { reason });
+    eventually("its claim goes", async || queue_of(&mutex).await.is_empty()).await;
+    assert!(!closing.is_finished());
 }

@@ -119,7 +119,19 @@ async fn a_renewal_learns_that_the_lease_is_gone() {
     assert_eq!(within("the loss is told", session.lost()).await, LostReason::Revoked);
 }
 
-/// Goal: a queue may be larger than a message, by its keys or by its values: it can still be seen, tried and waited in.
+/// Goal: a member that is alone has more time for the answer to a renewal than one of several has: there is nobody else to ask.
+#[tokio::test]
+async fn a_member_that_is_alone_may_be_slow() {
+    let (proxy, proxied) = EtcdLab::shared().await.behind_proxy().await;
+    let guard = proxied.mutex(&proxied.name()).await.lock().await.unwrap();
+    let valid_until = guard.valid_until();
+    // there and back takes a sixth of the lease's time
+    proxy.delay(TTL / 12);
+    eventually("a renewal", async || guard.valid_until() > valid_until).await;
+}
+
+/// Goal: a queue that is larger than a message may be, of keys or of values, can be seen, tried and
+/// waited in.
 #[tokio::test]
 async fn a_queue_may_be_larger_than_a_message() {
     let lab = EtcdLab::shared().await;

@@ -1,13 +1,16 @@
 //! An etcd that asks who is there, and whose tokens end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, Permission, PutOptions};
 use fenced_lock::{
     BackendErrorKind, EtcdBackend, EtcdOptions, EtcdUser, Guard, LockError, Session, SessionOptions,
 };
 use testkit::wait::{eventually, within};
-use testkit::{AuthTokens, Certificates, EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd};
+use testkit::{
+    AuthTokens, Certificates, EtcdOptions as ServerOptions, OwnedDir, PrivateEtcd, Proxy,
+};
 use tokio::task::JoinHandle;
 
 use super::lab::{
@@ -19,14 +22,14 @@ async fn open(options: EtcdOptions) -> Result<Session, LockError> {
     Session::open(backend, SessionOptions::new(LONG)).await
 }
 
-fn backend_of(user: &str, password: &str, etcd: &PrivateEtcd) -> Arc<EtcdBackend> {
+fn backend_of(user: &str, password: &str, endpoint: String) -> Arc<EtcdBackend> {
     let user = Some(EtcdUser::new(user, password));
-    let options = with(EtcdOptions::new([etcd.endpoint()]), |options| options.user = user);
+    let options = with(EtcdOptions::new([endpoint]), |options| options.user = user);
     Arc::new(EtcdBackend::new(options).unwrap())
 }
 
 async fn session_of(user: &str, etcd: &PrivateEtcd) -> Session {
-    let backend = backend_of(user, "secret", etcd);
+    let backend = backend_of(user, "secret", etcd.endpoint());
     Session::open(backend, SessionOptions::new(LONG)).await.unwrap()
 }
 
@@ -70,7 +73,8 @@ async fn root_of(etcd: &PrivateEtcd) -> Client {
 async fn a_permission_that_comes_later_counts() {
     let (etcd, mut client) = etcd_with_users().await;
     allow(&mut client, "allowed").await;
-    let (backend, root) = (backend_of("app", "secret", &etcd), session_of("root", &etcd).await);
+    let (backend, root) =
+        (backend_of("app", "secret", etcd.endpoint()), session_of("root", &etcd).await);
     let app = Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
     let allowed = app.mutex("allowed").unwrap().lock().await.unwrap();
     eventually("the watch runs", async || !allowed.is_contended()).await;
@@ -146,7 +150,7 @@ async fn all_share_one_authentication() {
         drop(within("it is granted", lock).await.unwrap().unwrap());
     }
     let between = metric(&etcd, "started", "Authenticate").await;
-    let backend = backend_of("app", "wrong", &etcd);
+    let backend = backend_of("app", "wrong", etcd.endpoint());
     let open =
         |_| tokio::spawn(Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)));
     for opened in (0..50).map(open).collect::<Vec<_>>() {
@@ -158,7 +162,26 @@ async fn all_share_one_authentication() {
     }
 }
 
-/// Goal: an operator may switch authentication off and on again while a session is open.
+/// Goal: a connection that dies without a word, as behind a router that forgot it, hides no grant and ends no session, as
+/// without a user; nor does etcd authenticate anew, since the next connection has the same token.
+#[tokio::test]
+async fn a_silent_connection_hides_no_grant_from_a_user() {
+    let (etcd, mut root) = etcd_with_users().await;
+    let proxy = Proxy::to(etcd.port()).await.unwrap();
+    let backend = backend_of("root", "secret", proxy.url());
+    // etcd's own pings would notice later than this lease ends
+    let options = SessionOptions::new(Duration::from_secs(6));
+    let session = Session::open(backend, options).await.unwrap();
+    let waiter = waiter_behind_a_key(&mut root, &session, "a").await;
+    let authentications = metric(&etcd, "started", "Authenticate").await;
+    proxy.silence();
+    root.delete("a/first", None).await.unwrap();
+    drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
+    assert!(!session.is_lost());
+    assert_eq!(metric(&etcd, "started", "Authenticate").await, authentications);
+}
+
+/// Goal: authentication may be switched off and on again under a session.
 #[tokio::test]
 async fn authentication_may_be_switched_off_and_on() {
     let (etcd, mut client) = etcd_with_users().await;
