@@ -125,7 +125,7 @@ fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
 
 /// The same at a pace that each of them keeps, for ten seconds.
 fn paced(options: &BenchOptions) -> impl Iterator<Item = Vec<Case>> {
-    let rate = options.full_or_short(2000, 20);
+    let rate = options.full_or_short(2000, 100);
     let places: &[_] = options.full_or_short(
         &[((0, 0), INSTANCES), ((0, 0), 8), ((6, 2), INSTANCES), ((6, 2), 8)],
         &[((4, 2), INSTANCES)],
@@ -133,7 +133,7 @@ fn paced(options: &BenchOptions) -> impl Iterator<Item = Vec<Case>> {
     let stages = move |(far, instances)| {
         DISTANT.map(|contender| {
             let usual = Case::usual(Measure::Paced, contender, options);
-            let requests = options.full_or_short(rate * 10, rate);
+            let requests = options.full_or_short(rate * 10, 20);
             vec![Case { requests, instances, far: Some(far), rate: Some(rate), ..usual }]
         })
     };
