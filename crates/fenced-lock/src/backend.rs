@@ -168,8 +168,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes the claim out of its queue, wherever it stands.
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError>;
 
-    /// Has a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. One that is not
-    /// in its queue stays so. A backend that does not [tell](Promises::standby) such claims from others has nothing to do.
+    /// Has a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. A claim that is not
+    /// in its queue is not put there. A backend that does not [tell](Promises::standby) such claims from others has nothing to do.
     async fn ask_for_turn(&self, _claim: &Claim) -> Result<(), BackendError> {
         Ok(())
     }
@@ -179,8 +179,8 @@ pub trait Backend: Send + Sync + 'static {
     /// means that nobody holds, or that nothing is known yet. The queue is watched for as long as the receiver lives. It is
     /// closed when the backend is gone.
     ///
-    /// `None` if the backend cannot do that. [`EtcdBackend`](super::EtcdBackend) and [`MemoryBackend`](super::MemoryBackend)
-    /// can; [`HolderWatch`](super::HolderWatch) helps another one.
+    /// `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can;
+    /// [`HolderWatch`](super::HolderWatch) helps another one.
     fn watch_holder(&self, _name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
         None
     }

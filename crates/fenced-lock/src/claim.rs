@@ -40,8 +40,8 @@ pub struct Claim {
     pub number: u64,
     /// Who makes it, for a human who looks at the queue.
     pub label: Arc<str>,
-    /// The note of a claim that [stands by](super::Mutex::standby). It begins as one that does not ask for a turn, and is no
-    /// contention for the holder. `None` for a claim that asks from the start.
+    /// The note of a claim that [stands by](super::Mutex::standby): the holder is not contended by it before it asks for a
+    /// turn. `None` for a claim that asks from the start.
     pub standby: Option<Arc<str>>,
 }
 

@@ -35,7 +35,7 @@ impl HolderWatch {
         self.holder.as_ref()
     }
 
-    /// What shows the holder from now on.
+    /// A receiver that shows the holder from now on.
     pub fn watch(&mut self) -> watch::Receiver<Option<ObservedClaim>> {
         self.told.get_or_insert_with(|| watch::Sender::new(self.holder.clone())).subscribe()
     }

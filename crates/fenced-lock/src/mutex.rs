@@ -57,11 +57,11 @@ impl<T: GrantToken> Mutex<T> {
     }
 
     /// The same lock, for claims that stand by: they wait in the queue as all others do, and are granted in their order, but
-    /// do not ask the holder for a turn. So the holder is not [contended](Guard::is_contended) because of them, and keeps the
-    /// lock for as long as it likes; when it is gone, the next in the queue takes over at once. That is for processes that
-    /// have a holder do their work, and only want to succeed it.
+    /// do not ask the holder for a turn. The holder is not [contended](Guard::is_contended) because of them, and keeps the
+    /// lock for as long as it likes. When it is gone, the next in the queue takes over at once. Processes that have a holder do
+    /// their work, and only want to succeed it, use this.
     ///
-    /// [`ask_for_turn`](Self::ask_for_turn) ends the standby of claims that wait. Those that are made later, also by
+    /// [`ask_for_turn`](Self::ask_for_turn) ends the standby of claims that wait. Later claims, also those of
     /// [`Guard::requeue`], stand by again.
     ///
     /// `note` is shown with each claim, to [all who see the queue](QueueEntry::note) or [watch the

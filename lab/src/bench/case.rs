@@ -25,7 +25,7 @@ const ORDER_TIMEOUT: &str = "10m";
 /// The slow contenders need more than the defaults to answer hundreds of waiting orders.
 const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
 
-/// Those that are compared at distances: the product, and the sales without a lock.
+/// The contenders at distances: the product in both settings, and the sales without a lock.
 pub(super) const DISTANT: [Contender; 4] =
     [Contender::Combined, Contender::Forwarded, Contender::BatchedScript, Contender::AtomicScript];
 

@@ -39,9 +39,9 @@ pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {
     rest.is_some_and(|rest| !rest.contains(&b'/') || !Safeguard::ExactPrefix.is_on())
 }
 
-/// The value of a claim's key: when it was made, in milliseconds since 1970, a space, and by whom. For one that has a note,
-/// a tab, `standby` or `asks`, a space and the note stand behind that, where earlier versions of this library take them for
-/// a part of the label. Nothing but [`parse_value`] reads it.
+/// The value of a claim's key: `MILLISECONDS LABEL`, the time since 1970 at which it was made, and its maker. A claim with a
+/// note has a tab and `standby NOTE` or `asks NOTE` behind that, which earlier versions of this library take for a part of the
+/// label. Nothing but [`parse_value`] reads the value.
 pub(super) fn value(claim: &Claim, made_at: SystemTime, is_standby: bool) -> String {
     let made_at = made_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let value = format!("{} {}", made_at.as_millis(), claim.label);
@@ -53,11 +53,11 @@ pub(super) fn value(claim: &Claim, made_at: SystemTime, is_standby: bool) -> Str
     }
 }
 
-/// What a note begins with, as long as its claim does not ask for a turn, and from then on.
+/// The words before a note: its claim stands by, or asks for a turn.
 const STANDBY: &str = "standby";
 const ASKS: &str = "asks";
 
-/// What the value of a claim's key says.
+/// The parts of the value of a claim's key.
 pub(super) struct Value {
     /// Who made it.
     pub(super) label: String,
@@ -67,7 +67,7 @@ pub(super) struct Value {
     pub(super) is_standby: bool,
 }
 
-/// What this value says; nothing for a claim of another library.
+/// The parts of this value; nothing for a claim of another library.
 pub(super) fn parse_value(value: &[u8]) -> Option<Value> {
     let (made_at_ms, label) = std::str::from_utf8(value).ok()?.split_once(' ')?;
     let made_at = UNIX_EPOCH.checked_add(Duration::from_millis(made_at_ms.parse().ok()?))?;

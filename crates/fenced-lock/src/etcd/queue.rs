@@ -161,7 +161,7 @@ impl NameQueue {
         QueueSnapshot { is_current: self.claims.is_current(), queue }
     }
 
-    /// What shows the holder. The queue is watched for as long as it lives.
+    /// A receiver that shows the holder. The queue is watched for as long as it lives.
     pub(super) fn watch_holder(&mut self) -> watch::Receiver<Option<ObservedClaim>> {
         self.last_used = Instant::now();
         self.holder.watch()
