@@ -8,7 +8,7 @@ use crate::process::random_byte;
 pub(crate) const FIRST: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST: Duration = Duration::from_millis(500);
 
-/// Pauses that double up to a bound, less a random part, so that the instances do not try again all at once.
+/// Pauses that double up to a bound, less a random part, so that instances do not all try again at once.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     attempts: u32,

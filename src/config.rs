@@ -1,4 +1,4 @@
-//! The flags of `serve` and their environment variables. [`Servers`] are those that other commands share.
+//! The flags of `serve` and their environment variables. [`Servers`] has those that other commands share.
 //!
 //! The variable of `--lock-ttl` is `FLASH_SALE_LOCK_TTL`. A flag overrides its variable.
 
@@ -121,7 +121,7 @@ pub struct FileError {
 }
 
 impl Config {
-    /// Reads the file with the admin token for the first time, and checks that the others can be read.
+    /// Reads the file with the admin token for the first time, and checks that the other files can be read.
     ///
     /// # Errors
     /// [`FileError`] names the flag and the file.
@@ -134,7 +134,7 @@ impl Config {
                 let source = io::Error::new(io::ErrorKind::InvalidData, what);
                 FileError { flag, path: path.clone(), source }
             })?;
-            // a pipe has its content once
+            // a pipe can be read once only
             let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
             self.admin_token = (!is_file).then_some(token);
         }
@@ -161,7 +161,6 @@ impl Config {
     }
 }
 
-/// Reads the secret in the file of a flag.
 fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, FileError> {
     let read = SecretSource::File(path.to_owned()).read();
     read.map_err(|source| FileError { flag, path: path.to_owned(), source })
@@ -171,10 +170,10 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
-/// The longest admin token, in bytes: it must leave room for the other headers of a request.
+/// The longest admin token, in bytes: other headers of a request must have room.
 const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 
-/// An empty variable must not become an empty token.
+/// Refuses an empty token: an empty variable must not become one.
 fn admin_token(text: &str) -> Result<Secret, String> {
     match text.trim() {
         "" => Err("an admin token has at least one character".to_owned()),

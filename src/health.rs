@@ -27,8 +27,8 @@ pub struct HealthOptions {
     pub timeout: Duration,
 }
 
-/// Sends one `GET`; any 2xx status is healthy. The time limit covers everything from the DNS look-up to the head
-/// of the answer. The body is not read.
+/// Sends one `GET`; any 2xx status is healthy. The time limit covers everything from the DNS look-up to the head of the answer.
+/// The body is not read.
 ///
 /// # Errors
 ///

@@ -18,8 +18,8 @@
 //! - [`health`]: the `health` command, for containers.
 //! - [`error_chain`], [`logging`], [`safeguard`], [`secret`]: small modules that several of these use.
 //!
-//! Around it, in packages of their own: `loadtest`, which speaks HTTP alone; `demo`; and `lab`, with the bench, the arena and
-//! the fault suite.
+//! Around it, in separate packages: `loadtest`, which uses only HTTP; `demo`; and `lab`, with the bench, the arena and the fault
+//! suite.
 //!
 //! # Cargo features
 //!

@@ -1,7 +1,6 @@
 //! The log, which goes to standard error; and with the feature `otel` the spans, which go to a collector.
 //!
-//! Lines wait in memory for a thread of their own: where nobody reads standard error, lines are dropped and counted, and the
-//! program goes on.
+//! A separate thread writes the lines. If nobody reads standard error, lines are dropped and counted, and the program goes on.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write, stderr};
@@ -31,7 +30,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The error for anything that is not a filter.
+/// The error for a text that is not a filter.
 const FORM: &str = "a filter is error, warn, info, debug, trace or off, alone or for parts of the program, such as \
     info,flash_sale=debug";
 
@@ -56,7 +55,7 @@ pub struct LogOptions {
 /// The most bytes of lines that wait to be written.
 const MOST_WAITING: usize = 1024 * 1024;
 
-/// How long the end of the program waits for standard error.
+/// How long the program waits at its end for standard error.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// The lines of this process.
@@ -73,7 +72,7 @@ struct Lines {
     waiting: Mutex<Waiting>,
     filled: Condvar,
     written: Condvar,
-    /// How many were dropped since the start.
+    /// How many lines were dropped since the start.
     dropped: AtomicU64,
 }
 
@@ -98,7 +97,7 @@ impl Lines {
         self.filled.notify_one();
     }
 
-    /// Writes what waits, for the life of the process.
+    /// Writes the waiting lines, for the life of the process.
     fn write_all(&self) {
         let mut text = Vec::new();
         loop {
@@ -111,7 +110,7 @@ impl Lines {
             mem::swap(&mut text, &mut waiting.text);
             let dropped = mem::take(&mut waiting.dropped);
             drop(waiting);
-            // a closed standard error has no reader to tell
+            // if standard error is closed, nobody can be told
             let _ = stderr().write_all(&text);
             if dropped > 0 {
                 tracing::warn!(dropped, "lines of the log were dropped: nobody read them");
@@ -119,7 +118,7 @@ impl Lines {
         }
     }
 
-    /// Waits until everything is written, but not long.
+    /// Waits until everything is written, for at most [`LAST_WAIT`].
     fn flush(&self) {
         let mut waiting = self.waiting.lock();
         let is_busy = |waiting: &mut Waiting| waiting.is_writing || !waiting.text.is_empty();
@@ -143,7 +142,7 @@ pub fn say(line: &str) {
     LINES.push(format!("{line}\n").as_bytes());
 }
 
-/// How many lines of the log were dropped since nobody read them.
+/// How many lines of the log were dropped because nobody read them.
 pub fn dropped_lines() -> u64 {
     LINES.dropped.load(Ordering::Relaxed)
 }
@@ -160,10 +159,10 @@ fn log_panic(panic: &panic::PanicHookInfo<'_>) {
     }
 }
 
-/// Starts the log of this process, which also has its panics; a second call has no effect.
+/// Starts the log of this process, which also receives panics; a second call has no effect.
 ///
 /// # Errors
-/// If `RUST_LOG` is not a filter: a sentence that says what one is. [`LogOptions::log`] was checked when it was parsed.
+/// A sentence that says what a filter is, if `RUST_LOG` is not one. [`LogOptions::log`] was checked when it was parsed.
 pub fn init(options: &LogOptions) -> Result<(), String> {
     // an empty variable counts as none
     let set = |text: &String| !text.trim().is_empty();
@@ -179,30 +178,30 @@ pub fn init(options: &LogOptions) -> Result<(), String> {
     let layers = tracing_subscriber::registry().with(lines.with_filter(targets));
     #[cfg(feature = "otel")]
     let layers = layers.with(otel::layer());
-    // fails only if a log was started before, which goes on
+    // fails only if a log was started before, which then goes on
     if layers.try_init().is_ok() {
         panic::set_hook(Box::new(log_panic));
     }
     Ok(())
 }
 
-/// Sends the spans and writes the lines that still wait. A standard error that nobody reads is left after a second.
+/// Sends the spans and writes the lines that still wait. Gives up after a second if nobody reads standard error.
 pub fn end() {
     #[cfg(feature = "otel")]
     otel::end();
     LINES.flush();
 }
 
-/// Keeps each event on its line, whatever is in it: a key in etcd or a message of a server may have line ends or characters
-/// that change how the rest is shown.
+/// Keeps each event on one line, whatever it contains: a key in etcd or a server's message may have line ends, or characters that
+/// change how other text is shown.
 struct OneLine<W> {
     to: W,
-    /// Then the line has the colours of the library, which escapes those that come from elsewhere.
+    /// On a terminal the line has the colours of the library, which itself escapes such characters in foreign text.
     is_terminal: bool,
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// The library writes an event at once.
+    /// The library writes each event in one call.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let mut line = String::with_capacity(text.len() + 1);
@@ -223,8 +222,9 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Whether a character shows nothing, or changes how others are shown: by Unicode's tables control and format characters,
-/// separators of lines and paragraphs, and what a font may ignore, such as fillers and variation selectors.
+/// Whether a character shows nothing, or changes how others are shown. By Unicode's tables these are control and format
+/// characters, separators of lines and paragraphs, and characters that a font may ignore, such as fillers and variation
+/// selectors.
 pub(crate) fn is_invisible(c: char) -> bool {
     use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator};
     if c.is_ascii() {
@@ -233,7 +233,7 @@ pub(crate) fn is_invisible(c: char) -> bool {
     let category = GeneralCategory::for_char(c);
     matches!(category, Control | Format | LineSeparator | ParagraphSeparator)
         || DefaultIgnorableCodePoint::for_char(c)
-        // a pattern of Braille without a dot
+        // the Braille pattern without dots
         || c == '\u{2800}'
 }
 
@@ -241,7 +241,7 @@ fn filter(text: &str) -> Result<String, &'static str> {
     text.parse::<Targets>().map(|_| text.to_owned()).map_err(|_| FORM)
 }
 
-/// Spans for a collector of OpenTelemetry, by gRPC.
+/// Spans for an OpenTelemetry collector, by gRPC.
 #[cfg(feature = "otel")]
 pub(crate) mod otel {
     use std::sync::OnceLock;
@@ -261,8 +261,8 @@ pub(crate) mod otel {
 
     static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
 
-    /// The standard variables choose the collector, the name of the service and the share of the traces that is sent.
-    /// Without a collector there are no spans.
+    /// The standard variables choose the collector, the service's name and the share of traces that is sent. Without a collector
+    /// there are no spans.
     pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
         let collector = std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
         if !crate::config::is_plain_url(&collector.to_string_lossy()) {
@@ -284,9 +284,9 @@ pub(crate) mod otel {
         }
     }
 
-    /// The span becomes a part of the trace that the header `traceparent` names.
+    /// Makes the span a part of the trace that the header `traceparent` names.
     pub(crate) fn continue_trace(span: &Span, headers: &HeaderMap) {
-        // fails for a span that is not recorded
+        // fails if the span is not recorded
         let _ = span.set_parent(TraceContextPropagator::new().extract(&HeaderExtractor(headers)));
     }
 }
@@ -301,7 +301,7 @@ mod tests {
         assert!(filter("flash_sale=loud").is_err());
     }
 
-    /// Goal: what comes from outside makes no second line, also with the library's own colours.
+    /// Goal: text from outside makes no second line, even with the library's own colours.
     #[test]
     fn an_event_is_one_line() {
         for (is_terminal, event, line) in [

@@ -86,7 +86,7 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError
         #[cfg(feature = "manual")]
         Command::Man { command: name } => {
             let mut program = Arguments::command();
-            // the commands get their full names
+            // gives the commands their full names
             program.build();
             let command = name.map_or(Some(&program), |name| program.find_subcommand(name));
             let command = command.ok_or("there is no such command: see flash-sale --help")?;

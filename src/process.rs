@@ -1,6 +1,6 @@
-//! Where tasks start, and where chance comes from.
+//! Where tasks start, and where random numbers come from.
 //!
-//! Built with `--cfg fenced_lock_chaos`, both are those of a simulated process, if one runs: see `fenced_lock::process`.
+//! With `--cfg fenced_lock_chaos`, both belong to the simulated process that runs, if any: see `fenced_lock::process`.
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -18,7 +18,7 @@ where
     runtime.spawn(task)
 }
 
-/// An id that nobody else draws.
+/// A random id, different from all others.
 pub(crate) fn random_id() -> Uuid {
     #[cfg(fenced_lock_chaos)]
     if let Some(process) = fenced_lock::process::current() {
@@ -28,7 +28,7 @@ pub(crate) fn random_id() -> Uuid {
     Uuid::new_v4()
 }
 
-/// A number up to 255.
+/// A random number from 0 to 255.
 pub(crate) fn random_byte() -> u8 {
     let [random, ..] = random_id().into_bytes();
     random

@@ -63,12 +63,12 @@ pub enum What {
 /// Runs the command, and returns its exit status.
 ///
 /// # Errors
-/// A sentence: why the sale was not recovered.
+/// A sentence that says why the sale was not recovered.
 pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    // before the lock is taken: the store may not answer
+    // before taking the lock: the store may not answer
     inventory.inspect(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let failed = |error: &LockError| format!("cannot take the lock {name}: {}", ErrorChain(error));
@@ -108,7 +108,7 @@ async fn under_lock(
 ) -> Result<ExitCode, BoxError> {
     let token = guard.token();
     let inspected = inventory.inspect(item).await?;
-    // an item whose keys were deleted has only what an instance misses
+    // if an item's keys were deleted, only the loss that an instance reported is left
     let has_loss = options.what == What::Store && inspected.rollback_detected.is_some();
     if inspected.stock.is_none() && !has_loss {
         let advice = "and no instance reported a loss: start a sale with PUT /stock";

@@ -1,22 +1,22 @@
-//! Safeguards of the server and of the inventory that a fault suite switches off, to show what they are for.
-//! Without `--cfg fenced_lock_chaos` each is a constant. **Never build a service for a real sale with it.** The other
-//! safeguards are not here: the package `lab` plugs in another writer or guard.
+//! Safeguards of the server and of the inventory that a fault suite switches off, to show what they are for. Without `--cfg
+//! fenced_lock_chaos` each is a constant. **Never build a service for a real sale with it.** Other safeguards are not here: for
+//! those, the package `lab` plugs in another writer or guard.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The bounds on the size of a request, the time that it takes to arrive, and the event feeds.
+/// The limits on the size of a request, on the time that it takes to arrive, and on event feeds.
 pub static LIMITS: Safeguard = Safeguard(AtomicBool::new(true));
 
-/// A read of a queue runs to its end, and only so many run at once.
+/// A read of a queue runs to its end, and only a few run at once.
 pub static SEE_THROUGH: Safeguard = Safeguard(AtomicBool::new(true));
 
-/// The inventory goes where a node of a Redis Cluster sends it, and asks for the map of the slots anew.
+/// The inventory follows redirections of a Redis Cluster, and asks again for the map of the slots.
 pub static REDIRECTS: Safeguard = Safeguard(AtomicBool::new(true));
 
-/// An instance that the store does not answer gives the lock up, and does not ask for it before it has an answer.
+/// An instance gives the lock up if the store does not answer it, and takes part again only after an answer.
 pub static GIVE_WAY: Safeguard = Safeguard(AtomicBool::new(true));
 
-/// On, unless the program was built with `--cfg fenced_lock_chaos` and it was switched off.
+/// A switch that is on, unless the program was built with `--cfg fenced_lock_chaos` and has switched it off.
 #[derive(Debug)]
 pub struct Safeguard(AtomicBool);
 

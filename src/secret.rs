@@ -5,8 +5,8 @@ use std::{fmt, io};
 
 use constant_time_eq::constant_time_eq;
 
-/// A password, a token or an address that may hold one. `Debug` hides it, and there is no `Display`, so it
-/// cannot get into a log by accident.
+/// A password, a token or an address that may contain one. `Debug` hides it, and there is no `Display`, so it cannot get into a
+/// log by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
@@ -16,7 +16,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether `candidate` is this text. The time that the comparison takes depends on the length alone.
+    /// Whether `candidate` is this text. The time of the comparison depends only on the length.
     pub fn matches(&self, candidate: &[u8]) -> bool {
         constant_time_eq(self.0.as_bytes(), candidate)
     }
@@ -34,7 +34,7 @@ impl From<&str> for Secret {
     }
 }
 
-/// Where a secret is. A file is read each time, so that the secret can change while the program runs.
+/// The source of a secret. A file is read each time, so that the secret can change while the program runs.
 #[derive(Clone, Debug)]
 pub enum SecretSource {
     /// In memory.
@@ -44,10 +44,10 @@ pub enum SecretSource {
 }
 
 impl SecretSource {
-    /// The secret as it is now.
+    /// The present secret.
     ///
     /// # Errors
-    /// When the file cannot be read, or with [`io::ErrorKind::InvalidData`] when its first line is empty.
+    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if its first line is empty.
     pub fn read(&self) -> io::Result<Secret> {
         let path = match self {
             Self::Text(secret) => return Ok(secret.clone()),

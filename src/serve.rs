@@ -27,33 +27,32 @@ use crate::http::{AppState, Extension, HttpOptions, buyers_router, router};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, etcd_client, inventory, lock_sessions};
 
-/// File descriptors for everything but clients that are served: etcd, Redis, the runtime, the standard streams, and
-/// clients beyond the limit.
+/// File descriptors for everything but served clients: etcd, Redis, the runtime, the standard streams, and clients beyond the
+/// limit.
 const RESERVED_FILES: u64 = 64 + 2 * MAX_BEYOND as u64;
 
 /// The most connections of operators, besides those of watchers.
 const OPERATORS: usize = 256;
 
-/// The time to release the lock if the requests in flight used up the time to stop.
+/// The time to release the lock, even if the requests in flight have used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// A SIGINT this soon after the first signal may be its echo: Ctrl-C reaches all programs of a terminal, and
-/// some pass it on.
+/// A SIGINT this soon after the first signal may be an echo: Ctrl-C reaches all programs of a terminal, and some pass it on.
 const ECHO: Duration = Duration::from_secs(1);
 
-/// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready. After the time for load balancers to
-/// notice, it accepts no more connections, answers the requests in flight, releases the lock and revokes its lease.
-/// Further signals are ignored, but a SIGINT more than a second later ends it at once. A SIGHUP that is ignored from the
-/// start, as under `nohup`, stays ignored.
+/// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready. After the time for load balancers to notice, it
+/// accepts no more connections, answers the requests in flight, releases the lock and revokes its lease. It ignores further
+/// signals, but a SIGINT more than a second later ends it at once. A SIGHUP that was ignored from the start, as under `nohup`,
+/// stays ignored.
 ///
 /// # Errors
-/// A sentence: why the instance did not start, or did not stop in order.
+/// A sentence that says why the instance did not start, or did not stop in order.
 pub async fn serve(config: Config) -> Result<(), BoxError> {
     let sale = async |config: &Config, port| Ok((connect::sale(config, port).await?, None));
     serve_with(config, sale).await
 }
 
-/// As [`serve`], with the sale and the extension that `sale` returns for the port of the instance.
+/// The same, with the sale and the extension that `sale` returns for the port of the instance.
 ///
 /// # Errors
 /// As [`serve`].
@@ -108,7 +107,7 @@ pub async fn serve_with(
     let mut serving = pin!(join_all(servers));
     let signal = tokio::select! {
         Some(signal) = signals.recv() => signal,
-        // it ends only after `stop`
+        // the servers end only after `stop`
         _ = &mut serving => return Ok(()),
     };
     let drain_delay = humantime::format_duration(config.drain_delay);
@@ -149,7 +148,7 @@ pub async fn serve_with(
     }
 }
 
-/// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
+/// Tells systemd the state of this process, if systemd started it by a unit of `Type=notify`.
 fn tell_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let told = socket_address(&socket)
@@ -159,7 +158,7 @@ fn tell_systemd(state: &str) {
     }
 }
 
-/// The address of a socket that is a file or, with `@` before its name, none.
+/// The address of a socket in the file system or, if its name begins with `@`, in the abstract namespace.
 fn socket_address(name: &OsStr) -> io::Result<unix::SocketAddr> {
     match name.as_bytes() {
         #[cfg(target_os = "linux")]
@@ -168,7 +167,7 @@ fn socket_address(name: &OsStr) -> io::Result<unix::SocketAddr> {
     }
 }
 
-/// Listens on the address of this flag, and returns the address with the port that it got.
+/// Listens on the address of this flag. Returns the address with the actual port.
 fn bind(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), BoxError> {
     let bound = server::bind(address).and_then(|bound| Ok((bound.local_addr()?, bound)));
     bound.map_err(|error| {
@@ -176,8 +175,8 @@ fn bind(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), Bo
     })
 }
 
-/// Raises the soft limit on open files to the hard limit, and returns how many of the `wanted` connections
-/// fit beside `others`. The usual soft limit of 1024 is meant for programs that use `select`; this one does not.
+/// Raises the soft limit on open files to the hard limit. Returns how many of the `wanted` connections fit beside `others`. The
+/// usual soft limit of 1024 is meant for programs that use `select`; this one does not.
 fn room_for(wanted: usize, others: usize) -> usize {
     let limit = rlimit::increase_nofile_limit(u64::MAX);
     let room = limit.map_or(wanted, |limit| room_within(limit, wanted, others));
@@ -195,7 +194,7 @@ fn room_within(limit: u64, wanted: usize, others: usize) -> usize {
     room.saturating_sub(others).clamp(1, wanted)
 }
 
-/// The names of the signals SIGTERM, SIGINT and SIGHUP as they come. They no longer end the process by themselves.
+/// The names of received signals: SIGTERM, SIGINT and SIGHUP. They no longer end the process by themselves.
 fn signals() -> io::Result<mpsc::UnboundedReceiver<&'static str>> {
     let (names, received) = mpsc::unbounded_channel();
     let all = [
@@ -204,7 +203,7 @@ fn signals() -> io::Result<mpsc::UnboundedReceiver<&'static str>> {
         ("SIGHUP", SignalKind::hangup()),
     ];
     for (name, kind) in all {
-        // as under `nohup`: then the process outlives its terminal
+        // under `nohup` the process outlives its terminal
         if name == "SIGHUP" && ignores_hang_up() {
             continue;
         }
@@ -216,7 +215,7 @@ fn signals() -> io::Result<mpsc::UnboundedReceiver<&'static str>> {
     Ok(received)
 }
 
-/// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the end.
+/// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the stop.
 async fn second_interrupt(signals: &mut mpsc::UnboundedReceiver<&'static str>) {
     let echo_ends = Instant::now() + ECHO;
     while let Some(signal) = signals.recv().await {

@@ -1,4 +1,4 @@
-//! Limits the rate of equal lines in the log, and of costly reads.
+//! Limits how often similar lines are logged, and how often costly reads run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::process::spawn;
 
-/// How long a read waits for its turn.
+/// The longest time for which a read waits for its turn.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a server rests after a read, as a multiple of the read, and within these bounds.
+/// How long the server rests after a read: this multiple of the read's time, within these bounds.
 const REST: u32 = 3;
 const SHORTEST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ impl Throttle {
         Self { interval, last: Mutex::new((None, 0)) }
     }
 
-    /// `Some` if the event may pass, with the number of events suppressed before it.
+    /// Returns `Some` if the event may pass, with the number of events suppressed before it.
     pub(crate) fn pass(&self) -> Option<u64> {
         let mut last = self.last.lock();
         let (passed_at, suppressed) = &mut *last;
@@ -42,17 +42,17 @@ impl Throttle {
     }
 }
 
-/// Runs one read at a time, with rests between them: however many clients ask, the servers and this process have most
-/// of their time for orders.
+/// Runs one read at a time, with rests between them: however many clients ask, the servers and this process keep most of their
+/// time for orders.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pace(
-    /// When the next read may begin, after one has ended.
+    /// When the next read may begin, once one has ended.
     Arc<tokio::sync::Mutex<Option<Instant>>>,
 );
 
 impl Pace {
-    /// The answer of `read`, or `None` if it did not get its turn in time. Once begun, it runs to its end, also if the
-    /// caller gives up: the next one must not begin before.
+    /// The answer of `read`, or `None` if it did not get its turn in time. Once begun, it runs to its end, even if the caller
+    /// gives up: the next read must not begin earlier.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         read: impl Future<Output = T> + Send + 'static,
@@ -78,7 +78,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Goal: reads that come at once run one by one with rests, also if their callers give up, and those that would wait
+    /// Goal: reads that come at once run one by one with rests between them, even if their callers give up; reads that would wait
     /// too long are refused.
     #[tokio::test(start_paused = true)]
     async fn reads_have_rests_between_them() {
@@ -91,7 +91,7 @@ mod tests {
         }
         let all = futures_util::future::join_all((0..100).map(|_| pace.run(read()))).await;
         let done = all.iter().filter(|answer| answer.is_some()).count();
-        // one each 40 ms: 1.001 s after the first
+        // one every 40 ms: 1.001 s after the first
         assert_eq!(done, 25);
         assert_eq!(began_at.elapsed(), Duration::from_millis(25 * 40 + 10));
     }

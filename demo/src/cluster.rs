@@ -18,13 +18,13 @@ use crate::locks::{LockMode, LockServer, LockServers};
 /// The error of a proxy.
 const NO_PROXY: &str = "a proxy has no port";
 
-/// How long an instance may finish its requests when asked to end.
+/// The time for an instance to finish its requests when it is asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
 
-/// How long an instance may take to end in all: it also gives up its claims.
+/// The time for an instance to end, which includes giving up its claims.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// A running cluster. Everything ends when it is dropped; [`stop`](Self::stop) ends it in order.
+/// A running cluster. Dropping it ends everything; [`stop`](Self::stop) ends it in order.
 #[derive(Debug)]
 pub struct Cluster {
     pub instances: Vec<Instance>,
@@ -46,7 +46,7 @@ pub struct Instance {
     pub name: String,
     pub port: u16,
     pub child: Child,
-    /// One for each member of etcd.
+    /// One proxy for each member of etcd.
     pub etcd_proxies: Vec<Proxy>,
     pub redis_proxy: Option<Proxy>,
     pub client_proxy: Option<Proxy>,
@@ -64,7 +64,7 @@ pub struct Spec<'a> {
     /// Further flags.
     pub flags: &'a [String],
     pub proxied: Proxied,
-    /// It knows only the first member of etcd.
+    /// Whether the instance knows only the first member of etcd.
     pub one_endpoint: bool,
 }
 
@@ -91,8 +91,8 @@ impl Proxied {
 }
 
 impl Cluster {
-    /// Starts the servers, in a directory in `parent`, and waits until they answer. Without a member of etcd, the
-    /// guard is one that needs none.
+    /// Starts the servers, in a directory in `parent`, and waits until they answer. With no members of etcd, the guard must be
+    /// one that needs no etcd.
     pub async fn open(
         parent: &OwnedDir,
         members: usize,
@@ -207,7 +207,7 @@ impl Cluster {
         stopped.map(drop)
     }
 
-    /// Stops the instances, which still need the servers for that, then the servers.
+    /// Stops the instances first, which still need the servers to stop, then the servers.
     ///
     /// # Errors
     /// A process does not end.
@@ -220,7 +220,7 @@ impl Cluster {
 
     /// Ends everything at once.
     pub async fn kill(&mut self) {
-        // the guardians end the rest
+        // the instances' guardians end the rest
         join_all(self.instances.iter_mut().map(|instance| instance.child.kill())).await;
         join_all(self.servers().map(Child::kill)).await;
     }
@@ -245,7 +245,7 @@ impl Cluster {
 }
 
 impl Instance {
-    /// Starts it again after its end, and waits until it answers; it may not be ready yet.
+    /// Starts the instance again after its end, and waits until it answers; it may not be ready yet.
     pub async fn start_again(&mut self, program: &Path, dir: &OwnedDir) -> Result<()> {
         self.child = spawn(self.port, program, &self.args, dir)?;
         self.until_ok("/healthz").await
@@ -271,7 +271,7 @@ impl Instance {
     }
 }
 
-/// Where the instance of this port is.
+/// The URL of the instance on this port.
 pub fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
@@ -281,7 +281,7 @@ pub fn title(port: u16) -> String {
     format!("instance {port}")
 }
 
-/// Whether an environment variable is a setting: ours are not for the instances of a cluster.
+/// Whether an environment variable is a setting of ours, which the instances of a cluster must not inherit.
 pub fn is_setting(name: &str) -> bool {
     name.starts_with("FLASH_SALE_")
 }

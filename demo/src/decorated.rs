@@ -1,4 +1,4 @@
-//! A lock service with an addition at its grants and releases: tokens that the store counts, or a fault point.
+//! A lock service with an addition to its grants and releases: tokens that the store counts, or a fault point.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 /// The addition to a lock service.
 pub trait Decoration<T: GrantToken>: Send + Sync + 'static {
-    /// The ticket of a claim, made of the one that the lock gave it.
+    /// The ticket of a claim, made from the lock's own ticket.
     fn ticket(&self, claim: &Claim, ticket: Ticket<T>) -> Ticket;
 
     /// Called before a claim is released or handed over.
@@ -68,7 +68,7 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
         self.lock.release(claim).await
     }
 
-    // the lock's own
+    // the lock's own methods
 
     fn runtime(&self) -> Option<Handle> {
         self.lock.runtime()

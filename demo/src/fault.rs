@@ -1,9 +1,8 @@
 //! Faults at points of a tenure.
 //!
-//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill
-//! itself there: `demo serve --fault-at before-write:stop:/tmp/now` stops it (SIGSTOP) when it is about to
-//! write to the store and this file exists. The points are in the demo's own writer and lock backend; the
-//! service has none.
+//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill itself there: with `demo
+//! serve --fault-at before-write:stop:/tmp/now` it stops (SIGSTOP) when it is about to write to the store and this file exists.
+//! The points are in the demo's own writer and lock backend; the service has none.
 //!
 //! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning
 //! before it happens.
@@ -21,30 +20,30 @@ use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-/// Longer than the kernel takes to stop all threads of this process.
+/// More time than the kernel takes to stop all threads of this process.
 const STOPPING: Duration = Duration::from_millis(50);
 
-/// How long a connection takes to send a request that it was given.
+/// More time than a connection takes to send a request.
 const SENDING: Duration = Duration::from_millis(2);
 
-/// The error for anything that is not a rule.
+/// The error for a text that is not a rule.
 const FORM: &str = "a fault is written POINT:ACTION:FILE, such as before-write:stop:/tmp/now; POINT is \
     after-grant, before-write, after-send, between-writes, after-answer or before-release; ACTION is stop, \
     kill, pause=TIME or starve=TIME; it happens at the next pass once FILE exists, which is then removed";
 
-/// A point of a tenure, in the order in which it reaches them.
+/// A point of a tenure, in the order in which a tenure reaches them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Point {
-    /// The lock was granted, and its first batch is about to run: nothing is written under it yet.
+    /// The lock was granted, and its first batch is about to run: nothing is written under this grant yet.
     AfterGrant,
     /// The batch is about to be written: with the fence, the script is about to be sent; without it, this
     /// is between GET and SET.
     BeforeWrite,
-    /// The batch was sent, and its answer was not read.
+    /// The batch was sent, and its answer is not read yet.
     AfterSend,
-    /// Between the stock and the ledger. Reached only without `atomic-ledger`, where these are two commands.
+    /// Between the stock and the ledger. Reached only without `atomic-ledger`, where two commands write them.
     BetweenWrites,
-    /// The store has answered, and no buyer has.
+    /// The store has answered, and no buyer has an answer.
     AfterAnswer,
     /// The buyers were answered, and the claim is about to be released or handed over.
     BeforeRelease,
@@ -57,7 +56,7 @@ pub enum Action {
     Stop(Option<Duration>),
     /// The process is killed (SIGKILL).
     Kill,
-    /// The task at the point waits, and so does each one that comes to a point meanwhile; the rest of the process goes on.
+    /// The task at the point waits, and so does each task that comes to a point meanwhile; the rest of the process goes on.
     Pause(Duration),
     /// Every worker of the runtime is busy for this time.
     Starve(Duration),
@@ -66,19 +65,19 @@ pub enum Action {
 /// A fault, `POINT:ACTION:FILE`.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Where it happens.
+    /// The point.
     pub point: Point,
-    /// What happens.
+    /// The action.
     pub action: Action,
     /// It happens at the next pass after this file was created. The file is removed first, which shows that the point was
-    /// reached, and can be created again.
+    /// reached; it can then be created again.
     pub file: PathBuf,
 }
 
 impl Rule {
     /// Whether the fault is due at a pass.
     fn is_due(&self) -> bool {
-        // of several tasks, one removes the file
+        // only one of several tasks can remove the file
         std::fs::remove_file(&self.file).is_ok()
     }
 }
@@ -107,29 +106,29 @@ fn action(text: &str) -> Option<Action> {
     }
 }
 
-/// Tells whoever asked for a fault that it happens now.
+/// Tells the control that the fault happens now.
 pub type Tell = BoxFuture<'static, ()>;
 
-/// The faults that this process was started with.
+/// The faults with which this process was started.
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
 
-/// What happens when this process comes next to its point, and who is told before.
+/// The action when this process next comes to its point, and the future that reports it before.
 static ASKED: Mutex<Option<(Point, Action, Tell)>> = Mutex::new(None);
 
 /// Held by a task that [pauses](Action::Pause).
 static PAUSED: RwLock<()> = RwLock::const_new(());
 
-/// Follows these rules as well, in this process from now on.
+/// Adds these rules for this process.
 pub fn follow(rules: Vec<Rule>) {
     RULES.lock().extend(rules);
 }
 
-/// Sets what is done, once, when this process comes next to this point; the process tells so before. `None`: nothing.
+/// Sets the action for the next time when this process comes to this point; the process reports it first. `None`: no action.
 pub fn ask_for(fault: Option<(Point, Action, Tell)>) {
     *ASKED.lock() = fault;
 }
 
-/// What is due at a pass of `point`.
+/// The actions that are due at a pass of `point`.
 async fn due(point: Point) -> Vec<Action> {
     let rules = RULES.lock().clone();
     let due = rules.into_iter().filter(|rule| rule.point == point && rule.is_due());
@@ -145,7 +144,7 @@ async fn due(point: Point) -> Vec<Action> {
     due
 }
 
-/// Carries out the faults that are due at `point`. Whether there were any.
+/// Carries out the faults that are due at `point`. Returns whether there were any.
 pub async fn at(point: Point) -> bool {
     let due = due(point).await;
     for action in &due {
@@ -163,7 +162,7 @@ pub async fn once_sent<F: Future>(request: F) -> F::Output {
         return output;
     }
     let mut request = std::pin::pin!(request);
-    // the first poll hands it to the connection, whose task writes it
+    // the first poll hands the request to the connection, whose task writes it
     let polled = futures_util::poll!(request.as_mut());
     tokio::time::sleep(SENDING).await;
     at(Point::AfterSend).await;
@@ -177,7 +176,7 @@ async fn act(action: Action) {
     match action {
         Action::Stop(time) => match time.map_or(Ok(()), wake_after) {
             Ok(()) => stop(),
-            // nothing would wake it
+            // without the alarm nothing would wake it
             Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
         },
         Action::Kill => kill_now(),
@@ -192,11 +191,11 @@ async fn act(action: Action) {
 #[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 fn stop() {
     signal_self(Signal::STOP);
-    // the signal may have been given to another thread, so this one must not go on yet
+    // another thread may have got the signal, so this one must not go on yet
     std::thread::sleep(STOPPING);
 }
 
-/// Has a task spin on each worker of the runtime. They begin one after the other as workers come by, and end together.
+/// Makes a task spin on each worker of the runtime. They begin when workers take them, and end together.
 fn starve(time: Duration) {
     let until = Instant::now() + time;
     for _ in 0..Handle::current().metrics().num_workers() {
@@ -218,9 +217,9 @@ fn wake_after(time: Duration) -> std::io::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Ctrl-C in the terminal must not end it
+        // Ctrl-C in the terminal must not end the alarm
         .process_group(0);
-    // tokio reaps it
+    // tokio reaps the process
     alarm.spawn().map(drop)
 }
 
@@ -238,7 +237,7 @@ fn signal_self(signal: Signal) {
 mod tests {
     use super::*;
 
-    /// Goal: a wrong rule is answered with all that is allowed.
+    /// Goal: the answer to a wrong rule says all that is allowed.
     #[test]
     fn each_point_can_be_named_and_what_is_no_rule_gets_a_sentence() {
         for point in Point::value_variants() {

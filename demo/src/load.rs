@@ -1,4 +1,4 @@
-//! The load test, in a process of its own, so that it shares no thread with the demo.
+//! The load test, in a separate process, so that it shares no thread with the demo.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use testkit::{Child, OwnedDir, Program};
 
 use crate::cluster::is_setting;
 
-/// A last resort: the load test bounds each order itself.
+/// A last resort: the load test itself limits the time of each order.
 pub const TIMEOUT: Duration = Duration::from_hours(1);
 
-/// More than any load can sell.
+/// More units than any load can sell.
 pub const ENDLESS_STOCK: u64 = 1_000_000_000;
 
-/// How long it may take to end when asked to.
+/// How long the load test may take to end when it is asked to.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// A load test that runs in a process of its own.
+/// A load test that runs in a separate process.
 #[derive(Debug)]
 pub struct Load {
     child: Child,
@@ -32,7 +32,7 @@ impl Load {
     /// Starts it with this program, and a log in `dir`.
     pub fn start(program: &Path, dir: &OwnedDir, args: &[String]) -> Result<Self> {
         let [log, output] = ["loadtest.log", "loadtest.json"].map(|name| dir.path().join(name));
-        // of an earlier load
+        // remove the files of an earlier load
         for file in [&log, &output] {
             let _ = std::fs::remove_file(file);
         }
@@ -52,7 +52,7 @@ impl Load {
         let status = in_time("the load test ends", limit, self.child.wait()).await?;
         let report = std::fs::read(&self.output).context("the load test's report is not there")?;
         let report = serde_json::from_slice(&report).ok();
-        // the other codes mean that there was nothing to judge; its log has the reason
+        // other exit codes mean that there was nothing to judge; the log has the reason
         match (status.code(), report) {
             (Some(0 | 1), Some(report)) => Ok(report),
             _ => bail!(

@@ -27,7 +27,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let status = start(Arguments::parse()).unwrap_or_else(|error| {
         logging::say(&format!("demo: {}", ErrorChain(error.as_ref())));
-        // 1 is a verdict
+        // exit status 1 is a verdict
         ExitCode::from(2)
     });
     logging::end();

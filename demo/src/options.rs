@@ -7,10 +7,10 @@ use flash_sale::config::number;
 
 use crate::locks::{Fence, LockMode};
 
-/// Each further instance listens this many ports higher.
+/// The distance between the ports of two instances.
 const PORT_STEP: u16 = 10;
 
-// no doc comment: it would replace that of the program in `--help`
+// no doc comment: it would replace the program's own in `--help`
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
     /// Units for sale: 0 to 1000000000.

@@ -1,4 +1,4 @@
-//! The parts of a cluster as commands: a program that starts a cluster starts itself with them.
+//! The parts of a cluster as commands: a program that starts a cluster starts itself with these commands.
 
 use std::process::ExitCode;
 
@@ -25,10 +25,10 @@ impl Part {
     /// The runtime for this part, or for another command.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// The system cannot start a thread.
     pub fn runtime(part: Option<&Self>) -> std::io::Result<Runtime> {
         let mut runtime = match part {
-            // one thread, as in its program of its own
+            // one thread, as in the load test's own program
             Some(Self::Loadtest(_)) => Builder::new_current_thread(),
             _ => Builder::new_multi_thread(),
         };
@@ -44,13 +44,13 @@ impl Part {
     /// `RUST_LOG` is not a filter.
     pub fn init_log(mut options: LogOptions) -> Result<()> {
         if std::env::var_os("RUST_LOG").is_none_or(|filter| filter.is_empty()) {
-            // ZooKeeper's client logs each connection, and each fault
+            // ZooKeeper's client logs each connection and each fault
             options.log.get_or_insert_with(|| "info,zookeeper_client=error".to_owned());
         }
         logging::init(&options).map_err(anyhow::Error::msg)
     }
 
-    /// Runs it to its end.
+    /// Runs this part to its end.
     ///
     /// # Errors
     /// See [`serve::serve`].

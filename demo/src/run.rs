@@ -33,8 +33,8 @@ const PASS: u8 = 0;
 const FAIL: u8 = 1;
 const NO_VERDICT: u8 = 2;
 
-/// Starts everything, sells out under load, prints the verdict, serves until a signal comes, and
-/// leaves nothing behind. Errors go to standard error.
+/// Starts everything, sells out under load, prints the verdict, serves until a signal comes, and leaves nothing behind. Errors go
+/// to standard error.
 ///
 /// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 without a verdict; 128 and the
 /// signal's number if a signal came before the verdict.
@@ -46,14 +46,14 @@ pub async fn run(options: DemoOptions) -> ExitCode {
     code.into()
 }
 
-/// Returns errors before the start; prints later ones, and then stops everything.
+/// Returns errors that come before the start. Prints later ones, and then stops everything.
 async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
     let ports = options.ports()?;
     if options.forward && options.lock != LockMode::Etcd {
         bail!("--forward needs the guard etcd");
     }
     check_ports(&ports)?;
-    // the sale takes a file for each connection; if this fails, opening too many says so
+    // the sale takes a file for each connection; if this fails, opening too many files reports an error
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let mut signals = Signals::listen().context("signals cannot be listened to")?;
     let dir = OwnedDir::create().context("no temporary directory could be made")?;
@@ -82,9 +82,9 @@ async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
     Ok(verdict.unwrap_or(without_verdict))
 }
 
-/// Stops and removes everything; at a signal, at once.
+/// Stops and removes everything in order; after another signal, at once.
 async fn stop(cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) -> io::Result<()> {
-    // what fails does not keep the rest from its end, also after an interrupted start
+    // a failure does not keep the other parts from ending, even after an interrupted start
     let mut done = Ok(());
     if let Some(mut cluster) = cluster {
         tokio::select! {
@@ -96,7 +96,7 @@ async fn stop(cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) ->
     dir.remove().await.and(done)
 }
 
-/// The state of all steps.
+/// The state that all steps share.
 struct Show<'a> {
     options: &'a DemoOptions,
     ports: Vec<u16>,
@@ -195,7 +195,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// What can be tried while the demo serves.
+    /// What a viewer can try while the demo serves.
     fn hints(&self, cluster: &Cluster) -> Vec<String> {
         let DemoOptions { lock, stock, .. } = *self.options;
         let (first, last) = (self.ports[0], self.ports[self.ports.len() - 1]);
@@ -234,7 +234,7 @@ fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
     format!("{guard}, {fence}")
 }
 
-/// Fails early if an instance could not listen.
+/// Fails early if an instance could not listen on its port.
 fn check_ports(ports: &[u16]) -> Result<()> {
     for &port in ports {
         if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
@@ -253,7 +253,7 @@ fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Writes to standard error; if that fails, the exit code remains.
+/// Writes to standard error; if that fails, the exit code still counts.
 fn print_error(text: &str) {
     logging::say(&format!("demo: {text}"));
 }

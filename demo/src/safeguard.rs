@@ -1,9 +1,8 @@
-//! What keeps the sale right when something breaks, and an instance without it.
+//! The safeguards that keep the sale right when something breaks, and an instance without one.
 //!
-//! That nothing is lost under a fault proves little unless something is lost without the safeguard. So
-//! `demo serve --without SAFEGUARD` takes each away: most of them here, by another writer, guard or flag.
-//! Those inside the lock and the server need a build with `--cfg fenced_lock_chaos`, which is off by
-//! default.
+//! That nothing is lost under a fault proves little unless something is lost without the safeguard. So `demo serve --without
+//! SAFEGUARD` removes each: most of them here, by another writer, guard or flag. The safeguards inside the lock and the server
+//! need a build with `--cfg fenced_lock_chaos`, which is off by default.
 
 use std::fmt;
 
@@ -18,7 +17,7 @@ use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS, SEE_THROUGH};
 
 use crate::signals::{Signal, Signals, exit_code};
 
-/// A safeguard, described by what happens without it. Those behind `drain` are inside the lock and the server.
+/// A safeguard, described by what happens without it. Those listed after `drain` are inside the lock and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Safeguard {
     /// Under the lock an instance reads, decides and writes what it decided, and no token is compared. A
@@ -31,7 +30,7 @@ pub enum Safeguard {
     AtomicLedger,
     /// A batch that was not answered is sent again under new order ids
     CarefulRetry,
-    /// A cancellation gives a unit back as often as it is asked for, whatever became of the order
+    /// Each request for a cancellation gives units back, whatever happened to the order before
     CancelOnce,
     /// The script that writes is loaded once, and a store that has forgotten it fails
     ScriptReload,
@@ -40,11 +39,11 @@ pub enum Safeguard {
     BatchOwnership,
     /// SIGHUP, and a second signal of any kind, end the instance at once
     Drain,
-    /// A node of a Redis Cluster that names another one is not left for it, and the map of the slots stays
+    /// The instance follows no redirection of a Redis Cluster, and never reads the map of the slots again
     Redirects,
     /// An instance that the store does not answer asks for the lock again and again, and keeps it while it starts a sale
     GiveWay,
-    /// Orders wait for ever, and what etcd has no room for is asked again until it has
+    /// Orders wait for ever, and a request that etcd has no room for is repeated until it has
     Deadlines,
     /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the
     /// event feeds, which any name has
@@ -96,8 +95,7 @@ impl Safeguard {
         names.try_map(|name| Self::from_str(&name, false))
     }
 
-    /// Removes it from the lock, from the server and from `config`. The writer and the guard look for
-    /// theirs themselves.
+    /// Removes it from the lock, from the server and from `config`. The writer and the guard look for theirs themselves.
     #[cfg(fenced_lock_chaos)]
     pub(crate) fn remove_inside(self, config: &mut Config) {
         const FOR_EVER: std::time::Duration = std::time::Duration::from_hours(24 * 365);
@@ -133,7 +131,7 @@ impl Safeguard {
     }
 }
 
-/// Ends the process at SIGHUP, and at the second of any signals that ask it to stop.
+/// Ends the process at SIGHUP, or at the second signal that asks it to stop.
 pub(crate) async fn end_at_once() {
     let mut signals = Signals::listen().expect("the runtime has signals enabled");
     let first = signals.next().await;

@@ -5,12 +5,12 @@ use std::io::{self, IsTerminal as _, Write as _};
 /// The width of a line, unless a word is longer.
 const WIDTH: usize = 80;
 
-/// Writes a line to standard output; if that fails, the exit code remains.
+/// Writes a line to standard output; if that fails, the exit code still counts.
 pub(super) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// The tone of a paragraph, as the number of its colour.
+/// The tone of a paragraph: the number of its colour.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tone {
     Bad = 31,
@@ -18,7 +18,7 @@ pub(super) enum Tone {
     Warning = 33,
 }
 
-/// Writes a paragraph behind a label, wrapped; further lines are indented like the text. The label has a colour on a terminal,
+/// Writes a wrapped paragraph behind a label; further lines are indented like the text. On a terminal the label has a colour,
 /// unless `NO_COLOR` is set.
 pub(super) fn paragraph(tone: Tone, label: &str, text: &str) {
     let wrapped = wrap(label, text);

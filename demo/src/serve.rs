@@ -95,14 +95,14 @@ mod tests {
         flags::parse(flags).map_err(|error| error.to_string())
     }
 
-    /// Goal: each flag, of the service as well, has the variable that its name promises.
+    /// Goal: each flag, including those of the service, has the variable that its name promises.
     #[test]
     fn every_flag_has_its_variable() {
         flags::assert_variables::<ServeOptions>();
     }
 
-    /// Goal: a wrong value is answered with the allowed ones. The safeguards of the lock and of the server can be removed
-    /// only in a build with `--cfg fenced_lock_chaos`.
+    /// Goal: the answer to a wrong value says which values are allowed. Only a build with `--cfg fenced_lock_chaos` can remove
+    /// the safeguards of the lock and of the server.
     #[test]
     fn wrong_values_are_explained() {
         for (flag, value, message) in [

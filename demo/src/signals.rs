@@ -1,4 +1,4 @@
-//! Signals to a command.
+//! Signals to a program.
 
 use std::io;
 
@@ -19,7 +19,7 @@ impl Signals {
         ENDINGS.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The next one. Cancel safe: one that came is kept for the next call.
+    /// The next signal. Cancel safe: a signal that came meanwhile is kept for the next call.
     pub async fn next(&mut self) -> Signal {
         let all = self.0.iter_mut().map(|(signal, listener)| {
             Box::pin(async move {

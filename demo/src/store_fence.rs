@@ -18,7 +18,8 @@ pub const STORE: ClusterId = ClusterId(0x0073_746f_7265);
 /// The pause before another attempt to open a tenure.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Increments the fence of an item, and returns it. A fence of another cluster is left as it is: it refuses the batches.
+/// Increments the fence of an item, and returns it. Leaves a fence of another cluster as it is: that fence then refuses the
+/// batches.
 ///
 /// KEYS: the fence. ARGV: the cluster in hexadecimal.
 const OPEN_TENURE: &str = "#!lua
@@ -28,19 +29,19 @@ local opened = string.format('%.0f', (tonumber(revision) or 0) + 1)
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. opened)
 return tonumber(opened)";
 
-/// Any lock, with tokens that the store numbers: after each grant the holder opens a tenure at the store, which increments
-/// the item's fence. The store refuses the earlier of two holders, even if the lock let both in. The lock brings order and
-/// speed, the store safety.
+/// Any lock, with tokens that the store numbers: after each grant the holder opens a tenure at the store, which increments the
+/// item's fence. The store refuses the earlier of two holders, even if the lock let both in. The lock is for order and speed, the
+/// store for safety.
 ///
-/// A holder that was paused between its grant and its tenure opens a later tenure than its successor. Then the successor is
-/// refused and loses its turn, but the writes of the two never interleave.
+/// A holder that was paused after its grant may open its tenure later than its successor. Then the successor is refused and loses
+/// its turn, but the writes of the two never interleave.
 pub type StoreFence<T> = Decorated<T, StoreTokens>;
 
-/// Makes the tokens of grants: tenures that it opens at the store.
+/// Makes the tokens of grants, by opening tenures at the store.
 #[derive(Clone)]
 pub struct StoreTokens {
     inventory: Inventory,
-    /// The name of the default item's lock; the names of all other locks begin with it.
+    /// The name of the default item's lock, with which the names of all other locks begin.
     lock_name: Arc<str>,
 }
 

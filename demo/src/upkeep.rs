@@ -13,14 +13,14 @@ use tokio::time::sleep;
 
 use crate::cluster::{self, Cluster, Instance};
 
-/// How long a killed instance stays away: longer than its lease lives, so that a viewer sees that its claim expires and
-/// the next claim is served.
+/// How long a killed instance stays away: longer than its lease lives, so that a viewer sees how its claim expires and the next
+/// claim is served.
 const RESTART_PAUSE: Duration = Duration::from_secs(6);
 
 const SIGKILL: i32 = 9;
 
-/// Reports each process that ends, and restarts a killed instance after a while. Never returns: the user ends
-/// the demo, even if all processes have ended.
+/// Reports each process that ends, and restarts a killed instance after a while. Never returns: only the user ends the demo, even
+/// if all processes have ended.
 pub(super) async fn supervise(cluster: &mut Cluster, report: impl Fn(&str)) -> Infallible {
     let Cluster { instances, redis, etcd, lock, dir, program, .. } = cluster;
     let report = &report;
@@ -38,7 +38,7 @@ fn ended<E: Display>(name: &str, status: Result<ExitStatus, E>) -> String {
     format!("{name} has ended ({how}); the demo goes on without it.")
 }
 
-/// Restarts an instance until it ends in another way than by SIGKILL, which the page can send.
+/// Restarts an instance each time it was ended by SIGKILL, which the page can send; returns when it ends in another way.
 async fn keep_alive(
     instance: &mut Instance,
     program: &Path,

@@ -6,10 +6,10 @@ use loadtest::report::Finding;
 
 use crate::control::record::{Fault, Run, Verdict};
 
-/// Failures of the load test that the service need not have caused.
+/// Findings of the load test that need not be the service's fault.
 const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
-/// The load test's report, in the terms of this run.
+/// The verdict on a run, from the load test's report.
 pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
     Verdict {
         pass: report.pass,
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(told(300, 200, "lost: 2"), fault);
     }
 
-    /// Goal: a fault is named only if its victim said that it happened; nor does one that did not happen explain a failure.
+    /// Goal: a fault is named only if its victim reported it; a fault that did not happen explains no failure.
     #[test]
     fn a_fault_that_was_not_reached_explains_nothing() {
         let told = |fence, fault, hit_ms, sold| {

@@ -1,4 +1,4 @@
-//! Clients of a lock, whichever it is: those of the arena, and the buyers of the articles.
+//! Clients of any lock: those of the arena, and the buyers of the articles.
 
 use std::any::Any;
 
@@ -7,16 +7,16 @@ use async_trait::async_trait;
 use fenced_lock::{GrantToken, Guard, Mutex, Session, Token};
 use testkit::Proxy;
 
-/// One that has a lock, or wants it.
+/// A client that has a lock, or wants it.
 #[async_trait]
 pub(crate) trait Client: Send {
-    /// Takes the lock, waiting as long as another one has it. Returns the token of the grant, if it has one.
+    /// Takes the lock, after waiting while another client has it. Returns the token of the grant, if it has one.
     async fn lock(&mut self) -> Result<Option<Token>>;
 
-    /// Releases the lock, as far as this client knows that it has it.
+    /// Releases the lock, if this client believes that it has it.
     async fn unlock(&mut self) -> Result<()>;
 
-    /// Whether it knows that it lost the lock.
+    /// Whether the client knows that it has lost the lock.
     fn is_lost(&self) -> bool {
         false
     }
@@ -26,18 +26,18 @@ pub(crate) trait Client: Send {
         Ok(0)
     }
 
-    /// Why it is not granted the lock, by what the servers say.
+    /// Why the client is not granted the lock, as the servers show it.
     async fn why_locked(&mut self) -> Result<&'static str> {
         Ok("locked")
     }
 
-    /// Whether it has noticed that the servers do not answer, if it does not repeat its requests.
+    /// Whether the client has noticed that the servers do not answer; true for a client that repeats its requests.
     fn has_noticed_outage(&self) -> bool {
         true
     }
 }
 
-/// A session, which the clients of one process share: makes a client of the lock of a name.
+/// A session that the clients of one process share: makes a client for the lock of a name.
 pub(crate) type Clients = Box<dyn Fn(&str) -> Result<Box<dyn Client>>>;
 
 /// The clients of this session.

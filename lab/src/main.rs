@@ -38,7 +38,7 @@ enum Command {
 fn main() -> ExitCode {
     let status = start(Arguments::parse()).unwrap_or_else(|error| {
         logging::say(&format!("lab: {}", ErrorChain(&*error)));
-        // 1 is a verdict
+        // exit status 1 is a verdict
         ExitCode::from(2)
     });
     logging::end();

@@ -11,7 +11,7 @@ use testkit::OwnedDir;
 
 use crate::clients::{Clients, clients_of};
 
-/// Opens a session of the lock at these addresses, as a process of its own would.
+/// Opens a session of the lock at these addresses, as a separate process would.
 pub(crate) async fn open(lock: LockMode, addresses: &[String], ttl: Duration) -> Result<Clients> {
     let options = SessionOptions::new(ttl);
     Ok(match AnyLock::at(lock, addresses)? {
@@ -29,7 +29,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Starts them. `members` counts for etcd and ZooKeeper only.
+    /// Starts the servers. `members` matters only for etcd and ZooKeeper.
     pub(crate) async fn start(lock: LockMode, members: usize, parent: &OwnedDir) -> Result<Self> {
         let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
         let all = LockServers::start_members(lock.server(), members, &dir).await?;
@@ -37,8 +37,8 @@ impl Servers {
         Ok(Self { lock, promises, all, dir })
     }
 
-    /// How many requests all servers have received so far, by their own counters; `None` without such counters. The
-    /// number includes the requests of this function, the same number each time.
+    /// How many requests all servers have received so far, by their own counters; `None` without such counters. This includes the
+    /// requests of this function, the same number each time.
     pub(crate) async fn requests(&self) -> Option<u64> {
         let counts = join_all(self.all.members.iter().map(LockServer::requests)).await;
         counts.into_iter().reduce(|sum, count| Some(sum? + count?))?

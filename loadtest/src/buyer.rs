@@ -95,7 +95,7 @@ impl Buyer {
             let answered = order.is_settled() || order.abandoned;
             unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
             match self.steps(number, &order) {
-                steps if steps.first().is_some_and(Step::is_aside) => {
+                steps if steps.iter().any(Step::is_aside) => {
                     // over a connection of its own, from where it was answered
                     let mut buyer = Self::new(Arc::clone(&run), order.places.1, None);
                     later.spawn(async move {
@@ -117,19 +117,21 @@ impl Buyer {
     fn steps(&self, number: usize, order: &Order) -> Vec<Step> {
         let Run { args, setup, .. } = &*self.run;
         let hold = setup.before.hold_seconds.map(Duration::from_secs);
-        let at_once = |event| Step { wait: Duration::ZERO, event };
         if order.answer().is_none() {
             // units may come back, and an attempt without an answer may take them
             let may_arrive = hold.is_some() && order.is_refused() && order.in_doubt;
-            return may_arrive.then(|| at_once(Event::Cancelled)).into_iter().collect();
+            let cancel = Step { wait: Duration::ZERO, event: Event::Cancelled };
+            return may_arrive.then_some(cancel).into_iter().collect();
         }
         // without a ledger there are no order ids, and probes are no orders
         let (plan, has_ids) =
             (&setup.plan, !setup.plan.without_ledger && args.probe_path.is_none());
-        let again = has_ids && plan.conduct.asks_again(plan.seed, number);
         let steps = hold.map(|hold| plan.conduct.steps(plan.seed, number, hold));
-        let again = again.then(|| at_once(Event::Reserved)).into_iter();
-        again.chain(steps.unwrap_or_default()).collect()
+        let mut steps = steps.unwrap_or_default();
+        if has_ids {
+            plan.conduct.ask_again(plan.seed, number, &mut steps);
+        }
+        steps
     }
 
     /// Takes these steps with order `number`, as long as each is answered.

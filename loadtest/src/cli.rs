@@ -78,7 +78,8 @@ pub struct Limits {
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = positive_duration)]
     pub longest_pause: Duration,
 
-    /// Fail if one order takes longer than this, retries included, such as 10s [default: report only].
+    /// Fail if one order, or one change of it, takes longer than this, retries included, such as 10s
+    /// [default: report only].
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub longest_order: Option<Duration>,
 }

@@ -33,7 +33,7 @@ pub(crate) struct Conduct {
     pub(crate) cancel: f64,
 
     /// Share of the accepted orders that are sent again after their answer, at the next instance, over a connection of their
-    /// own. The answer must be the same.
+    /// own, before or after what their buyers do then. The answer must be the same until their units have come back.
     #[arg(long, default_value = "0.02", value_name = "SHARE", value_parser = number(SHARES))]
     pub(crate) again: f64,
 }
@@ -64,9 +64,13 @@ impl Conduct {
         self.pay + self.pay_late + self.cancel
     }
 
-    /// Whether order `number` is sent again after its answer.
-    pub(crate) fn asks_again(&self, seed: u64, number: usize) -> bool {
-        choices(!seed, number).random_bool(self.again)
+    /// Sends order `number` again after its answer, if it is one of that share: before or after one of these steps.
+    pub(crate) fn ask_again(&self, seed: u64, number: usize, steps: &mut Vec<Step>) {
+        let mut random = choices(!seed, number);
+        if random.random_bool(self.again) {
+            let place = random.random_range(0..=steps.len());
+            steps.insert(place, Step { wait: Duration::ZERO, event: Event::Reserved });
+        }
     }
 
     /// What the buyer of order `number` does, one step after the other, with a hold of this length.

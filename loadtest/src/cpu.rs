@@ -32,15 +32,11 @@ pub(crate) fn cpu_seconds(
 }
 
 fn seconds(pid: u32) -> Option<f64> {
-    let ticks = ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
-    #[expect(clippy::cast_precision_loss, reason = "ticks of a run are far below 2^52")]
-    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}
-
-/// User and system time: fields 14 and 15, counted behind the name, which may hold anything.
-fn ticks(stat: &str) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // user and system time: fields 14 and 15, counted behind the name, which may hold anything
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(user + system)
+    #[expect(clippy::cast_precision_loss, reason = "ticks of a run are far below 2^52")]
+    Some((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
 }

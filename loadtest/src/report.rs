@@ -51,7 +51,7 @@ pub struct Report {
     pub longest_pause_seconds: f64,
     /// When that pause began, counted from the run's start.
     pub longest_pause_at_seconds: f64,
-    /// The longest time that one order was tried: from its first sending until it was settled, or else to
+    /// The longest time that one order, or one change of it, was tried: from its first sending until it was settled, or else to
     /// the end of its last attempt.
     pub slowest_order_seconds: f64,
     /// From the first request to the last answer.
@@ -81,18 +81,11 @@ pub struct Percentiles {
     pub p99: u64,
     pub p99_9: u64,
     pub max: u64,
-    /// How many there are in each tenth of the time from 0 to `max`.
-    pub tenths: [u64; 10],
 }
 
 impl Percentiles {
     fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile| histogram.value_at_quantile(quantile);
-        let mut tenths = [0; 10];
-        for some in histogram.iter_recorded() {
-            let tenth = some.value_iterated_to() * 10 / (histogram.max() + 1);
-            tenths[usize::try_from(tenth).map_or(9, |tenth| tenth.min(9))] += some.count_at_value();
-        }
         Self {
             min: histogram.min(),
             p50: at(0.5),
@@ -100,7 +93,6 @@ impl Percentiles {
             p99: at(0.99),
             p99_9: at(0.999),
             max: histogram.max(),
-            tenths,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::checker::{StockState, count, meaning, u64_from};
-use crate::report::{Percentiles, Report, float};
+use crate::report::{Report, float};
 
 /// The table and the verdict.
 impl fmt::Display for Report {
@@ -84,9 +84,12 @@ fn answers(report: &Report) -> Vec<String> {
 fn latencies(report: &Report) -> Vec<String> {
     let by_status = report.latency_microseconds_by_status.iter();
     let mut rows: Vec<_> = by_status
-        .flat_map(|(status, it)| {
-            let bars = format!("     |{}| 0 to {}", bars(&it.tenths), milliseconds(it.max));
-            [format!("{status}: {}", percentiles(it)), bars]
+        .map(|(status, it)| {
+            let times = [it.min, it.p50, it.p90, it.p99, it.p99_9, it.max].map(milliseconds);
+            let [min, p50, p90, p99, p99_9, max] = times;
+            format!(
+                "{status}: min {min}  p50 {p50}  p90 {p90}  p99 {p99}  p99.9 {p99_9}  max {max}"
+            )
         })
         .collect();
     if !rows.is_empty() {
@@ -100,22 +103,6 @@ fn latencies(report: &Report) -> Vec<String> {
         rows.push(counted.to_owned());
     }
     rows
-}
-
-/// A histogram: the highest bar stands for the most.
-fn bars(counts: &[u64]) -> String {
-    let most = counts.iter().copied().max().unwrap_or(0).max(1);
-    let height = |count: &u64| usize::try_from((count * 8).div_ceil(most)).unwrap_or(8);
-    counts
-        .iter()
-        .map(|count| [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][height(count)])
-        .collect()
-}
-
-fn percentiles(latency: &Percentiles) -> String {
-    let Percentiles { min, p50, p90, p99, p99_9, max, .. } = *latency;
-    let [min, p50, p90, p99, p99_9, max] = [min, p50, p90, p99, p99_9, max].map(milliseconds);
-    format!("min {min}  p50 {p50}  p90 {p90}  p99 {p99}  p99.9 {p99_9}  max {max}")
 }
 
 pub(crate) fn milliseconds(micros: u64) -> String {

@@ -162,7 +162,7 @@ impl Servers {
     }
 }
 
-/// Reads the PEM file of a flag, which must contain `what`.
+/// Reads the PEM file of a flag. The file must contain `what`.
 fn read_pem(flag: &'static str, path: &Path, what: &str) -> Result<Vec<u8>, FileError> {
     let found = std::fs::read_to_string(path).and_then(|text| {
         let missing =
@@ -172,7 +172,7 @@ fn read_pem(flag: &'static str, path: &Path, what: &str) -> Result<Vec<u8>, File
     found.map_err(|source| FileError { flag, path: path.to_owned(), source })
 }
 
-/// The etcd client shows addresses in its errors, so a password must not be part of one.
+/// Refuses an address with a password, because the etcd client shows addresses in its errors.
 fn etcd_address(text: &str) -> Result<String, &'static str> {
     if text.contains('@') {
         return Err("user and password have flags of their own");
@@ -182,7 +182,7 @@ fn etcd_address(text: &str) -> Result<String, &'static str> {
     )
 }
 
-/// Whether a URL has nothing but a scheme, a host and perhaps a port: a client for gRPC leaves other parts out.
+/// Whether a URL has only a scheme, a host and perhaps a port: gRPC clients ignore other parts.
 pub(crate) fn is_plain_url(text: &str) -> bool {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let host = host.map(|host| host.strip_suffix('/').unwrap_or(host));

@@ -7,7 +7,7 @@ fn parse(flags: &[&str]) -> Result<Config, String> {
     flags::parse(flags).map_err(|error| error.to_string())
 }
 
-/// Goal: the defaults are those of the documentation; some addresses and names.
+/// Goal: the defaults are those of the documentation.
 #[test]
 fn the_defaults() {
     let config = parse(&[]).expect("no flag is needed");

@@ -1,4 +1,4 @@
-//! Variables of the environment that no flag reads.
+//! Environment variables that no flag reads.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use clap::Command;
 /// The beginning of each variable of the service.
 const PREFIX: &str = "FLASH_SALE_";
 
-/// The variables with the prefix of this service that no flag of `program` or of one of its commands reads, each with the
-/// nearest one that a flag reads. Those that Kubernetes sets in each pod for services called `flash-sale` or
-/// `flash-sale-...` are left out. `variables`: names and values.
+/// The variables with the prefix of this service that no flag of `program` or its commands reads, each with the most similar
+/// variable that a flag reads. `variables` has names and values. Variables that Kubernetes sets in each pod for services called
+/// `flash-sale` or `flash-sale-...` are left out.
 pub fn unknown_variables(
     program: &Command,
     variables: impl IntoIterator<Item = (String, String)>,
@@ -30,11 +30,10 @@ pub fn unknown_variables(
     unknown.filter_map(with_nearest).collect()
 }
 
-/// Whether it is one of the variables by which Kubernetes tells a pod where services are: `.._SERVICE_HOST`,
-/// `.._SERVICE_PORT`, `.._SERVICE_PORT_<name>`, `.._PORT`, whose value is a URL, `.._PORT_<number>_<protocol>`, and others
-/// that begin with the last.
+/// Whether Kubernetes sets this variable to tell a pod where a service is: `.._SERVICE_HOST`, `.._SERVICE_PORT`,
+/// `.._SERVICE_PORT_<name>`, `.._PORT` with a URL, `.._PORT_<number>_<protocol>`, and longer names that begin like the last.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
-    // as if the prefix were the name of the service
+    // compare the name without the service's own part
     let name = &name[PREFIX.len() - 1..];
     let has_number = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
@@ -44,7 +43,7 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(has_number)
 }
 
-/// How many characters must be put in, taken out or replaced to make one text of the other (Levenshtein).
+/// How many characters must be inserted, removed or replaced to turn one text into the other (Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -65,8 +64,8 @@ mod tests {
     use crate::config::Config;
     use crate::health::HealthOptions;
 
-    /// Goal: a misspelt variable is named with the one that was meant; one of Kubernetes, of another program or of another
-    /// command of this one is not.
+    /// Goal: a misspelt variable is reported with the one that was meant; a variable of Kubernetes, of another program or of
+    /// another command is not reported.
     #[test]
     fn a_misspelt_variable_is_named() {
         let program = Command::new("program")

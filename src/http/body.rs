@@ -1,4 +1,4 @@
-//! Reading the body of a request, bounded in size and time.
+//! Reading the body of a request, with limits on its size and time.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub const MAX_BODY_BYTES: usize = 16 * 1024;
 /// How long a body may take to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much of a body that is too large is read before it is refused. A client that still sends when the
-/// connection closes would get a reset instead of the answer.
+/// How much of a body that is too large is read before it is refused. If the connection closed while the client still sends, the
+/// client would get a reset instead of the answer.
 const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 
 /// The whole body.
@@ -49,13 +49,13 @@ pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     let parsed = Json::from_bytes(body).map(|Json(parsed)| parsed);
     parsed.map_err(|refusal| {
         let text = refusal.body_text();
-        // behind what axum says of every such error
+        // leave out the beginning that all of axum's errors share
         let reason = text.split_once(": ").map_or(&*text, |(_, reason)| reason);
         reason.chars().take(MAX_REASON).collect()
     })
 }
 
-/// Refuses a body in a call that takes none, since it would be ignored.
+/// Refuses a body in a call that takes none: it would be ignored.
 ///
 /// # Errors
 /// `bad-body`, and those of [`read`].
@@ -100,7 +100,7 @@ mod tests {
         ))
     }
 
-    /// Goal: a body of the limit is read; one that is too large, breaks off or does not come is refused.
+    /// Goal: a body up to the limit is read; a body that is too large, breaks off or does not come is refused.
     #[tokio::test(start_paused = true)]
     async fn a_body_is_read_up_to_the_limit() {
         assert_eq!(read(chunks(16)).await.expect("16 KiB").len(), MAX_BODY_BYTES);

@@ -1,5 +1,5 @@
-//! The socket of one client: a time limit for writing, an end that is noticed at once, and bodies for the errors of
-//! hyper.
+//! The socket of one client: limits the time for writing, notices at once when the client is gone, and gives hyper's errors a
+//! body.
 
 use std::io;
 use std::pin::Pin;
@@ -19,18 +19,18 @@ use tokio::time::{Sleep, sleep};
 
 use super::problem::{self, Problem, ProblemType};
 
-/// How much of an answer a client has to read within the timeout, unless less is left.
+/// How much of an answer a client must read within the timeout, unless less is left.
 const LEAST_BYTES: usize = 16 * 1024;
 
-/// The time for a client that the server would rather not wait for: beyond the limit, or after the stop.
+/// The time for a client for which the server does not want to wait: beyond the limit of connections, or after the stop.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the connection, the socket and the requests of one client tell each other.
+/// What the connection, the socket and the requests of one client share.
 #[derive(Debug)]
 pub(super) struct Client {
     /// Whether the instance stops.
     stopping: watch::Receiver<bool>,
-    /// Whether a whole request was received, and not answered yet.
+    /// Whether a whole request was received and is not answered yet.
     is_served: AtomicBool,
     /// How many bytes were written since the last look.
     written: AtomicUsize,
@@ -41,7 +41,7 @@ impl Client {
         Self { stopping, is_served: AtomicBool::new(false), written: AtomicUsize::new(0) }
     }
 
-    /// The body of a request, which is complete when nobody reads it any more.
+    /// Wraps the body of a request. When the body is dropped, the request counts as received.
     pub(super) fn sends(self: &Arc<Self>, body: Incoming) -> Body {
         self.is_served.store(body.is_end_stream(), Ordering::Relaxed);
         let rest = UnreadBody(Arc::clone(self));
@@ -51,14 +51,14 @@ impl Client {
         }))
     }
 
-    /// The answer is there, and will be written. Returns whether it is the last one, since the instance stops.
+    /// Notes that the answer is ready, and will be written. Returns whether it is the last one, because the instance stops.
     pub(super) fn is_answered(&self) -> bool {
         self.is_served.store(false, Ordering::Relaxed);
         *self.stopping.borrow()
     }
 
-    /// Waits for the stop, and then until everything waited for the client for the time of [`PATIENCE`]: for a request, for
-    /// the rest of one, or until it read its answers.
+    /// Waits for the stop, and then until the client alone has kept the server waiting for [`PATIENCE`]: with a request or the
+    /// rest of one, or because it does not read its answers.
     pub(super) async fn stalls_a_stop(&self) {
         let _ = self.stopping.clone().wait_for(|stops| *stops).await;
         let is_served = || self.is_served.load(Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Client {
     }
 }
 
-/// A request whose body is not read yet.
+/// Notes on drop that the request's body is no longer read.
 struct UnreadBody(Arc<Client>);
 
 impl Drop for UnreadBody {
@@ -86,7 +86,7 @@ impl Drop for UnreadBody {
 
 /// A connection to a client.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
-    /// Whether the client sends no more, once there is an end or a byte that nobody has read.
+    /// Ready once the client sends no more, or a byte waits that nobody has read. Returns whether the client sends no more.
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<bool>;
 }
 
@@ -98,27 +98,25 @@ impl Socket for TcpStream {
     }
 }
 
-/// The socket of one client. A write fails, which ends the connection, if the client reads too little within the
-/// timeout.
+/// The socket of one client. If the client reads too little within the timeout, a write fails, which ends the connection.
 #[derive(Debug)]
 pub(super) struct ClientIo<S> {
     socket: S,
     write_timeout: Duration,
     client: Arc<Client>,
-    /// Whether hyper waits for bytes. If not, it has some, and does not look for the end behind them.
+    /// Whether hyper waits for bytes. If not, it has some, and does not look for the client's end behind them.
     is_read: bool,
-    /// When to look for the end again.
+    /// When to look again for the client's end.
     again: Option<Pin<Box<Sleep>>>,
     /// Set while a write waits for the client.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// How much was written since the deadline was set.
+    /// How many bytes were written since the deadline was set.
     written: usize,
 }
 
-/// The sockets of clients in this process.
+/// The number of open sockets of clients in this process.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of open connections of clients.
 pub(super) fn open_connections() -> usize {
     OPEN.load(Ordering::Relaxed)
 }
@@ -185,20 +183,20 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         if self.written >= LEAST_BYTES {
             (self.deadline, self.written) = (None, 0);
         }
-        // so short an answer is written at once
+        // so short an answer is written in one piece
         Poll::Ready(Ok(if instead.is_some() { bytes.len() } else { written }))
     }
 
-    /// hyper flushes when it has written everything, and whenever it has looked for something to do.
+    /// hyper flushes after it has written everything, and whenever it has looked for work.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // requests that were sent ahead hide the end: those of a client that is gone must not be handled
+        // requests that were sent ahead hide the client's end: requests of a client that is gone must not be handled
         if !self.is_read
             && let Poll::Ready(is_end) = self.socket.poll_end(cx)
         {
             if is_end {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
-            // the end may come behind bytes that nobody reads yet, and wakes nobody
+            // the end may come behind bytes that nobody reads yet, and then wakes nobody: look again later
             let again = self.again.insert(Box::pin(sleep(PATIENCE)));
             let _ = again.as_mut().poll(cx);
         }
@@ -214,8 +212,8 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     }
 }
 
-/// What to write in place of these bytes, if they are an answer without a body that hyper gives by itself: to a head that it
-/// cannot parse, or that is too large.
+/// What to write in place of these bytes, if they are an answer without a body that hyper gives by itself: to a head that is
+/// malformed or too large.
 fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let (kind, detail) = match bytes.get(..13)? {
         b"HTTP/1.1 400 " => (ProblemType::BAD_REQUEST, "the head of the request is not HTTP/1.1"),
@@ -225,7 +223,7 @@ fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
         ),
         _ => return None,
     };
-    // every answer of a handler with such a status has a body
+    // a handler's answer with such a status always has a body
     if !bytes.windows(19).any(|text| text == b"content-length: 0\r\n") {
         return None;
     }
@@ -237,7 +235,7 @@ fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a slow reader is served, and one that hardly reads is cut off. Method: a pipe in memory, and paused time.
+    //! Goal: a slow reader is served, and a client that hardly reads is cut off. Method: a pipe in memory, and paused time.
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 

@@ -14,7 +14,7 @@ use super::{params, reply};
 use crate::safeguard::SEE_THROUGH;
 use crate::sale::SaleError;
 
-/// The queue for an item's lock: from its watch, else by a request to etcd, one at a time.
+/// The queue for an item's lock: from the watch, or else from etcd by one request at a time.
 pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let (sale, name) = (app.sale.clone(), app.sale.guard().lock_name(&item));
@@ -22,7 +22,7 @@ pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<
         _ if !SEE_THROUGH.is_on() => sale.queue(&item).await?,
         Some(queue) => queue,
         None => {
-            // runs to its end also if the client disconnects: cancelled requests wear out the connection
+            // the read runs to its end even if the client disconnects: cancelled requests wear out the connection
             let read = app.queue_reads.run(async move { sale.queue(&item).await }).await;
             read.ok_or(SaleError::TooManyReads)??
         }
@@ -35,7 +35,7 @@ fn view(name: Option<&str>, queue: Vec<QueueEntry>) -> Response {
         json!({
             "token": claim.token.map(Token::revision),
             "key": claim.key,
-            // as `etcdctl lease list` prints it; a key without a lease never ends by itself
+            // in hexadecimal, as `etcdctl lease list` prints it; a key without a lease never ends by itself
             "lease": (claim.lease != 0).then(|| format!("{:x}", claim.lease)),
             "instance": claim.label,
             "age_ms": claim.age.map(|age| age.as_millis()),

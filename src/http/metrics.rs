@@ -19,7 +19,7 @@ use crate::sale::metrics::Histogram;
 /// The version of the text format.
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
-/// All metrics of this instance. It asks neither the store nor the lock, so it answers also while they do not.
+/// All metrics of this instance. Asks neither the store nor the lock service, so it answers even if they do not.
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
@@ -79,7 +79,7 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     response
 }
 
-/// The page as it grows. Writing to a text cannot fail.
+/// The page that is written. Writing to a text cannot fail.
 #[derive(Default)]
 struct Page(String);
 
@@ -94,12 +94,12 @@ impl Page {
         let _ = writeln!(self.0, "flash_sale_{name}{labels} {value}");
     }
 
-    /// A gauge, or a counter by its name.
+    /// A metric without labels: a counter if its name ends in `_total`, else a gauge.
     fn one(&mut self, name: &str, help: &str, value: impl Display) {
         self.labelled(name, help, [(String::new(), value)]);
     }
 
-    /// The same with a value for each of these labels.
+    /// The same, with a value for each set of labels.
     fn labelled<T: Display>(
         &mut self,
         name: &str,

@@ -80,7 +80,7 @@ pub fn router(state: Arc<AppState>) -> Router {
     observed(routes, traffic)
 }
 
-/// The routes that buyers need, where operators have a port of their own.
+/// The routes for buyers, where operators have a separate port.
 pub fn buyers_router(state: Arc<AppState>) -> Router {
     let traffic = Arc::clone(&state.traffic);
     observed(for_buyers(&state).with_state(state), traffic)
@@ -101,13 +101,13 @@ fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
         .route("/healthz", get(probes::healthz))
 }
 
-/// Adds what every route needs: problems for unknown paths and methods, for a head that [`server::serve`] refuses and
-/// after a panic, an id and a span for each request.
+/// Adds what every route needs: problems for unknown paths and methods, for a request that [`server::serve`] refuses and after a
+/// panic; an id and a span for each request.
 pub fn with_defaults(routes: Router) -> Router {
     observed(routes, Arc::default())
 }
 
-/// The same, and counts the answers.
+/// The same, and counts the answers in `traffic`.
 fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
     let routes = routes.fallback(no_such_path);
     requests::observed(routes.method_not_allowed_fallback(async || no_such_method()), traffic)

@@ -26,7 +26,7 @@ use crate::inventory::{
 /// The default length of a page.
 const DEFAULT_LIMIT: u32 = 100;
 
-/// The longest wait for the next entry, and how often it is looked for.
+/// The longest wait for the next entry, and the pause between looks for it.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -56,12 +56,12 @@ struct Line<'a> {
     sale: &'a str,
     #[serde(flatten)]
     entry: &'a Accepted,
-    /// Where the ledger goes on behind it, where lines are not in a page that says so.
+    /// The position behind this line, for lines that are not in a page with a `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
-/// A part of a ledger that is read page by page.
+/// Reads a ledger page by page.
 struct Reading {
     app: Arc<AppState>,
     item: Item,
@@ -70,13 +70,13 @@ struct Reading {
 }
 
 impl Reading {
-    /// The next page; if it is empty, after a wait for the next entry.
+    /// The next page. If there are no entries yet, waits for them up to `wait`.
     async fn next(&mut self, wait: Duration) -> Result<LedgerPage, Problem> {
         let Self { app, item, from, limit } = self;
         let until = Instant::now() + wait;
         loop {
             let page = app.sale.ledger(item, from.clone(), *limit).await?;
-            // a sale that starts during the wait has another ledger
+            // if another sale starts during the wait, its ledger is another one
             from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
             if !page.entries.is_empty() || is_over {
@@ -88,19 +88,19 @@ impl Reading {
         }
     }
 
-    /// Whether there may be more behind this page.
+    /// Whether the ledger may go on after this page.
     fn goes_on(&self, page: &LedgerPage) -> bool {
         page.entries.len() as u64 >= u64::from(self.limit)
     }
 
-    /// The `after` behind what was read.
+    /// The `after` for what follows.
     fn cursor(&self) -> String {
         let sale = self.from.of.as_ref().map(|name| format!("{name}:"));
         format!("{}{}", sale.unwrap_or_default(), self.from.after)
     }
 
-    /// The rest of the ledger from this page on, one entry a line. Only one page is in memory; a body that cannot be
-    /// finished breaks off.
+    /// The rest of the ledger from this page on, one entry a line. Only one page is in memory. If a read fails, the body breaks
+    /// off.
     fn lines(self, first: LedgerPage) -> Body {
         let pages = stream::try_unfold((self, Some(first)), |(mut reading, page)| async {
             let Some(page) = page else { return Ok(None) };
@@ -152,7 +152,7 @@ pub(super) async fn list(
             [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
         return Ok((Extension(AtOnce), headers, reading.lines(page)).into_response());
     }
-    // a full page may be the last one: then the next one is empty
+    // if this full page is the last one, the next page is empty
     let cursor = reading.cursor();
     let next = reading.goes_on(&page).then_some(&*cursor);
     let sale = Some(&*page.sale).filter(|sale| !sale.is_empty());
@@ -161,7 +161,7 @@ pub(super) async fn list(
     Ok(if wait.is_zero() { page } else { (Extension(AtOnce), page).into_response() })
 }
 
-/// The position of parameters `sale` and `after`: `POSITION`, or `SALE:POSITION`.
+/// The position that the parameters `sale` and `after` name; `after` is `POSITION` or `SALE:POSITION`.
 fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, Problem> {
     let after = after.unwrap_or("0");
     let (of, after) = after.rsplit_once(':').map_or((None, after), |(of, after)| (Some(of), after));
@@ -169,7 +169,7 @@ fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, P
     if let Some(of) = of {
         params::sale_id(of.split('~').next().unwrap_or_default())?;
     }
-    // a number alone would skip the beginning of the next sale
+    // a number alone would skip entries at the beginning of the next sale
     let is_named = of.is_some() || sale.is_some();
     let after = params::number(after).filter(|after| is_named || *after == 0);
     let after = after.ok_or_else(|| {
@@ -186,7 +186,7 @@ fn wait_time(text: &str) -> Result<Duration, Problem> {
     wait.ok_or_else(|| Problem::new(ProblemType::BAD_PARAMETER, detail))
 }
 
-/// The answer to one order again, with what became of it.
+/// The answer to one order again, with its latest event.
 pub(super) async fn one(
     State(app): State<Arc<AppState>>,
     id: Named,

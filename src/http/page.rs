@@ -6,13 +6,13 @@ use axum::response::{IntoResponse, Response};
 use super::params::{self, Named};
 use super::problem::{Problem, ProblemType};
 
-/// The page may load what this instance serves, and call this instance. It has no script or style of its own inside
-/// the HTML, and no other page can frame it.
+/// The page may load files from this instance, and call this instance. Its HTML contains no scripts or styles, and no other page
+/// can frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src \
      'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
 
-/// The name and the content of each of these files of `static/`.
+/// The names and contents of these files of `static/`.
 macro_rules! files {
     ($($name:literal)*) => { &[$(($name, include_bytes!(concat!("../../static/", $name)))),*] };
 }
@@ -25,7 +25,7 @@ const FILES: &[(&str, &[u8])] = files! {
     "stage/draw.js" "stage/share.js" "stage/stage.js" "stage/state.js" "stage/story.js"
 };
 
-/// A file that the path names.
+/// The file that the path names.
 pub(super) async fn named(name: Named) -> Result<Response, Problem> {
     file(&params::named(name))
 }
@@ -38,7 +38,7 @@ pub(super) fn file(name: &str) -> Result<Response, Problem> {
         .ok_or_else(|| Problem::new(ProblemType::NOT_FOUND, "the page has no file of this name"))?;
     let headers = [
         (header::CONTENT_TYPE, media_type(name)),
-        // the page is never older than the program
+        // so that the page is never older than the program
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -15,15 +15,15 @@ use super::problem::{Problem, ProblemType};
 use crate::inventory::{Item, OrderId, Quantity, SaleId, User};
 use crate::logging::is_invisible;
 
-/// What the path names, if it does: an order, a sale or a file.
+/// The name in the path, if there is one: an order, a sale or a file.
 pub(super) type Named = Result<Option<Path<String>>, PathRejection>;
 
-/// The text in the path; empty if it is not UTF-8, or none is there.
+/// The name in the path; empty if there is none or it is not UTF-8.
 pub(super) fn named(name: Named) -> String {
     name.ok().flatten().map(|Path(name)| name).unwrap_or_default()
 }
 
-/// The length of the longest reason: it can repeat what the client sent.
+/// The longest reason in a problem: it can repeat text from the client.
 pub(super) const MAX_REASON: usize = 200;
 
 /// The parameters of a call.
@@ -71,16 +71,17 @@ pub(super) fn number<N: FromStr>(text: &str) -> Option<N> {
 /// # Errors
 /// `bad-quantity`.
 pub(super) fn quantity(text: Option<&str>) -> Result<Quantity, Problem> {
-    // what is no number becomes 0, which is refused too
+    // text that is no number becomes 0, which is refused too
     let units = text.map_or(Some(1), number).unwrap_or(0);
     Quantity::new(units).map_err(|error| Problem::new(ProblemType::BAD_QUANTITY, error.to_string()))
 }
 
-/// The buyer: the value of the header in which the gateway names them, if there is one, or else parameter `user`, which is
-/// empty by default.
+/// The buyer: from the header in which the gateway names them, if there is such a header; else from the parameter `user`, which
+/// is empty by default.
 ///
 /// # Errors
-/// `bad-user`; `user-required` without the header; `bad-parameter` for a parameter beside it, or one that is not UTF-8.
+/// `bad-user`; `user-required` if the header is missing; `bad-parameter` for a parameter beside the header, or one that is not
+/// UTF-8.
 pub(super) fn user(
     header: Option<&HeaderName>,
     headers: &HeaderMap,
@@ -103,25 +104,24 @@ pub(super) fn user(
             (String::from_utf8_lossy(value.as_bytes()), ProblemType::BAD_USER)
         }
     };
-    // decoding replaces bytes that are not UTF-8 by this character
+    // decoding puts this character in place of bytes that are not UTF-8
     if name.contains(char::REPLACEMENT_CHARACTER) {
         return Err(Problem::new(wrong, "the user is not UTF-8"));
     }
     let bad = |what: &'static str| Problem::new(ProblemType::BAD_USER, what);
-    // only here: what a store has already stays as it is
+    // checked here only, so that users that a store has already stay valid
     if name.chars().any(is_invisible) {
         return Err(bad("a user has no control, format or other invisible characters"));
     }
     User::new(&name).map_err(bad)
 }
 
-/// The text of the header `Idempotency-Key`, if there is one. `name`: what it names.
+/// The text of the header `Idempotency-Key`, if there is one.
 ///
-/// The IETF draft of the header requires a quoted string, `"8e03978e"`; most clients send the bare text. Both
-/// name the same.
+/// The IETF draft of the header requires a quoted string, `"8e03978e"`; most clients send the bare text. Both name the same.
 ///
 /// # Errors
-/// `kind`, if there are two, or a string that is none.
+/// A problem of type `kind`, if there are two, or a quoted string is malformed.
 pub(super) fn idempotency_key(
     headers: &HeaderMap,
     kind: &'static ProblemType,
@@ -131,7 +131,7 @@ pub(super) fn idempotency_key(
     if values.next().is_some() {
         return Err(Problem::new(kind, "there is more than one Idempotency-Key"));
     }
-    // what is no ASCII text cannot be an id either
+    // text that is not ASCII becomes empty, which is no id
     let text = value.to_str().unwrap_or_default();
     if text.starts_with('"') {
         let detail = "the Idempotency-Key begins with a quote but is no string";
@@ -156,7 +156,7 @@ pub(super) fn sale_id(id: &str) -> Result<SaleId, Problem> {
     id.parse().map_err(|error| Problem::new(ProblemType::BAD_SALE_ID, error))
 }
 
-/// What a browser adds to a request ahead of its user: to load a page before it is asked for, or to show it small.
+/// The headers that a browser adds when it requests a page before its user does: to load it early, or to show it small.
 const AHEAD: [HeaderName; 4] = [
     HeaderName::from_static("sec-purpose"),
     HeaderName::from_static("purpose"),
@@ -164,8 +164,8 @@ const AHEAD: [HeaderName; 4] = [
     HeaderName::from_static("x-moz"),
 ];
 
-/// Refuses what a browser sends for a page of another site or without its user: ahead of time, or for a part of a page, such
-/// as an image.
+/// Refuses requests that a browser sends from a page of another site, or that its user did not ask for: ahead of time, or for a
+/// part of a page, such as an image.
 ///
 /// # Errors
 /// `cross-site` or `unintended`.
@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: no value of the header hides another one.
+    /// Goal: one value of the header does not hide another one.
     #[test]
     fn one_value_is_enough_to_be_of_another_site() {
         for values in [["cross-site", "same-origin"], ["same-origin", "Cross-Site"]] {
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Goal: an order that the store has is not damaged by a rule that came later.
+    /// Goal: a rule that was added later does not damage orders that the store has already.
     #[test]
     fn users_are_checked_at_the_door() {
         for text in ["a\u{fe0f}", "\u{3164}", "a\u{200b}b", "\u{e0100}"] {
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Goal: what the client sent is not repeated without a bound.
+    /// Goal: a problem repeats only a short part of what the client sent.
     #[test]
     fn a_reason_is_short() {
         let uri = format!("/stock?{}", "x".repeat(8000)).parse::<Uri>().expect("a URI");

@@ -20,10 +20,10 @@ use crate::sale::Sale;
 /// The time limit of the readiness check. Most probes wait for one to five seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The shortest time between two checks.
+/// The shortest time between the starts of two checks.
 const READY_GAP: Duration = Duration::from_millis(250);
 
-/// The process lives. Nothing else is checked, since a restart would not repair it.
+/// Answers that the process lives. Checks nothing else, since a restart would not repair it.
 pub(super) async fn healthz() -> Response {
     reply::json(&json!({ "status": "ok" }))
 }
@@ -37,8 +37,8 @@ pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response,
     Ok(reply::json(&json!({ "status": "ready" })))
 }
 
-/// The latest check and its start. Requests that come before the start share it: each check is a request to
-/// Redis and one to etcd, and every client may ask. So no answer is older than its request.
+/// The latest check and its start. Requests that come before the start share it, because each check is a request to Redis and one
+/// to etcd, and any client may ask. So no answer is older than its request.
 #[derive(Default)]
 pub(super) struct Readiness(Mutex<Option<(Instant, Check)>>);
 
@@ -55,7 +55,7 @@ impl Readiness {
             begins_at = begins_at.max(*latest_at + READY_GAP);
         }
         let sale = sale.clone();
-        // a task of its own: it goes on for the other requests when the first client disconnects
+        // a separate task, which goes on for the other requests when the first client disconnects
         let check = tokio::spawn(async move {
             sleep_until(begins_at).await;
             match timeout(READY_TIMEOUT, sale.ready()).await {
@@ -79,7 +79,7 @@ pub(super) async fn version(State(app): State<Arc<AppState>>) -> Response {
     reply::json(&json!({
         "name": env!("CARGO_PKG_NAME"),
         "version": env!("CARGO_PKG_VERSION"),
-        // the variable at build time
+        // set at build time
         "commit": option_env!("GIT_COMMIT"),
         // the safeguards that are off: none in the service
         "without": app.sale.guard().status().without,

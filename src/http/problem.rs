@@ -1,7 +1,7 @@
 //! Errors as the client sees them: problem details (RFC 9457).
 //!
 //! Every error has one `type`, a bare word that never changes, and with it one status. 503 means that nothing
-//! was taken; with 504 it is unknown. docs/http-api.md has the same table of types as this module. The errors of
+//! was taken; with 504 it is unknown. docs/http-api.md and static/openapi.json list the types. The errors of
 //! the sale become problems at the end of this file.
 
 use std::borrow::Cow;
@@ -34,12 +34,12 @@ pub struct ProblemType {
     /// The status of the answer.
     #[serde(serialize_with = "as_number")]
     pub status: StatusCode,
-    /// After how many seconds, at the least, a retry can help, where it can.
+    /// The least number of seconds after which a retry can help; `None` if no retry helps.
     #[serde(skip)]
     pub retry_after_seconds: Option<u32>,
 }
 
-/// The most seconds that are added at random, so that refused clients do not come back all at once.
+/// The most seconds that are added at random, so that refused clients do not all return at once.
 const RETRY_JITTER_SECONDS: u32 = 2;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -144,12 +144,12 @@ impl ProblemType {
 pub struct Problem {
     #[serde(flatten)]
     pub(super) kind: &'static ProblemType,
-    /// What the client reads.
+    /// What the client reads: what to do.
     pub(super) detail: Cow<'static, str>,
-    /// Further members: what it is about, such as order and item.
+    /// Further members about the order, the item and so on.
     #[serde(flatten)]
     more: BTreeMap<&'static str, Value>,
-    /// After how many seconds a retry can help, where it can.
+    /// The number of seconds after which a retry can help; `None` if no retry helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_seconds: Option<u32>,
 }
@@ -165,7 +165,7 @@ impl Problem {
         Self { kind, detail: detail.into(), more: BTreeMap::new(), retry_after_seconds }
     }
 
-    /// The same with another member, if there is a value.
+    /// The same with another member, unless the value is null.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         let value = value.into();
         if !value.is_null() {
@@ -174,7 +174,7 @@ impl Problem {
         self
     }
 
-    /// A panic: the log has its message.
+    /// The problem after a panic, whose message is in the log.
     pub(super) fn panicked() -> Self {
         Self::new(ProblemType::INTERNAL, "a fault of the service: its log has the cause")
     }
@@ -209,7 +209,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The client gets the type and the error's own text; the log gets its sources as well.
+/// The client gets the type and the error's own text; the log gets the error's sources as well.
 impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {
         let kind = ProblemType::of(error.word());
@@ -229,7 +229,7 @@ impl From<SaleError> for Problem {
     }
 }
 
-/// One line a second for each type: an outage answers every request with the same error.
+/// Logs at most one line a second for each type: in an outage every request has the same error.
 fn log(kind: &'static ProblemType, error: &SaleError) {
     static LATEST: Mutex<BTreeMap<&str, Throttle>> = Mutex::new(BTreeMap::new());
     let must_operator_act = match kind.word {
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(seconds, BTreeSet::from([1, 2, 3]));
     }
 
-    /// Goal: every error of the sale has a type, those of an order have a metric, and the client reads no word of a source.
+    /// Goal: every error of the sale has a type, each error of an order has a metric, and the client reads nothing of a source.
     #[test]
     fn every_sale_error_has_its_problem() {
         use InventoryError as I;

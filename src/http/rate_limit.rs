@@ -18,29 +18,29 @@ use super::state::AppState;
 /// The number of buckets, of eight bytes each.
 const BUCKETS: usize = 1 << 20;
 
-/// The most requests of one client in a time.
+/// How many requests one client may send in a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many.
+    /// The number of requests.
     pub count: u32,
-    /// In this time.
+    /// The time.
     pub per: Duration,
 }
 
-/// Counts in a bucket for each client until when it has used up what the rate allows: each request moves that time on by
-/// one step, and nobody may be ahead by more than one burst (the generic cell rate algorithm).
+/// Each client has a bucket, which records the time until which the client has used up its rate: each request moves that time by
+/// one step, and it may be ahead of the clock by at most one burst (the generic cell rate algorithm).
 ///
-/// The buckets are never more. Clients whose hashes collide share one, and nobody can choose whom to share with: the key of
-/// the hash is random. To shut others out, a client would have to use up most of the buckets, again and again.
+/// The number of buckets is fixed. Clients whose hashes collide share a bucket. Nobody can choose with whom to share, because the
+/// key of the hash is random. To shut others out, a client would have to use up most of the buckets, again and again.
 pub(super) struct RateLimit {
     rate: Rate,
     began: Instant,
     hasher: RandomState,
-    /// In nanoseconds since `began`.
+    /// Nanoseconds since `began`, for each bucket.
     used_until: Box<[AtomicU64]>,
 }
 
-/// Who orders.
+/// The client that sends an order.
 #[derive(Hash)]
 enum Client<'a> {
     /// The user whom the gateway names.
@@ -69,7 +69,7 @@ impl RateLimit {
     }
 }
 
-/// On requests at the operators' door, which has no limit: the shop's server confirms there for all buyers.
+/// Marks requests at the operators' port, which has no limit: the shop's server confirms there for all buyers.
 #[derive(Clone)]
 pub struct Unlimited;
 
@@ -80,7 +80,7 @@ fn client_of<'a>(app: &AppState, request: &'a Request) -> Client<'a> {
     }
     let peer = request.extensions().get().map(|ConnectInfo::<SocketAddr>(peer)| peer.ip());
     match peer.map(|peer| peer.to_canonical()) {
-        // a host has all addresses of its network
+        // a host may use all addresses of its /64 network
         Some(IpAddr::V6(host)) => {
             Client::Host(Ipv6Addr::from_bits(host.to_bits() >> 64 << 64).into())
         }
@@ -89,7 +89,7 @@ fn client_of<'a>(app: &AppState, request: &'a Request) -> Client<'a> {
     }
 }
 
-/// The routes, with the limit if there is one.
+/// Adds the limit to these routes, if there is one.
 pub(super) fn limited(
     routes: Router<Arc<AppState>>,
     state: &Arc<AppState>,
@@ -116,8 +116,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a burst passes, then the rate; each client has its own. No number of clients lifts the limit, and they take
-    /// it from few others (governor#171: a store of clients without a bound).
+    /// Goal: a burst passes, then the rate; each client has its own. However many clients come, each stays limited, and few
+    /// others share a limit with them (governor#171: a store of clients without a bound).
     #[tokio::test(start_paused = true)]
     async fn each_client_has_its_rate() {
         let limit = RateLimit::new(Rate { count: 3, per: Duration::from_secs(1) });
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(burst(7), 0, "a known client stays limited");
         let new: Vec<_> = (1_000_000..1_001_000).map(burst).collect();
         assert!(new.iter().all(|admitted| *admitted <= 3), "new ones are limited");
-        // one of six shares its bucket with a client that has used it up
+        // one in six shares its bucket with a client that has used up its rate
         let served = new.iter().filter(|admitted| **admitted == 3).count();
         assert!(
             (700..).contains(&served),

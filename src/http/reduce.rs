@@ -27,7 +27,7 @@ struct OrderParams {
     user: Option<String>,
 }
 
-/// The longest time after which a client looks again whether the sale has started.
+/// The longest time after which a client is told to ask again whether the sale has started.
 const MOST_RETRY_SECONDS: u64 = 60;
 
 #[derive(Serialize)]
@@ -96,7 +96,7 @@ struct BuyerParams {
     order: Option<String>,
 }
 
-/// The order that the path or the query names, for `action`. Not every id survives in a path: proxies and clients change `/`,
+/// The order that the path or the query names, for `action`. An id in the path may not survive: proxies and clients change `/`,
 /// `.` and `..` there.
 pub(super) fn named_order(
     app: &AppState,
@@ -135,7 +135,7 @@ pub(super) async fn change(
     body::refuse(content).await?;
     let (id, item) = (order.id.clone(), order.item.clone());
     let outcome = match app.sale.reduce(order).await? {
-        // without a hold it was final from the start
+        // the order has no hold: it was final from the start
         Outcome::Repeated(order) | Outcome::Reserved(order) => {
             let change = Accepted { event: Event::Confirmed, ..order };
             Outcome::Changed { change, is_repeated: false }
@@ -145,7 +145,7 @@ pub(super) async fn change(
     answer(&id, &item, outcome)
 }
 
-/// The answer to an order, or to what was asked about one.
+/// The answer to an order, to a confirmation or to a cancellation.
 pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Response, Problem> {
     let is_repeated =
         matches!(outcome, Outcome::Repeated(_) | Outcome::Changed { is_repeated: true, .. });
@@ -195,7 +195,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             };
             problem(ProblemType::SOLD_OUT, detail).with("remaining", remaining)
         }
-        // only of a guard without a queue, which would put the order into the next batch
+        // only a guard without a queue returns this: a queue puts the order into the next batch
         Outcome::HoldsDue => problem(ProblemType::WAIT_TOO_LONG, "holds are being ended".into()),
         Outcome::LimitReached { is_per_user, limit, has } => {
             let whose = if is_per_user { "each user" } else { "one order" };
@@ -233,7 +233,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
     })
 }
 
-/// With a header that says so, if this answer was given before.
+/// Adds the header for an answer that was given before, if `is_repeated`.
 pub(super) fn marked(mut answer: Response, is_repeated: bool) -> Response {
     if is_repeated {
         let name = HeaderName::from_static("idempotency-replayed");
@@ -242,7 +242,7 @@ pub(super) fn marked(mut answer: Response, is_repeated: bool) -> Response {
     answer
 }
 
-/// Whether this is the first media type that the client accepts. Many clients accept others after JSON.
+/// Whether the client accepts this media type first. Many clients accept other types after JSON.
 pub(super) fn prefers(headers: &HeaderMap, media_type: &str) -> bool {
     let accepted = headers.get(header::ACCEPT);
     let first = accepted.and_then(|value| value.as_bytes().split_at_checked(media_type.len()));
@@ -262,7 +262,7 @@ mod tests {
         id.map(|id| id.as_str().to_owned()).map_err(|problem| problem.kind())
     }
 
-    /// Goal: a bare and a quoted key name the same order, and what is neither is refused.
+    /// Goal: a bare and a quoted key name the same order, and any other text is refused.
     #[test]
     fn a_key_names_an_order() {
         let [longest, too_long] = [128, 129].map(|length| "x".repeat(length));

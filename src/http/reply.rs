@@ -45,21 +45,21 @@ pub(super) fn text(status: StatusCode, body: String) -> Response {
 fn answer(media_type: &'static str, status: StatusCode, body: Vec<u8>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(media_type)),
-        // `GET /stock/reduce` sells, and every other answer is soon out of date: no cache may answer
+        // no cache may answer: `GET /stock/reduce` sells, and every other answer is soon out of date
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
     (status, headers, body).into_response()
 }
 
-/// On answers that are not compressed: they come piece by piece, or as soon as there is something new.
+/// Marks answers that are not compressed, because they come piece by piece or as soon as there is news.
 #[derive(Clone, Copy)]
 pub(super) struct AtOnce;
 
-/// The least bytes for which a compression pays.
+/// The fewest bytes that are worth compressing.
 #[cfg(feature = "compression")]
 const LEAST_COMPRESSED: u16 = 512;
 
-/// Routes whose answers are compressed for clients that ask for it, if the program was built for that.
+/// Compresses the answers of these routes for clients that ask for it, if the program was built with that.
 pub(super) fn compressed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     #[cfg(feature = "compression")]
     let routes = {

@@ -1,4 +1,4 @@
-//! The head of a request: its limits, what HTTP/1.1 forbids and the parser lets through, and its memory.
+//! The head of a request: its limits, violations of HTTP/1.1 that the parser accepts, and its memory.
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, Request, Uri, Version, header};
@@ -14,7 +14,7 @@ pub const MAX_URI_BYTES: usize = 8 * 1024;
 
 /// Refuses a request that is malformed or whose head is too large, before any handler sees it.
 ///
-/// hyper has limits too, but answers without a body; they are larger, see [`server`](super::server).
+/// hyper's own limits are larger, and hyper answers without a body: see [`server`](super::server).
 ///
 /// # Errors
 /// `bad-request`, `uri-too-long` or `headers-too-large`.
@@ -22,7 +22,7 @@ pub(super) fn check<B>(request: &Request<B>) -> Result<(), Problem> {
     let headers = request.headers();
     let bad = |detail| Err(Problem::new(ProblemType::BAD_REQUEST, detail));
     let lines = |name| headers.get_all(name).iter().count();
-    // a proxy in front may understand another host or another end of the body (RFC 9112, 3.2 and 6.1)
+    // a proxy in front may read another host, or another end of the body, from such a request (RFC 9112, 3.2 and 6.1)
     let hosts = lines(header::HOST);
     if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
         return bad("a request of HTTP/1.1 has one header Host");
@@ -38,7 +38,7 @@ pub(super) fn check<B>(request: &Request<B>) -> Result<(), Problem> {
         let detail = format!("path and query together have at most {MAX_URI_BYTES} bytes");
         return Err(Problem::new(ProblemType::URI_TOO_LONG, detail));
     }
-    // as they were sent: name, colon, space, value and line end
+    // the bytes as they were sent: name, colon, space, value and line end
     let header_bytes: usize =
         headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if header_bytes > MAX_HEADER_BYTES {
@@ -48,18 +48,18 @@ pub(super) fn check<B>(request: &Request<B>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether the body is chunked. The parser drops a `Content-Length` beside it, so the connection must not be
-/// used again (RFC 9112, section 6.1).
+/// Whether the body is chunked. The parser ignores a `Content-Length` beside it, so the connection must not be used again (RFC
+/// 9112, section 6.1).
 pub(super) fn is_chunked(headers: &HeaderMap) -> bool {
     let coding = headers.get(header::TRANSFER_ENCODING);
     coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Copies what the head shares with the buffer that it was read into.
+/// Copies the parts of the head that share memory with the buffer into which it was read.
 ///
-/// While a request is handled, hyper waits for the end of the connection and needs a buffer of 8 KiB for
-/// that. If the request still shares the one that it was read into, hyper allocates another one for each
-/// request: the largest part of the memory of a waiting order.
+/// While a request is handled, hyper waits for the end of the connection and needs a buffer of 8 KiB for that. If the request
+/// still shares the buffer into which it was read, hyper allocates another one for each request: the largest part of the memory
+/// of a waiting order.
 pub(super) fn detach_from_read_buffer<B>(request: &mut Request<B>) {
     for value in request.headers_mut().values_mut() {
         if let Ok(copy) = HeaderValue::from_bytes(value.as_bytes()) {
@@ -80,7 +80,7 @@ pub(super) fn detach_from_read_buffer<B>(request: &mut Request<B>) {
 mod tests {
     use super::*;
 
-    /// What a connection has read: a path and a value.
+    /// The bytes that a connection has read: a path and a value.
     const READ: &[u8] = b"/stock/reduce?item=tea|an-order-id";
 
     #[test]

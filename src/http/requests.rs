@@ -1,4 +1,4 @@
-//! What every request gets: an id, a span, an answer also after a panic, and a count of its status.
+//! What every request gets: an id, a span, an answer even after a panic, and a count by its status.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -28,18 +28,17 @@ task_local! {
     static REQUEST_ID: HeaderValue;
 }
 
-/// The id of the request that this task answers; `None` outside of one.
+/// The id of the request that this task answers; `None` outside of a request.
 pub fn current_id() -> Option<String> {
     REQUEST_ID.try_with(|id| id.to_str().ok().map(str::to_owned)).ok().flatten()
 }
 
-/// What the requests of one instance have in common.
+/// The state that the requests of one instance share.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
-    /// How many answers each route gave by their status. All unknown paths are one route, so the number of entries is
-    /// bounded.
+    /// How many answers each route gave, by status. All unknown paths are one route, so the number of entries is bounded.
     pub(super) answers: Mutex<BTreeMap<String, BTreeMap<u16, u64>>>,
-    /// Whether the instance will stop soon: clients are told to go elsewhere.
+    /// Whether the instance will stop soon: clients are told to use another one.
     pub(super) is_draining: AtomicBool,
 }
 
@@ -54,7 +53,7 @@ impl Traffic {
     }
 }
 
-/// The routes with all of this.
+/// Adds all of this to the routes.
 pub(super) fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
     routes.layer((
         from_fn(move |request, next| observe(Arc::clone(&traffic), request, next)),
@@ -62,10 +61,10 @@ pub(super) fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
     ))
 }
 
-/// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as extension, and no
-/// handler sees it.
+/// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as an extension, and no handler
+/// sees it.
 async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Response {
-    // tower-http's layers for ids trust what they find, and cost an order a quarter more instructions on its way to the handler
+    // tower-http's layers for ids accept any id, and add a quarter to the instructions of an order on its way to the handler
     let id = id_in(request.headers()).unwrap_or_else(new_id);
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::debug_span!("request", id = id.to_str().ok(), %method, path);
@@ -73,7 +72,7 @@ async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Res
     crate::logging::otel::continue_trace(&span, request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let refusal = request.extensions_mut().remove::<Problem>();
-    // boxed: it is large, and each future around it would copy it
+    // boxed: it is large, and each future around it would contain it
     let answered = Box::pin(next.run(request));
     let answer = async {
         let answer = match refusal {
@@ -92,7 +91,7 @@ async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Res
     answer
 }
 
-/// The client learns only that there was a fault; the log has the message of the panic.
+/// Tells the client only that there was a fault; the log has the panic's message.
 #[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
 fn after_panic(payload: Box<dyn Any + Send>) -> Response {
     let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -102,7 +101,7 @@ fn after_panic(payload: Box<dyn Any + Send>) -> Response {
     Problem::panicked().into_response()
 }
 
-/// The id that the client or a proxy in front chose, if it is one id of visible ASCII.
+/// The id that the client or a proxy in front chose, if there is exactly one and it is visible ASCII.
 fn id_in(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut values = headers.get_all(X_REQUEST_ID).iter();
     let id = values.next().filter(|_| values.next().is_none())?;
@@ -111,8 +110,7 @@ fn id_in(headers: &HeaderMap) -> Option<HeaderValue> {
     is_valid.then(|| id.clone())
 }
 
-/// An id that no other process makes: random digits for the process, and a number. A random one for each request would
-/// cost more.
+/// An id that no other process makes: random digits for the process, and a number. A random id for each request would cost more.
 fn new_id() -> HeaderValue {
     static PROCESS: LazyLock<String> = LazyLock::new(|| Uuid::new_v4().simple().to_string());
     static COUNT: AtomicU64 = AtomicU64::new(1);

@@ -15,7 +15,7 @@ use super::{params, reply};
 use crate::inventory::{InventoryError, Sales};
 use crate::sale::SaleError;
 
-/// The sale that runs, and those that it replaced.
+/// The running sale, and the sales that were replaced.
 pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let Sales { running, kept } = app.sale.sales(&item).await?;

@@ -1,8 +1,8 @@
 //! Serving a router on a socket, and stopping without dropping a request.
 //!
-//! The server speaks HTTP/1.1 alone: load balancers use it to their backends, and hyper-util's detection of HTTP/2
-//! without TLS waits for the first bytes without a bound. So does `axum::serve` for the head of a request. hyper's
-//! connection has a time limit for the head; `ClientIo` adds one for writing.
+//! The server speaks only HTTP/1.1: load balancers use it to their backends. hyper-util's detection of HTTP/2 without TLS waits
+//! for the first bytes without a limit, and `axum::serve` waits so for the head of a request. hyper's connection limits the time
+//! for the head; `ClientIo` limits the time for writing.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,18 +35,18 @@ use crate::throttle::Throttle;
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 4096;
 
-/// The buffers of the system for each connection, which by default hold megabytes. The system may double them.
+/// The system's buffers for each connection, which by default take megabytes. The system may double these sizes.
 const SEND_BUFFER_BYTES: u32 = 128 * 1024;
 const RECEIVE_BUFFER_BYTES: u32 = 64 * 1024;
 
-/// The most bytes of a head in memory. A client meets our own smaller limits, which answer with a problem; hyper
-/// answers a head beyond this with a bare 431.
+/// The most bytes of a head in memory. Our own smaller limits answer with a problem; hyper answers a head beyond this one with a
+/// bare 431.
 pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 
-/// How many clients beyond `max_connections` are told so, at the same time.
+/// How many clients beyond `max_connections` get an answer at the same time.
 pub(crate) const MAX_BEYOND: usize = 64;
 
-/// What they can call nevertheless: a busy instance must not look dead.
+/// The paths that those clients can call nevertheless: a busy instance must not look dead.
 const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// The time for handshakes that have begun, before the port closes.
@@ -55,10 +55,10 @@ const LAST_HANDSHAKES: Duration = Duration::from_millis(20);
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// The time for a client to send the head of a request, which includes the time that the connection is idle;
-    /// and to read 16 KiB of its answers, or the rest of them.
+    /// The time for a client to send the head of a request, including the time that the connection is idle; and to read 16 KiB of
+    /// its answers, or the rest of them.
     pub header_timeout: Duration,
-    /// The most open connections. A few more get answers to probes, and else `too-many-connections`.
+    /// The most open connections. Some more get answers to probes, and otherwise `too-many-connections`.
     pub max_connections: usize,
     /// The time for requests in flight after the stop.
     pub shutdown_grace: Duration,
@@ -75,17 +75,17 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // a restarted instance gets its port back while old connections linger in TIME_WAIT
     socket.set_reuseaddr(true)?;
-    // the connections inherit them
+    // connections inherit these sizes
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. Then whoever is connected, or
-/// has begun to connect, gets an answer to one more request; a client that does not send it, or does not read its answers,
-/// is cut off after a second. Returns the number of connections that were cut off because their requests took longer than
-/// the grace period.
+/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. Then each client that is connected,
+/// or has begun to connect, gets an answer to one more request. A client that does not send it, or does not read its answers, is
+/// cut off after a second. Returns the number of connections that were cut off because their requests took longer than the grace
+/// period.
 ///
 /// # Cancel safety
 /// Dropping the future closes every connection at once.
@@ -101,8 +101,8 @@ pub async fn serve(
         .max_buf_size(if LIMITS.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
         // for answers this small, copying head and body together costs less than `writev`
         .writev(false);
-    // `half_close` stays off: a client that sends no more is gone. hyper drops the handler, so that the order of
-    // a disconnected buyer leaves the queue
+    // `half_close` stays off: a client that sends no more is gone. hyper then drops the handler, so that a disconnected buyer's
+    // order leaves the queue
     let (stopping, _) = watch::channel(false);
     let mut server = Server {
         http,
@@ -120,7 +120,7 @@ pub async fn serve(
     loop {
         tokio::select! {
             () = &mut stop => break,
-            // removes the ended connections
+            // forget connections that have ended
             Some(_) = server.connections.join_next() => {}
             (client, place) = next() => server.take(client, place),
         }
@@ -140,20 +140,20 @@ pub async fn serve(
     connections.len()
 }
 
-/// What all connections have in common.
+/// The state that all connections share.
 struct Server {
     http: http1::Builder,
     router: TowerToHyperService<Router>,
     header_timeout: Duration,
     /// A permit for each of `max_connections`.
     room: Arc<Semaphore>,
-    /// Whether each answer is the last one of its connection.
+    /// Whether each answer is now the last one of its connection.
     stopping: watch::Sender<bool>,
     connections: JoinSet<()>,
 }
 
 impl Server {
-    /// Serves a client. If there is no room, it keeps its place beyond the limit.
+    /// Serves a client. If there is no room, the client takes the place `beyond` the limit.
     fn take(
         &mut self,
         (stream, peer): (TcpStream, SocketAddr),
@@ -191,8 +191,8 @@ impl Server {
     }
 }
 
-/// Answers one request. For one that violates HTTP, is too large or has no room, the router gets the problem to answer
-/// with, and no handler sees it.
+/// Answers one request. If it violates HTTP, is too large or finds no room, the router gets the problem to answer, and no handler
+/// sees the request.
 fn answer(
     router: &TowerToHyperService<Router>,
     mut request: Request<Incoming>,
@@ -206,7 +206,7 @@ fn answer(
         request_head::check(&request)
     };
     let is_last = is_beyond || checked.is_err() || request_head::is_chunked(request.headers());
-    // at once, not when the future is first polled: by then hyper has looked for the next request
+    // now, not when the future is first polled: by then hyper has looked for the next request
     request_head::detach_from_read_buffer(&mut request);
     if let Err(problem) = checked {
         request.extensions_mut().insert(problem);
@@ -222,10 +222,10 @@ fn answer(
     }
 }
 
-/// Lets no new connection begin, while those whose handshake has begun come through. Who begins one now is refused a second
-/// later, when the system sends its first segment again. Without this, whoever is within a handshake when the port closes
-/// sends a request and is reset: behind 2 ms of network, three in four clients that connected all the time. A proxy sends no
-/// order again that it sent already.
+/// Lets no new connection begin, while handshakes that have begun come to their end. A client that begins one now is refused a
+/// second later, when its system sends the first segment again. Without this, a client whose handshake is under way when the port
+/// closes sends a request and gets a reset: with 2 ms of network, three in four clients that connected all the time. A proxy does
+/// not repeat an order that it has sent.
 #[cfg(target_os = "linux")]
 fn begin_no_handshake(listener: &TcpListener) {
     use socket2::{SockFilter, SockRef};

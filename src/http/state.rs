@@ -17,16 +17,16 @@ use crate::sale::Sale;
 use crate::secret::SecretSource;
 use crate::throttle::Pace;
 
-/// What an instance offers besides its sale.
+/// The parts of an instance besides its sale.
 #[derive(Clone, Default)]
 pub struct HttpOptions {
-    /// What permits to start a sale, or to delete one. Without it, nobody may.
+    /// The token that permits to start or delete a sale. Without it, nobody may.
     pub admin_token: Option<SecretSource>,
     /// The limit on the orders of one client.
     pub rate_limit: Option<Rate>,
     /// The header in which the gateway names the buyer.
     pub user_header: Option<HeaderName>,
-    /// The most clients that wait for news.
+    /// The most clients that wait for events.
     pub watchers: usize,
     /// Further routes.
     pub extension: Option<Arc<dyn Extension>>,
@@ -39,7 +39,7 @@ pub struct AppState {
     pub(super) rate_limit: Option<RateLimit>,
     pub(super) events: Events,
     pub(super) traffic: Arc<Traffic>,
-    /// For reads of queues in etcd, which the lock needs as well.
+    /// Paces the reads of queues in etcd, which the lock needs as well.
     pub(super) queue_reads: Pace,
     pub(super) readiness: Readiness,
     /// Cancelled when the instance stops.
@@ -61,30 +61,29 @@ impl AppState {
         }
     }
 
-    /// The instance is not ready from now on, so that a load balancer sends its requests elsewhere. Each answer is the last
-    /// one of its connection.
+    /// Makes the instance not ready, so that a load balancer sends requests elsewhere. Each answer is then the last one of its
+    /// connection.
     pub fn set_draining(&self) {
         self.traffic.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// The event streams end, which they would not do by themselves.
+    /// Ends the event streams, which do not end by themselves.
     pub fn set_stopping(&self) {
         self.stop.cancel();
     }
 }
 
-/// Further routes and data of an instance. The service has none; the laboratory plugs in the controls of the
-/// page.
+/// Further routes and data of an instance. The service has none; the demo plugs in the controls of the page.
 pub trait Extension: Send + Sync + 'static {
     /// Its routes. Limits, unknown paths and panics are handled as for the routes of the service.
     fn routes(self: Arc<Self>) -> Router;
 
-    /// Whether this request may start a sale, or delete one. It replaces the check of the admin token.
+    /// Whether this request may start or delete a sale. This replaces the check of the admin token.
     ///
     /// # Errors
-    /// The request may not.
+    /// The request may not do this.
     fn check_start(&self, head: &Parts) -> Result<(), Problem>;
 
-    /// The member `demo` of the events. Called several times a second while the sale is watched; it must not block.
+    /// The member `demo` of the events. It is called several times a second while the sale is watched, and must not block.
     fn view(self: Arc<Self>) -> serde_json::Value;
 }

@@ -36,7 +36,7 @@ impl<'a> StockView<'a> {
 struct SaleBody {
     stock: u64,
     sale: Option<String>,
-    // not `Terms` itself: an error in a part that is flattened names no field
+    // not `Terms` itself: an error in a flattened part names no field
     per_order: Option<u32>,
     per_user: Option<u32>,
     hold_seconds: Option<u32>,
@@ -94,13 +94,13 @@ pub(super) async fn start(
         Some(replaces) => replaces,
     };
     let per_order = per_order.or((!is_demo).then_some(1));
-    // the largest limit is none
+    // the largest limit means no limit
     let per_order = per_order.filter(|most| *most != Terms::MAX_LIMIT);
     let terms = Terms { per_order, per_user, hold_seconds, starts_at, ends_at };
     terms.check().map_err(|error| bad(error.to_owned()))?;
     let is_named = id.is_some();
     let id = id.unwrap_or_else(SaleId::random);
-    // earlier versions accepted later times: such a sale may still be asked for again, and does not begin
+    // earlier versions accepted later times: a start of such a sale may still be repeated, but a new one is refused
     let too_late = terms.check_times().err();
     let replaces = too_late.map_or(replaces, |_| Replaces::AnyOf(vec![id.clone()]));
     let new = NewSale { units: stock, id, is_named, terms, replaces };
@@ -112,7 +112,7 @@ pub(super) async fn start(
     Ok(marked(reply::json(&StockView::of(&item, &stock)), is_repeated))
 }
 
-/// The sales that may be replaced, by the header `If-Match`, if there is one.
+/// The sales that the header `If-Match` allows to replace, if there is such a header.
 fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
     let mut ids = Vec::new();
     for value in headers.get_all(header::IF_MATCH) {
@@ -126,8 +126,8 @@ fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
     Ok(Some(ids).filter(|ids| !ids.is_empty()).map(Replaces::AnyOf))
 }
 
-/// Checks a request to start a sale or to delete one: it needs the admin token of this instance, without which every such
-/// request is refused, and comes from no page of another site.
+/// Checks a request to start or delete a sale: it must have the admin token of this instance, and must not come from a page of
+/// another site. Without an admin token, every such request is refused.
 ///
 /// # Errors
 /// `token-required`, `not-allowed`, `cross-site` or `unintended`; `internal` if the token cannot be read.

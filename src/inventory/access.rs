@@ -20,7 +20,7 @@ use socket2::TcpKeepalive;
 use super::InventoryError;
 use crate::secret::{Secret, SecretSource};
 
-/// How long a connection may be idle before the system asks the other end, and how long it waits for an answer.
+/// How long a connection may be idle before the system probes the other end, and the pause between probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
@@ -29,8 +29,8 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 pub struct RedisAccess {
     /// `redis://[[user]:password@]host[:port][/database]`, or `unix:///path`;
     /// `redis-cluster://[[user]:password@]host[:port][,host[:port]...]`; or
-    /// `redis-sentinel://[[user]:password@]host[:port][,host[:port]...][/database]#primary`, with the user,
-    /// password and database of the primary. `rediss` in place of `redis`: over TLS.
+    /// `redis-sentinel://[[user]:password@]host[:port][,host[:port]...][/database]#primary`, with the user, password and database
+    /// of the primary. `rediss` in place of `redis`: over TLS.
     pub address: SecretSource,
     /// With `rediss`: the PEM file with the CA certificate of Redis. `None`: the system's CAs.
     pub ca: Option<PathBuf>,
@@ -108,7 +108,7 @@ impl Target {
         self.nodes.iter().map(|node| node.addr().to_string()).collect()
     }
 
-    /// The server at this address, with the user, the password and the TLS of the others; if there is only one, that.
+    /// The server at this address, with the user, password and TLS of the target; if the target is a single server, that one.
     pub(super) fn node(&self, node: &str) -> RedisResult<ConnectionInfo> {
         let first = self.nodes[0].clone();
         if self.kind == TargetKind::Server {
@@ -127,9 +127,9 @@ impl Target {
     }
 }
 
-/// Refuses the parts of an address that the client leaves out without a word, or that weaken TLS.
+/// Refuses the parts of an address that the client library ignores silently, or that weaken TLS.
 fn check_parts(address: &str) -> RedisResult<()> {
-    // the client says what is wrong with others
+    // the client library reports what is wrong with other addresses
     let Some(url) = redis::parse_redis_url(address) else { return Ok(()) };
     let (scheme, user) = (url.scheme(), url.username());
     let is_socket = scheme.ends_with("unix");
@@ -170,7 +170,7 @@ impl fmt::Display for Target {
 }
 
 impl RedisAccess {
-    /// What the address leads to, with the present content of its file.
+    /// The target of the address, from the present content of its file.
     pub(super) fn target(&self) -> Result<Target, InventoryError> {
         let invalid = |source| InventoryError::InvalidUrl { source };
         let address = self.address.read().map_err(|error| invalid(error.into()))?;
@@ -181,7 +181,7 @@ impl RedisAccess {
     pub(super) fn client(&self, node: ConnectionInfo) -> Result<Client, InventoryError> {
         // with RESP3 the client reports a broken connection at once, not only at its next use
         let redis = node.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        // a NAT forgets connections that are idle
+        // a NAT drops connections that are idle
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         // a small command must not wait for the acknowledgement of the one before
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
@@ -189,7 +189,7 @@ impl RedisAccess {
         let unusable = |source| InventoryError::InvalidCertificates { source };
         #[cfg(feature = "tls")]
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // where two providers are linked, rustls chooses none; an error means that one is set already
+            // if two providers are linked, rustls chooses none; an error means that one was chosen already
             let _ = rustls::crypto::ring::default_provider().install_default();
             let certificates = self.certificates().map_err(unusable)?;
             return Client::build_with_tls(info, certificates).map_err(unusable);
@@ -212,7 +212,7 @@ impl RedisAccess {
         client.get_multiplexed_async_connection_with_config(config).await
     }
 
-    /// Asks `node` one question over a connection of its own. The caller bounds the time.
+    /// Asks `node` one question over a separate connection. The caller limits the time.
     pub(super) async fn ask<T: FromRedisValue>(
         &self,
         node: ConnectionInfo,

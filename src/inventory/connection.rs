@@ -1,9 +1,8 @@
 //! One connection to Redis that reconnects by itself.
 //!
-//! The `ConnectionManager` of the Redis client does not fit, for two reasons. It does not distinguish a command
-//! that was never sent from one without an answer, which for an order is the difference between "not sold" and
-//! "unknown". And it returns the failure of one attempt to later callers, for ever if the failure was not one
-//! of I/O, such as too many clients.
+//! The `ConnectionManager` of the Redis client does not fit, for two reasons. It does not distinguish a command that was never
+//! sent from a command without an answer; for an order, that is the difference between "not sold" and "unknown". And it returns
+//! the failure of one attempt to later callers, for ever if the failure was not one of I/O, such as too many clients.
 
 use std::io;
 use std::sync::Arc;
@@ -28,24 +27,24 @@ use super::error::Effect;
 use crate::backoff::Backoff;
 use crate::process::spawn;
 
-/// After a connection that lived this long, the next attempt counts as a first one.
+/// After a connection that lived this long, the next attempt has no pause.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
-/// How long nothing may be sent before a connection must give a sign of life, and how long that may take. A router, such as a
-/// NAT, forgets connections that are idle, and tells nobody.
+/// After this silence a connection must give a sign of life, within the second time. A router, such as a NAT, may drop idle
+/// connections and tell nobody.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
 const SIGN_WITHIN: Duration = Duration::from_millis(500);
 
-/// The answer to a command, and to the second one if there was one.
+/// The answers to a command, and to the second command if there was one.
 pub(super) type Answers = (Value, Option<RedisResult<Value>>);
 
 /// How long to wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InventoryOptions {
-    /// How long one attempt to connect may take. The handshake has the time of one answer more.
+    /// The longest that one attempt to connect may take. The handshake may take `response_timeout` more.
     pub connect_timeout: Duration,
-    /// How long the answer to one command may take. It should exceed the stalls of a disk that syncs each
-    /// write: giving up early turns a slow answer into an unknown one.
+    /// The longest that the answer to one command may take. It should exceed the stalls of a disk that syncs each write: giving
+    /// up early turns a slow answer into an unknown one.
     pub response_timeout: Duration,
 }
 
@@ -56,18 +55,17 @@ impl Default for InventoryOptions {
     }
 }
 
-/// One multiplexed connection to a server, opened when needed, and opened anew before something is sent if it was idle and gives
-/// no sign of life. Clones share it.
+/// One multiplexed connection to a server, opened when it is needed. After an idle time without a sign of life it is opened anew
+/// before anything is sent. Clones share it.
 ///
-/// A call makes at most one attempt to connect and sends each command at most once. Attempts in a row
-/// have a pause between them; calls wait for it, since it is short.
+/// A call makes at most one attempt to connect and sends each command at most once. Consecutive attempts have short pauses
+/// between them, and calls wait for these.
 #[derive(Clone)]
 pub(super) struct Connection {
     directory: Arc<Directory>,
     node: Node,
     options: InventoryOptions,
-    /// The attempt under way, or its connection. Callers share one attempt, so none waits longer than one
-    /// attempt takes.
+    /// The attempt under way, or its connection. Callers share an attempt, so none waits longer than one attempt takes.
     slot: Arc<Mutex<Slot>>,
 }
 
@@ -79,12 +77,12 @@ struct Slot {
     used_at: Option<Instant>,
 }
 
-/// The pauses between attempts in a row.
+/// The pauses between consecutive attempts.
 #[derive(Default)]
 pub(super) struct Pauses {
-    /// When the latest attempt was begun.
+    /// When the latest attempt began.
     begun_at: Option<Instant>,
-    /// For attempts that failed, or led to a connection that soon broke.
+    /// Counts attempts that failed, or whose connection soon broke.
     backoff: Backoff,
 }
 
@@ -108,16 +106,16 @@ impl Pauses {
 #[derive(Clone)]
 struct Attempt {
     connection: SharedResult<MultiplexedConnection>,
-    /// The latest question after the connection was idle. Callers share it.
+    /// The latest question for a sign of life, after the connection was idle. Callers share it.
     sign_of_life: Option<SharedResult<()>>,
-    /// Cancelled when the attempt fails or its connection breaks, also between commands: the next caller begins another one.
+    /// Cancelled when the attempt fails or its connection breaks, also between commands: the next caller then begins another one.
     broken: CancellationToken,
 }
 
 /// A result that all callers share.
 pub(super) type SharedResult<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
-/// Begins `work` at this time, in a task of its own: it goes on for other callers when the first one gives up.
+/// Begins `work` at this time, in a separate task, which goes on for other callers when the first one gives up.
 pub(super) fn shared_task<T: Clone + Send + 'static>(
     begins_at: Instant,
     work: impl Future<Output = RedisResult<T>> + Send + 'static,
@@ -134,7 +132,7 @@ pub(super) fn shared_task<T: Clone + Send + 'static>(
 }
 
 impl Connection {
-    /// To this server of the store. Connects nothing yet.
+    /// A connection to this server of the store. Does not connect yet.
     pub(super) fn new(directory: &Arc<Directory>, node: &Node, options: InventoryOptions) -> Self {
         let (directory, node) = (Arc::clone(directory), node.clone());
         Self { directory, node, options, slot: Arc::default() }
@@ -153,9 +151,9 @@ impl Connection {
         redis::from_redis_value(answer).map_err(|error| effect.failed(error.into()))
     }
 
-    /// Sends a command, and `then` another one in the same round trip.
+    /// Sends a command and, if there is one, the command `then` in the same round trip.
     ///
-    /// The outer error means that nothing was sent. The inner result is that of the command.
+    /// The outer error means that nothing was sent. The inner result is the command's.
     pub(super) async fn send(
         &self,
         command: &Cmd,
@@ -183,9 +181,9 @@ impl Connection {
                 })
             }
         };
-        // also after a timeout, since the server may be gone without closing the connection; and when it
-        // became a replica, since the address may lead to the new primary by now; a store that was rolled back may be the
-        // wrong server, too: connect anew once in a while, but not for each order, since other items may be whole
+        // connect anew after a timeout, since the server may be gone without closing the connection; when it became a replica,
+        // since the address may lead to the new primary by now; and when it was rolled back, since it may be the wrong server
+        // (but only once in a while, not for each order, since other items may be whole)
         if let Err(error) = &answer
             && (error.is_io_error()
                 || error.is_unrecoverable_error()
@@ -223,10 +221,10 @@ impl Connection {
     }
 
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
-        // the client times all of it as one: the name, the connection, TLS and the handshake
+        // the client library limits all of it together: the name, the connection, TLS and the handshake
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
         let broken = CancellationToken::new();
-        // in its task, as the callers may have given up: a later call has nothing to do with its failure
+        // the task notes its failure itself: its callers may have given up, and a later call must begin anew
         let (is_broken, unless_connected) = (broken.clone(), broken.clone().drop_guard());
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(connect_timeout + response_timeout))
@@ -241,7 +239,7 @@ impl Connection {
         let connect = async move {
             let server = directory.server(&node).await?;
             let mut connection = directory.connect(server, &config).await?;
-            // within the time for one answer, as any other command
+            // within the time for one answer, like any other command
             check_role(&mut connection, directory.kind == TargetKind::Cluster).await?;
             unless_connected.disarm();
             Ok(connection)
@@ -250,13 +248,13 @@ impl Connection {
         Attempt { connection, broken, sign_of_life: None }
     }
 
-    /// Where the server is, without the password.
+    /// The server's address, without the password.
     pub(super) fn address(&self) -> &str {
         &self.node
     }
 }
 
-/// Any answer of the server, also a refusal.
+/// Succeeds if the server answers anything, even a refusal.
 async fn sign_of_life(connection: SharedResult<MultiplexedConnection>) -> RedisResult<()> {
     let mut connection = connection.await?;
     let ping = redis::cmd("PING");
@@ -271,9 +269,8 @@ async fn sign_of_life(connection: SharedResult<MultiplexedConnection>) -> RedisR
 /// Asks the server of a new connection for its role.
 ///
 /// # Errors
-/// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a
-/// Redis Cluster, where other nodes have other items, and the address is not that of the cluster. A server that
-/// hides its role is accepted.
+/// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a Redis Cluster, where
+/// other nodes have other items, and the address is not a cluster's. A server that hides its role is accepted.
 async fn check_role(connection: &mut MultiplexedConnection, in_cluster: bool) -> RedisResult<()> {
     let info: InfoDict = match redis::cmd("INFO").query_async(connection).await {
         Ok(info) => info,
@@ -281,7 +278,7 @@ async fn check_role(connection: &mut MultiplexedConnection, in_cluster: bool) ->
         Err(_) => return Ok(()),
     };
     let is = |field, value: &str| info.get::<String>(field).is_some_and(|found| found == value);
-    // the second name is Valkey's
+    // Valkey calls it `server_mode`
     if !in_cluster && (is("redis_mode", "cluster") || is("server_mode", "cluster")) {
         let kind = ErrorKind::InvalidClientConfig;
         let what = "this Redis is a node of a Redis Cluster: write redis-cluster:// for all of it";
@@ -304,9 +301,9 @@ mod tests {
     use crate::backoff::{FIRST, LONGEST};
     use crate::inventory::{Action, Inventory, Item, Order, Outcome};
 
-    /// Goal: a connection that was dropped without a word while it was idle costs no call its answer, be it a read or a write,
-    /// and however many come at once; nor does an attempt to connect that failed when its caller had given up. Method: a proxy
-    /// that swallows what comes over the connections that are open, and leads nowhere for a while.
+    /// Goal: an idle connection that was dropped silently costs no call its answer, be it a read or a write, and however many
+    /// come at once; nor does a failed attempt to connect whose caller had given up. Method: a proxy that swallows everything on
+    /// its open connections, and for a while leads nowhere.
     #[tokio::test]
     async fn an_idle_connection_is_not_trusted() {
         let redis = fresh_database().await;
@@ -332,7 +329,7 @@ mod tests {
         let orders = [Order { action: Action::Reserve, ..Order::expiring(Item::DEFAULT) }];
         let sold = within("it is answered", inventory.reduce(&Item::DEFAULT, None, "a", &orders));
         assert!(matches!(sold.await.expect("an answer")[..], [Outcome::Reserved(_)]));
-        // what works is kept
+        // a connection that works is kept
         connection.slot.lock().used_at = Instant::now().checked_sub(IDLE_AFTER);
         assert_eq!(inventory.available(&Item::DEFAULT).await.expect("an answer"), 8);
         assert_eq!(proxy.connections(), 3);
@@ -349,7 +346,7 @@ mod tests {
     }
 
     /// Goal: the first attempt has no pause; later ones have pauses up to a bound; after a connection that lived, the next
-    /// attempt is a first one again.
+    /// attempt counts as the first again.
     #[tokio::test(start_paused = true)]
     async fn attempts_in_a_row_have_pauses() {
         let (mut attempts, mut now) = (Pauses::default(), Instant::now());

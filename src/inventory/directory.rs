@@ -1,10 +1,10 @@
-//! Which server has an item: the only one, the primary that the sentinels name, or, in a Redis Cluster, the primary of the
-//! item's slot.
+//! Which server has an item: the only one; the primary that the sentinels name; or, in a Redis Cluster, the primary of the item's
+//! slot.
 //!
-//! Sentinels and nodes of a cluster are asked once a second, and as soon as an answer says that the last one is outdated:
-//! a server does not answer, is a replica now, or does not serve the slot. A former primary may go on to take orders, for
-//! about ten seconds or for as long as the sentinels do not reach it, and then loses them. If nobody answers, the last
-//! answer counts, and no new connection is opened to a server that sentinels named.
+//! Sentinels and cluster nodes are asked once a second, and as soon as something shows that the last answer is outdated: a server
+//! does not answer, became a replica, or does not serve the slot. A former primary may go on taking orders, for about ten seconds
+//! or for as long as the sentinels do not reach it, and then loses them. If nobody answers, the last answer counts, but no new
+//! connection is opened to a server that sentinels named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,22 +28,22 @@ use crate::safeguard::REDIRECTS;
 /// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16384;
 
-/// How often the question is asked again.
+/// The pause between two questions.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For how long an answer of the sentinels holds for new connections.
+/// How long an answer of the sentinels is good for new connections.
 const ANSWER_HOLDS_FOR: Duration = Duration::from_millis(100);
 
 /// How many nodes of a cluster are asked before the question counts as failed.
 const MAX_ASKED: usize = 8;
 
-/// How much later than the node before it each of them is asked.
+/// How much later each node is asked than the node before it.
 const HEAD_START: Duration = Duration::from_millis(50);
 
-/// Host and port of a server, with a colon between them; of a single one, its address.
+/// A server's host and port, with a colon between them; for a single server, its address.
 pub(super) type Node = Arc<str>;
 
-/// Which primary serves which slots, as was said last. A store that is no cluster has one primary for all.
+/// Which primary serves which slots, by the last answer. A store that is no cluster has one primary for all.
 pub(super) struct Directory {
     pub(super) access: RedisAccess,
     pub(super) kind: TargetKind,
@@ -51,7 +51,7 @@ pub(super) struct Directory {
     pub(super) address: String,
     options: InventoryOptions,
     state: Mutex<State>,
-    /// A simulator's, in place of the network.
+    /// A simulator's streams, in place of the network.
     #[cfg(fenced_lock_chaos)]
     pub(super) streams: Option<Streams>,
 }
@@ -68,7 +68,7 @@ pub type Streams = Arc<
 struct State {
     slots: Option<Arc<Slots>>,
     answered_at: Option<Instant>,
-    /// The latest question, and its task. Callers share it until the task ends, also by a panic.
+    /// The latest question and its task. Callers share it until the task ends, also by a panic.
     question: Option<(AbortHandle, Question)>,
     pauses: Pauses,
 }
@@ -77,9 +77,9 @@ type Question = SharedResult<Arc<Slots>>;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// By the last slot of each range, its first one and its primary. There are some in use.
+    /// For each range, by its last slot, the first slot and the primary. Never empty once in use.
     ranges: BTreeMap<u16, (u16, Node)>,
-    /// All nodes, also the replicas.
+    /// All nodes, including the replicas.
     nodes: BTreeSet<Node>,
 }
 
@@ -104,7 +104,7 @@ impl Directory {
         })
     }
 
-    /// What the address leads to, with the present content of its file.
+    /// The target of the address, from the present content of its file.
     pub(super) fn target(&self) -> RedisResult<Target> {
         let target = self.access.target().map_err(io::Error::other)?;
         if target.kind == self.kind {
@@ -114,8 +114,8 @@ impl Directory {
         Err((ErrorKind::InvalidClientConfig, what).into())
     }
 
-    /// Where to connect to reach this server. Sentinels are asked before: a former primary that starts again takes
-    /// orders until they make it a replica.
+    /// The address for a connection to this server. Asks the sentinels first: a former primary that starts again takes orders
+    /// until they make it a replica.
     pub(super) async fn server(self: &Arc<Self>, node: &Node) -> RedisResult<ConnectionInfo> {
         let target = self.target()?;
         if matches!(target.kind, TargetKind::Sentinels(_)) && REDIRECTS.is_on() {
@@ -141,7 +141,7 @@ impl Directory {
             let client = self.access.client(server).map_err(io::Error::other)?;
             let settings = client.get_connection_info().redis_settings();
             let connect = MultiplexedConnection::new_with_config(settings, open()?, config.clone());
-            // the client has its own limit for the streams that it opens itself
+            // the client library limits the time only for streams that it opens itself
             let within = self.options.connect_timeout + self.options.response_timeout;
             let (connection, driver) =
                 timeout(within, connect).await.map_err(io::Error::from)??;
@@ -151,7 +151,7 @@ impl Directory {
         self.access.connect(server, config).await
     }
 
-    /// What was said last; asks if nothing was.
+    /// The last answer; asks if there is none.
     pub(super) async fn slots(self: &Arc<Self>) -> Result<Arc<Slots>, InventoryError> {
         let known = self.state.lock().slots.clone();
         match known {
@@ -168,19 +168,19 @@ impl Directory {
         })
     }
 
-    /// Whether the node was among those that were named last.
+    /// Whether the last answer named this node.
     pub(super) fn has(&self, node: &Node) -> bool {
         self.state.lock().slots.as_ref().is_some_and(|slots| slots.nodes.contains(node))
     }
 
-    /// Asks anew, without waiting for the answer.
+    /// Asks again, without waiting for the answer.
     pub(super) fn refresh(self: &Arc<Self>) {
         if REDIRECTS.is_on() {
             drop(self.ask());
         }
     }
 
-    /// Asks once a second, for as long as the directory is in use.
+    /// Asks once a second, while the directory is in use.
     fn watch(self: &Arc<Self>) {
         let directory = Arc::downgrade(self);
         spawn(async move {
@@ -237,7 +237,8 @@ impl Directory {
                 let within = self.options.connect_timeout;
                 let mut named =
                     sentinel::primaries(&self.access, &target.nodes, name, within).await?;
-                // on a tie it stays, or is the one that the first sentinel of the address names
+                // on a tie the present primary stays; without one, the first sentinel of the address that names one of them
+                // decides
                 let present = named.iter().position(|node| self.has(node));
                 named.swap_remove(present.unwrap_or(0))
             }
@@ -246,9 +247,9 @@ impl Directory {
         Ok(Arc::new(Slots { ranges, nodes: BTreeSet::from([primary]) }))
     }
 
-    /// Asks the nodes of the address and those that are known, and takes the first map. Each question begins with
-    /// any node, since one that is cut off from the others has an old map; the others follow without waiting
-    /// for its answer, since it may hang.
+    /// Asks the nodes of the address and the known nodes, and takes the first map. Each question begins with a random node, since
+    /// a node that is cut off from the others has an old map. The other nodes are asked without waiting for the first answer,
+    /// since a node may hang.
     async fn ask_nodes(&self, target: &Target) -> RedisResult<Arc<Slots>> {
         let mut nodes: Vec<Node> = target.addresses().into_iter().map(Node::from).collect();
         if let Some(slots) = &self.state.lock().slots {
@@ -287,7 +288,7 @@ impl Directory {
         let what = "the answer to CLUSTER SLOTS is not understood";
         let slots = Slots::parse(answer, node).ok_or((ErrorKind::UnexpectedReturnType, what))?;
         if slots.ranges.is_empty() {
-            // a new node, or one that was removed: others may know more
+            // a new node, or one that was removed: other nodes may know more
             let what = "this node of the Redis Cluster knows no slots";
             return Err((ErrorKind::ClusterConnectionNotFound, what).into());
         }
@@ -296,9 +297,9 @@ impl Directory {
 }
 
 impl Slots {
-    /// The answer of `asked` to `CLUSTER SLOTS`: for each range its first and last slot, its primary and its
-    /// replicas, and of each node the host, the port and more. A node without a host is on the host that was
-    /// asked; one with `?` is not known to it.
+    /// Parses the answer of `asked` to `CLUSTER SLOTS`: for each range its first and last slot, its primary and its replicas; for
+    /// each node the host, the port and more. A node without a host is on the host that was asked; `asked` does not know the host
+    /// of a node with `?`.
     fn parse(answer: Value, asked: &Node) -> Option<Self> {
         let answer: Vec<Vec<Value>> = redis::from_redis_value(answer).ok()?;
         let mut slots = Self { ranges: BTreeMap::new(), nodes: BTreeSet::new() };
@@ -332,7 +333,7 @@ impl Slots {
     }
 }
 
-/// The node that `MOVED` names; without a host, one on the host that was asked; with `?`, none that is known.
+/// The node that `MOVED` names. Without a host it is on the host that was asked; with `?` it is unknown.
 pub(super) fn named_in(error: &RedisError, asked: &Node) -> Option<Node> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
     node_at(host, port.parse().ok()?, asked)
@@ -352,7 +353,7 @@ fn node_at(host: &str, port: u16, asked: &Node) -> Option<Node> {
 mod tests {
     use super::*;
 
-    /// Goal: an address that leads to another kind of store by now is refused: other items are there.
+    /// Goal: an address that now leads to another kind of store is refused: that store has other items.
     #[test]
     fn a_server_does_not_become_a_cluster() {
         let directory = Directory::new("redis://a".into(), InventoryOptions::default());
@@ -360,8 +361,8 @@ mod tests {
         assert!(directory.target().is_err());
     }
 
-    /// Goal: a redirection leads to the node that it names; without a host, to one on the host that was asked; and
-    /// nowhere if the host is not known.
+    /// Goal: a redirection leads to the node that it names; without a host, to a node on the host that was asked; and nowhere if
+    /// the host is unknown.
     #[test]
     fn the_node_of_a_redirection() {
         let asked = Node::from("asked:1");
@@ -380,8 +381,8 @@ mod tests {
         }
     }
 
-    /// Goal: the map has each range with its primary; a node without a host is where the question went; one that
-    /// is not known is left out.
+    /// Goal: the map has each range with its primary; a node without a host is where the question went; an unknown one is left
+    /// out.
     #[test]
     fn the_answer_to_cluster_slots() {
         let node = |host: &str, port| {

@@ -10,9 +10,8 @@ use super::error::Effect;
 use super::{Inventory, InventoryError};
 
 impl Inventory {
-    /// The settings of the store, or of every primary of a Redis Cluster, that can lose acknowledged orders: a
-    /// sentence for each, which says what to do. A server that hides a setting, as hosted ones do, causes a
-    /// sentence, not an error.
+    /// A sentence for each setting of the store, or of every primary of a Redis Cluster, that can lose acknowledged orders; it
+    /// says what to do. A server that hides a setting, as hosted ones do, causes a sentence, not an error.
     ///
     /// # Errors
     /// [`InventoryError::Unreachable`]; in a Redis Cluster, if no primary answers.

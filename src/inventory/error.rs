@@ -56,7 +56,7 @@ pub enum InventoryError {
     /// The item has no stock.
     #[error("there is no stock of this item")]
     UnknownItem,
-    /// A sale is not started or deleted, or its ledger is not read, because of the sale that runs or those that were kept.
+    /// The start or the deletion of a sale, or a read of a ledger, does not fit the running sale or the sales that are kept.
     #[error("refused: {why}")]
     SaleRefused {
         /// One of the [`REFUSALS`](Self::REFUSALS): the code in the error of a script, and the type of the problem.
@@ -64,7 +64,7 @@ pub enum InventoryError {
         /// The id of the running sale, if there is one.
         running: Option<String>,
     },
-    /// The item's keys hold what the service does not write.
+    /// The item's keys contain data that the service does not write.
     #[error("the item's data is damaged: {what}")]
     Damaged {
         /// Which key, and what is wrong with it.
@@ -78,8 +78,8 @@ pub enum InventoryError {
         /// The missing data.
         what: String,
     },
-    /// The write was done, but too few replicas confirmed it in time: a failover may undo it. A retry waits
-    /// for them again.
+    /// The write was done, but too few replicas confirmed it in time: a failover may undo it. A retry waits for the replicas
+    /// again.
     #[error("{count} of {wanted} replicas have what was written")]
     NotReplicated {
         /// How many confirmed it.
@@ -118,9 +118,9 @@ impl InventoryError {
         "already-ended",
         // another sale with orders runs
         "sale-running",
-        // another sale runs than the one that may be replaced
+        // the running sale is not one that may be replaced
         "sale-mismatch",
-        // there is no room for another sale that was replaced
+        // no more replaced sales can be kept
         "too-many-sales",
         // no sale of this id was kept
         "unknown-sale",
@@ -138,8 +138,8 @@ impl InventoryError {
         matches!(self, Self::Unanswered { .. })
     }
 
-    /// Whether the same call can succeed later without a repair. With a stale token it cannot; the orders can,
-    /// under a new token.
+    /// Whether the same call can succeed later without a repair. A call with a stale token cannot; its orders can, under a new
+    /// token.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unanswered { .. } | Self::NotReplicated { .. } | Self::Unreachable { .. } => true,
@@ -157,7 +157,7 @@ impl InventoryError {
     /// Whether the server itself is wrong, so that an operator must act: a wrong password, a node of a Redis Cluster.
     pub fn is_wrong_server(&self) -> bool {
         match self {
-            // a connection logs in and asks for the role of the server before anything else
+            // a connection logs in and asks for the server's role before anything else
             Self::Unreachable { source } => is_refused_login(source),
             Self::Refused { source } => !is_transient(source),
             _ => false,
@@ -174,7 +174,7 @@ impl InventoryError {
         Self::Damaged { what: what.into() }
     }
 
-    /// A read that was given up.
+    /// The error of a read that took too long.
     pub(crate) fn too_late() -> Self {
         Effect::Read.failed(io::Error::from(io::ErrorKind::TimedOut).into())
     }
@@ -221,7 +221,7 @@ fn is_refused_login(error: &RedisError) -> bool {
 pub(super) fn is_transient(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
     match error.kind() {
-        // read-only: a failover is under way; moved: from one node to the next too often
+        // read-only: a failover is under way; moved: the nodes redirected the call too often
         ErrorKind::Server(
             Ask | BusyLoading | ClusterDown | MasterDown | Moved | ReadOnly | TryAgain,
         ) => true,

@@ -49,14 +49,14 @@ impl Serialize for Item {
     }
 }
 
-/// The names of all keys, as the scripts expect them. `state.lua` describes them.
+/// The names of all keys, in the order that the scripts expect. `state.lua` describes them.
 const NAMES: [&str; 13] = [
     "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms", "changes",
     "holds", "buyers", "sales",
 ];
 
 impl Item {
-    /// Its key of this name in Redis: `stock` for the default item, `stock:{name}` for a named one. The braces are a hash
+    /// The item's key of this name in Redis: `stock` for the default item, `stock:{name}` for a named one. The braces are a hash
     /// tag of Redis Cluster.
     pub fn key(&self, name: &str) -> String {
         match self.name() {
@@ -65,7 +65,7 @@ impl Item {
         }
     }
 
-    /// All its keys, as the scripts expect them.
+    /// All keys of the item, in the order that the scripts expect.
     pub(super) fn keys(&self) -> [String; 13] {
         NAMES.map(|name| self.key(name))
     }

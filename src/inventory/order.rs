@@ -10,8 +10,7 @@ use super::stock::parse_token;
 use super::terms::Timestamp;
 use crate::process::random_id;
 
-/// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It
-/// makes retries safe.
+/// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It makes retries safe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct OrderId(Box<str>);
 
@@ -27,7 +26,7 @@ impl OrderId {
     /// Checks `id`.
     ///
     /// # Errors
-    /// What is allowed, unless it is 1 to 128 visible ASCII characters.
+    /// The rule, if `id` is not 1 to 128 visible ASCII characters.
     pub fn new(id: &str) -> Result<Self, &'static str> {
         let valid = (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
         valid.then(|| Self(id.into())).ok_or("an order id is 1 to 128 visible ASCII characters")
@@ -54,7 +53,7 @@ impl Quantity {
     /// Checks `units`.
     ///
     /// # Errors
-    /// What is allowed, unless it is from 1 to [`Quantity::MAX`].
+    /// The rule, if `units` is not from 1 to [`Quantity::MAX`].
     pub fn new(units: u32) -> Result<Self, &'static str> {
         let valid = (1..=Self::MAX).contains(&units);
         valid.then_some(Self(units)).ok_or("a quantity is a whole number from 1 to 1000000")
@@ -70,7 +69,7 @@ impl User {
     /// Checks `user`.
     ///
     /// # Errors
-    /// What is allowed, if it is longer than 128 bytes or has a control character.
+    /// The rule, if `user` is longer than 128 bytes or has a control character.
     pub fn new(user: &str) -> Result<Self, &'static str> {
         let valid = user.len() <= 128 && !user.contains(char::is_control);
         valid
@@ -84,17 +83,17 @@ impl User {
     }
 }
 
-/// What is asked of an order.
+/// What an order asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// To take its units, for good or for the time of a hold.
+    /// To take its units, for good or until the hold ends.
     #[default]
     Reserve,
-    /// To end its hold: the units are sold.
+    /// To end its hold: the units stay sold.
     Confirm,
-    /// To end its hold: the units are on sale again.
+    /// To end its hold: the units go back on sale.
     Cancel,
-    /// To end the holds of all orders whose time is over; it concerns no order.
+    /// To end all holds whose time is over; this belongs to no order.
     Expire,
 }
 
@@ -105,46 +104,46 @@ pub struct Order {
     pub id: OrderId,
     /// The item.
     pub item: Item,
-    /// The number of units, where they are taken.
+    /// The number of units to take.
     pub quantity: Quantity,
     /// The buyer.
     pub user: User,
-    /// What is asked of it.
+    /// What it asks for.
     pub action: Action,
 }
 
 impl Order {
-    /// The order of this id and user under which the store records it.
+    /// The key under which the store records the order: its user and its id.
     pub fn key(&self) -> String {
         order_key(&self.id, &self.user)
     }
 
-    /// What asks to end the holds of `item` that are due.
+    /// A request to end the holds of `item` whose time is over.
     pub(crate) fn expiring(item: Item) -> Self {
         let (quantity, action) = (Quantity::ONE, Action::Expire);
         Self { id: OrderId("-".into()), item, quantity, user: User::default(), action }
     }
 }
 
-/// An order as it is sent, the first time or again.
+/// One sending of an order.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
     /// The order.
     pub order: &'a Order,
-    /// The instance that sends it, recorded with what is written for it; control characters become `?`.
+    /// The instance that sends it, recorded in the entry; control characters become `?`.
     pub instance: &'a str,
-    /// The buyer's request, recorded as well: of equal orders, the one whose request made the entry gets the first answer,
-    /// however often it was sent, and the others get a repeated one.
+    /// The buyer's request, recorded in the entry as well. Among equal orders, the request that made the entry gets the first
+    /// answer however often it is sent; the others get a repeated one.
     pub request: Option<u32>,
-    /// The token of the first earlier attempt that was not answered, if there was one.
+    /// The token of the first earlier attempt without an answer, if there was one.
     pub sent_under: Option<Token>,
 }
 
 impl Attempt<'_> {
-    /// Who writes its entry, as the entry has it: the instance and, behind a `#`, the request in hexadecimal digits.
+    /// The writer of its entry, as recorded: the instance and, behind a `#`, the request in hexadecimal digits.
     ///
-    /// A field of its own would be damage to the last version, which knows the number of fields. It shows the instance as it is,
-    /// and does nothing else with it.
+    /// A separate field would be damage to the previous version, which knows the number of fields. That version shows the
+    /// instance with what is behind it, and does nothing else with it.
     pub(super) fn writer(&self) -> String {
         let visible = |letter: char| if letter.is_control() { '?' } else { letter };
         let instance = self.instance.chars().map(visible);
@@ -162,7 +161,7 @@ fn parse_writer(writer: &str) -> (&str, Option<u32>) {
     parsed.unwrap_or((writer, None))
 }
 
-/// The name of an order in the store: its id, behind the user and a tab where there is one.
+/// The key of an order in the store: the user and a tab if there is a user, then the id.
 pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
     match user.as_str() {
         "" => id.as_str().to_owned(),
@@ -178,9 +177,9 @@ pub enum Event {
     Reserved,
     /// Its hold was confirmed: it is final.
     Confirmed,
-    /// It was given back.
+    /// Its hold was cancelled: the units went back on sale.
     Cancelled,
-    /// Its hold ended by itself.
+    /// Its hold ended without a confirmation.
     Expired,
 }
 
@@ -196,12 +195,12 @@ impl Event {
     }
 }
 
-/// An entry of the ledger: an accepted order, or what became of its hold. `GET /orders` shows it.
+/// An entry of the ledger: an accepted order, or the end of its hold. `GET /orders` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
-    /// Its place in the ledger, from 1; 0 if it is in none.
+    /// Its place in the ledger, from 1; 0 if it has none.
     pub position: u64,
-    /// What happened. Of an order that was looked up: the latest that happened to it.
+    /// What happened. For an order that was looked up: the latest event.
     pub event: Event,
     /// The order's id.
     pub order: OrderId,
@@ -213,18 +212,18 @@ pub struct Accepted {
     pub remaining: u64,
     /// The instance that wrote it.
     pub instance: String,
-    /// The buyer's request for which it was written, if that is known.
+    /// The buyer's request that caused the entry, if it is known.
     #[serde(skip)]
     pub request: Option<u32>,
     /// The token under which it was written; `None` without a lock.
     #[serde(serialize_with = "revision")]
     pub token: Option<Token>,
-    /// When, by Redis' clock.
+    /// When it happened, by Redis' clock.
     pub time: Timestamp,
     /// When the hold of a reserved order ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_until: Option<Timestamp>,
-    /// Of an order that was looked up: when its hold was confirmed, cancelled or ended.
+    /// For an order that was looked up: when its hold was confirmed, cancelled or ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed: Option<Timestamp>,
 }
@@ -235,13 +234,13 @@ fn revision<S: Serializer>(token: &Option<Token>, serializer: S) -> Result<S::Ok
 }
 
 impl Accepted {
-    /// Whether `order`, which has the same id, repeats this one. If not, it is a conflict.
+    /// Whether `order`, which has the same id, repeats this one. Otherwise it is a conflict.
     pub fn is_repeated_by(&self, order: &Order) -> bool {
         self.quantity == order.quantity && self.user == order.user
     }
 
-    /// Parses an entry as the store has it: the record of the order with this key, or what became of its hold, which ends
-    /// with the key.
+    /// Parses an entry as the store has it: the record of the order with this key, or the end of its hold, in which the key comes
+    /// last.
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
         let fields: Vec<&str> = entry.split('\t').collect();
         let [kind, position, quantity, remaining, token, instance, time, ref rest @ ..] =
@@ -285,51 +284,51 @@ impl Accepted {
 pub enum Outcome {
     /// It was accepted now.
     Reserved(Accepted),
-    /// It was accepted when it was first sent, and stands. Also the confirmation of an order without a hold.
+    /// It was accepted by an earlier attempt, which stands. Also the answer when an order without a hold is confirmed.
     Repeated(Accepted),
     /// Its hold was confirmed or cancelled.
     Changed {
         /// What happened to it.
         change: Accepted,
-        /// Whether that had been done before.
+        /// Whether an earlier attempt had done this.
         is_repeated: bool,
     },
-    /// It was accepted, and cancelled or expired then.
+    /// It was accepted, and later cancelled or expired.
     Over {
-        /// Which of both.
+        /// Whether it was cancelled or expired.
         event: Event,
-        /// When. The entry of a hold that ended by itself can be later.
+        /// When. The entry of a hold that expired can be later than this.
         time: Timestamp,
     },
     /// It is final, and cannot be cancelled.
     Final,
     /// There is no such order to confirm or cancel.
     Unknown,
-    /// Fewer units are left than it asks for. Nothing is recorded: a retry with the same id is a new attempt. So are the
-    /// refusals below.
+    /// Fewer units are left than it asks for. Nothing is recorded: a retry with the same id is a new attempt. The same is true of
+    /// the refusals below.
     SoldOut {
         /// The units left.
         remaining: u64,
     },
-    /// Too few units are left for it or for its user, but more holds are due than one batch ends. The next batch may
-    /// have another outcome.
+    /// Too few units are left for it or for its user, but more holds are over than one batch can end. After the next batch the
+    /// outcome may differ.
     HoldsDue,
-    /// It asks for more than an order may have, or than its user may have.
+    /// It asks for more than the limit of an order, or of its user.
     LimitReached {
-        /// Whether the limit is that of each user.
+        /// Whether it is the limit of each user.
         is_per_user: bool,
         /// The limit.
         limit: u64,
         /// The units that the user has, if the sale counts them.
         has: u64,
     },
-    /// The sale limits the units of each user, and the order has none.
+    /// The sale limits the units of each user, and the order has no user.
     UserRequired,
     /// The sale begins at this time.
     NotStarted {
         /// When.
         at: Timestamp,
-        /// How long until then, by Redis' clock.
+        /// The time until then, by Redis' clock.
         within: Duration,
     },
     /// The sale has ended.
@@ -339,10 +338,10 @@ pub enum Outcome {
     },
     /// Its id belongs to an order with another quantity or user.
     Conflict,
-    /// Nothing was done in the sale that runs: an [earlier attempt](Attempt::sent_under) may have been carried out in the one
+    /// Nothing was done in the running sale: an [earlier attempt](Attempt::sent_under) may have been carried out in the sale
     /// before.
     SaleReplaced,
-    /// The store's record of this id is damaged. Other orders of the batch are not affected.
+    /// The store's record of this id is damaged. This does not affect other orders of the batch.
     Damaged {
         /// Which key, and what is wrong with it.
         what: String,
@@ -350,7 +349,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the same order could get another outcome when the script runs once more. Holds bring units back.
+    /// Whether the same order could get another outcome if the script ran again. `has_holds`: ended holds bring units back.
     pub(crate) fn may_change(&self, has_holds: bool) -> bool {
         match self {
             Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
@@ -359,7 +358,7 @@ impl Outcome {
         }
     }
 
-    /// The units left behind it, where it tells.
+    /// The units left after it, if the outcome says so.
     pub(crate) fn left(&self) -> Option<u64> {
         match self {
             Self::Reserved(accepted) => Some(accepted.remaining),

@@ -1,15 +1,15 @@
--- The reads of an item, each at one moment: no start of a sale can come between. Behind `state.lua`.
+-- The reads of an item, each at one moment: no start of a sale can come between. Follows `state.lua`.
 --
 -- It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It
 -- runs also when memory is full.
 --
 -- ARGV  5 operation:
 --       ledger: a page of a ledger. 6 first and 7 last index, 8 the sale whose ledger it is (empty: the running one), 9 the
---         ledger that the index is of, if known
---       lookup: the stock and what became of some orders. From 6 on their keys
---       sales: the sale that runs and those that it replaced
+--         name of the ledger to which the index belongs, if known
+--       lookup: the units that can be bought, and some orders with their changes. From 6 on the orders' keys
+--       sales: the running sale and the sales that were replaced
 --       latest: the state, and the latest entries of the ledger. 6 how many
---       inspect: the same of all that there is, also after a roll-back
+--       inspect: the same, also without stock and after a roll-back
 
 local operation = ARGV[5]
 local wrong = damage() or operation ~= 'inspect' and lost()
@@ -31,7 +31,7 @@ local function state()
     redis.call('LLEN', LEDGER), redis.call('HLEN', ORDERS), redis.call('ZCARD', HOLDS)}
 end
 
--- These entries of a ledger, and the records of those that are orders.
+-- Entries of a ledger, and the records of those entries that are orders.
 local function with_records(entries, orders)
   return {entries, #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}}
 end

@@ -26,17 +26,17 @@ const MAX_CHECKED: usize = 64;
 /// How many items have [levels](Inventory::levels): each is a series of a metric.
 const MAX_LEVELS: usize = 100;
 
-/// How long it waits for one shard of a Redis Cluster.
+/// The longest wait for one shard of a Redis Cluster.
 const MAX_PROBE: Duration = Duration::from_secs(1);
 
-/// All that the store has of an item, also after a roll-back.
+/// All that the store has of an item, even after a roll-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// The state; nothing if there is no stock.
+    /// The state; `None` if there is no stock.
     pub stock: Option<Stock>,
     /// The latest entry of the ledger.
     pub latest: Option<Accepted>,
-    /// What an instance missed in the store, if the sale is stopped for it.
+    /// The data that an instance missed in the store, if the sale is stopped because of it.
     pub rollback_detected: Option<String>,
 }
 
@@ -47,18 +47,18 @@ pub struct SaleState {
     pub stock: Stock,
     /// The [name](LedgerPage::name) of the ledger.
     pub ledger: String,
-    /// The latest entries, as they came.
+    /// The latest entries, in order.
     pub entries: Vec<Accepted>,
 }
 
-/// Where to read on in a ledger.
+/// The position in a ledger from which to read on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerPosition {
-    /// The sale of the ledger; `None`: the one that runs.
+    /// The sale of the ledger; `None`: the running one.
     pub sale: Option<SaleId>,
-    /// The [name](LedgerPage::name) of the ledger that the position is of, if that is known.
+    /// The [name](LedgerPage::name) of the ledger to which the position belongs, if it is known.
     pub of: Option<String>,
-    /// How many entries were read; 0: none.
+    /// How many entries were read already.
     pub after: u64,
 }
 
@@ -73,40 +73,40 @@ impl From<u64> for LedgerPosition {
 pub struct LedgerPage {
     /// The id of the sale; empty for a stock set by hand before its first order.
     pub sale: String,
-    /// The name of the ledger, in positions of it: the id of its sale, and more once a loss of entries was accepted.
+    /// The name of the ledger for positions in it: the sale's id, and more after a loss of entries was accepted.
     pub name: String,
-    /// The entries, as they came.
+    /// The entries, in order.
     pub entries: Vec<Accepted>,
 }
 
-/// What there is to buy.
+/// The units that can be bought.
 #[derive(Clone, Copy, Debug)]
 pub struct Available {
     /// The units not yet sold.
     pub stock: i64,
-    /// Whether holds are due: a batch brings their units back.
+    /// Whether the time of some holds is over: a batch brings their units back.
     pub is_due: bool,
-    /// The most units of one order.
+    /// The most units that one order may take.
     pub per_order: Option<u32>,
 }
 
-/// What was found of some orders, at one moment.
+/// The result of looking up some orders at one moment.
 #[derive(Debug)]
 pub struct Lookup {
-    /// What there is to buy.
+    /// The units that can be bought.
     pub available: Available,
     /// The id of the sale.
     pub sale: String,
-    /// For each key its accepted order, if any, with what became of it. A damaged record concerns its order alone.
+    /// For each key the accepted order with its latest event, if there is one. A damaged record affects its order alone.
     pub orders: Vec<Result<Option<Accepted>, InventoryError>>,
 }
 
 /// The sales of an item.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sales {
-    /// The one that runs.
+    /// The running sale.
     pub running: Option<Stock>,
-    /// What is known of those that were replaced, oldest first: id, times, the numbers at the end, terms.
+    /// The sales that were replaced, oldest first: id, times, final numbers, terms.
     pub kept: Vec<serde_json::Value>,
 }
 
@@ -114,8 +114,8 @@ impl Inventory {
     /// The most orders that one page of the ledger has.
     pub const MAX_PAGE: u32 = 1000;
 
-    /// The state of `item` at one moment. A stock set by hand has no `initial` before its first batch: then
-    /// `initial` is the sum of the two counters.
+    /// The state of `item` at one moment. A stock set by hand has no `initial` before its first batch: then `initial` is the sum
+    /// of the two counters.
     ///
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
@@ -123,8 +123,7 @@ impl Inventory {
         self.latest(item, 0).await.map(|found| found.stock)
     }
 
-    /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not
-    /// compared.
+    /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not compared.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -145,12 +144,11 @@ impl Inventory {
         Ok(exists > 0)
     }
 
-    /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so it may be the
-    /// stock of a store that was rolled back.
+    /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so the store may have been rolled
+    /// back.
     ///
     /// # Errors
-    /// [`InventoryError::UnknownItem`] if there is no such key, which is not zero. See [`InventoryError`] for the
-    /// rest.
+    /// [`InventoryError::UnknownItem`] if there is no such key, which does not mean zero. See [`InventoryError`] for the others.
     pub async fn available(&self, item: &Item) -> Result<i64, InventoryError> {
         let stock: Option<u64> =
             self.read_by(item, redis::cmd("GET").arg(item.key("stock"))).await?;
@@ -166,8 +164,8 @@ impl Inventory {
         content(answer.map_err(|error| Effect::Read.failed(error))?)
     }
 
-    /// Up to `limit` entries of a ledger behind a position, as they came. At least one and at most
-    /// [`MAX_PAGE`](Self::MAX_PAGE), whatever the limit; fewer than asked for only at the end.
+    /// Up to `limit` entries of a ledger after a position, in order. The limit is raised to 1, or lowered to
+    /// [`MAX_PAGE`](Self::MAX_PAGE). Only the end of the ledger returns fewer entries.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::SaleRefused`] for a position of another sale or behind the end.
@@ -179,7 +177,7 @@ impl Inventory {
     ) -> Result<LedgerPage, InventoryError> {
         let LedgerPosition { sale, of, after } = from.into();
         let limit = limit.clamp(1, Self::MAX_PAGE);
-        // no ledger is longer, and Redis would refuse some larger numbers
+        // no ledger is longer, and Redis refuses some larger numbers
         let first = after.min(u64::from(u32::MAX));
         let last = first + u64::from(limit) - 1;
         let sale = sale.as_ref().map_or("", SaleId::as_str);
@@ -189,7 +187,7 @@ impl Inventory {
         Ok(LedgerPage { sale, name, entries: all(item, &found)? })
     }
 
-    /// The accepted order of this id and user, if there is one, with what became of it, and the id of the sale.
+    /// The accepted order of this id and user with its latest event, if there is one; and the id of the sale.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -204,8 +202,8 @@ impl Inventory {
         Ok((found.sale, order))
     }
 
-    /// The units of `item` not yet sold, and for each of these [keys](super::Order::key), at least one and at most
-    /// [`MAX_BATCH`](Self::MAX_BATCH), its accepted order, if any, at one moment.
+    /// The units of `item` that can be bought, and the accepted order of each of these [keys](super::Order::key), if there is
+    /// one, at one moment. There must be at least one key and at most [`MAX_BATCH`](Self::MAX_BATCH).
     ///
     /// # Errors
     /// See [`available`](Self::available).
@@ -219,7 +217,7 @@ impl Inventory {
         let found = found.map(|(key, (record, change))| looked_up(item, key, record, change));
         let (orders, entries): (Vec<_>, Vec<_>) = found.unzip();
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
-        // showing an order that may not have reached the replicas does not acknowledge it
+        // with replicas to wait for, showing an order does not acknowledge it: it may not have reached the replicas
         if latest.is_some()
             && self.replicas().is_none()
             && let Some(name) = name
@@ -231,7 +229,7 @@ impl Inventory {
         Ok(Lookup { available: Available { stock, is_due, per_order }, sale, orders })
     }
 
-    /// The sale of `item` that runs, and those that were replaced.
+    /// The running sale of `item`, and the sales that were replaced.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -254,13 +252,13 @@ impl Inventory {
         Ok(Sales { running: state(item, found)?, kept })
     }
 
-    /// The known items with holds, as far as they were seen here.
+    /// The known items with holds, as far as this instance has seen.
     pub fn items_with_holds(&self) -> Vec<Item> {
         self.watermarks.with_holds()
     }
 
-    /// The state of `item`, and at most `most` entries of its ledger, the latest: one command of bounded cost, for those who
-    /// watch. `most` is at most [`MAX_PAGE`](Self::MAX_PAGE).
+    /// The state of `item`, and the latest `most` entries of its ledger, at most [`MAX_PAGE`](Self::MAX_PAGE): one command of
+    /// bounded cost, for those who watch.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -274,14 +272,13 @@ impl Inventory {
         Ok(SaleState { stock, ledger, entries: all(item, &entries)? })
     }
 
-    /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this
-    /// user write; whether it is above the watermark and undamaged, and its fence is of the cluster of `token`.
-    /// Succeeds if some item can be sold or has no sale. A Redis Cluster of which no item is known is
-    /// [pinged](Self::ping).
+    /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this user write;
+    /// whether it is undamaged and not below the watermark, and its fence is of the cluster of `token`. Succeeds if some item can
+    /// be sold or has no sale. A Redis Cluster without known items is [pinged](Self::ping).
     ///
     /// # Errors
-    /// The first error if every item has one, or one that a retry can mend: it concerns the whole store, unless
-    /// that is a Redis Cluster.
+    /// The first error if every item has one. Without a Redis Cluster also any error that a retry can mend, because such an error
+    /// concerns the whole store.
     pub async fn check(&self, token: Option<Token>) -> Result<(), (Item, InventoryError)> {
         let items = self.known_items(MAX_CHECKED);
         let is_cluster = self.shards.is_cluster();
@@ -299,7 +296,7 @@ impl Inventory {
         for (item, probed) in items.into_iter().zip(probes) {
             match probed {
                 Ok(()) | Err(InventoryError::UnknownItem) => is_some_fine = true,
-                // a store that is away, a replica, one without room
+                // the store is away, is a replica, or has no room
                 Err(error) if error.is_retryable() && !is_cluster => return Err((item, error)),
                 Err(error) => {
                     first_error.get_or_insert((item, error));
@@ -309,18 +306,18 @@ impl Inventory {
         first_error.filter(|_| !is_some_fine).map_or(Ok(()), Err)
     }
 
-    /// Up to `most` known items: those of earlier calls, or else the default one.
+    /// Up to `most` known items: the items of earlier calls, or else the default one.
     pub fn known_items(&self, most: usize) -> Vec<Item> {
         let items = self.watermarks.items(most);
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
     }
 
-    /// Stock and lucky of up to 100 items, as the latest readiness check or read of their state found them.
+    /// Stock, lucky and open holds of up to 100 items, as of the latest readiness check or read of their state.
     pub fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         self.watermarks.levels().into_iter().take(MAX_LEVELS).collect()
     }
 
-    /// How many known items the store was rolled back for.
+    /// For how many known items the store was rolled back.
     pub fn rolled_back_items(&self) -> usize {
         self.watermarks.rolled_back()
     }
@@ -328,12 +325,12 @@ impl Inventory {
     async fn read<T: FromRedisValue>(&self, call: Call<'_>) -> Result<T, InventoryError> {
         let answer = call.send(&self.shards, None).await;
         let (has_holds, found) = content(self.watermarks.note(call.item, answer)?)?;
-        // whoever waits for the end of a hold needs an instance that ends it
+        // a reader may wait for the end of a hold, so this instance must end it
         self.watermarks.note_holds(call.item, has_holds);
         Ok(found)
     }
 
-    /// Whether the store answers: in a Redis Cluster, some primary.
+    /// Whether the store answers; in a Redis Cluster, whether any primary does.
     ///
     /// # Errors
     /// [`InventoryError::Unreachable`], or [`InventoryError::Refused`] while it loads its data.
@@ -345,7 +342,7 @@ impl Inventory {
     }
 }
 
-/// A text in the store. One that is not UTF-8 reads as the empty one, which nothing in the store is.
+/// A text in the store. A text that is not UTF-8 reads as empty, which no text in the store is.
 pub(super) struct Text(pub(super) String);
 
 impl FromRedisValue for Text {
@@ -358,15 +355,15 @@ impl FromRedisValue for Text {
 /// Stock, lucky, initial, fence, name of the sale and terms; length of the ledger, number of orders and of open holds.
 type State = (Option<i64>, i64, i64, Option<String>, Option<String>, Option<String>, u64, u64, u64);
 
-/// Entries of a ledger, and the records of those that are orders.
+/// Entries of a ledger, and the records of those entries that are orders.
 type Entries = (Vec<Text>, Records);
 
 type Records = Vec<Option<Text>>;
 
-/// The state; the name of the ledger; its latest entries; what an instance missed.
+/// The state; the name of the ledger; its latest entries; the data that an instance missed.
 type Latest = (State, String, Entries, Option<String>);
 
-/// What a command that only reads answered.
+/// The answer of a command that only reads.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {
     redis::from_redis_value(answer).map_err(|error| InventoryError::damaged(error.to_string()))
 }
@@ -401,7 +398,7 @@ fn all(item: &Item, (entries, records): &Entries) -> Result<Vec<Accepted>, Inven
     pairs.map(|(entry, record)| accepted(item, &entry.0, record.as_ref())).collect()
 }
 
-/// The order of this key with what became of it, and the latest entry about it.
+/// The order of this key with its latest event, and the latest entry about it.
 fn looked_up(
     item: &Item,
     key: &str,

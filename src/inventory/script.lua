@@ -1,21 +1,20 @@
--- The only writer of an item's keys, behind `state.lua`. Redis runs one script at a time, so what is checked here still
--- holds when it is written here.
+-- The only writer of an item's keys. It follows `state.lua`. Redis runs one script at a time, so what is checked here still holds
+-- when it is written here.
 --
--- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk
--- fails or the server is a replica, so that nothing is half written. For the same reason everything is
--- validated before the first write.
+-- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk fails or the server
+-- is a replica, so that nothing is half written. For the same reason everything is validated before the first write.
 --
 -- ARGV  5 operation: reduce, probe (whether reduce would work; writes nothing), start, forget, recover-cluster,
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked
---       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 which sales it may replace: their ids, with spaces around
---         each; or *: any; !: any, and the orders of a sale without a name are deleted; empty: a sale without orders, and a
---         named sale only if the new one is named too
+--       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 the sales that it may replace: their ids, with spaces
+--         around each; or *: any; !: any, and the orders of a sale without a name are deleted; empty: only a sale without
+--         orders, and a named sale only if the new one is named too
 --       forget: 7 id of the sale
---       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call
---         covers all that it read; 8 the writer of entries that no order asks for; then for each order five: its key; its
---         quantity or a word (confirm, cancel; or expire, which ends the holds that are due and belongs to no order); its user;
---         the writer of its entry; and the token of its first attempt that was not answered, or nothing
+--       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call covers all
+--         that it read; 8 the writer of entries that no order asks for; then five for each order: its key; its quantity
+--         or a word (confirm; cancel; or expire, which ends the holds whose time is over and belongs to no order); its
+--         user; the writer of its entry; and the token of its first attempt without an answer, or nothing
 --
 -- Answer: the sale, the fence, whether the sale has holds, and a list. For reduce, the list has the answer to each order:
 --         its record, or a word with its details; for probe, stock, lucky and the number of open holds; for a repeated
@@ -23,16 +22,16 @@
 
 local operation, token = ARGV[5], ARGV[6]
 
--- How many holds one batch ends at most.
+-- The most holds that one batch ends.
 local MOST_DUE = 500
 
--- How many replaced sales are kept, and how many of those that were deleted are remembered, so that none starts again.
+-- How many replaced sales are kept. How many deleted sales are remembered, so that none of them starts again.
 local MOST_SALES, MOST_DELETED = 1000, 10000
 
 local running = id_of()
 
--- Redis checks the permissions for KEYS before the script runs, but that for a command only when the command runs: if one is
--- missing then, half of the writes are done.
+-- Redis checks the permissions for KEYS before the script runs, but the permission for a command only when the command runs: if
+-- it is missing then, only some of the writes are done.
 local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}}
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')
@@ -48,8 +47,8 @@ for _, command in ipairs(needed) do
   end
 end
 
--- The fence comes first: a stale token is refused whatever else is wrong. An operator may replace the fence of
--- another cluster, but cannot lower one of the same cluster.
+-- The fence comes first: a stale token is refused whatever else is wrong. An operator may replace the fence of another cluster,
+-- but cannot lower a fence of the same cluster.
 local wrong = damaged_fence()
 if wrong then return wrong end
 if fence and token ~= '' then
@@ -67,8 +66,7 @@ local function done(values)
   return {sale, token ~= '' and token or fence, terms and terms.hold_seconds and 1 or 0, values}
 end
 
--- The name of a sale that begins now. Its time is later than that of the sale before, also if the clock was
--- set back.
+-- The name of a sale that begins now. Its time is later than that of the sale before, even if the clock was set back.
 local function begins(how)
   local at = now()
   local _, before = beginning(sale or '')
@@ -90,7 +88,7 @@ if operation == 'recover-cluster' then
   return done({})
 end
 
--- How many replaced sales are kept; and of each that was deleted, when, a space and its id.
+-- The number of replaced sales that are kept; and for each deleted sale its time of deletion, a space and its id.
 local function kept_sales()
   local kept, deleted = 0, {}
   for _, text in ipairs(redis.call('HVALS', SALES)) do
@@ -113,7 +111,7 @@ if operation == 'forget' then
   for i = 1, #deleted - MOST_DELETED + 1 do
     redis.call('HDEL', SALES, string.match(deleted[i], '[^ ]*$'))
   end
-  -- the last version reads `began` and `ended` of all, and shows these
+  -- the previous version reads `began` and `ended` of every entry, and shows deleted sales too
   local sale = parsed(kept) or {}
   redis.call('HSET', SALES, ARGV[7], string.format(
     '{"id":%s,"began":%s,"ended":%s,"deleted":%s}', cjson.encode(ARGV[7]), decimal(tonumber(sale.began) or 0),
@@ -125,20 +123,20 @@ end
 if operation == 'start' then
   local new, id, replaces = parsed(ARGV[8]), ARGV[9], ARGV[10]
   local is_forced = replaces == '!'
-  -- damage counts as orders
+  -- a damaged ledger counts as one with orders
   local entries = redis.pcall('LLEN', LEDGER)
   local has_orders = entries ~= 0
   running = stock and running or has_orders and (running or decimal(now())) or nil
   local is_same = stock and id == running
-  -- a loss is given up only by who says so
+  -- data that was lost is given up only if the caller says which sale it replaces
   wrong = (is_same or replaces == '') and lost()
   if wrong then return wrong end
   if is_same then
     if not (terms and within(terms, new) and within(new, terms)) then return refused('sale-conflict', running) end
-    -- a write, so that a WAIT behind the call covers the first one
+    -- a write, so that a WAIT behind the call covers the first start
     redis.call('SET', SALE, sale)
     if raised then redis.call('SET', FENCE, token) end
-    -- with the fence of the first time
+    -- the answer has the fence of the first start
     token = string.match(sale, '^%l+ %d+ (.+)$') or fence or ''
     return done({'again'})
   end
@@ -147,13 +145,13 @@ if operation == 'start' then
   if kept then return refused('sale-replaced', running or '') end
   if new.closes and new.closes <= now() then return refused('already-ended', running or '') end
   if replaces == '' then
-    -- a start without a name that comes late must not replace what somebody prepared
+    -- a late start without a name must not replace a sale that somebody prepared
     local is_prepared = running and terms and terms.named and not new.named
     if has_orders or is_prepared then return refused('sale-running', running) end
   elseif not is_forced and replaces ~= '*' and not string.find(replaces, ' ' .. (running or '') .. ' ', 1, true) then
     return refused('sale-mismatch', running or '')
   end
-  -- A name is kept also without orders: the start of that sale may be repeated late.
+  -- A named sale is kept even without orders: its start may be repeated late.
   if running and (terms and terms.named or has_orders and not is_forced) then
     if redis.call('HLEN', SALES) >= MOST_SALES and kept_sales() >= MOST_SALES then
       return refused('too-many-sales', running)
@@ -169,7 +167,7 @@ if operation == 'start' then
       cjson.encode(running), cjson.encode(ledger_of(running)), decimal(began or 0), decimal(now()), number(stock),
       number(lucky), number(initial), number(orders), number(entries), terms and terms_text or 'null'))
   end
-  -- The fence stays: a holder from before the fresh start must not sell from it.
+  -- The fence stays: a holder from before this start must not sell from the new sale.
   if not raised then token = fence or '' end
   sale, terms = begins('started'), new
   redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS)
@@ -182,8 +180,8 @@ wrong = damage()
 if wrong then return wrong end
 
 if operation == 'recover-store' then
-  -- A new name for the present data: for every instance it is a later sale, which excuses the loss. If all
-  -- data is gone, the item has no sale any more.
+  -- A new name for the present data: every instance sees a later sale, which excuses the loss. If all data is gone, the item then
+  -- has no sale.
   if not stock and not rollback_detected then return unknown() end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
@@ -207,7 +205,7 @@ if wrong then return wrong end
 if not stock then return unknown() end
 local per_order, per_user, hold = terms.per_order, terms.per_user, terms.hold_seconds
 
--- The key that is missing, or nil. Redis keeps no empty list, hash or set, so what else there is tells.
+-- A key that is missing, or nil. Redis keeps no empty list, hash or set, so the other keys show which must exist.
 local function missing()
   if not sale and (position > 0 or terms_text) then return SALE end
   if not terms_text and (ended > 0 or open_holds > 0 or buyers > 0) then return TERMS end
@@ -222,8 +220,8 @@ stock, lucky = tonumber(stock), tonumber(lucky or '0')
 local keys = {}
 for i = 1, (#ARGV - 8) / 5 do keys[i] = ARGV[5 * i + 4] end
 
--- An order that may have been accepted in an earlier sale is not carried out in this one as well. A sale that was found,
--- since its stock was set by hand, begins with its first batch, which can be that of the order itself.
+-- Whether an order may have been accepted in an earlier sale: then it is not carried out in this one too. A sale that was found
+-- (its stock was set by hand) begins with its first batch, which may be the order's own.
 local how, _, sale_cluster, sale_revision = beginning(sale or '')
 local function is_of_an_earlier_sale(sent_under)
   if sent_under == '' or how == 'found' then return false end
@@ -232,7 +230,7 @@ local function is_of_an_earlier_sale(sent_under)
 end
 local known = redis.call('HMGET', ORDERS, unpack(keys))
 
--- units: of each user; false if they are damaged
+-- units: the units of each user; false if the number is damaged
 local changes, due_keys, due_records, due_changes, units = {}, {}, {}, {}, {}
 if ended > 0 then changes = redis.call('HMGET', CHANGES, unpack(keys)) end
 if open_holds > 0 then due_keys = due(MOST_DUE) end
@@ -266,14 +264,14 @@ if not sale then
 end
 
 local answers = {}
-local accepted, changed = {}, {}  -- by key, for an order that comes twice in one batch
+local accepted, changed = {}, {}  -- by key, for an order that occurs twice in a batch
 local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
 local held, freed, delayed, new_changes, new_units = {}, {}, {}, {}, {}
 local sold, count = 0, 0          -- count: accepted orders
--- `%d` is a long: with 32 bits in some builds, and much faster than `%.0f`. No ledger is longer than that.
+-- `%d` is a C long, which has 32 bits in some builds, and is much faster than `%.0f`. No ledger has more entries than that.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
 local held_until = hold and decimal(now() + hold * 1000000) or ''
--- what stands before and behind the writer of an entry, and behind that of a record
+-- the fields before and behind the writer of an entry, and those behind the writer of a record
 local before, behind = '\t' .. token .. '\t', '\t' .. decimal(now()) .. '\t'
 local behind_record = behind .. held_until .. '\t'
 
@@ -287,7 +285,7 @@ local function take(user, quantity)
   end
 end
 
--- Ends a hold, and adds that to the ledger.
+-- Ends a hold, and adds an entry about it to the ledger.
 local function change(kind, key, quantity, user, writer)
   if kind ~= 'confirmed' then take(user, -quantity) end
   position = position + 1
@@ -306,7 +304,7 @@ for i, key in ipairs(due_keys) do
   if not record or due_changes[i] or hold_end == '' then
     freed[#freed + 1] = key
   elseif not quantity then
-    -- a damaged record concerns its order alone, which keeps its units
+    -- a damaged record affects its order alone, which keeps its units
     push(delayed, 'inf', key)
   elseif tonumber(hold_end) > now() then
     push(delayed, hold_end, key)
@@ -315,10 +313,10 @@ for i, key in ipairs(due_keys) do
   end
 end
 
--- What an order gets whose record is there.
+-- The answer to an order that has a record.
 local function answer_known(key, word, user, writer, record, final)
   local quantity, hold_end, first_user = fields_of(record)
-  -- a damaged record concerns its order alone
+  -- a damaged record affects its order alone
   if not quantity then return 'damaged\t' .. ORDERS .. ' has no order under ' .. key end
   if not final and hold_end ~= '' and tonumber(hold_end) <= now() then
     final = change('expired', key, tonumber(quantity), first_user)
@@ -336,12 +334,12 @@ local function answer_known(key, word, user, writer, record, final)
   return over or word == 'confirm' and 'repeated\t' .. record or 'final'
 end
 
--- What the holds that are left give back may do: the next batch ends them.
+-- The answer, or `holds-due` if more holds are over than this batch ended: the next batch may bring units back.
 local function unless_more_are_due(answer)
   return #due_keys == MOST_DUE and 'holds-due' or answer
 end
 
--- Why a new order is refused whatever is left, or nil.
+-- Why a new order is refused, however many units are left; or nil.
 local function refusal(quantity, user)
   if terms.opens and now() < terms.opens then
     return 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
@@ -366,14 +364,14 @@ for i = 1, #keys do
   elseif record then
     answers[i] = answer_known(key, quantity, user, writer, record, changed[key] or changes[i])
   else
-    local number = quantity == '1' and 1 or tonumber(quantity)  -- parsing is slow, and most take one
+    local number = quantity == '1' and 1 or tonumber(quantity)  -- parsing is slow, and most orders take one
     local refused_for = number and has_rules and refusal(number, user)
     if not number then
       answers[i] = 'unknown'
     elseif refused_for then
       answers[i] = refused_for
     elseif number > stock then
-      -- no trace: a retry with the same id is a new attempt
+      -- nothing is recorded: a retry with the same id is a new attempt
       answers[i] = unless_more_are_due('sold-out\t' .. decimal(stock))
     else
       take(user, number)
@@ -390,8 +388,8 @@ for i = 1, #keys do
 end
 if lucky + sold < 0 then return damaged(LUCKY, 'is less than the units that come back') end
 
--- From here on nothing can fail. Few, variadic commands: a batch is bounded by the caller, so that
--- unpack() stays far below what Lua's stack holds.
+-- From here on nothing can fail. There are few commands with many arguments: the caller limits the batch, so unpack() stays far
+-- below the limit of Lua's stack.
 if #added > 0 then push(writes, STOCK, decimal(stock), LUCKY, decimal(lucky + sold)) end
 if raised then push(writes, FENCE, token) end
 if ARGV[7] ~= '' and #writes == 0 then writes = {SALE, sale} end

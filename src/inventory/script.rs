@@ -1,4 +1,4 @@
-//! The scripts in Redis: what a call of one is made of, how it is sent, and what its answer means.
+//! The scripts in Redis: how a call is made and sent, and what its answer means.
 //!
 //! `script.lua` is the only writer, and `read.lua` reads. Both compare the watermark first, in `state.lua`.
 
@@ -38,13 +38,13 @@ impl Script {
     }
 }
 
-/// One call of a script. The Lua says which argument is which.
+/// One call of a script. The Lua files describe the arguments.
 pub(super) struct Call<'a> {
     script: &'static Script,
     pub(super) item: &'a Item,
     pub(super) effect: Effect,
     token: Option<Token>,
-    /// Whether the store is compared with the watermark.
+    /// Whether the script compares the store with the watermark.
     pub(super) compares: bool,
     /// The call of the script by its digest.
     command: Cmd,
@@ -80,13 +80,13 @@ impl<'a> Call<'a> {
         Ok(Self { effect, token, ..call })
     }
 
-    /// With another argument behind the others.
+    /// Adds an argument.
     pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
         self.command.arg(argument);
         self
     }
 
-    /// Sells a batch. `writes_always`: also if there is nothing to write, so that a `WAIT` behind the call covers all
+    /// Sells a batch. With `writes_always` the script writes even if nothing changes, so that a `WAIT` behind the call covers all
     /// that it read.
     pub(super) fn reduce(
         Batch { item, token, attempts }: Batch<'a>,
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
     fn by_source(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(self.script.source);
-        // behind the name of the command and the digest
+        // skip the name of the command and the digest
         for argument in self.command.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);
@@ -167,7 +167,6 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// The command that waits.
     fn wait(self) -> Cmd {
         let milliseconds = self.timeout.as_millis().max(1);
         let mut command = redis::cmd("WAIT");
@@ -175,7 +174,7 @@ impl Replicas {
         command
     }
 
-    /// Checks whether enough of them confirmed.
+    /// Checks whether enough replicas confirmed.
     pub(super) fn check(self, answer: Result<Value, RedisError>) -> Result<(), InventoryError> {
         match answer.map_err(|source| InventoryError::Unanswered { source })? {
             Value::Int(count) if count >= i64::from(self.count) => Ok(()),
@@ -204,8 +203,8 @@ impl Done {
     }
 }
 
-/// The answer is none of the script's: from another kind of server, or a proxy that rewrites answers. What was
-/// done is unknown.
+/// The error for an answer that the script cannot have given: another kind of server gave it, or a proxy changed it. It is
+/// unknown what was done.
 pub(super) fn not_understood() -> InventoryError {
     let what = "the answer of the script is not understood";
     Effect::Write.failed((ErrorKind::UnexpectedReturnType, what).into())

@@ -20,11 +20,11 @@ use tokio::time::timeout;
 use super::RedisAccess;
 use super::directory::Node;
 
-/// The primary of this name: the one that most sentinels name, or each of several that as many name, in the order of the
-/// sentinels. At least one. Asks all at once, until more than half name the same, and for no longer than `within`.
+/// The primary of this name: the one that most sentinels name; on a tie all of these, in the order of the sentinels. Returns at
+/// least one. Asks all sentinels at once, until more than half name the same, for at most `within`.
 ///
 /// # Errors
-/// What a sentinel said, if all refused; an error of I/O with all reasons, if some did not answer and no other names one.
+/// A sentinel's refusal, if all refused; an I/O error with all reasons, if some did not answer and none named a primary.
 pub(super) async fn primaries(
     access: &RedisAccess,
     sentinels: &[ConnectionInfo],
@@ -70,7 +70,7 @@ pub(super) async fn primaries(
     Err(errors.swap_remove(0).1)
 }
 
-/// Asks one sentinel. It gets user and password only if it asks for them: often it has none.
+/// Asks one sentinel. Sends user and password only if the sentinel demands them: often it has none.
 async fn ask(
     access: &RedisAccess,
     sentinel: &ConnectionInfo,

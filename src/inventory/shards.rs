@@ -25,11 +25,10 @@ use super::error::is_transient;
 use super::{InventoryError, InventoryOptions, Item, RedisAccess};
 use crate::safeguard::REDIRECTS;
 
-/// How often one call is sent again at least, however long the nodes take to answer.
+/// How many redirections a call follows at least, however long the nodes take to answer.
 const MAX_HOPS: u32 = 5;
 
-/// How long a call is sent again while some of its keys are at one node and some at another, or the nodes name each
-/// other, and the pause.
+/// How long, and with which pause, a call is sent again while its keys are spread over two nodes, or two nodes name each other.
 const TRY_AGAIN_FOR: Duration = Duration::from_millis(500);
 const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -51,7 +50,7 @@ impl Shards {
         Ok(Self { directory, connections: Arc::default(), options })
     }
 
-    /// Opens streams in place of connections by the network. Nobody else has these shards yet.
+    /// Opens streams in place of network connections. Nobody else may have these shards yet.
     #[cfg(fenced_lock_chaos)]
     pub(super) fn open_by(&mut self, streams: super::Streams) {
         Arc::get_mut(&mut self.directory).expect("nobody shares it yet").streams = Some(streams);
@@ -83,15 +82,15 @@ impl Shards {
     fn connection(&self, node: &Node) -> Connection {
         let mut connections = self.connections.lock();
         if !connections.contains_key(node) {
-            // forget the servers that are none of the store any more
+            // forget servers that no longer belong to the store
             connections.retain(|node, _| self.directory.has(node));
         }
         let connect = || Connection::new(&self.directory, node, self.options);
         connections.entry(node.clone()).or_insert_with(connect).clone()
     }
 
-    /// Sends a command about the keys of `item`, and `then` another one in the same round trip, to the server that has
-    /// them. The outer error means that nothing was done.
+    /// Sends a command about the keys of `item`, and the command `then` in the same round trip, to the server that has the keys.
+    /// The outer error means that nothing was done.
     pub(super) async fn send(
         &self,
         item: &Item,

@@ -1,28 +1,27 @@
--- Part of every script of an item, behind its first line: reads the item's plain keys, and compares the store with the
--- caller's watermark, which is what the store acknowledged to it last. An older copy of the data, or an empty one, is
--- below it: after a restart without the last writes, a failover to a lagging replica, a restored backup.
+-- The first part of every script of an item: reads the item's plain keys, and compares the store with the caller's watermark,
+-- which is what the store acknowledged to the caller last. An older copy of the data, or an empty store, is below the watermark:
+-- after a restart without the last writes, a failover to a lagging replica, or the restore of a backup.
 --
--- When one caller's watermark shows a loss, nobody may sell: the script records the loss in the item's key `doubt`
--- and refuses every caller until a sale is started or the loss is accepted. Data that is restored whole comes
--- without that key.
+-- When one caller's watermark shows a loss, nobody may sell: the script records the loss in the item's key `doubt` and refuses
+-- every caller until a sale is started or the loss is accepted. A restored backup that is complete does not have that key.
 --
--- ARGV  1 the fence, 2 the sale, 3 the latest order or the one that changed last, and 4 its record or its change, of the
---       watermark; each may be empty, which is not compared. 5 the operation of the script behind this one
+-- ARGV  1 to 4 the watermark: the fence, the sale, the order of the latest entry, and that entry (the order's record or its
+--       change); an empty one is not compared. 5 the operation of the script that follows
 --
 -- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is what an
---         instance missed after a roll-back; terms is JSON; an order's key is its id, behind "<user>\t" if there is one;
---         orders maps it to its record, changes to its change; ledger is the list of the keys of the accepted orders and
---         of the changes; holds has the end of each open hold; buyers has the units of each user; sales has what is
---         known of each sale that was replaced, whose ledger and orders are in keys with "@<id>" behind the name. Of one
---         that was deleted, its id and times stay.
+--         instance missed after a roll-back; terms is JSON. An order's key is its id, behind "<user>\t" if it has a user;
+--         orders maps the key to the order's record, changes to its change. ledger lists the keys of the accepted orders,
+--         and the changes. holds has the end of each open hold; buyers has the units of each user. sales describes each
+--         sale that was replaced; of a deleted one it keeps id and times. The ledger and the orders of a replaced sale
+--         are in keys with "@<id>" behind the name.
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
---         later than another one, since an older copy of a stock set by hand looks just the same.
+--         later than another sale, since an older copy of a stock set by hand looks just the same.
 -- Record: 2, position, quantity, remaining, token, writer, time, end of the hold, user; tabs between them. Never changes.
--- Change: "\n" and confirmed, cancelled or expired; position, quantity, remaining, token, writer, time, key. Its
---         order's last one: there is no other.
+-- Change: "\n" and confirmed, cancelled or expired; position, quantity, remaining, token, writer, time, key. An order has
+--         at most one.
 -- Writer: the instance; behind a # the number of the buyer's request, if it has one.
--- Errors: what is refused is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
+-- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
 --         for a sale the type of the problem with the id of the running sale.
 
 local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS, SALES =
@@ -72,8 +71,8 @@ local function parsed(text)
   return is_json and type(value) == 'table' and value or nil
 end
 
--- Whether these are the terms of a sale. Another version may have fields of its own, and times up to the end of the year 9999,
--- which is the next year in doubles. Instances read times as 64 bits.
+-- Whether these are the terms of a sale. Another version may have more fields, and times up to the end of the year 9999, which
+-- doubles round up to the next year. Instances read times as 64 bits.
 local function are_terms(terms)
   local function is_whole(value, least, most)
     return type(value) == 'number' and value >= least and value <= most and value % 1 == 0
@@ -92,25 +91,25 @@ local function are_terms(terms)
     and is_time(terms.starts_at, terms.opens) and is_time(terms.ends_at, terms.closes)
 end
 
--- Nil if they are damaged. A stock set by hand has none.
+-- nil if the terms are damaged; empty for a stock set by hand, which has no terms
 local terms = {}
 if terms_text then
   terms = parsed(terms_text)
   if terms and not are_terms(terms) then terms = nil end
 end
 
--- The id of the running sale, or nil. Without terms, it is the time of its beginning.
+-- The id of the running sale, or nil. Without terms, the id is the time at which the sale began.
 local function id_of()
   return terms and terms.id or string.match(sale or '', '^%l+ (%d+)')
 end
 
--- Compares revisions as text, since they may be larger than a double can tell apart.
+-- Whether revision `a` is smaller than `b`. Compares text, since doubles cannot tell large revisions apart.
 local function below(a, b)
   if #a ~= #b then return #a < #b end
   return a < b
 end
 
--- What `parse` returns, which parses each text once: tokens and names of sales come several times in a script.
+-- `parse` with a memory: tokens and names of sales come several times in a script.
 local function once(parse)
   local results = {}
   return function(text)
@@ -131,7 +130,7 @@ local parts = once(function(text)
   end
 end)
 
--- When a sale that was replaced was deleted, in microseconds, by its entry in `sales`; nil if it was not.
+-- When a replaced sale was deleted, in microseconds, from its entry in `sales`; nil if it was not deleted.
 local function deleted_at(text)
   return string.match(text, '"deleted":(%d+)}$')
 end
@@ -142,7 +141,7 @@ local beginning = once(function(sale)
   if how and whole(at) then return how, tonumber(at), parts(string.sub(token, 1, -2)) end
 end)
 
--- Whether sale `a` was begun after sale `b`, on purpose.
+-- Whether sale `a` was begun on purpose after sale `b`.
 local function later(a, b)
   local how, at, cluster, revision = beginning(a)
   local _, other_at, other_cluster, other_revision = beginning(b)
@@ -150,11 +149,11 @@ local function later(a, b)
   if cluster and cluster == other_cluster and revision ~= other_revision then
     return below(other_revision, revision)
   end
-  -- Without a token the server's clock must do.
+  -- without two tokens of one cluster, the server's clock decides
   return at > other_at
 end
 
--- MGET answers nil for a missing key and for a key that is no string.
+-- Whether a key exists but is no string: MGET answers nil for it, as for a missing key.
 local function hidden(key, value)
   return not value and redis.call('EXISTS', key) == 1
 end
@@ -176,8 +175,8 @@ local function damage()
   if hidden(SALE, sale) or sale and not how then return damaged(SALE, 'is not the name of a sale') end
   if hidden(TERMS, terms_text) or not terms then return damaged(TERMS, 'is not the terms of a sale') end
   if hidden(ROLLBACK_DETECTED, rollback_detected) then return damaged(ROLLBACK_DETECTED, 'is not a string') end
-  -- A start writes all plain keys, and the first batch of a stock set by hand `initial`. In a sale that was accepted, the
-  -- stock may have been set by hand since.
+  -- A start writes all plain keys; the first batch of a stock set by hand writes `initial`. After a loss was accepted, the stock
+  -- may have been set by hand.
   if stock and (how == 'started' or how == 'found') then
     if not initial then return damaged(INITIAL, 'is missing') end
     if how == 'started' and not lucky then return damaged(LUCKY, 'is missing') end
@@ -188,7 +187,7 @@ end
 
 local RECORD = '^2\t(%d+)\t(%d+)\t%d+\t[^\t]*\t[^\t]*\t%d+\t(%d*)\t([^\t]*)$'
 
--- Of an order's record: the quantity, the end of the hold (empty without one), the user; or nil if it is damaged.
+-- The quantity, the end of the hold (empty without one) and the user of an order's record; nil if the record is damaged.
 local function fields_of(record)
   local position, quantity, hold_end, user = string.match(record, RECORD)
   if position and whole(position) and whole(quantity) and (hold_end == '' or whole(hold_end)) then
@@ -196,7 +195,7 @@ local function fields_of(record)
   end
 end
 
--- The kind of a change, or nil for what is none.
+-- The kind of a change; nil for anything else.
 local function kind_of(entry)
   return string.match(entry, '^\n(%l+)\t')
 end
@@ -222,7 +221,7 @@ local function lacks()
   if sale_then ~= '' and not stock then return 'its stock is gone' end
 end
 
--- Whether the store lacks the order or the change of the watermark. A record that is none is damage, and no older copy.
+-- Whether the store lacks the order or the change of the watermark. A malformed record is damage, not an older copy.
 local function lacks_order()
   local key, entry = ARGV[3], ARGV[4]
   if key == '' then return end
@@ -246,13 +245,13 @@ local function lost()
   end
 end
 
--- The name of the ledger of this running sale: positions of before a loss that was accepted are none of it.
+-- The name of the running sale's ledger. It changes when a loss is accepted: earlier positions do not fit this ledger.
 local function ledger_of(id)
   local how, at = beginning(sale or '')
   return how == 'accepted' and id .. '~' .. decimal(at) or id
 end
 
--- Up to `most` orders whose holds have ended.
+-- Up to `most` orders whose holds are over.
 local function due(most)
   return redis.call('ZRANGEBYSCORE', HOLDS, '-inf', decimal(now()), 'LIMIT', 0, most)
 end

@@ -15,15 +15,15 @@ pub struct Stock {
     pub lucky: i64,
     /// Units that the sale began with.
     pub initial: i64,
-    /// The fence: the largest token that the store has accepted. It refuses smaller ones. None before the first
-    /// write under a token.
+    /// The fence: the largest token that the store has accepted. It refuses smaller ones. None before the first write under a
+    /// token.
     #[serde(serialize_with = "cluster_and_revision")]
     pub fence: Option<Token>,
-    /// Accepted orders, also those that were given back.
+    /// Accepted orders, including those that were given back.
     pub orders: u64,
-    /// Entries of the ledger: the orders, and what became of their holds.
+    /// Entries of the ledger: the orders, and how their holds ended.
     pub entries: u64,
-    /// Orders whose hold is open.
+    /// Orders with an open hold.
     pub held: u64,
     /// The id of the sale. None for a stock set by hand before its first order.
     pub id: Option<String>,
@@ -62,7 +62,7 @@ pub fn parse_token(record: &str) -> Option<Token> {
     Some(Token::new(cluster, revision))
 }
 
-/// When the sale of this name began.
+/// The time at which the sale of this name began.
 pub(super) fn began(name: &str) -> Option<u64> {
     name.split(' ').nth(1)?.parse().ok()
 }

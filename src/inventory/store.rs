@@ -26,31 +26,31 @@ const REPLICATED_CONNECTIONS: usize = 8;
 /// The stock of all items in one Redis (version 7 or later, or Valkey), or of named items in a Redis Cluster.
 /// Clones share the items' watermarks and one connection to each server, which is reopened after a failure.
 ///
-/// How long a call takes at most is the sum of:
+/// A call takes at most the sum of:
 ///
-/// - for each command one `response_timeout`, and for a write the time to wait for [`Replicas`]. A call is one command, or two
+/// - for each command: one `response_timeout`, and for a write the time to wait for [`Replicas`]. A call is one command, or two
 ///   when Redis has forgotten the script; [`durability`](Self::durability) is two; [`check`](Self::check) sends one for each
 ///   item, all at once;
-/// - to connect first, one `connect_timeout`, two `response_timeout` for handshake and role, and half a second if the
-///   connection broke more than once lately; twice if another server has the item by then. If the connection was idle and is
-///   dead, half a second more;
-/// - in the first call, one `connect_timeout`, one `response_timeout` and half a second, to ask all sentinels, or up to
-///   eight nodes for the map.
+/// - to connect first: one `connect_timeout`, two `response_timeout` for the handshake and the role, and half a second if the
+///   connection broke repeatedly; all this twice if another server has the item by then; and half a second if an idle connection
+///   is found dead;
+/// - in the first call: one `connect_timeout`, one `response_timeout` and half a second, to ask all sentinels, or up to eight
+///   nodes of a cluster for the map.
 ///
-/// In a Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while
-/// its slot moves or the nodes disagree about the slot.
+/// In a Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while its
+/// slot moves or the nodes disagree about the slot.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) shards: Shards,
-    /// The connections for writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads
-    /// and most other items use other ones. Each is opened when it is first used.
+    /// The connections for writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads, and
+    /// most other items, use other connections. Each is opened at its first use.
     replicated_connections: Option<(Arc<[Shards; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
-    /// Writes the batches instead of the script. Another program may plug it in.
+    /// Writes the batches in place of the script, if another program plugs it in.
     batch_writer: Option<Arc<dyn BatchWriter>>,
 }
 
-/// The arguments of [`Inventory::reduce_attempts`], checked: there are attempts, not too many, and all are of the item.
+/// The arguments of [`Inventory::reduce_attempts`], checked: at least one attempt, not too many, and all for the item.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// What is sold.
@@ -66,12 +66,12 @@ pub struct Batch<'a> {
 pub struct Started {
     /// Its state at that moment.
     pub stock: Stock,
-    /// Whether it was started by an earlier call.
+    /// Whether an earlier call started it.
     pub is_repeated: bool,
 }
 
-/// The seam at which the batches of an [`Inventory`] are written. The service has none, and writes them
-/// [by the script](Inventory::reduce_by_script).
+/// Replaces the way in which an [`Inventory`] writes its batches. The service has none, and writes them [by the
+/// script](Inventory::reduce_by_script).
 pub trait BatchWriter: fmt::Debug + Send + Sync + 'static {
     /// As [`Inventory::reduce_attempts`].
     fn reduce<'a>(
@@ -106,7 +106,7 @@ impl Inventory {
         })
     }
 
-    /// An inventory whose connections are these streams: for a simulated store.
+    /// An inventory that uses these streams in place of connections, for a simulated store.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -120,7 +120,7 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// The same, with every write acknowledged only when so many replicas have it.
+    /// The same inventory, which acknowledges a write only when so many replicas have it.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {
         let connection = |_| self.shards.with_longer_timeout(replicas.timeout);
@@ -129,20 +129,20 @@ impl Inventory {
         self
     }
 
-    /// The same, with its batches written by `writer`.
+    /// The same inventory, with its batches written by `writer`.
     #[must_use]
     pub fn with_writer(mut self, writer: Arc<dyn BatchWriter>) -> Self {
         self.batch_writer = Some(writer);
         self
     }
 
-    /// The same, with the same watermarks, over a connection of its own: for reads that must not delay others.
+    /// The same inventory with the same watermarks, over a separate connection: for reads that must not delay others.
     #[must_use]
     pub fn over_another_connection(&self) -> Self {
         Self { shards: self.shards.with_longer_timeout(Duration::ZERO), ..self.clone() }
     }
 
-    /// Where Redis is, without the password.
+    /// Redis' address, without the password.
     pub fn address(&self) -> String {
         self.shards.address()
     }
@@ -152,13 +152,13 @@ impl Inventory {
         self.replicated_connections.as_ref().map(|(_, replicas)| *replicas)
     }
 
-    /// Takes the units of each of `orders`, one after the other, while the stock lasts, or does what else they
-    /// [ask](super::Action) for. All must be of `item`. Before that, the holds that are due end.
-    /// Returns one outcome for each order, in the same order. The batch is atomic.
+    /// Carries out each of `orders` in turn: takes its units if enough are left, or does what else it [asks for](super::Action).
+    /// All must be of `item`. The holds whose time is over end first. Returns one outcome for each order, in the same order. The
+    /// batch is atomic.
     ///
-    /// `token` is the fencing token of the lock that the caller holds. The store refuses a token below the
-    /// fence; any other raises the fence. With `None` no fence is checked: the call is atomic in Redis, which
-    /// is enough if every writer uses it.
+    /// `token` is the fencing token of the lock that the caller holds. The store refuses a token below the fence; any other
+    /// raises the fence. With `None` no fence is checked: the call is still atomic in Redis, which is enough if every writer uses
+    /// this call.
     ///
     /// `instance` is recorded with each accepted order, with control characters replaced by `?`.
     ///
@@ -181,7 +181,7 @@ impl Inventory {
         self.reduce_attempts(item, token, &attempts).await
     }
 
-    /// The same for orders of which some may have been sent before.
+    /// The same, for orders of which some may have been sent before.
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce).
@@ -244,9 +244,9 @@ impl Inventory {
         redis::from_redis_value(answer).map_err(|error| Effect::Write.failed(error.into()))
     }
 
-    /// Starts a sale of `item`: lucky 0, no orders, an empty ledger. The fence stays, or rises to `token`. The sale that runs
-    /// may have to be [named](NewSale::replaces). If it is this one already, nothing changes: so it is safe to repeat
-    /// the call.
+    /// Starts a sale of `item`: lucky 0, no orders, an empty ledger. The fence stays, or rises to `token`. The call may have to
+    /// [name](NewSale::replaces) the running sale. If the running sale is this one already, nothing changes, so it is safe to
+    /// repeat the call.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::SaleRefused`], and [`InventoryError::InvalidArgument`] for more than
@@ -279,9 +279,9 @@ impl Inventory {
         self.change("forget", item, None, &[id.as_str().to_owned()]).await.map(drop)
     }
 
-    /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with
-    /// the present orders. Other acknowledged orders are given up. If all data is gone, the item has no sale
-    /// any more. Only an operator can know that no better copy of the data exists.
+    /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with the present orders.
+    /// All other acknowledged orders are given up. If all data is gone, the item then has no sale. Only an operator can know that
+    /// no better copy of the data exists.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and no instance misses it.
@@ -289,15 +289,15 @@ impl Inventory {
         self.change("recover-store", item, Some(token), &[]).await.map(drop)
     }
 
-    /// Replaces the fence of `item` by `token`, which may be of another etcd cluster. From then on every token of
-    /// the old cluster is refused. Only an operator can know that the old cluster is not used any more.
+    /// Replaces the fence of `item` by `token`, which may be of another etcd cluster. From then on every token of the old cluster
+    /// is refused. Only an operator can know that the old cluster is no longer used.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of the same cluster and larger:
     /// a fence is never lowered. [`InventoryError::Damaged`] if the fence cannot be parsed: stop all instances
     /// and delete its key.
     pub async fn recover_cluster(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        // it does not end a roll-back, which `recover_store` does
+        // this does not end a roll-back; `recover_store` does
         self.change("recover-cluster", item, Some(token), &[]).await.map(drop)
     }
 
@@ -312,18 +312,18 @@ impl Inventory {
         let sent = self.watermarks.of(item);
         let call = Call::write(operation, item, token, &sent)?.arg(arguments);
         let done = self.write(&call).await?;
-        // what was not compared may be older than the watermark
+        // data that was not compared may be older than the watermark
         if call.compares {
             self.watermarks.raise(item, &sent, done.fence, &done.sale, None);
         }
         Ok(done)
     }
 
-    /// Calls the script with an operation of it. One that only reads waits for no replicas.
+    /// Calls the script that writes. An operation that only reads waits for no replicas.
     async fn write(&self, call: &Call<'_>) -> Result<Done, InventoryError> {
         let (shards, replicas) = match (call.effect, &self.replicated_connections) {
             (Effect::Write, Some((connections, replicas))) => {
-                // always the same one for an item
+                // an item always uses the same connection
                 let slot = slot_of(call.item.name().unwrap_or_default());
                 (&connections[usize::from(slot) % REPLICATED_CONNECTIONS], Some(*replicas))
             }
@@ -353,7 +353,7 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        // an order without an id
+        // one order without an id
         let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 7]);
         let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
         self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);
@@ -368,12 +368,12 @@ fn outcome(
 ) -> Option<(Outcome, Option<Acknowledged>)> {
     let Text(answer) = redis::from_redis_value(answer).ok()?;
     let (word, rest) = answer.split_once('\t').unwrap_or((&answer, ""));
-    // of an order that expired: when, which may be before the time of its change
+    // for an order that expired: the end of its hold, which may be before the time of its change
     let (ended_at, change) = rest.split_once('\t').unwrap_or_default();
     let entry = match word {
-        // the version of the record of an order that was accepted now
+        // the record of an order that was accepted now begins with its version
         "2" => Some(&*answer),
-        // no word: it is not UTF-8, as a damaged record may be
+        // no word: the answer is not UTF-8, because a record is damaged
         "repeated" | "changed" | "unchanged" | "" => Some(rest),
         "over" => Some(change),
         _ => None,
@@ -381,7 +381,7 @@ fn outcome(
     if let Some(entry) = entry {
         let key = order.key();
         let Some(found) = Accepted::parse(&key, entry) else {
-            // a damaged record concerns its order alone
+            // a damaged record affects its order alone
             let what = format!("{} has no order under {key}", order.item.key("orders"));
             return (word != "2").then_some((Outcome::Damaged { what }, None));
         };

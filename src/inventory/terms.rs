@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::process::random_id;
 
-/// The name of a sale, chosen by who starts it or made by the service: 1 to 64 letters, digits, dots, `-` and `_`.
+/// The name of a sale, chosen by whoever starts it or made by the service: 1 to 64 letters, digits, dots, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SaleId(Box<str>);
 
@@ -36,17 +36,17 @@ impl FromStr for SaleId {
     }
 }
 
-/// A time from 1970 to the end of the year 9999, in microseconds, as Redis' clock has it. Its text is that of RFC 3339.
+/// A time from 1970 to the end of the year 9999, in microseconds of Redis' clock. Its text follows RFC 3339.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// So many microseconds after the beginning of 1970; `None` for a time that RFC 3339 cannot write.
+    /// The time `micros` microseconds after the beginning of 1970; `None` if RFC 3339 cannot write it.
     pub fn new(micros: u64) -> Option<Self> {
         (micros < YEAR_10000).then_some(Self(micros))
     }
 
-    /// As [`new`](Self::new), or the last time that RFC 3339 can write: Lua rounds that one up.
+    /// The same, but at most the last time that RFC 3339 can write, which Lua rounds up.
     pub(super) fn clamped(micros: u64) -> Self {
         Self(micros.min(YEAR_10000 - 1))
     }
@@ -112,7 +112,7 @@ pub struct Terms {
     /// The most units of one order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_order: Option<u32>,
-    /// The most units of one user, whether held or confirmed. Each order needs a user then.
+    /// The most units of one user, whether held or confirmed. Each order then needs a user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_user: Option<u32>,
     /// How long an order holds its units until it is confirmed. `None`: orders are final at once.
@@ -133,13 +133,13 @@ impl Terms {
     /// The longest hold.
     pub const MAX_HOLD_SECONDS: u32 = 86_400;
 
-    /// The year 2200, before which all times of a new sale are: JSON and Lua count such microseconds exactly.
+    /// The beginning of the year 2200. The times of a new sale are earlier: JSON and Lua count such microseconds exactly.
     const MOST: Timestamp = Timestamp(7_258_118_400_000_000);
 
     /// Checks the numbers.
     ///
     /// # Errors
-    /// What is allowed.
+    /// The rule that is broken.
     pub fn check(&self) -> Result<(), &'static str> {
         let within =
             |value: Option<u32>, most| value.is_none_or(|value| (1..=most).contains(&value));
@@ -158,7 +158,7 @@ impl Terms {
     /// Checks that the times can be counted exactly.
     ///
     /// # Errors
-    /// What is allowed.
+    /// The rule that is broken.
     pub fn check_times(&self) -> Result<(), &'static str> {
         if self.starts_at.max(self.ends_at).is_some_and(|time| time >= Self::MOST) {
             return Err(
@@ -174,9 +174,9 @@ impl Terms {
 pub struct NewSale {
     /// Its units.
     pub units: u64,
-    /// Its id. The start of a sale that runs already is answered as the first time.
+    /// Its id. If the sale of this id runs already, a start gets the first answer again.
     pub id: SaleId,
-    /// Whether somebody chose the id, who can repeat the start.
+    /// Whether a caller chose the id, and so can repeat the start.
     pub is_named: bool,
     /// What it allows.
     pub terms: Terms,
@@ -187,9 +187,9 @@ pub struct NewSale {
 /// Which running sale a new one may replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replaces {
-    /// One without orders.
+    /// A sale without orders.
     WithoutOrders,
-    /// One of these.
+    /// One of these sales.
     AnyOf(Vec<SaleId>),
     /// Any. Its orders are kept.
     Any,
@@ -197,7 +197,7 @@ pub enum Replaces {
     Unconditionally,
 }
 
-/// This many units, for everybody, in place of whatever runs.
+/// This many units without limits, in place of any running sale.
 impl From<u64> for NewSale {
     fn from(units: u64) -> Self {
         Self {
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!((&*last, Timestamp::new(YEAR_10000)), ("9999-12-31T23:59:59.999999Z", None));
     }
 
-    /// Goal: a sale has times only that JSON and Lua count exactly.
+    /// Goal: a sale has only times that JSON and Lua count exactly.
     #[test]
     fn times_of_a_sale_are_exact() {
         for (time, is_allowed) in [

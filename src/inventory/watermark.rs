@@ -1,18 +1,16 @@
-//! The watermark of each item: what the store acknowledged last, so that an older copy of its data is
-//! noticed.
+//! The watermark of each item: what the store acknowledged last. By it, an instance notices an older copy of the data.
 //!
-//! A Redis that lost its last writes looks healthy: it restarted without them, a lagging replica was
-//! promoted, or a backup was restored. Only an instance that remembers can tell. So every call carries the
-//! watermark of its item, and the script compares before it writes or answers: the fence, which never goes
-//! down; the sale; and the latest entry of the ledger that was acknowledged here, an order or what became of its hold, which
-//! never changes. It is compared as the store wrote it, so that a new field is no difference. That costs one more field
-//! in a command that is sent anyway.
+//! A Redis that lost its last writes looks healthy: it restarted without them, a lagging replica was promoted, or a backup was
+//! restored. Only an instance that remembers can tell. So every call carries the watermark of its item, and the script compares
+//! it before it writes or answers: the fence, which never goes down; the sale; and the latest entry of the ledger that was
+//! acknowledged here (an order or the end of its hold), which never changes. The entry is compared as the store wrote it, so that
+//! a new field makes no difference. This costs a few arguments in a command that is sent anyway.
 //!
-//! The first instance that misses something has the script record it in the store (key `doubt`), and then
-//! every instance is refused. Until an instance that remembers sends a call, the others sell on.
+//! When the first instance misses something, the script records that in the store (key `doubt`), and then every instance is
+//! refused. Until an instance that remembers sends a call, the others go on selling.
 //!
-//! A watermark holds what was acknowledged, never what was merely read: with replicas to wait for, a
-//! failover may undo what was read, and no buyer was promised it.
+//! A watermark contains what was acknowledged, never what was merely read: with replicas to wait for, a failover may undo what
+//! was read, and no buyer was promised it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -30,7 +28,7 @@ pub(super) struct Watermark {
     fence: Option<Token>,
     /// The latest entry's place in the ledger.
     position: u64,
-    /// As the scripts take it: the fence, the sale's name in the store, the latest entry's order, and the entry.
+    /// The arguments of the scripts: the fence, the sale's name in the store, the latest entry's order, and the entry.
     arguments: [String; 4],
 }
 
@@ -39,7 +37,7 @@ pub(super) struct Acknowledged {
     pub(super) position: u64,
     /// The order's key.
     pub(super) key: String,
-    /// The order's record, or what became of its hold, as the store wrote it.
+    /// The order's record or the end of its hold, as the store wrote it.
     pub(super) entry: String,
 }
 
@@ -53,8 +51,7 @@ impl Watermark {
         &self.arguments[1]
     }
 
-    /// Raises it to what an answer about the same sale acknowledged. Answers may overtake each other: it never goes
-    /// down.
+    /// Raises the watermark by an answer about the same sale. Answers may overtake each other: it never goes down.
     fn raise(&mut self, fence: Option<Token>, latest: Option<Acknowledged>) {
         let is_new = |fence: &Token| {
             self.fence.is_none_or(|known| known.cluster() != fence.cluster() || known < *fence)
@@ -78,11 +75,11 @@ pub(super) struct Watermarks(Mutex<HashMap<Item, Entry>>);
 #[derive(Debug, Default)]
 struct Entry {
     watermark: Arc<Watermark>,
-    /// Whether the latest answer said that the store is below the watermark of this or another instance.
+    /// Whether the latest answer said that the store is below the watermark of any instance.
     is_rolled_back: bool,
     /// Whether its sale has holds, as last seen.
     has_holds: bool,
-    /// Stock and lucky, as last seen: for the metrics, which cost no read of their own.
+    /// Stock, lucky and open holds as last seen, for the metrics, which make no reads.
     level: Option<[i64; 3]>,
 }
 
@@ -92,8 +89,8 @@ impl Watermarks {
         self.0.lock().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
     }
 
-    /// Raises the watermark of `item` to what the answer to a call acknowledged: the fence, the sale, and the entry with the
-    /// largest position in the ledger. `sent` went with the call.
+    /// Raises the watermark of `item` by the answer to a call: the fence, the sale, and the acknowledged entry with the largest
+    /// position in the ledger. `sent` went with the call.
     pub(super) fn raise(
         &self,
         item: &Item,
@@ -107,7 +104,7 @@ impl Watermarks {
         let known = Arc::make_mut(&mut entry.watermark);
         if sale != known.sale() {
             if known.sale() != sent.sale() {
-                // two answers name two sales: the answer to the next call says which is the later one
+                // two answers name two sales: the answer to the next call shows which one is later
                 return;
             }
             // the store checked that this sale is later than that of `sent`
@@ -117,8 +114,7 @@ impl Watermarks {
         known.raise(fence, latest);
     }
 
-    /// Notes what an answer says about `item`, and returns it. Whether the store is below the watermark is one line in the
-    /// log when that changes, not one for each order.
+    /// Notes what an answer says about `item`, and returns it. Logs a roll-back and its end once, not for each order.
     pub(super) fn note<T>(
         &self,
         item: &Item,
@@ -145,7 +141,7 @@ impl Watermarks {
                     entry.level = None;
                 }
             }
-            // a damaged item is a known one
+            // an item with damage is known from now on
             Err(InventoryError::Damaged { .. }) => {
                 entries.entry(item.clone()).or_default();
             }
@@ -167,7 +163,7 @@ impl Watermarks {
         self.0.lock().entry(item.clone()).or_default().level = Some(level);
     }
 
-    /// Stock and lucky of the items where they are known.
+    /// Stock, lucky and open holds of the items for which they are known.
     pub(super) fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         let entries = self.0.lock();
         entries.iter().filter_map(|(item, entry)| Some((item.clone(), entry.level?))).collect()
@@ -179,7 +175,7 @@ impl Watermarks {
         entries.iter().filter(|(_, entry)| entry.has_holds).map(|(item, _)| item.clone()).collect()
     }
 
-    /// Up to `most` known items: those that the store was rolled back for first, and at least one other.
+    /// Up to `most` known items: first those for which the store was rolled back, and at least one other.
     pub(super) fn items(&self, most: usize) -> Vec<Item> {
         let entries = self.0.lock();
         let (rolled_back, others): (Vec<_>, Vec<_>) =
@@ -193,7 +189,7 @@ impl Watermarks {
             .collect()
     }
 
-    /// How many items the store was rolled back for.
+    /// For how many items the store was rolled back.
     pub(super) fn rolled_back(&self) -> usize {
         self.0.lock().values().filter(|entry| entry.is_rolled_back).count()
     }
@@ -208,8 +204,8 @@ mod tests {
         Acknowledged { position, key: format!("order-{position}"), entry: format!("at {position}") }
     }
 
-    /// Goal: answers that overtake each other never lower a watermark, nor does the answer to a call that was
-    /// sent before a new sale began.
+    /// Goal: answers that overtake each other never lower a watermark, nor does the answer to a call that was sent before a new
+    /// sale began.
     #[test]
     fn a_watermark_never_goes_down() {
         let (watermarks, item) = (Watermarks::default(), Item::DEFAULT);

@@ -19,8 +19,8 @@ use crate::sale::{BoxError, Sale, SaleOptions};
 /// How long the start waits for the lock service, to report a permanent error at once.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The sale of `config`, for an instance that listens on `port`. While the store or the lock service does not
-/// answer, the instance is not ready.
+/// The sale of `config`, for an instance that listens on `port`. The instance is not ready while the store or the lock service
+/// does not answer.
 ///
 /// # Errors
 /// A permanent error: an invalid address, a wrong password.
@@ -60,7 +60,7 @@ pub fn etcd(config: &Config) -> Result<Arc<EtcdBackend>, BoxError> {
     EtcdBackend::new(config.servers.etcd_options()?).map(Arc::new).map_err(refused)
 }
 
-/// The sessions of the lock of `config` on this lock service, for the instance of this name.
+/// The lock sessions of `config` on this lock service, for the instance of this name.
 ///
 /// # Errors
 /// A permanent error.
@@ -88,7 +88,7 @@ pub async fn lock_sessions(
     Ok(sessions)
 }
 
-/// Checks the members of etcd once one answers.
+/// Checks the members of etcd once any of them answers.
 async fn warn_of_members(options: EtcdOptions) {
     loop {
         let asked =
@@ -115,10 +115,10 @@ async fn state_of(member: &str, options: &EtcdOptions) -> Result<StatusResponse,
     Ok(timeout(options.request_timeout, client.status()).await??)
 }
 
-/// A client of etcd's, for what the lock does not do.
+/// An etcd client for requests that the lock does not make.
 ///
 /// # Errors
-/// A permanent error, or with a user, that no member answers.
+/// A permanent error; with a user also that no member answers.
 pub async fn etcd_client(options: &EtcdOptions, members: &[String]) -> Result<Client, BoxError> {
     let connect = ConnectOptions::new().with_connect_timeout(options.request_timeout);
     let mut connect = connect.with_require_leader(true);

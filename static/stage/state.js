@@ -1,4 +1,4 @@
-// A recorded sale at one moment: pure functions of its events, which docs/http-api.md describes.
+// A recorded sale at one moment: pure functions of its events, which demo/src/control/replay.rs describes.
 
 /** The recording with a moment of its own for each event, so that each is a step, and with what is known at its end. */
 export function prepare(recording) {

@@ -1,5 +1,5 @@
-//! Goal: the image can be built from a fresh clone. Method: what `.dockerignore` lets through is copied, and cargo reads
-//! every manifest of it: a target or a package that is missing there fails, as it would in the image.
+//! Goal: the image can be built from a fresh clone. Method: the test copies what `.dockerignore` lets through, and cargo reads
+//! every manifest of that: if a target or a package is missing there, it fails as it would in the image.
 
 use std::path::Path;
 use std::process::Command;

@@ -117,7 +117,7 @@ async fn dashboard_and_alerts_fit_the_metrics() {
     }
 }
 
-/// Goal: a setting that was renamed does not stay in an example.
+/// Goal: an example uses no setting that was renamed since.
 #[tokio::test]
 async fn the_examples_use_settings_that_exist() {
     let (_, help) = run(&["serve", "--help"]).await;
@@ -140,8 +140,8 @@ async fn the_examples_use_settings_that_exist() {
     assert!(found > 8, "the search finds what is there: {found}");
 }
 
-/// Goal: systemd starts an instance again however it ended, and as often: SIGHUP ends it with 0, and a wrong password of Redis
-/// at once.
+/// Goal: systemd starts an instance again however it ended, and however often: SIGHUP ends it with 0, and a wrong password of
+/// Redis ends it at once.
 #[test]
 fn systemd_does_not_give_up() {
     let unit = std::fs::read_to_string(ops().join("systemd/flash-sale.service")).unwrap();

@@ -52,8 +52,8 @@ async fn session(etcd: &PrivateEtcd) -> Session {
     Session::open(backend, SessionOptions::new(Duration::from_secs(10))).await.unwrap()
 }
 
-/// Goal: the lock is what it is over mutual TLS, with both kinds of token, and after a restart that lost
-/// them and a password that was changed; a name beyond the role is refused.
+/// Goal: the lock works over mutual TLS as without, with both kinds of token, also after a restart that lost the tokens and a
+/// change of the password; a name beyond the role is refused.
 #[tokio::test]
 async fn the_lock_over_mutual_tls() {
     for tokens in [AuthTokens::Simple(300), AuthTokens::Jwt(300)] {
@@ -63,7 +63,7 @@ async fn the_lock_over_mutual_tls() {
         let mutex = other.mutex(LOCK).unwrap();
         let waiter = tokio::spawn(async move { mutex.lock().await });
         etcd.rotate_password().await.unwrap();
-        // one that is asked to stop waits for its streams, and some for longer than a lease lives
+        // killed, since a stopping etcd waits for its streams, sometimes for longer than a lease lives
         etcd.kill().await.unwrap();
         etcd.restart().await.unwrap();
         first.unlock().await.unwrap();
@@ -82,7 +82,7 @@ fn serve(flags: &[String]) -> Command {
     serve
 }
 
-/// What `serve` says with these flags until it listens.
+/// The output of `serve` with these flags until it listens.
 async fn warnings(flags: &[String]) -> String {
     let log = NamedTempFile::new().unwrap();
     let _started = serve(flags).stderr(log.reopen().unwrap()).spawn().unwrap();
@@ -112,7 +112,7 @@ async fn refusal(flags: &[String]) -> String {
     within("it ends", ended).await
 }
 
-/// These flags without some, each with its value, and with others.
+/// `flags` without the flags `without` and their values, and with `others`.
 fn with(flags: &[String], without: &[&str], others: &[(&str, &Path)]) -> Vec<String> {
     let pairs = flags.chunks(2).filter(|pair| !without.contains(&pair[0].as_str()));
     let mut all: Vec<_> = pairs.flatten().cloned().collect();
@@ -122,8 +122,8 @@ fn with(flags: &[String], without: &[&str], others: &[(&str, &Path)]) -> Vec<Str
     all
 }
 
-/// Goal: an instance that does not trust Redis, or is not trusted by a server, is not ready and says so; one that does
-/// not trust etcd, or with a file that cannot be used, or with a wrong password, is refused with the reason.
+/// Goal: an instance that does not trust Redis, or that a server does not trust, is not ready and says so. One that does not
+/// trust etcd, has a file that cannot be used or a wrong password is refused with the reason.
 #[tokio::test]
 async fn a_start_without_trust_says_why() {
     let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
@@ -246,8 +246,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Goal: the rights that the documentation lists are enough, and without any one of them something is
-/// refused.
+/// Goal: the rights that the documentation lists are enough, and without any one of them something is refused.
 #[tokio::test]
 async fn an_instance_needs_each_of_its_rights_and_no_more() {
     assert!(include_str!("../../docs/operations.md").contains(RIGHTS.trim()));
@@ -274,8 +273,8 @@ async fn an_instance_needs_each_of_its_rights_and_no_more() {
     assert_eq!(enough, [""], "without these it works as well");
 }
 
-/// Goal: a password that is changed while a sale runs stops nobody who has it in a file: what is open
-/// stays open, and a new connection reads the file. Whoever has the old one is refused by then.
+/// Goal: changing a password while a sale runs stops no instance that has it in a file: open connections stay open, and a new one
+/// reads the file. Whoever still has the old password is refused from then on.
 #[tokio::test]
 async fn a_password_of_redis_can_be_changed() {
     let redis = secured_redis().await;
@@ -294,7 +293,7 @@ async fn a_password_of_redis_can_be_changed() {
     assert!(error.is_wrong_server(), "{error:?}");
 }
 
-/// Goal: sentinels and their primary over mutual TLS. A sentinel that asks for a user gets the same one, which needs one
+/// Goal: sentinels and their primary work over mutual TLS. A sentinel that asks for a user gets the primary's, which needs one
 /// right there.
 #[tokio::test]
 async fn a_sentinel_over_mutual_tls() {
@@ -312,7 +311,7 @@ async fn a_sentinel_over_mutual_tls() {
     connect().await.unwrap().start(&Item::DEFAULT, None, 5).await.unwrap();
 }
 
-/// Goal: a Redis Cluster over mutual TLS, also at the addresses that it announces. Method: one node with all slots.
+/// Goal: a Redis Cluster works over mutual TLS, also at the addresses that it announces. Method: one node with all slots.
 #[tokio::test]
 async fn a_redis_cluster_over_mutual_tls() {
     let node_timeout = Some(Duration::from_secs(20));

@@ -35,7 +35,7 @@ pub(crate) struct Shop {
 /// The header that permits the start of a sale in most shops.
 pub(crate) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 
-/// What a shop is like, if not like most.
+/// The settings of a shop. The default is that of most tests.
 #[derive(Clone)]
 pub(crate) struct ShopOptions {
     pub(crate) http: HttpOptions,

@@ -1,8 +1,8 @@
-//! A write to Redis that a holder cannot make once a later one has written.
+//! A write to Redis that is refused once a later holder has written.
 //!
-//! The script compares the token with the largest that it has seen, and writes in the same atomic step. Tokens of two
-//! clusters cannot be compared: it refuses those of a new cluster until an operator deletes `{greeting}:fence`.
-//! Redis is at `REDIS` (default `redis://127.0.0.1:6379`). The crate `redis` needs its features `script` and `tokio-comp`.
+//! The script compares the token with the largest that it has seen, and writes in the same atomic step. Tokens of two clusters
+//! cannot be compared: the script refuses those of a new cluster until an operator deletes `{greeting}:fence`. Redis is at
+//! `REDIS` (default `redis://127.0.0.1:6379`). The crate `redis` needs its features `script` and `tokio-comp`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(session.close().await?)
 }
 
-/// Whether it was written. Revisions count up to 2^53 without loss in Lua, more than etcd will see.
+/// Returns whether Redis accepted the write. Lua counts up to 2^53 exactly, more than etcd's revisions will reach.
 async fn write(
     redis: &mut MultiplexedConnection,
     token: Token,

@@ -1,4 +1,4 @@
-//! One leader among many processes. A leader that loses the lock stops leading and stands again.
+//! One leader among many processes. A leader that loses the lock stops leading and waits for the lock again.
 //!
 //! Leads for `TERMS` terms (default: one), then ends.
 
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let session = sessions.session().await?;
         match lead_once(&session).await {
             Ok(()) => led += 1,
-            // lost while it led, or while it waited: it stands again
+            // lost while it led or waited: wait for the lock again
             Err(error @ (LockError::Lost { .. } | LockError::SessionLost { .. })) => {
                 println!("{error}");
             }

@@ -1,14 +1,14 @@
 //! Takes a unit in Redis and writes a row in PostgreSQL under one lock: no single call can do both.
 //!
 //! - Both stores compare the token with the largest that they have seen, in the step that writes.
-//! - A new holder raises the fence in **both** stores before it reads anything. Else the late write of an earlier holder would
-//!   pass in the store that nobody has written to since.
-//! - The script that takes the unit leaves an intent. Whoever is killed between the two stores leaves it behind, and the next
-//!   holder undoes it, or finishes it if the row is there.
+//! - A new holder raises the fence in **both** stores before it reads anything. Otherwise the late write of an earlier holder
+//!   would pass in the store to which nobody has written since.
+//! - The script that takes the unit also writes an intent. A process that is killed between the two stores leaves its intent
+//!   behind. The next holder finishes that order if its row exists, and undoes it otherwise.
 //!
-//! Sells to `ORDER`; without it, only repairs. The stock is `{sale}:stock` in Redis. With `STEP=1` it waits for a line between the
-//! two stores: kill it there, or stop it (Ctrl-Z) for some seconds while another one runs. The stores are at `REDIS` and
-//! `POSTGRES`.
+//! Sells to `ORDER`; without it, only repairs. The stock is `{sale}:stock` in Redis. With `STEP=1` it waits for a line of input
+//! between the two stores: kill it there, or stop it (Ctrl-Z) for some seconds while another process runs. The stores are at
+//! `REDIS` and `POSTGRES`.
 
 use std::env::var;
 use std::error::Error;
@@ -29,7 +29,7 @@ const RAISE: &str = "
 INSERT INTO fence VALUES ('sale', $1, $2) ON CONFLICT (name) DO UPDATE SET revision = excluded.revision
 WHERE fence.cluster = excluded.cluster AND fence.revision <= excluded.revision RETURNING revision";
 
-/// ARGV: cluster, revision, step, order. Returns whether it was done; nothing if the token is refused.
+/// ARGV: cluster, revision, step, order. Returns whether the step was done; nil if the token is refused.
 const REDIS: &str = r"
 local cluster, revision = unpack(redis.call('HMGET', KEYS[1], 'cluster', 'revision'))
 if cluster and (cluster ~= ARGV[1] or tonumber(ARGV[2]) < tonumber(revision)) then return false end
@@ -69,7 +69,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if let Ok(order) = var("ORDER") {
         stores.sell(&order).await?;
     }
-    // one that was stopped has no lock to give back
+    // a process that was stopped has lost its lock
     if guard.unlock().await.is_ok() {
         session.close().await?;
     }
@@ -77,7 +77,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 impl Stores {
-    /// Raises both fences. Only then do the intents tell what is left to do.
+    /// Raises both fences. Only then do the intents show what is unfinished.
     async fn repair(&mut self) -> Result<(), Box<dyn Error>> {
         self.postgres.batch_execute(TABLES).await?;
         let (cluster, revision) = (self.token.cluster().to_string(), self.token.revision());
@@ -108,7 +108,7 @@ impl Stores {
                     std::io::stdin().read_line(&mut String::new())?;
                 }
                 println!("PostgreSQL writes: {}", self.write(order).await?);
-                // also after a refusal, to show that Redis refuses, too
+                // also after PostgreSQL refused, to show that Redis refuses, too
                 println!("Redis writes: {}", self.redis("finish", order).await?.is_some());
             }
         }
@@ -120,7 +120,7 @@ impl Stores {
         Ok(row.is_some())
     }
 
-    /// Whether the token passed and the row was written, in one statement.
+    /// Writes the row if the token passes, in one statement. Returns whether it did.
     async fn write(&self, order: &str) -> Result<bool, tokio_postgres::Error> {
         let sql = format!("WITH passes AS ({RAISE}) INSERT INTO sold SELECT $3 FROM passes");
         let (cluster, revision) = (self.token.cluster().to_string(), self.token.revision());

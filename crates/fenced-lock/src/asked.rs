@@ -1,17 +1,17 @@
 //! The engine for services that must be asked where a claim stands.
 //!
 //! [`Waiters`] is its state, without I/O. A service supplies requests ([`Asked`]); an [`AskedBackend`] sends them, notes the
-//! answers, and asks about each waiting claim until it is granted or gone. The backends on Redis and PostgreSQL work this
-//! way. For one of your own, implement `Asked`, and [start](AskedBackend::start) a backend.
+//! answers, and asks about each waiting claim until it is granted or gone. The backends on Redis and PostgreSQL work this way.
+//! For a service of your own, implement `Asked`, and call [`AskedBackend::start`].
 //!
-//! Why no waiter is forgotten: each has a task that asks again by itself, at the latest when its
-//! [`Answer::ask_again_in`] is over. The task ends when the service answers that the claim is granted or gone; a permanent
-//! refusal counts as gone. Messages ([`Waiters::wake`], [`Waiters::note`]) only make it ask sooner.
+//! No waiter is forgotten, because each waiting claim has a task that asks again, at the latest after [`Answer::ask_again_in`].
+//! The task ends when the service answers that the claim is granted or gone; a permanent refusal counts as gone. Messages
+//! ([`Waiters::wake`], [`Waiters::note`]) only make it ask sooner.
 //!
 //! # A service of your own
 //!
-//! Here a list in this process stands for the service, and each look at it for a request. Where a request can stay
-//! without an answer, it may come twice, and `put` must find what the first one did.
+//! Here a list in this process stands for the service, and each look at it for a request. Where answers can get lost, a request
+//! may come twice, and `put` must find what the first one did.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -147,14 +147,14 @@ use super::{
     ObservedClaim, Promises, PutMode, QueueEntry, Released, Ticket,
 };
 
-/// The requests to a service that must be asked where a claim stands. The implementation notes messages of the service in its
-/// [`Waiters`], and whether others wait behind a claim that holds.
+/// The requests to a service that must be asked where a claim stands. The implementation also notes, in its [`Waiters`], the
+/// service's messages, and whether others wait behind a holder.
 #[async_trait]
 pub trait Asked: Send + Sync + 'static {
     /// What a grant carries.
     type Token: GrantToken;
 
-    /// What it promises.
+    /// What the service promises.
     const PROMISES: Promises;
 
     /// The claims of this process.
@@ -163,22 +163,22 @@ pub trait Asked: Send + Sync + 'static {
     /// Grants a lease with this id.
     async fn open(&self, id: i64, ttl: Duration) -> Answered<ClusterId>;
 
-    /// Renews a lease. Says of each of these claims whether it still holds.
+    /// Renews a lease. Returns for each of these claims whether it still holds.
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Answered<Vec<bool>>;
 
-    /// Revokes a lease, on which there are these claims.
+    /// Revokes a lease with these claims.
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Answered<()>;
 
-    /// Puts a claim into its queue, once. `None` if it is not put.
+    /// Puts a claim into its queue; a repetition changes nothing. Returns `None` if `mode` forbids it.
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Self::Token>>>;
 
-    /// Where a claim stands.
+    /// Asks where a claim stands.
     async fn ask(&self, claim: &Claim) -> Answered<Answer<Self::Token>>;
 
     /// Takes a claim out of its queue.
     async fn release(&self, claim: &Claim) -> Answered<Released>;
 
-    /// The queue of this name, the holder first: at most so many of its claims.
+    /// At most `most` claims of the queue of this name, the holder first.
     async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>>;
 
     /// As [`Backend::ask_for_turn`].
@@ -195,16 +195,16 @@ pub trait Asked: Send + Sync + 'static {
 /// The result of a request.
 pub type Answered<T> = Result<T, BackendError>;
 
-/// A backend on an [`Asked`] service, with a thread of its own. It may serve several sessions.
+/// A backend on an [`Asked`] service, with a separate thread. It may serve several sessions.
 pub type AskedBackend<A> = OnThread<Engine<A>>;
 
-/// What sends the requests of an [`Asked`] service, and asks about the claims that wait.
+/// Sends the requests of an [`Asked`] service, and asks about the claims that wait.
 pub struct Engine<A> {
     service: Arc<A>,
 }
 
 impl<A: Asked> AskedBackend<A> {
-    /// Starts the thread, and makes the service, which gets the thread's runtime and a pointer to itself.
+    /// Starts the thread and makes the service. `make` gets the thread's runtime and a pointer to the service.
     ///
     /// # Errors
     /// [`Permanent`](BackendErrorKind::Permanent) if the thread cannot be started.
@@ -228,7 +228,7 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         let (id, waiters) = (random_id(), self.service.waiters());
-        // first: what is heard of the lease meanwhile is heard by somebody
+        // first, so that messages about the lease are not ignored meanwhile
         waiters.leases().insert(id, ttl);
         let opened = self.service.open(id, ttl).await;
         if opened.is_err() {
@@ -239,9 +239,9 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
         let waiters = self.service.waiters();
-        // those that come to hold while the service is asked are not missing
+        // a claim that is granted while the request is under way is not among these, and so is not taken for missing
         let held = waiters.holding(lease.id);
-        // a claim of which nothing is said is not kept
+        // a claim without an answer counts as gone
         let kept = self.service.renew(lease, &held).await?.into_iter().chain(repeat(false));
         for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
             waiters.note(claim, ClaimStatus::Gone);
@@ -255,7 +255,7 @@ impl<A: Asked> Backend for Engine<A> {
         if closed.is_ok() {
             self.service.waiters().forget(lease.id);
         } else {
-            // repeated for a TTL at most, with the same claims
+            // the session repeats the request with the same claims, for at most a TTL
             let service = Arc::clone(&self.service);
             spawn_on(&Handle::current(), async move {
                 sleep(lease.ttl * 2).await;
@@ -284,7 +284,7 @@ impl<A: Asked> Backend for Engine<A> {
                 waiters.note(claim, answer.status);
                 Ok(Some(ticket))
             }
-            // it may be there
+            // the claim may be in the queue
             Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
             not_put => {
                 waiters.note(claim, ClaimStatus::Gone);
@@ -339,8 +339,8 @@ mod tests {
         BackendError::transient("no answer")
     }
 
-    /// A service with one queue. What goes wrong is drawn from a seed: an answer that gets lost, and a nudge that gets
-    /// lost, comes twice, or comes late.
+    /// A service with one queue. A seed decides what goes wrong: an answer gets lost; a nudge gets lost, comes twice, or comes
+    /// late.
     struct Unreliable {
         waiters: Waiters<Token>,
         queue: Mutex<(i64, Vec<(i64, Claim)>)>,
@@ -409,7 +409,7 @@ mod tests {
         }
 
         async fn close(&self, _: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
-            // often nothing was done when the answer is lost
+            // a lost answer often means that nothing was done
             if self.draw() < 5 {
                 return Err(silence());
             }
@@ -454,9 +454,10 @@ mod tests {
         }
     }
 
-    /// Goal: no waiter is forgotten and no two hold, whatever is lost, late or told twice, and the end of a session leaves
-    /// nothing in the queue. Method: a service that is unreliable in a way drawn from each of a hundred seeds, and ten
-    /// waiters, each of which hands over once; then a try in vain, a waiter that goes away, and one whose session is closed.
+    /// Goal: no waiter is forgotten and there are never two holders, although answers and nudges get lost, are late or come
+    /// twice; the end of a session leaves nothing in the queue. Method: for each of a hundred seeds, ten waiters hand over once
+    /// each, at a service whose faults follow the seed; then a try in vain, a waiter that goes away, and a waiter whose session
+    /// is closed.
     #[tokio::test(start_paused = true)]
     async fn no_waiter_is_forgotten() {
         for seed in 0..100 {
@@ -496,7 +497,6 @@ mod tests {
                 let mutex = mutex.clone();
                 tokio::spawn(async move { mutex.lock().await.map(drop) })
             };
-            // it tries in vain
             drop(mutex.try_lock().await);
             let aborted = waiter();
             eventually("it waits", async || length() == 2).await;

@@ -15,20 +15,20 @@ pub enum PutMode {
     AtEnd,
     /// Only if the queue is empty.
     IfEmpty,
-    /// At the end, after this claim of the same name was removed; if it is not there, nothing is done. Both happen in one
-    /// step if the service can do that. When the session repeats the request after an error of the kind `Transient`, it
-    /// takes `None` to mean that the claim was removed, and puts the new one at the end.
+    /// At the end, after removing this claim of the same name; does nothing if that claim is not there. Both happen in one step
+    /// if the service can do that. When the session repeats the request after an error of the kind `Transient`, it takes `None`
+    /// to mean that the claim was removed, and puts the new one at the end.
     After(Claim),
 }
 
-/// What became of a claim that was to be released.
+/// The outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// This request took it out of its queue.
+    /// This request took the claim out of its queue.
     Done,
-    /// It was gone before the request.
+    /// The claim was gone before the request.
     Gone,
-    /// It is gone. An earlier request, which was not answered, may have taken it out.
+    /// The claim is gone. An earlier request, which was not answered, may have taken it out.
     Unknown,
 }
 
@@ -37,19 +37,17 @@ pub enum Released {
 ///
 /// The trait is narrow on purpose: the [`Session`](super::Session) handles owners, re-entry, guards,
 /// cancellation, retries and the local deadline, for every backend. Taking a lock has two steps,
-/// [`put`](Self::put) and the wait for [`Ticket::status`], because they differ when the caller goes
-/// away. The wait can be dropped at any time. A put that was sent must come to its end, or a claim could
-/// appear after it was withdrawn.
+/// [`put`](Self::put) and the wait for [`Ticket::status`], because they differ when the caller goes away. The wait can be dropped
+/// at any time. A put that was sent must run to its end: otherwise a claim could appear after it was withdrawn.
 ///
-/// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did.
-/// Futures of `open`, `renew`, `ask_for_turn`, `queue` and `close` may be dropped at any point.
+/// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did. Futures of `open`,
+/// `renew`, `ask_for_turn`, `queue` and `close` may be dropped at any point.
 ///
-/// No future may hold what other requests need, such as a place or a connection that it makes: its caller may keep it and
-/// poll it slowly, or not again. The requests of this crate's backends run in tasks of their own, see
-/// [`OnThread`](super::OnThread).
+/// No future may hold anything that other requests need, such as a permit or a connection that it makes: its caller may keep the
+/// future without polling it. The requests of this crate's backends run in separate tasks, see [`OnThread`](super::OnThread).
 ///
-/// [`MemoryBackend`](super::MemoryBackend) is the example to follow; for a service that is asked where a claim stands,
-/// [`asked`](super::asked) has one. A backend may also add to another one:
+/// [`MemoryBackend`](super::MemoryBackend) is the example to follow; for a service that must be asked where a claim stands, see
+/// the example in [`asked`](super::asked). A backend may also wrap another one:
 ///
 /// ```
 /// use std::time::Duration;
@@ -147,7 +145,7 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Grants a lease of at least `ttl`. No two have the same id.
+    /// Grants a lease of at least `ttl`. No two leases have the same id.
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError>;
 
     /// Renews the lease and returns how long it lives from now on.
@@ -185,11 +183,10 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// The queue of `name` as it stands now, the holder first.
+    /// The queue of `name` now, the holder first.
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError>;
 
-    /// The first claim in the queue of `name`. It fails where a claim would be refused, if the backend can find
-    /// that out without a claim.
+    /// The first claim in the queue of `name`. Fails if the backend can tell without a claim that it would be refused.
     async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
         Ok(self.queue(name).await?.into_iter().next())
     }

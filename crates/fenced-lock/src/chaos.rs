@@ -1,7 +1,7 @@
-//! Switches with which a fault suite takes the lock's safeguards away.
+//! Switches with which a fault suite removes the lock's safeguards.
 //!
-//! Without `RUSTFLAGS="--cfg fenced_lock_chaos"` nothing here can be switched: [`Safeguard::is_on`] is a constant.
-//! A cargo feature would not do: any dependency of a program could switch it on.
+//! Without `RUSTFLAGS="--cfg fenced_lock_chaos"` nothing here can be switched: [`Safeguard::is_on`] is a constant. A cargo
+//! feature would not do: any dependency of a program could switch it on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,33 +10,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub enum Safeguard {
     /// A claim whose waiter has gone is withdrawn.
     ClaimCleanup,
-    /// A session is lost by the local clock, without a word from the service.
+    /// The local clock ends a session, without a message from the service.
     LocalExpiry,
     /// A watch that broke is opened again.
     ReWatch,
-    /// A queue is read again when its watch was opened again, and once a second.
+    /// A queue is read again after its watch was opened again, and once a second.
     Relist,
-    /// A request that the service has no room for fails instead of waiting.
+    /// A request for which the service has no room fails instead of waiting.
     Refusals,
     /// Leases are renewed on a thread of their own.
     OwnThread,
-    /// A claim has a key of its own.
+    /// Each claim has its own key.
     OwnerByClaim,
-    /// A queue is the claims on one name exactly.
+    /// A queue contains the claims on exactly one name.
     ExactPrefix,
-    /// A token that is older than a change of users or roles, or is refused a watcher, is replaced.
+    /// A token is replaced if it is older than a change of users or roles, or was refused a watcher.
     Reauthentication,
-    /// A claim that was denied is not withdrawn, and one that may not be withdrawn ends no session.
+    /// A denied claim is not withdrawn, and a denied withdrawal ends no session.
     Denials,
-    /// A claim that another member may have released before counts as released.
+    /// A claim counts as released if another member may have released it before.
     UnknownRelease,
-    /// A request runs to its end when its caller has stopped waiting for the answer.
+    /// A request runs to its end even if its caller stops waiting for the answer.
     SeeThrough,
     /// A queue is read in pages.
     Pages,
 }
 
-/// The bit of each safeguard that is off, for the whole process.
+/// A bit for each safeguard that is off, in the whole process.
 static OFF: AtomicU32 = AtomicU32::new(0);
 
 impl Safeguard {

@@ -21,7 +21,7 @@ pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// There was no session in the time allowed.
+    /// There was no session within the allowed time.
     #[error("there was no {what} within {waited:?}")]
     Timeout {
         /// What was waited for.
@@ -29,8 +29,8 @@ pub enum LockError {
         /// The time allowed.
         waited: Duration,
     },
-    /// The claim, granted or waiting, is gone: its lease expired or was revoked, or its key was deleted. Another
-    /// claim may hold the lock now.
+    /// The claim, granted or waiting, is gone: its lease expired or was revoked, or its key was deleted. Another claim may hold
+    /// the lock now.
     #[error("the lock {name:?} was lost after {after:?}")]
     Lost {
         /// The lock's name.
@@ -65,9 +65,9 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Whether taking the lock again may succeed in the same session; after
-    /// [`SessionLost`](Self::SessionLost), open a new one. Calling [`lock`](super::Mutex::lock) again, also for the
-    /// same owner, is always safe: it makes a new claim, and that of the failed call is withdrawn.
+    /// Whether taking the lock again may succeed in the same session. (After [`SessionLost`](Self::SessionLost), open a new one.)
+    /// Calling [`lock`](super::Mutex::lock) again is always safe, also for the same owner: it makes a new claim, and the failed
+    /// call's claim is withdrawn.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Lost { .. } => true,
@@ -88,8 +88,7 @@ pub enum LostReason {
     /// The lock service says that the lease is gone.
     #[error("its lease is gone")]
     Revoked,
-    /// A claim could not be withdrawn within a TTL. The session was given up, so that the claim goes
-    /// with its lease.
+    /// A claim could not be withdrawn within a TTL. The session was given up, so that the claim ends with its lease.
     #[error("it was given up, since a claim could not be withdrawn")]
     ReleaseFailed,
     /// The session was closed.
@@ -101,15 +100,13 @@ pub enum LostReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// No answer: the request may or may not have been carried out. Repeating it is safe and may
-    /// succeed.
+    /// No usable answer: the request may or may not have been carried out. Repeating it is safe and may succeed.
     Transient,
-    /// It was answered, and not carried out: the service has no room, or too much to do. It may
-    /// succeed later.
+    /// The service answered and did not carry the request out: it has no room, or too much to do. The request may succeed later.
     Refused,
-    /// The lease does not exist any more.
+    /// The lease no longer exists.
     LeaseGone,
-    /// Repeating it cannot help: wrong credentials, no permission, a malformed address.
+    /// Repeating the request cannot help: wrong credentials, no permission, a malformed address.
     Permanent,
 }
 
@@ -120,14 +117,14 @@ impl BackendErrorKind {
     }
 }
 
-/// A failure of a [`Backend`](super::Backend). Its text says what it means; its [`source`](Error::source) is the client's
-/// error, and `{:#}` says that as well. Two are equal if kind and these texts are.
+/// A failure of a [`Backend`](super::Backend). Its text says what it means; its [`source`](Error::source) is the client library's
+/// error, and `{:#}` shows both. Two failures are equal if their kinds and these texts are.
 #[derive(Clone, Debug)]
 pub struct BackendError {
-    /// What it means.
+    /// What the failure means.
     pub kind: BackendErrorKind,
     cause: Arc<dyn Error + Send + Sync>,
-    /// What to write of the causes, where their own texts are not for people.
+    /// Text for people, where the causes' own texts are not for people.
     words: Option<Arc<str>>,
 }
 
@@ -152,7 +149,7 @@ impl BackendError {
         Self::new(BackendErrorKind::Permanent, cause)
     }
 
-    /// A failure whose cause is told in these words.
+    /// A failure with this text in place of its causes'.
     #[allow(dead_code, reason = "the backend in memory does not use it")]
     pub(crate) fn in_words(
         kind: BackendErrorKind,
@@ -189,7 +186,7 @@ impl fmt::Display for BackendError {
         if let Some(words) = &self.words {
             return write!(f, ": {words}");
         }
-        // clients repeat in their texts what their sources say
+        // client libraries repeat their sources' texts
         let mut shown = String::new();
         for cause in std::iter::successors(self.source(), |cause| (*cause).source()) {
             let text = cause.to_string();

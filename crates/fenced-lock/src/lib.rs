@@ -38,7 +38,7 @@
 //! - **Turns in order.** Claims are served by the order in which the service put them into the
 //!   queue, across all processes.
 //! - **One holder at a time**, while the holder's lease lives.
-//! - **A dead holder is replaced** when its lease has ended: within the TTL and two seconds. A new leader of etcd grants each
+//! - **A dead holder is replaced** when its lease has ended: within the TTL and 1.5 seconds. A new leader of etcd grants each
 //!   lease its whole TTL again: if the leader changes meanwhile, within twice the TTL and four seconds.
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than that of any earlier grant.

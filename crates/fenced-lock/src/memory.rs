@@ -15,17 +15,17 @@ use super::{
     Promises, PutMode, QueueEntry, Released, Ticket, Token, TokenLife,
 };
 
-/// A lock service in this process, for tests of services that use the lock: it follows tokio's
-/// clock, so leases expire in paused time, and its faults come when they are asked for. Let the service take a
-/// [`Session`](crate::Session) or a [`SessionKeeper`](crate::SessionKeeper), which do not name the backend.
+/// A lock service in this process, for tests of services that use the lock: it follows tokio's clock, so leases expire in paused
+/// time, and it fails when a test asks it to. Let the service take a [`Session`](crate::Session) or a
+/// [`SessionKeeper`](crate::SessionKeeper), which do not name the backend.
 ///
 /// In a test: `#[tokio::test(start_paused = true)]`, with tokio's feature `test-util`.
 ///
-/// Clones are the same service; sessions on it exclude each other as processes do. It does not
-/// survive the process and locks nothing outside of it. A lease ends with the runtime on which it was opened.
+/// Clones are the same service; sessions on it exclude each other as processes do. It locks nothing outside of this process, and
+/// ends with it. A lease ends with the runtime on which it was opened.
 ///
 /// # Panics
-/// Its sessions are opened in a tokio runtime with timers; elsewhere that panics.
+/// Opening a session on it panics outside of a tokio runtime with timers.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -68,18 +68,17 @@ struct State {
 type Queue = BTreeMap<i64, (Claim, ObservedClaim)>;
 
 impl MemoryBackend {
-    /// A service with nothing in it.
+    /// A service without leases and claims.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Stops answering, or answers again. Requests that come meanwhile wait.
+    /// Stops answering, or answers again. Requests wait in between.
     pub fn set_silent(&self, silent: bool) {
         self.silent.send_replace(silent);
     }
 
-    /// Ends a lease (that of [`Session::lease`](crate::Session::lease)) at once, with its claims, as an operator or its
-    /// expiry would.
+    /// Ends a lease ([`Session::lease`](crate::Session::lease)) and its claims at once, as an operator or its expiry would.
     pub fn revoke(&self, lease: i64) {
         self.state.lock().end_lease(lease);
     }
@@ -171,7 +170,7 @@ impl Backend for MemoryBackend {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.answering().await;
-        // first: it panics without timers
+        // first, because it panics without timers
         let first_end = sleep_until(Instant::now() + ttl);
         let id = {
             let mut state = self.state.lock();
@@ -260,7 +259,7 @@ struct Expiry {
 }
 
 impl Expiry {
-    /// Waits until the lease was not renewed in time, or is gone.
+    /// Waits until the lease has expired or was removed.
     async fn wait(self, first_end: Sleep) {
         first_end.await;
         let ends_at = || Some(self.state.upgrade()?.lock().leases.get(&self.lease)?.0);

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::BackendError;
 
-/// Longer times count as this one.
+/// The longest time that counts: longer ones are cut to this.
 pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Shorter ones are over before anything can be done in them.
+/// In a shorter time nothing can be done.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// A time that the program sets, as it counts.
+/// A time that the program sets, cut to [`LONGEST`].
 ///
 /// # Errors
-/// [`Permanent`](super::BackendErrorKind::Permanent) if it is too short for anything.
+/// [`Permanent`](super::BackendErrorKind::Permanent) if it is shorter than [`SHORTEST`].
 pub(crate) fn limit(what: &str, set: Duration) -> Result<Duration, BackendError> {
     if set < SHORTEST {
         let what = format!("{what} of {set:?} is too short: it is {SHORTEST:?} at least");
@@ -22,7 +22,7 @@ pub(crate) fn limit(what: &str, set: Duration) -> Result<Duration, BackendError>
     Ok(set.min(LONGEST))
 }
 
-/// What of an address of hosts and ports may be shown: nothing if it has a part that may be secret, such as a password.
+/// An address of hosts and ports for logs: not shown if it may contain a secret, such as a password.
 #[allow(dead_code, reason = "not every backend has such an address")]
 pub(crate) fn shown(address: &str) -> &str {
     if address.contains(['@', '?', '#']) { "(not shown)" } else { address }

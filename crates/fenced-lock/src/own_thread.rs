@@ -1,4 +1,4 @@
-//! A runtime on a thread of its own, and a backend whose requests run there.
+//! A runtime on a separate thread, and a backend whose requests run there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::{
     Ticket,
 };
 
-/// A current-thread runtime on its own thread: leases are renewed on time, however busy the program's runtime is.
-/// Dropping it ends the thread and does not block, so a backend may be dropped anywhere.
+/// A current-thread runtime on a separate thread, which renews leases on time, however busy the program's runtime is. Dropping it
+/// ends the thread without blocking, so a backend may be dropped anywhere.
 #[derive(Debug)]
 pub(crate) struct OwnThread {
     pub(crate) runtime: Handle,
@@ -53,11 +53,11 @@ impl OwnThread {
     }
 }
 
-/// A backend whose requests run on a thread of its own.
+/// A backend whose requests run on a separate thread.
 ///
-/// Each request is a task there, and its caller waits for the outcome alone. So a caller that polls slowly, or never again,
-/// keeps no connection and no place from others; a request whose caller drops it ends. What a request starts lives on that
-/// thread, whichever runtime its caller has, if any.
+/// Each request is a task on that thread, and its caller waits only for the outcome. So a caller that polls slowly, or never
+/// again, keeps no connection and no permit from others. A request ends when its caller drops it. Tasks that a request starts
+/// live on that thread, whatever runtime its caller has.
 pub struct OnThread<B> {
     pub(crate) backend: Arc<B>,
     thread: Arc<OwnThread>,
@@ -79,7 +79,7 @@ impl<B: Backend> OnThread<B> {
     {
         let request = request(Arc::clone(&self.backend)).in_current_span();
         let request = AbortOnDropHandle::new(spawn_on(&self.thread.runtime, request));
-        // it panicked, or its runtime has ended
+        // the request panicked, or its runtime has ended
         request.await.unwrap_or_else(|ended| Err(BackendError::transient(ended)))
     }
 }

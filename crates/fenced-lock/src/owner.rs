@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # }
 /// ```
 ///
-/// An owner is not `Clone` for the same reason. It belongs to no session, but holds are counted in
-/// the session that granted them: through another session the same owner waits like any other, for itself too.
+/// An owner is not `Clone` for the same reason. It belongs to no session, but each session counts its own holds: through another
+/// session the same owner waits like any other, even for itself.
 #[derive(Debug)]
 pub struct Owner {
     pub(super) id: OwnerId,

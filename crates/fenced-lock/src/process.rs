@@ -23,11 +23,11 @@ where
     runtime.spawn(task)
 }
 
-/// A number that no other process draws, from the system's random source. What the standard library seeds once in a thread
-/// will not do: a child that the process forks draws the same.
+/// A number from the system's random source, which no other process draws. The standard library seeds its random state once in a
+/// thread, so a forked child would draw the same numbers.
 ///
 /// # Panics
-/// If the system has no random source. Neither does the standard library run there.
+/// If the system has no random source; the standard library panics there too.
 pub fn random() -> u64 {
     #[cfg(fenced_lock_chaos)]
     if let Some(process) = current() {
@@ -48,23 +48,23 @@ mod simulated {
         /// Its name, for a trace.
         fn name(&self) -> String;
 
-        /// Knows a new task from now on; returns its number.
+        /// Notes a new task; returns its number.
         fn begin(&self) -> u64;
 
         /// Whether a task that was woken may run now.
         fn turn(&self, task: u64, context: &mut Context<'_>) -> Turn;
 
-        /// A task has run, until it waits again.
+        /// Notes that a task has run, and waits again.
         fn ran(&self, task: u64);
 
         /// Forgets a task that has ended or was dropped.
         fn end(&self, task: u64);
 
-        /// The next number of its chance.
+        /// The next number from the process's own chance.
         fn random(&self) -> u64;
     }
 
-    /// What becomes of a task that was woken.
+    /// What to do with a task that was woken.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Turn {
         /// It runs.
@@ -84,7 +84,7 @@ mod simulated {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// Runs this as code of a process: what it starts and what it draws is that process's.
+    /// Runs `work` as code of a process: the tasks that it starts and the numbers that it draws are that process's.
     pub fn within<R>(process: &Arc<dyn Process>, work: impl FnOnce() -> R) -> R {
         struct Restore(Option<Arc<dyn Process>>);
         impl Drop for Restore {
@@ -110,7 +110,7 @@ mod simulated {
             Self { process, number, inner: Some(Box::pin(task)) }
         }
 
-        /// What a task drops may start another one, which must belong to the same process.
+        /// Drops the task as code of its process, because the drop may start another task.
         fn end(&mut self) {
             if let Some(inner) = self.inner.take() {
                 within(&self.process, || drop(inner));
@@ -132,7 +132,7 @@ mod simulated {
                 }
                 Turn::Runs => {}
             }
-            // nobody polls a task that was dropped, but its runtime may
+            // the runtime may poll a task that was dropped here
             let Some(inner) = &mut this.inner else { return Poll::Pending };
             let polled = within(&this.process, || inner.as_mut().poll(context));
             if polled.is_ready() {

@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-/// What comes with a grant: a [`Token`](super::Token), or [`Unfenced`] for a lock that has none. A function that
-/// takes a [`Guard`](super::Guard) takes one with a token; a lock without one does not compile there.
+/// What comes with a grant: a [`Token`](super::Token), or [`Unfenced`] for a lock without tokens. A function that takes a
+/// [`Guard`](super::Guard) takes one with a token; a guard of a lock without tokens does not compile there.
 pub trait GrantToken: Copy + Debug + PartialEq + Send + Sync + 'static {}
 
 impl<T: Copy + Debug + PartialEq + Send + Sync + 'static> GrantToken for T {}
@@ -13,8 +13,8 @@ impl<T: Copy + Debug + PartialEq + Send + Sync + 'static> GrantToken for T {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfenced;
 
-/// What a [`Backend`](super::Backend) promises. The contract suite shows that each promise holds, and that what is
-/// not promised is indeed missing.
+/// What a [`Backend`](super::Backend) promises. The contract suite shows that each promise holds, and that the backend lacks what
+/// it does not promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Promises {
@@ -28,7 +28,7 @@ pub struct Promises {
     pub ends: Ends,
     /// How a holder learns that its claim was removed while its lease lives.
     pub loss: Loss,
-    /// What can be seen of a queue.
+    /// Which part of a queue can be seen.
     pub queue: QueueView,
     /// Whether a claim that [stands by](super::Mutex::standby) is no contention for the holder. If not, it is as any other
     /// claim, and asks for a turn from the start.
@@ -47,7 +47,7 @@ impl Promises {
         standby: true,
     };
 
-    /// The least that a lock promises; a backend sets what it promises more:
+    /// The least that a lock promises; a backend adds its further promises:
     ///
     /// ```
     /// use fenced_lock::{Order, Promises};
@@ -90,14 +90,14 @@ pub enum Wake {
     Polled,
 }
 
-/// Whether a later grant has the larger token.
+/// Whether a later grant has a larger token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenLife {
-    /// Always, also after the service has failed over or was started again. A service that may have failed over to a
-    /// copy that lags says so by another [`ClusterId`](crate::ClusterId).
+    /// Always, also after the service has failed over or restarted. A service that may have failed over to a lagging copy changes
+    /// the [`ClusterId`](crate::ClusterId).
     Durable,
-    /// Until the service loses what it had not yet stored or copied.
+    /// Until the service loses data that it had not yet stored or copied.
     Volatile,
     /// There is no token.
     None,
@@ -107,9 +107,9 @@ pub enum TokenLife {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ends {
-    /// Its lease does, as measured by this clock.
+    /// The end of its lease, as measured by this clock.
     Lease(Clock),
-    /// The end of the process does, at once. A process that is stopped keeps its holds and its places in the queues.
+    /// The end of the process, at once. A process that is stopped keeps its holds and its places in the queues.
     Process,
 }
 
@@ -131,15 +131,15 @@ pub enum Loss {
     Pushed,
     /// The next renewal of the lease shows it.
     AtRenewal,
-    /// It does not, before it releases the lock.
+    /// The holder learns of it only when it releases the lock.
     Never,
 }
 
-/// What can be seen of a queue.
+/// Which part of a queue can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueView {
-    /// Every claim, in its order.
+    /// Every claim, in order.
     Whole,
     /// The holder.
     HolderOnly,

@@ -7,19 +7,19 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::inner::SessionInner;
 use super::{BackendError, BackendErrorKind, GrantToken, LostReason};
 
-/// Keeps the session's lease alive until the session is lost or closed. What is given up here is given up there as well, so
-/// that no client of the backend keeps it alive.
+/// Keeps the session's lease alive until the session is lost or closed. Then closes the lease at the service, so that no client
+/// of the backend keeps it alive.
 pub(super) fn keep_alive<T: GrantToken>(
     inner: Arc<SessionInner<T>>,
     asked_at: Instant,
 ) -> impl Future<Output = ()> + Send {
-    // also where the runtime ends in the middle, or before the first poll: nobody renews the lease any more
+    // also if the runtime ends, even before the first poll: nobody renews the lease any more
     let lost = LoseOnDrop(inner);
     async move {
         let inner = &lost.0;
         renew_until_lost(inner, asked_at).await;
         if inner.validity.lost_reason() != Some(LostReason::Closed) {
-            // a holder that looked just before the loss has the margin to act on it, as if nobody could revoke the lease
+            // a holder that looked just before the loss has the margin to act on it, as if the lease could not be revoked
             sleep(inner.margin).await;
         }
         if let Err(error) = inner.close().await {
@@ -36,17 +36,17 @@ impl<T: GrantToken> Drop for LoseOnDrop<T> {
     }
 }
 
-/// Renews the session's lease, which was asked for at `asked_at`, every third of its shortest lifetime until the session
-/// is lost or closed. A renewal that fails or hangs is repeated until the deadline. Then the session is lost, by
-/// the local clock, and a later answer changes nothing.
+/// Renews the session's lease, which was requested at `asked_at`, every third of its shortest lifetime until the session is lost
+/// or closed. A renewal that fails or hangs is repeated until the deadline. Then the local clock ends the session, and a later
+/// answer changes nothing.
 async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Instant) {
     let mut lifetime = inner.lease.ttl.saturating_sub(inner.margin);
-    // if the lease was long in coming, that is now
+    // already over if opening the lease took long
     let mut next = asked_at + lifetime / 3;
     loop {
         tokio::select! {
             biased;
-            // the lease is needed until close has drained the releases, and close declares the loss
+            // the session needs the lease until `close` has drained the releases and declared the loss
             _ = inner.validity.lost() => return,
             () = sleep_until(next.min(inner.validity.deadline())) => {}
         }
@@ -55,9 +55,9 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
             inner.validity.lose(LostReason::Expired);
             return;
         }
-        // counted from when it was sent: the backend cannot have renewed it before that
+        // the lifetime counts from the sending: the backend cannot have renewed earlier
         let sent_at = Instant::now();
-        // longer than a backend waits for one member: it finds the next one only by that
+        // longer than a backend waits for one member: only a timeout there makes it try the next member
         let attempt_ends = deadline.min(sent_at + lifetime / 3);
         let renewal = inner.ask(async {
             let renewed = timeout_at(attempt_ends, inner.backend.renew(inner.lease)).await;
@@ -65,7 +65,7 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         });
         let renewed = tokio::select! {
             biased;
-            // not even a renewal under way outlives the session: nothing of it would be forgotten
+            // not even a renewal under way outlives the session: its effects would be lost track of
             _ = inner.validity.lost() => return,
             renewed = renewal => renewed,
         };

@@ -1,15 +1,15 @@
-//! What many requests share, such as a connection.
+//! A value that many requests share, such as a connection.
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::BackendError;
 
-/// Something that is made when it is needed, and anew when it is of no more use. One caller makes it; those who wait for
-/// it meanwhile share what becomes of that. Each caller is a task, which is polled until it ends or is dropped: see
+/// A value that is made when it is needed, and made anew when it is no longer usable. One caller makes it; the callers that wait
+/// meanwhile share the outcome. Each caller is a task, which is polled until it ends or is dropped: see
 /// [`OnThread`](crate::OnThread).
 pub(crate) struct Shared<T> {
-    /// What the latest attempt led to, and when.
+    /// The outcome of the latest attempt, and when it ended.
     latest: Mutex<Option<(Instant, Result<T, BackendError>)>>,
 }
 

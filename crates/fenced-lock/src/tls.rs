@@ -1,4 +1,4 @@
-//! What the clients of several services need for TLS.
+//! TLS for the clients of several services.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// Has rustls use ring, unless the program has made its choice. Where a second cryptography library is linked, be it by
-/// a crate that has nothing to do with locks, rustls chooses none by itself, and clients that leave it the choice panic.
+/// Makes rustls use ring, unless the program has chosen already. If any crate of the program links a second cryptography library,
+/// rustls does not choose by itself, and clients that leave it the choice panic.
 pub(crate) fn settle_cryptography() {
-    // an error says that the choice was made
+    // an error means that the program has chosen
     let _ = ring::default_provider().install_default();
 }
 
@@ -24,8 +24,8 @@ pub(crate) fn authorities(ca: &[u8]) -> Result<RootCertStore, Box<dyn Error>> {
     Ok(roots)
 }
 
-/// What trusts these authorities and shows this certificate, which comes with its key, both in PEM. The errors repeat nothing
-/// of these texts: the reader's own error repeats a line, and a key that lost its line breaks is one line.
+/// A configuration that trusts these authorities and presents this certificate and its key, in PEM. Its errors repeat nothing of
+/// these texts: the reader's own error repeats a line, and a key that lost its line breaks is a single line.
 pub(crate) fn client_config(
     roots: RootCertStore,
     identity: Option<&(Vec<u8>, Vec<u8>)>,

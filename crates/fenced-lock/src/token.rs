@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-/// The identity of the cluster that numbered a [`Token`], so that a store can tell tokens of one
-/// cluster from those of another: a new cluster behind an old address, say. etcd derives it from the peer URLs and
-/// `--initial-cluster-token`, so give each new cluster a token of its own. A copy of a cluster has
-/// the identity of the original, so a backup must be restored with revisions that are larger than any
-/// before (`etcdutl snapshot restore --bump-revision`).
+/// The identity of the cluster that numbered a [`Token`]. A store needs it to tell tokens of one cluster from those of another,
+/// such as a new cluster behind an old address. etcd derives it from the peer URLs and `--initial-cluster-token`, so give each
+/// new cluster its own such token. A copy of a cluster has the identity of the original, so a backup must be restored with larger
+/// revisions than any before (`etcdutl snapshot restore --bump-revision`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClusterId(pub u64);
 
@@ -78,7 +77,7 @@ impl Token {
     }
 }
 
-/// Only tokens of one cluster can be compared: between clusters, neither is the later.
+/// Tokens of different clusters cannot be compared: neither is later.
 impl PartialOrd for Token {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         (self.cluster == other.cluster).then(|| self.revision.cmp(&other.revision))

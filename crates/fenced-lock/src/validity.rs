@@ -10,25 +10,26 @@ use tokio::time::{Instant, sleep_until};
 use super::chaos::Safeguard;
 use super::{LostReason, observe};
 
-/// The deadline where no clock ends a lease, or the local one is ignored.
+/// The deadline if no clock ends the lease, or the local clock is ignored.
 pub(super) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How long a loss that is told of keeps others from making it known.
+/// The longest time for which logging a loss delays others that declare it.
 const LONGEST_TELLING: Duration = Duration::from_secs(1);
 
-/// Until when the session's lease is certain to live, by the local monotonic clock.
+/// Until when the session's lease certainly lives, by the local monotonic clock.
 ///
-/// Once lost, it stays lost: a renewal that is answered after the deadline changes nothing, because the loss may
-/// have been acted on.
+/// A lost session stays lost: a renewal that is answered after the deadline changes nothing, because somebody may have acted on
+/// the loss.
 #[derive(Debug)]
 pub(super) struct Validity {
     lease: i64,
     deadline: Mutex<Instant>,
-    /// How it was lost, from when that is told of.
+    /// The first reason, set when its logging begins.
     reason: OnceLock<LostReason>,
-    /// Held while that is told of: nobody else makes it known before. Whoever records it may ask whether the session is lost.
+    /// Held while the loss is logged, so that nobody makes it known earlier. Reentrant: a log's subscriber may ask whether the
+    /// session is lost.
     telling: ReentrantMutex<()>,
-    /// The same, from when callers may know.
+    /// The reason, once callers may know.
     lost: watch::Sender<Option<LostReason>>,
 }
 
@@ -46,7 +47,7 @@ impl Validity {
         *self.deadline.lock()
     }
 
-    /// Moves the deadline to that of the latest renewal, which may be earlier than before, unless it has passed.
+    /// Moves the deadline to that of the latest renewal, which may be earlier, unless the present deadline has passed.
     pub(super) fn renew(&self, deadline: Instant) {
         let mut current = self.deadline.lock();
         let now = Instant::now();
@@ -56,14 +57,14 @@ impl Validity {
         }
         drop(current);
         if is_earlier {
-            // those who wait look at the clock again
+            // wake those who wait, to look at the clock again
             self.lost.send_modify(|_| {});
         }
     }
 
-    /// Declares the session lost; the first reason stands. The log has it before a caller knows.
+    /// Declares the session lost; the first reason counts. The loss is logged before a caller knows of it.
     pub(super) fn lose(&self, reason: LostReason) {
-        // not for ever: a thread that logs a guard may hold what the log waits for
+        // with a limit: another thread that is logging may hold what this log waits for
         let _telling = self.telling.try_lock_for(LONGEST_TELLING);
         if self.reason.set(reason).is_ok() {
             observe::session_ended(self.lease, reason);
@@ -72,8 +73,8 @@ impl Validity {
         self.lost.send_if_modified(|lost| lost.replace(reason).is_none());
     }
 
-    /// How the session was lost, if it is. Looks at the clock as well, so it is right even while the
-    /// session's own task does not get to run.
+    /// How the session was lost, if it is. Looks at the clock as well, so it is right even while the session's own task does not
+    /// run.
     pub(super) fn lost_reason(&self) -> Option<LostReason> {
         if self.lost.borrow().is_none() && Instant::now() >= self.deadline() {
             self.lose(LostReason::Expired);
@@ -92,7 +93,7 @@ impl Validity {
                 biased;
                 // `self` keeps the sender, so this cannot fail
                 _ = lost.changed() => {}
-                // the clock is looked at here as well: the session's own task may not get to run
+                // look at the clock here too: the session's own task may not run
                 () = sleep_until(self.deadline()) => {}
             }
         }
@@ -120,7 +121,7 @@ mod tests {
 
     struct Log {
         validity: Arc<Validity>,
-        /// Whether it has a lock that another thread holds, which finds out about the loss.
+        /// Whether the log waits for another thread that finds out about the loss.
         waits: bool,
         /// Whether the loss was known at each event.
         was_known: Mutex<Vec<bool>>,
@@ -155,8 +156,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Goal: the log has the loss once, and before a caller knows, whoever finds out first; a log that waits for such a caller
-    /// stops nobody for good. Method: while it is logged, another thread finds out as well.
+    /// Goal: the loss is logged once, and before a caller knows, whoever finds out first; a log that waits for such a caller
+    /// stops nobody for good. Method: another thread finds out while the loss is being logged.
     #[tokio::test(start_paused = true)]
     async fn a_loss_is_logged_before_it_is_known() {
         for waits in [false, true] {
@@ -173,9 +174,9 @@ mod tests {
         }
     }
 
-    /// Goal: the loss is known by the clock alone, to a caller that asks and to one that waits, though no task
-    /// declares it; a renewal that comes back after the deadline does not bring the session back. A renewal that grants
-    /// less than there was counts, also for those who wait already.
+    /// Goal: the clock alone makes the loss known, to a caller that asks and to one that waits, though no task declares it; a
+    /// renewal that is answered after the deadline does not bring the session back. A renewal that shortens the lease counts,
+    /// also for those who wait already.
     #[tokio::test(start_paused = true)]
     async fn lost_by_the_clock() {
         let (asked, renewed) = (valid_for_two_seconds(), valid_for_two_seconds());

@@ -1,4 +1,4 @@
-//! This process's claims at a service that is asked where they stand: the state, without any request.
+//! This process's claims at a service that must be asked where they stand: the state, without I/O.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ pub struct Waiters<T> {
 #[derive(Debug)]
 struct Waiter<T> {
     reporter: Reporter<T>,
-    /// As of when that is known, and then whether no other waits.
+    /// Orders the news about contention: the last ticket at that moment, then whether nobody else waits.
     contended_as_of: (i64, bool),
-    /// A message came: it is time to ask.
+    /// A message came, or the status changed: look at the claim again.
     wake: Arc<Notify>,
 }
 
-/// As of when it is known whether others wait, before anything was said of it.
+/// The value before any news about contention.
 const UNKNOWN: (i64, bool) = (i64::MIN, false);
 
 impl<T: GrantToken> Waiter<T> {
     fn report(&self, status: ClaimStatus<T>) {
         self.reporter.report(status);
-        // whoever watches it stops
+        // so that the task that watches it stops
         self.wake.notify_one();
     }
 }
@@ -46,13 +46,13 @@ impl<T: GrantToken> Waiter<T> {
 pub struct Answer<T> {
     /// Where it stands.
     pub status: ClaimStatus<T>,
-    /// When to ask again at the latest, while it waits. The pause is between half of that and all of it, so that
+    /// When to ask again at the latest, while the claim waits. The actual pause is half of this or more, at random, so that
     /// waiters who came together do not ask together.
     pub ask_again_in: Duration,
 }
 
 impl<T> Answer<T> {
-    /// It stands so, and is to be asked about again in this time at the latest if it waits.
+    /// The claim has this status; if it waits, ask again after `ask_again_in` at the latest.
     pub fn new(status: ClaimStatus<T>, ask_again_in: Duration) -> Self {
         Self { status, ask_again_in }
     }
@@ -70,7 +70,7 @@ impl<T: GrantToken> Waiters<T> {
         self.leases.lock()
     }
 
-    /// Makes a claim known, before its request is sent. It waits until something is noted of it.
+    /// Makes a claim known before its request is sent. It counts as waiting until another status is noted.
     pub fn expect(&self, claim: &Claim) -> Ticket<T> {
         let mut claims = self.claims.lock();
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
@@ -81,7 +81,7 @@ impl<T: GrantToken> Waiters<T> {
         waiter.reporter.ticket()
     }
 
-    /// Notes where a claim stands. One that is gone is forgotten.
+    /// Notes where a claim stands. Forgets a claim that is gone.
     pub fn note(&self, claim: &Claim, status: ClaimStatus<T>) {
         let mut claims = self.claims.lock();
         if let Some(waiter) = claims.get(claim) {
@@ -92,7 +92,7 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// Tells the claims on this lease that they are gone, and returns them. They stay known until they are forgotten.
+    /// Reports the claims on this lease as gone, and returns them. They stay known until they are forgotten.
     pub(crate) fn end(&self, lease: i64) -> Vec<Claim> {
         let claims = self.claims.lock();
         let ended = claims.iter().filter(|(claim, _)| claim.lease == lease);
@@ -109,15 +109,15 @@ impl<T: GrantToken> Waiters<T> {
         self.claims.lock().retain(|claim, _| claim.lease != lease);
     }
 
-    /// Notes whether others wait behind a claim that holds.
+    /// Notes whether others wait behind a holder.
     pub fn note_contended(&self, claim: &Claim, contended: bool) {
         if let Some(waiter) = self.claims.lock().get(claim) {
             waiter.reporter.report_contended(contended);
         }
     }
 
-    /// Notes whether others waited behind a claim that holds when `as_of` was the last ticket of the queue. News
-    /// that come late change nothing: of two of one ticket, that others wait was the first.
+    /// Notes whether others waited behind a holder when `as_of` was the last ticket of the queue. Ignores news older than those
+    /// noted before. For the same ticket, "nobody waits" is newer than "others wait": no claim has come since.
     pub fn note_contended_as_of(&self, claim: &Claim, as_of: i64, contended: bool) {
         let news = (as_of, !contended);
         if let Some(waiter) = self.claims.lock().get_mut(claim)
@@ -128,14 +128,14 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// Has the service asked now about this claim, if it waits.
+    /// Makes the task that watches this claim ask now.
     pub fn wake(&self, claim: &Claim) {
         if let Some(waiter) = self.claims.lock().get(claim) {
             waiter.wake.notify_one();
         }
     }
 
-    /// Messages may have been lost: it is not known any more whether others wait, and it is time to ask about all claims.
+    /// Notes that messages may have been lost: others may wait behind any claim, and each claim must be asked about.
     pub fn missed_messages(&self) {
         for waiter in self.claims.lock().values_mut() {
             waiter.reporter.report_contended(true);
@@ -144,13 +144,13 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// The claim with this number, which no other claim of its lease has.
+    /// The claim with this lease and number, which are unique.
     pub fn find(&self, lease: i64, number: u64) -> Option<Claim> {
         let is_it = |claim: &&Claim| claim.number == number && claim.lease == lease;
         self.claims.lock().keys().find(is_it).cloned()
     }
 
-    /// The claims on this lease that hold.
+    /// The claims on this lease that hold their locks.
     pub fn holding(&self, lease: i64) -> Vec<Claim> {
         let holds =
             |waiter: &Waiter<T>| matches!(waiter.reporter.status(), ClaimStatus::Granted(_));
@@ -159,7 +159,7 @@ impl<T: GrantToken> Waiters<T> {
         held.map(|(claim, _)| claim.clone()).collect()
     }
 
-    /// Where this claim stands; one that is not known is gone.
+    /// Where this claim stands; an unknown claim is gone.
     pub fn status(&self, claim: &Claim) -> ClaimStatus<T> {
         self.claims.lock().get(claim).map_or(ClaimStatus::Gone, |waiter| waiter.reporter.status())
     }
@@ -169,10 +169,9 @@ impl<T: GrantToken> Waiters<T> {
         self.claims.lock().len()
     }
 
-    /// Asks where a claim stands, after this first answer, until it does not wait any more or is forgotten.
+    /// Asks where a claim stands, after the answer `first`, until the claim no longer waits or is forgotten.
     ///
-    /// A question that is not answered is asked again; one that is refused for good means that nothing can be known
-    /// of the claim, which counts as gone.
+    /// Asks again if there is no answer. After a permanent refusal nothing can be known of the claim, which then counts as gone.
     pub(crate) async fn watch<F>(&self, claim: &Claim, first: Answer<T>, ask: impl Fn() -> F)
     where
         F: Future<Output = Result<Answer<T>, BackendError>>,
@@ -194,7 +193,7 @@ impl<T: GrantToken> Waiters<T> {
                 Ok(Answer { status: ClaimStatus::Waiting, ask_again_in }) => {
                     backoff = Backoff::default();
                     let pause = ask_again_in.mul_f64(jitter());
-                    // an error means that no message came
+                    // a timeout means that no message came
                     drop(timeout(pause, wake.notified()).await);
                 }
                 Ok(Answer { status, .. }) => return self.note(claim, status),
@@ -216,7 +215,7 @@ mod tests {
     use super::*;
     use crate::Unfenced;
 
-    /// Goal: a final refusal ends the wait.
+    /// Goal: a permanent refusal ends the wait.
     #[tokio::test(start_paused = true)]
     async fn a_refused_waiter_is_told() {
         let claim = Claim::new("a", 1, 1);

@@ -1,17 +1,17 @@
-//! Certificates for a private server: an authority of its own, and what it has signed.
+//! Certificates for a private server: its own authority, and the certificates that it signs.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// A directory with the certificate of an authority, one for the server at 127.0.0.1, one for its
-/// clients, and the keys of both. The authority's own key is discarded, so there are no further certificates.
+/// A directory with the certificate of an authority, one for the server at 127.0.0.1, one for its clients, and the keys of the
+/// last two. The authority's own key is discarded, so it can sign no further certificates.
 #[derive(Clone, Debug)]
 pub struct Certificates(PathBuf);
 
 impl Certificates {
-    /// Makes all of them in a new directory in `parent`.
+    /// Makes all of them in the new directory `tls` in `parent`.
     ///
     /// # Errors
     /// When a file cannot be written. Without the feature `certificates` there are none.
@@ -35,7 +35,7 @@ impl Certificates {
         write_secret(&self.ca(), &authority.pem())?;
         for (certificate, key) in [self.server(), self.client()] {
             let mut params = CertificateParams::new(["127.0.0.1".to_owned()])?;
-            // etcd takes the name of a client for that of a user
+            // without a name: etcd takes a client's name for a user's
             params.distinguished_name = DistinguishedName::new();
             let pair = KeyPair::generate()?;
             write_secret(&certificate, &params.signed_by(&pair, &authority)?.pem())?;
@@ -63,7 +63,7 @@ impl Certificates {
         (self.0.join(format!("{name}.pem")), self.0.join(format!("{name}-key.pem")))
     }
 
-    /// The flags by which a client of the server `etcd` or `redis` gets them.
+    /// The flags by which an instance, as a client of the server `etcd` or `redis`, gets them.
     pub(crate) fn flags(&self, server: &str) -> impl Iterator<Item = String> + use<> {
         let (certificate, key) = self.client();
         let flags = [("ca", self.ca()), ("cert", certificate), ("key", key)];
@@ -81,12 +81,12 @@ impl std::fmt::Display for Certificates {
     }
 }
 
-/// As an argument; the paths are our own, and plain.
+/// The path as an argument; our own paths are plain.
 pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Writes a file that only we may read; a reader sees all of it or what was there before.
+/// Writes a file that only we may read; a reader sees either all of it or its old content.
 pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut file = NamedTempFile::new_in(dir)?;

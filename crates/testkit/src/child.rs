@@ -13,13 +13,13 @@ use super::dir::{GUARDIAN_PATH, OwnedDir};
 
 /// Becomes the program, after leaving a guardian behind.
 ///
-/// The guardian reads a pipe that only we can write to. At the end of file, when we close it or end in
-/// any way, it asks the program to end by the signal, and kills it after the grace. A line means that the program has
-/// ended already: its process id may be reused and must be left alone.
+/// The guardian reads a pipe that only we can write to. When the pipe ends, because we close it or end in any way, the guardian
+/// asks the program to end by the signal, and kills it after the grace. A line in the pipe means that the program has ended
+/// already: then its process id may be reused, and the guardian must leave it alone.
 ///
 /// - The pipe moves to descriptor 3 because a shell gives its background jobs an empty stdin.
-/// - `$$` is the process id of the shell, also in the subshell, and the program's after `exec`.
-/// - Standard output is the hold on the directory, kept until the guardian ends.
+/// - `$$` is the process id of the shell, even in the subshell, and of the program after `exec`.
+/// - Standard output is the pipe that keeps the directory, until the guardian ends.
 /// - `CONT` lets a paused program see the signal.
 const SCRIPT: &str = r#"
 tenths=$1 log=$2 output=$3 signal=$4
@@ -48,27 +48,27 @@ exec "$@"
 /// How long a killed process may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running program. When this value is dropped, or our process ends in any way, it gets SIGTERM or the signal that
-/// it was started with, and SIGKILL after the grace.
+/// A running program. When this value is dropped, or our process ends in any way, the program gets SIGTERM, or the signal that it
+/// was started with, and after the grace SIGKILL.
 ///
 /// It runs in its own process group, so that a Ctrl-C in the terminal reaches only us. Its standard input is empty, its output goes to the log.
 #[derive(Debug)]
 pub struct Child {
     process: tokio::process::Child,
     pid: u32,
-    /// Closed: the guardian ends the program.
+    /// When this is closed, the guardian ends the program.
     lifeline: Option<PipeWriter>,
     log: PathBuf,
     grace: Duration,
 }
 
-/// The ids of a user and of its group, to run a program as; ours if `None`.
+/// The ids of a user and its group that run a program; ours if `None`.
 pub type User = Option<(u32, u32)>;
 
 /// How a program is started.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
-    /// Where it is.
+    /// The program's path.
     pub path: &'a Path,
     /// A directory that stays until the program is gone.
     pub dir: &'a OwnedDir,
@@ -82,12 +82,12 @@ pub struct Program<'a> {
     pub end_signal: &'a str,
     /// Picks variables of our environment to leave out.
     pub without_env: fn(&str) -> bool,
-    /// Whom it runs as.
+    /// The user that runs it.
     pub user: User,
 }
 
 impl<'a> Program<'a> {
-    /// With our whole environment.
+    /// With our whole environment, and SIGTERM.
     pub fn new(path: &'a Path, dir: &'a OwnedDir, log: &'a Path, grace: Duration) -> Self {
         let end_signal = "TERM";
         Self { path, dir, log, output: None, grace, end_signal, without_env: |_| false, user: None }
@@ -188,8 +188,8 @@ impl Child {
         self.gone_within(KILL_TIMEOUT).await
     }
 
-    /// Stops it with SIGSTOP until [`resume`](Self::resume). Where there is a `/proc`, it stands still after this call: on a busy
-    /// machine, a thread of it may run on for a moment after the signal.
+    /// Stops it with SIGSTOP until [`resume`](Self::resume). Where there is a `/proc`, the process stands still after this call;
+    /// otherwise, on a busy machine, a thread of it may run on for a moment.
     ///
     /// # Errors
     /// When it has ended.
@@ -225,7 +225,7 @@ impl Child {
     /// # Errors
     /// When it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        // no id after the wait: the number may be reused
+        // a process that was waited for has no id: the number may be reused
         let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
         let pid = pid.ok_or_else(|| io::Error::other("the process has ended"))?;
         Ok(kill_process(pid, signal)?)

@@ -28,7 +28,7 @@ impl Connection {
         Self::try_open(address).await.unwrap()
     }
 
-    /// Over this stream.
+    /// A connection on this stream.
     pub fn over(stream: TcpStream) -> Self {
         Self(BufReader::new(stream))
     }
@@ -62,7 +62,7 @@ impl Connection {
         timeout(DEADLINE, self.try_answer()).await.expect("an answer in time").expect("an answer")
     }
 
-    /// Sends nothing more, and can still read.
+    /// Sends nothing more. The connection can still read.
     pub async fn stop_sending(&mut self) {
         self.0.get_mut().shutdown().await.unwrap();
     }

@@ -18,7 +18,7 @@ impl DataCopy {
     }
 }
 
-/// Kills the Redis and restarts it at the same address with these data, or empty.
+/// Kills the Redis and restarts it at the same address with this data, or empty.
 pub async fn restart_with(redis: &mut PrivateRedis, copy: Option<&DataCopy>) {
     redis.kill().await.unwrap();
     std::fs::remove_dir_all(data_dir(redis)).unwrap();

@@ -46,7 +46,7 @@ impl OwnedDir {
         Self::create_in(None)
     }
 
-    /// Creates it in another one, if there is one, which stays as long as this one.
+    /// Creates the directory in `parent`, if there is one; the parent then stays as long as this directory.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -63,17 +63,17 @@ impl OwnedDir {
             .args(["-c", GUARDIAN, "flash-sale-dir"])
             .arg(dir.path())
             .env("PATH", GUARDIAN_PATH)
-            // its own group: a Ctrl-C in the terminal is only for us
+            // its own group: a Ctrl-C in the terminal reaches only us
             .process_group(0)
             .stdin(held)
             .stdout(hold_on_parent)
             .stderr(Stdio::null())
             .spawn()?;
-        // from here on the guardian removes it
+        // from here on, the guardian removes the directory
         Ok(Self { path: dir.keep(), lifeline, guardian })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

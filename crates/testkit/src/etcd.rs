@@ -30,7 +30,7 @@ pub enum AuthTokens {
     Jwt(u64),
 }
 
-/// The user of a secured etcd with rights for the lock `stock-lock` and those of its items only.
+/// The user of a secured etcd, with rights only for the lock `stock-lock` and the locks of its items.
 pub const USER: &str = "flash-sale";
 
 /// The longest that etcd takes to answer us.
@@ -56,7 +56,7 @@ impl Keys {
         Ok(Self { certificates, root_password: password(), password_file, has_users: false })
     }
 
-    /// What a client encrypts with.
+    /// The client's settings for TLS.
     #[cfg(feature = "certificates")]
     fn tls(&self) -> io::Result<etcd_client::TlsOptions> {
         use etcd_client::{Certificate, Identity, TlsOptions};
@@ -91,11 +91,11 @@ impl Keys {
     }
 }
 
-/// A member of etcd, alone unless started as a cluster, on a free port of 127.0.0.1, with data in a
-/// directory of its own. Each cluster has an id of its own.
+/// A member of etcd, alone unless started in a cluster, on a free port of 127.0.0.1, with data in its own directory. Each cluster
+/// has its own id.
 pub type PrivateEtcd = Private<Etcd>;
 
-/// What makes a private server an etcd.
+/// The kind of a private etcd.
 #[derive(Debug)]
 pub struct Etcd {
     name: String,
@@ -113,14 +113,14 @@ impl Kind for Etcd {
 
     async fn is_ready(&self, port: u16, _: u32) -> bool {
         let Ok(mut root) = self.root(port).await else { return false };
-        // where a test has added users, an etcd says so
+        // an etcd says so after a test has added users
         let has_users =
             |error: &etcd_client::Error| error.to_string().contains("user name is empty");
         let is_ours = match root.member_list().await {
             Ok(answer) => answer.members().iter().any(|member| member.name() == self.name),
             Err(error) => has_users(&error),
         };
-        // it reads only while there is a leader
+        // this read succeeds only while there is a leader
         let read = Box::pin(root.get("ready", None)).await;
         is_ours && read.map_or_else(|error| has_users(&error), |_| true)
     }
@@ -147,7 +147,7 @@ impl Etcd {
                 options = options.with_user("root", &keys.root_password);
             }
         }
-        // boxed, as it is large
+        // boxed because it is large
         Box::pin(Client::connect([self.endpoint(port)], Some(options))).await
     }
 }
@@ -242,7 +242,7 @@ impl PrivateEtcd {
         self.launch.kind.keys.as_ref().map(|keys| &keys.certificates)
     }
 
-    /// Whether it leads its cluster, by its own word.
+    /// Whether it says that it leads its cluster.
     pub async fn is_leader(&self) -> bool {
         let Ok(mut root) = self.root().await else { return false };
         let member = |header: &ResponseHeader| header.member_id();
@@ -271,12 +271,12 @@ fn prepare(
     }
     let cluster: Vec<_> =
         places.iter().map(|(name, _, peer_url)| format!("{name}={peer_url}")).collect();
-    // etcd derives the cluster's id from it
+    // etcd derives the cluster's id from this
     let token = places[0].0.clone();
     let mut all: Vec<Launch<Etcd>> = Vec::with_capacity(members);
     for (name, port, peer_url) in places {
         let dir = OwnedDir::create_in(parent)?;
-        // all members have those of the first one
+        // all members have the keys of the first one
         let keys = match (all.first(), options.secured) {
             (Some(first), _) => first.kind.keys.clone(),
             (None, Some(_)) => Some(Keys::create_in(dir.path())?),
@@ -294,7 +294,7 @@ fn prepare(
             ("--initial-cluster", &cluster.join(",")),
             ("--initial-cluster-token", &token),
             ("--initial-cluster-state", "new"),
-            // 3.4 has an older logger as its default, which knows no levels
+            // 3.4 has an older logger as its default, which has no levels
             ("--logger", "zap"),
             ("--log-level", "warn"),
         ]);

@@ -4,11 +4,11 @@
 //! - [`etcd`], [`postgres`], [`redis`], [`zookeeper`]: servers on free ports, with data of their own, plain or, with the
 //!   feature `certificates`, secured.
 //! - [`pgbouncer`]: a pooler in front of a PostgreSQL
-//! - [`redis_cluster`]: three of them, each with its replicas, and moving a slot from one to another
+//! - [`redis_cluster`]: three Redis primaries, each with its replicas, and moving a slot from one to another
 //! - [`certificates`]: what a secured server needs
 //! - [`replication`]: a Redis or PostgreSQL with a replica
 //! - [`sentinel`]: Redis Sentinel
-//! - [`server`]: what they have in common: kill, restart, stop
+//! - [`server`]: what all servers share: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
 //! - [`dir`]: a directory that is removed with us
 //! - [`ports`], [`probe`]: free ports, and requests to servers
@@ -66,10 +66,10 @@ pub use sentinel::Sentinels;
 pub use server::ServerError;
 pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
 
-/// What a test needs of this machine. Without it, says what is missing: the test is left out.
+/// Returns `found`. If this machine lacks it, says what is missing, and the test is left out.
 ///
 /// # Panics
-/// Without it where the variable `CI` is set: nobody reads there what was left out.
+/// If it is missing although the variable `CI` is set: nobody would read what was left out.
 pub fn or_left_out<T>(found: Option<T>, missing: &str) -> Option<T> {
     if found.is_none() {
         let is_ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());

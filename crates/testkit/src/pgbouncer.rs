@@ -24,7 +24,7 @@ impl Kind for PgBouncer {
     const PROGRAM: &str = "pgbouncer";
     const PACKAGES: [&str; 3] = ["pgbouncer"; 3];
 
-    /// It ends at once; with `TERM` versions differ.
+    /// It ends `PgBouncer` at once; `TERM` works differently in different versions.
     const END_SIGNAL: &str = "INT";
 
     fn program() -> Option<PathBuf> {
@@ -45,7 +45,7 @@ impl Kind for PgBouncer {
 }
 
 impl PrivatePgBouncer {
-    /// Whether a test can have it, which is [left out](crate::or_left_out) where it is not installed.
+    /// Whether it is installed; if not, the test is [left out](crate::or_left_out).
     pub fn can_test() -> bool {
         let missing = "PgBouncer is not installed (Debian: apt-get install pgbouncer)";
         crate::or_left_out(PgBouncer::program(), missing).is_some()

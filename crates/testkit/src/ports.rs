@@ -16,13 +16,13 @@ const RANGE: Range<u16> = 15_000..30_000;
 /// Below [`RANGE`], so that servers on random ports get none of these.
 const RESERVABLE: Range<u16> = 10_000..15_000;
 
-/// How many ports were tried, counted from a random number on: parallel runs begin at different places.
+/// How many ports were tried, starting from a random number: so parallel runs begin at different places.
 static TRIED: LazyLock<AtomicUsize> = LazyLock::new(|| {
     let [first, second, ..] = uuid::Uuid::new_v4().into_bytes();
     AtomicUsize::new(u16::from_be_bytes([first, second]).into())
 });
 
-/// How often a server or a test is started on other ports if another program took its port.
+/// How many times a server or a test is started on other ports if another program took its port.
 pub const PORT_ATTEMPTS: usize = 5;
 
 /// Whether a server could listen on `127.0.0.1:port` now.
@@ -30,8 +30,8 @@ pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// `N` ports of 127.0.0.1 that were free a moment ago, and that nobody else in this process gets before each was given out
-/// once.
+/// `N` ports of 127.0.0.1 that were free a moment ago. This process gives out each port of the range once before it gives one out
+/// again.
 ///
 /// Another program may take one before it is used; then the caller tries again.
 ///
@@ -47,7 +47,7 @@ pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
 
 /// A port `p` such that all `p + offset` are free, and no other test gets them.
 ///
-/// Another run of the tests may take one before it is used, which is unlikely: each begins at a random place.
+/// Another run of the tests may take one before it is used. That is unlikely, because each run begins at a random place.
 ///
 /// # Panics
 /// When thousands of ports are taken.
@@ -55,7 +55,7 @@ pub fn reserve(offsets: &[u16]) -> u16 {
     take(RESERVABLE, offsets).expect("thousands of ports are not all taken")
 }
 
-/// The next port of the range at which, and at these distances from which, a server could listen.
+/// The next port `p` of the range for which a server could listen on every `p + offset`.
 fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
     let length = usize::from(offsets.iter().max()? + 1);
     let next = || range.clone().nth(TRIED.fetch_add(length, Ordering::Relaxed) % range.len());
@@ -63,10 +63,10 @@ fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
     std::iter::repeat_with(next).take(range.len()).flatten().find(are_free)
 }
 
-/// The address of an instance with `--listen 127.0.0.1:0`, from its log.
+/// The address of an instance that was started with `--listen 127.0.0.1:0`, from its log.
 ///
 /// # Panics
-/// When it is not there in time.
+/// If the log does not have it in time.
 pub async fn address_in(log: &Path) -> SocketAddr {
     let mut address = None;
     eventually("the log says where it listens", async || {

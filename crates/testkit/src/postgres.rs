@@ -19,18 +19,17 @@ use super::wait::until;
 /// Options of a private PostgreSQL.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
-    /// Connections from other machines and this one are encrypted, with the certificates of an authority of its
-    /// own, and ask all users but `postgres` for a password.
+    /// Whether connections from all machines are encrypted, with certificates of its own authority, and need a password for all
+    /// users but `postgres`.
     pub secured: bool,
     /// More settings, as `name=value`.
     pub settings: Vec<String>,
-    /// Its data are made for it alone. Otherwise they are a copy of those that the process makes once, which stay
-    /// until it has ended.
+    /// Whether its data are made for it alone. Otherwise they are a copy of data that the process makes once and removes at its
+    /// end.
     pub own_data: bool,
 }
 
-/// A PostgreSQL on a free port of 127.0.0.1, with data in a directory of its own, and the superuser `postgres`
-/// without a password.
+/// A PostgreSQL on a free port of 127.0.0.1, with data in its own directory, and the superuser `postgres` without a password.
 ///
 /// Where we are `root`, which PostgreSQL refuses to run as, it runs as the user `nobody`.
 pub type PrivatePostgres = Private<Postgres>;
@@ -38,7 +37,7 @@ pub type PrivatePostgres = Private<Postgres>;
 /// The user `nobody` and its group.
 const NOBODY: (u32, u32) = (65534, 65534);
 
-/// What makes a private server a PostgreSQL.
+/// The kind of a private PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {
     data: PathBuf,
@@ -51,7 +50,7 @@ impl Kind for Postgres {
     const PROGRAM: &str = "postgres";
     const PACKAGES: [&str; 3] = ["postgresql", "postgresql-server", "postgresql"];
 
-    /// It ends the connections; with `TERM` it would wait for their ends.
+    /// This signal ends the connections; after `TERM` PostgreSQL would wait for them.
     const END_SIGNAL: &str = "INT";
 
     fn program() -> Option<PathBuf> {
@@ -72,10 +71,10 @@ impl Kind for Postgres {
     }
 }
 
-/// Where its programs are: on the `PATH`, or where Debian and Fedora put those of the newest version.
+/// The directory of its programs: on the `PATH`, or where Debian and Fedora install the newest version.
 fn programs() -> Option<PathBuf> {
     if let Some(server) = find_program("FLASH_SALE_POSTGRES", &["postgres"]) {
-        // beside a link to it, the others may be missing
+        // beside a link to it, the other programs may be missing
         return server.canonicalize().ok()?.parent().map(Path::to_owned);
     }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -89,7 +88,7 @@ pub fn is_installed() -> bool {
     programs().is_some()
 }
 
-/// The same for a test, which is [left out](crate::or_left_out) without it.
+/// The same for a test; without PostgreSQL, the test is [left out](crate::or_left_out).
 pub fn can_test() -> bool {
     let missing = "PostgreSQL is not installed (apt-get install postgresql)";
     crate::or_left_out(programs(), missing).is_some()
@@ -101,12 +100,12 @@ pub fn psql() -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from("psql"))
 }
 
-/// Whom servers run as that refuse to run as `root`, where we are that.
+/// The user for servers that refuse to run as `root`, if we are `root`.
 pub(crate) fn nobody() -> User {
     geteuid().is_root().then_some(NOBODY)
 }
 
-/// Gives a directory and what is in it to this user.
+/// Gives a directory and its contents to this user.
 pub(crate) async fn give(user: User, dir: &Path) -> io::Result<()> {
     let Some((user, group)) = user else { return Ok(()) };
     run(None, "chown".into(), ["-R", &format!("{user}:{group}"), &text(dir)]).await.map(drop)
@@ -146,8 +145,8 @@ impl PrivatePostgres {
         self.launch.kind.certificates.as_ref()
     }
 
-    /// Ends all its processes at once, as a crash of the machine does; the data stay for
-    /// [`restart`](Self::restart), which recovers them.
+    /// Ends all its processes at once, as a crash of the machine does. The data stay for [`restart`](Self::restart), which
+    /// recovers them.
     ///
     /// # Errors
     /// When it does not end.
@@ -161,7 +160,7 @@ impl PrivatePostgres {
 pub type ReplicatedPostgres = Replicated<Postgres>;
 
 impl ReplicatedPostgres {
-    /// Starts both, and waits until they answer. If `is_synchronous`, each write is at the standby before its answer.
+    /// Starts both, and waits until they answer. If `is_synchronous`, the standby has each write before it is answered.
     ///
     /// # Errors
     /// As [`PrivatePostgres::start`]; and when the system gives a proxy no port.
@@ -217,7 +216,7 @@ async fn prepare(
         "unix_socket_directories=".to_owned(),
         "max_connections=300".to_owned(),
         "shared_buffers=16MB".to_owned(),
-        // in its directory, which goes with it
+        // in its directory, which is removed with it
         "dynamic_shared_memory_type=mmap".to_owned(),
     ];
     if let Some(certificates) = &certificates {
@@ -238,7 +237,7 @@ async fn prepare(
     give(user, dir.path()).await?;
     match primary {
         None if options.own_data => init(user, server, &data).await?,
-        // `-a` keeps the owner, without whom the server does not start
+        // `-a` keeps the owner, because the server starts only for the owner
         None => {
             let template = template(user, server).await?;
             run(None, "cp".into(), ["-a", &text(&template), &text(&data)]).await?;
@@ -254,8 +253,8 @@ async fn prepare(
     Ok(Launch { args, dir, port, kind: Postgres { data, user, certificates } })
 }
 
-/// The data directory of a new server, made once in a process and removed with it. To copy it takes a fraction of the
-/// time that making it takes.
+/// The data directory of a new server, made once in a process and removed with it. Copying it takes a fraction of the time of
+/// making it.
 async fn template(user: User, server: &Path) -> io::Result<PathBuf> {
     static TEMPLATE: OnceCell<OwnedDir> = OnceCell::const_new();
     let make = async || -> io::Result<OwnedDir> {
@@ -269,7 +268,7 @@ async fn template(user: User, server: &Path) -> io::Result<PathBuf> {
 
 /// Makes the data directory of a new server.
 async fn init(user: User, server: &Path, data: &Path) -> io::Result<()> {
-    // small files for the log: they are most of what is copied
+    // small log files, because they are most of what is copied
     let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
     make_data(user, server.with_file_name("initdb"), &flags, data).await
 }

@@ -19,10 +19,10 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest answer of a ZooKeeper that is read, in bytes.
 const ANSWER_LIMIT: u64 = 256 * 1024;
 
-/// Sends one HTTP request to `127.0.0.1:port` on a connection of its own and returns the status and the body.
+/// Sends one HTTP request to `127.0.0.1:port` on a separate connection and returns the status and the body.
 ///
 /// # Errors
-/// When there is no whole answer within 2 s.
+/// If there is no complete answer within 2 s.
 pub async fn http(
     method: Method,
     port: u16,
@@ -40,7 +40,7 @@ pub async fn http(
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        // it ends with `sender`
+        // the connection ends with `sender`
         tokio::spawn(connection);
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = answer.status();

@@ -11,7 +11,7 @@ pub fn processes(text: &str) -> Vec<(i32, String)> {
     all
 }
 
-/// A minimal Linux has no `ps`.
+/// Reads `/proc`, because a minimal Linux has no `ps`.
 fn from_proc() -> Vec<(i32, String)> {
     let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -18,10 +18,10 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// The most chunks of one direction that are delayed at once.
 const MAX_CHUNKS: usize = 1024;
 
-/// How long to leave the listener alone when the system has no room for another connection.
+/// The pause before the next accept when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where a chunk goes.
+/// The direction of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -31,7 +31,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// A proxy on a port of its own. Dropping it ends the proxy and all its connections.
+/// A proxy on its own port. Dropping it ends the proxy and all its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -42,15 +42,15 @@ pub struct Proxy {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Where new connections go.
+    /// The port to which new connections go.
     port: u16,
-    /// A connection ends when the number changes.
+    /// A connection ends when this number changes.
     cuts: u32,
-    /// A connection forwards nothing more when the number changes, and stays open.
+    /// When this number changes, a connection forwards nothing more, and stays open.
     silences: u32,
-    /// By direction: while it is set, connections are accepted, and nothing is forwarded.
+    /// For each direction: while set, connections are accepted, but nothing is forwarded.
     holds: [bool; 2],
-    /// Connections are closed as soon as they are accepted.
+    /// While set, connections are closed as soon as they are accepted.
     refuses: bool,
     /// How long each chunk is delayed.
     delay: Duration,
@@ -61,9 +61,9 @@ struct Counts {
     connections: u64,
     /// Whether a chunk came while its direction was held.
     holds: bool,
-    /// Chunks that were held up and went on later.
+    /// Chunks that were held and forwarded later.
     late: u64,
-    /// The direction of the chunks to be lost, how many pass before, and how many are to be lost.
+    /// Chunks to lose: their direction, how many pass before, and how many are lost.
     to_lose: (Direction, u64, u64),
     lost: u64,
 }
@@ -118,7 +118,7 @@ impl Proxy {
         self.line.counts().holds
     }
 
-    /// How many chunks were held up and went on later.
+    /// How many chunks were held and forwarded later.
     pub fn late_chunks(&self) -> u64 {
         self.line.counts().late
     }
@@ -138,7 +138,7 @@ impl Proxy {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// Forwards nothing more on the connections that are open, and does not end them either. New ones work.
+    /// Forwards nothing more on the open connections, without ending them. New connections work.
     pub fn silence(&self) {
         self.state.send_modify(|state| state.silences += 1);
     }
@@ -160,13 +160,12 @@ impl Proxy {
         self.state.send_modify(|state| state.holds[direction as usize] = true);
     }
 
-    /// Forwards all chunks that were held, also those of a client that has gone meanwhile.
+    /// Forwards all held chunks, even those of a client that has gone meanwhile.
     pub fn release(&self) {
         self.state.send_modify(|state| state.holds = [false; 2]);
     }
 
-    /// From now on delays each chunk, in both directions, as a long line does: a later chunk does not wait for an
-    /// earlier one.
+    /// From now on delays each chunk, in both directions, as a long line does: chunks do not wait for one another.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
@@ -194,14 +193,13 @@ impl Proxy {
         self.line.counts().to_lose.2 == 0
     }
 
-    /// Loses the next `answers` answers: the server gets the request, and the client's connection ends in place of
-    /// the answer.
+    /// Loses the next `answers` answers: the server gets the request, and the client's connection ends without the answer.
     pub fn lose_answers(&self, answers: u64) {
         self.line.counts().to_lose = (Direction::ToClient, 0, answers);
     }
 }
 
-/// What the connections have in common.
+/// The state that the connections share.
 #[derive(Clone, Debug)]
 struct Line {
     counts: Arc<Mutex<Counts>>,
@@ -218,7 +216,7 @@ impl Line {
     /// A receiver that gets its message at this time.
     fn alarm(&self, at: Instant) -> oneshot::Receiver<()> {
         let (fire, fired) = oneshot::channel();
-        // an error drops `fire`, which fires as well
+        // an error drops `fire`, which also wakes the receiver
         let _ = self.alarms.send((at, fire));
         fired
     }
@@ -233,7 +231,7 @@ impl Line {
     ) -> io::Result<()> {
         let mut cut = states.clone();
         let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        // without the proxy, no small chunk would wait for more here
+        // without the proxy, no small chunk would wait for more data here either
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_client, to_client) = tokio::io::split(client);
@@ -242,7 +240,7 @@ impl Line {
         let back = self.pump(Direction::ToClient, from_server, to_client, states);
         tokio::select! {
             ended = async { tokio::try_join!(there, back) } => ended.map(drop),
-            // an error: the proxy is gone
+            // an error means that the proxy is gone
             _ = cut.wait_for(|state| state.cuts != cuts) => Ok(()),
         }
     }
@@ -263,7 +261,7 @@ impl Line {
             loop {
                 let length = from.read(&mut buffer).await?;
                 if current.borrow().silences != silences {
-                    // nor is the end of one side told to the other
+                    // the end of one side is not forwarded to the other either
                     pending::<()>().await;
                 }
                 if length == 0 {
@@ -272,14 +270,14 @@ impl Line {
                 self.counts().arrived(direction)?;
                 let delay = current.borrow().delay;
                 let arrival = (!delay.is_zero()).then(|| self.alarm(Instant::now() + delay));
-                // an error: nothing is written any more
+                // an error means that nothing is written any more
                 let _ = sender.send((arrival, buffer[..length].to_vec())).await;
             }
         };
         let writing = async {
             while let Some((arrival, chunk)) = line.recv().await {
                 if let Some(arrival) = arrival {
-                    // an error: the thread has gone, with the process
+                    // an error means that the thread has ended with the process
                     let _ = arrival.await;
                 }
                 if states.borrow().holds[direction as usize] {
@@ -301,7 +299,7 @@ impl Counts {
     /// Counts a chunk.
     ///
     /// # Errors
-    /// It is to be lost.
+    /// The chunk must be lost.
     fn arrived(&mut self, direction: Direction) -> io::Result<()> {
         let (of, to_pass, left) = &mut self.to_lose;
         if *of != direction || *left == 0 {
@@ -317,15 +315,15 @@ impl Counts {
     }
 }
 
-/// Makes a thread that sends messages at their times, in their order. Tokio's timer would add up to two milliseconds,
-/// which is the whole distance of a near server.
+/// Starts a thread that sends each message at its time, in order. Tokio's timer would add up to two milliseconds, which is the
+/// whole distance of a near server.
 fn alarms() -> Alarms {
     let (alarms, set) = std::sync::mpsc::channel::<(Instant, oneshot::Sender<()>)>();
     #[allow(clippy::disallowed_methods, reason = "the thread is for waiting")]
     thread::spawn(move || {
         for (at, fire) in set {
             thread::sleep(at.saturating_duration_since(Instant::now()));
-            // an error: the connection has gone
+            // an error means that the connection has gone
             let _ = fire.send(());
         }
     });

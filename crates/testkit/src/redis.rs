@@ -24,7 +24,7 @@ pub struct RedisOptions {
     pub volatile: bool,
     /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
     pub secured: bool,
-    /// Makes it a node of a Redis Cluster, which counts as gone when it is silent for this long.
+    /// Makes it a node of a Redis Cluster. A node counts as gone after this silence.
     pub node_timeout: Option<Duration>,
 }
 
@@ -43,17 +43,17 @@ pub const RIGHTS: &str = include_str!("redis.acl");
 struct Keys {
     certificates: Certificates,
     root_password: String,
-    /// The file with the address, [`USER`] and its password in it.
+    /// The file with the address, which contains [`USER`] and its password.
     address_file: PathBuf,
 }
 
-/// A Redis on a free port of 127.0.0.1, with data in a directory of its own.
+/// A Redis on a free port of 127.0.0.1, with data in its own directory.
 ///
 /// By default it loses no acknowledged write: each one is on the disk before its answer, and nothing is
 /// evicted.
 pub type PrivateRedis = Private<Redis>;
 
-/// What makes a private server a Redis.
+/// The kind of a private Redis.
 #[derive(Debug)]
 pub struct Redis {
     keys: Option<Keys>,
@@ -71,7 +71,7 @@ impl Kind for Redis {
 
     async fn is_ready(&self, port: u16, pid: u32) -> bool {
         let info = async {
-            // an error while the data are being loaded
+            // fails while the data are being loaded
             self.run::<String>(port, "PING").await?;
             self.run::<String>(port, "INFO server").await
         };
@@ -99,7 +99,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// For a sentinel in `dir`, with the same passwords. [`USER`] has no rights there.
+    /// Makes the keys of a sentinel in `dir`, with the same passwords. [`USER`] has no rights there.
     fn for_sentinel_in(&self, dir: &Path) -> io::Result<Self> {
         let users = std::fs::read_to_string(self.address_file.with_file_name("users.acl"))?;
         let (others, user) = users.rsplit_once('\n').unwrap_or_default();
@@ -121,7 +121,7 @@ impl Keys {
         });
         let root_cert = Some(std::fs::read(self.certificates.ca())?);
         let url = url.replace("://", &format!("://root:{}@", self.root_password));
-        // where a second cryptography library is linked, rustls chooses none by itself; an error: it was chosen
+        // if two cryptography libraries are linked, rustls chooses none; an error means that one was chosen already
         let _ = rustls::crypto::ring::default_provider().install_default();
         Client::build_with_tls(url, redis::TlsCertificates { client_tls, root_cert })
     }
@@ -150,7 +150,8 @@ impl PrivateRedis {
         Self::start_in(None, options).await
     }
 
-    /// As [`start`](Self::start), with its directory in `parent`, if there is one, which is kept until this Redis is gone.
+    /// The same as [`start`](Self::start), with its directory in `parent`, if there is one; the parent then stays until this
+    /// Redis is gone.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -194,7 +195,7 @@ impl PrivateRedis {
         self.launch.kind.run(self.port(), line).await
     }
 
-    /// Changes the password of [`USER`]. Both are valid until the file has the new one.
+    /// Changes the password of [`USER`]. The old one is valid until the file has the new one.
     ///
     /// # Errors
     /// When Redis refuses.
@@ -245,7 +246,7 @@ impl Redis {
     }
 }
 
-/// A connection that is as patient as a busy disk needs: the default is half a second.
+/// A connection with time limits for a busy disk: the default is half a second.
 ///
 /// # Errors
 /// When Redis does not accept it.
@@ -273,10 +274,10 @@ fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Laun
         ("--dir", &text(dir.path())),
         ("--appendonly", if options.volatile { "no" } else { "yes" }),
         ("--appendfsync", "always"),
-        // no snapshots: the log has everything
+        // no snapshots: the append-only file has everything
         ("--save", ""),
         ("--maxmemory-policy", "noeviction"),
-        // the orders of a small sale are found without passing over all of them
+        // otherwise a search in a small sale would pass over all its orders
         ("--hash-max-listpack-entries", "0"),
         ("--databases", &options.databases.unwrap_or(16).to_string()),
     ]);
@@ -285,9 +286,9 @@ fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Laun
             ("--cluster-enabled", "yes"),
             ("--cluster-port", &cluster_port.to_string()),
             ("--cluster-node-timeout", &timeout.as_millis().to_string()),
-            // shards whose primary lives go on selling
+            // the other shards go on selling
             ("--cluster-require-full-coverage", "no"),
-            // a replica need not wait for further ones
+            // do not wait for further replicas
             ("--repl-diskless-sync-delay", "0"),
         ]));
     }
@@ -344,13 +345,13 @@ impl Follow for Redis {
 /// # Errors
 /// When one of the two does not answer, or that takes longer than [`START_TIMEOUT`].
 pub async fn follow(replica: &PrivateRedis, primary: &PrivateRedis, port: u16) -> RedisResult<()> {
-    // the default waits 5 s for more replicas
+    // by default Redis waits 5 s for more replicas
     primary.run::<()>("CONFIG SET repl-diskless-sync-delay 0").await?;
     replica.run::<()>(&format!("REPLICAOF 127.0.0.1 {port}")).await?;
     Redis::until_caught_up(replica, primary).await
 }
 
-/// How much of the replication was written, or read.
+/// How much of the replication was written or read.
 fn offset(info: &str, name: &str) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()
 }

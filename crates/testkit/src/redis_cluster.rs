@@ -10,7 +10,7 @@ use super::redis::{PrivateRedis, RedisOptions};
 use super::server::{START_TIMEOUT, ServerError};
 use super::wait::until;
 
-/// How many primaries it has: a majority of them is needed for a failover.
+/// The number of primaries. A failover needs a majority of them.
 pub const PRIMARIES: usize = 3;
 
 const SLOTS: usize = 16384;
@@ -20,7 +20,7 @@ const SLOTS: usize = 16384;
 pub struct RedisClusterOptions {
     /// How many replicas each primary has.
     pub replicas: usize,
-    /// How long a node is silent before it counts as gone, and its replica takes over.
+    /// After this silence a node counts as gone, and its replica takes over.
     pub node_timeout: Duration,
 }
 
@@ -31,15 +31,15 @@ impl Default for RedisClusterOptions {
     }
 }
 
-/// A Redis Cluster on free ports of 127.0.0.1, each node with data in a directory of its own.
+/// A Redis Cluster on free ports of 127.0.0.1, with data in a directory for each node.
 #[derive(Debug)]
 pub struct PrivateRedisCluster {
-    /// The primaries that it was started with, then their first replicas in the same order, and so on.
+    /// The first primaries, then their first replicas in the same order, and so on.
     pub nodes: Vec<PrivateRedis>,
 }
 
 impl PrivateRedisCluster {
-    /// Starts it, and waits until each node knows who serves what.
+    /// Starts it, and waits until each node knows which node serves which slot.
     ///
     /// # Errors
     /// As [`PrivateRedis::start`], or when the nodes do not agree within [`START_TIMEOUT`].
@@ -47,7 +47,8 @@ impl PrivateRedisCluster {
         Self::start_in(None, options).await
     }
 
-    /// As [`start`](Self::start), with its directories in `parent`, if there is one, which then stays until they are gone.
+    /// The same as [`start`](Self::start), with its directories in `parent`, if there is one; the parent then stays until they
+    /// are gone.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -71,7 +72,7 @@ impl PrivateRedisCluster {
         let first = &self.nodes[0];
         let bus: Vec<String> = first.run("CONFIG GET cluster-port").await?;
         for (n, node) in self.nodes.iter().enumerate() {
-            // different epochs from the start: nothing to resolve later
+            // different epochs from the start leave nothing to resolve later
             node.run::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", n + 1)).await?;
             if n < PRIMARIES {
                 let (begin, end) = (n * SLOTS / PRIMARIES, (n + 1) * SLOTS / PRIMARIES - 1);
@@ -115,7 +116,7 @@ impl PrivateRedisCluster {
         Ok(())
     }
 
-    /// The address, with the primaries that it was started with.
+    /// The address, with the first primaries.
     pub fn url(&self) -> String {
         let nodes: Vec<String> = self.nodes[..PRIMARIES]
             .iter()
@@ -138,8 +139,8 @@ impl PrivateRedisCluster {
         Err(io::Error::other("no node answers").into())
     }
 
-    /// Begins to move a slot from one node to another. From now on a node refuses commands about several keys of
-    /// the slot of which it has some and lacks others.
+    /// Begins to move a slot from one node to another. From now on a node refuses a command about several keys of the slot if it
+    /// has some of them and lacks others.
     ///
     /// # Errors
     /// When a node does not answer, or refuses.
@@ -181,7 +182,7 @@ impl PrivateRedisCluster {
     /// # Errors
     /// When a node does not answer, or the replica is not gone within [`START_TIMEOUT`].
     pub async fn hold_replication(&self, primary: usize, replica: usize) -> RedisResult<()> {
-        // it is refused when it connects again
+        // the replica is refused when it connects again
         let no_login = "CONFIG SET masteruser nobody masterauth none";
         self.nodes[replica].run::<Value>(no_login).await?;
         let primary = &self.nodes[primary];
@@ -198,7 +199,7 @@ impl PrivateRedisCluster {
 }
 
 impl PrivateRedis {
-    /// The answer to a question, or nothing.
+    /// The answer to a question; empty if there is none.
     async fn text(&self, line: &str) -> String {
         self.run(line).await.unwrap_or_default()
     }
@@ -213,7 +214,7 @@ fn server_of(slot: u16, nodes: &str) -> Option<u16> {
         is_live
             && words.skip(5).any(|slots| {
                 let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
-                // a slot that moves has brackets, and is no number
+                // a slot that is moving has brackets, and so is no number
                 let bounds = first.parse::<u16>().ok().zip(last.parse().ok());
                 bounds.is_some_and(|(first, last)| (first..=last).contains(&slot))
             })

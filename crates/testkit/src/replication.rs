@@ -31,9 +31,9 @@ pub struct Replicated<K> {
     pub primary: Private<K>,
     /// The replica, until [`fail_over`](Self::fail_over).
     pub replica: Private<K>,
-    /// What the clients connect to.
+    /// The address for clients.
     pub address: Proxy,
-    /// What the replica connects to.
+    /// The address for the replica.
     replication: Proxy,
 }
 
@@ -50,12 +50,12 @@ impl<K: Follow> Replicated<K> {
         Ok(Self { primary, replica, address, replication })
     }
 
-    /// Where clients find the primary, also after a failover.
+    /// The address for clients, also after a failover.
     pub fn url(&self) -> String {
         K::url_at(&self.primary, self.address.port())
     }
 
-    /// Waits until the replica has all writes so far, and lets no further one reach it.
+    /// Waits until the replica has all writes so far, and keeps further writes from it.
     ///
     /// # Errors
     /// When one of the two does not answer, or the replica does not catch up within
@@ -66,7 +66,7 @@ impl<K: Follow> Replicated<K> {
         Ok(())
     }
 
-    /// Promotes the replica, cuts the clients off, and leads them to it. The former primary may run on.
+    /// Promotes the replica, cuts the clients off, and leads them to the replica. The former primary may run on.
     ///
     /// # Errors
     /// When the replica does not answer.

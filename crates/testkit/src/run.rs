@@ -69,8 +69,8 @@ impl Run {
     }
 }
 
-/// This test binary again, to run the test `worker`, which is ignored otherwise, behind a command that may be empty.
-/// What the worker prints begins on a line of its own if it prints an empty line first.
+/// This test binary again, to run the test `worker`, which is ignored otherwise. `behind` is a command in front of it, or empty.
+/// A worker that prints an empty line first has its output on separate lines.
 pub fn worker(behind: &[&str], worker: &str) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut words = behind.iter().map(OsStr::new).chain([program.as_os_str()]);

@@ -15,22 +15,21 @@ use super::replication::Follow as _;
 use super::server::{Launch, START_TIMEOUT, ServerError};
 use super::wait::until;
 
-/// What the sentinels call the primary.
+/// The sentinels' name for the primary.
 pub const PRIMARY_NAME: &str = "sale";
 
-/// How many sentinels there are. Two of them decide.
+/// The number of sentinels. Two of them decide.
 const SENTINELS: usize = 3;
 const QUORUM: usize = 2;
 
-/// After this silence, in milliseconds, a sentinel takes a server for dead: longer than a busy machine keeps a process
-/// waiting.
+/// After this silence, in milliseconds, a sentinel takes a server for dead: longer than a busy machine makes a process wait.
 const DOWN_AFTER: u32 = 2000;
 
 /// How long, in milliseconds, a sentinel waits before it tries a failed failover again, or corrects a replica that follows
 /// another server.
 const FAILOVER_TIMEOUT: u32 = 3000;
 
-/// How long a failover may take: no sentinel may win an election, and after a pause of the machine they rest for 30 s.
+/// How long a failover may take: if no sentinel wins the election, or after a pause of the machine, they rest for 30 s.
 const FAILOVER_LIMIT: Duration = Duration::from_mins(1);
 
 /// Replicas of a Redis, and three sentinels that watch them all. Not for secured servers.
@@ -38,13 +37,13 @@ const FAILOVER_LIMIT: Duration = Duration::from_mins(1);
 pub struct Sentinels {
     /// The servers besides the primary.
     pub replicas: Vec<PrivateRedis>,
-    /// A sentinel is a Redis in another mode.
+    /// The sentinels: each is a Redis in another mode.
     pub sentinels: Vec<PrivateRedis>,
 }
 
 impl Sentinels {
-    /// Starts so many replicas of `primary`, and the sentinels, with their directories in `parent`, and waits until
-    /// a failover could succeed.
+    /// Starts this many replicas of `primary`, and the sentinels, with their directories in `parent`, and waits until a failover
+    /// could succeed.
     ///
     /// # Errors
     /// As [`PrivateRedis::start`], or when they do not find each other within [`START_TIMEOUT`].
@@ -67,7 +66,7 @@ impl Sentinels {
         Ok(all)
     }
 
-    /// The address of the primary, as the service takes it.
+    /// The address of the primary, in the service's form.
     pub fn url(&self) -> String {
         let at = |sentinel: &PrivateRedis| format!("127.0.0.1:{}", sentinel.port());
         let at: Vec<_> = self.sentinels.iter().map(at).collect();
@@ -82,7 +81,7 @@ impl Sentinels {
         until("the sentinels agree", START_TIMEOUT, async || {
             for sentinel in &self.sentinels {
                 let ask = |what| format!("SENTINEL {what} {PRIMARY_NAME}");
-                // an error: too few
+                // an error means that there are too few
                 let quorum: RedisResult<String> = sentinel.run(&ask("CKQUORUM")).await;
                 let has_all = format!("OK {} usable", self.sentinels.len());
                 let replicas: Vec<HashMap<String, String>> = sentinel.run(&ask("REPLICAS")).await?;
@@ -101,8 +100,8 @@ impl Sentinels {
         .await
     }
 
-    /// Waits until all sentinels name another server than `primary`, and exchanges the two: `primary` is the new one then.
-    /// Returns the former one, which is among the replicas.
+    /// Waits until all sentinels name another server than `primary`, and exchanges the two: `primary` is then the new primary.
+    /// Returns the former one, which is now among the replicas.
     ///
     /// # Errors
     /// When a sentinel does not answer, or that takes longer than a minute.
@@ -147,8 +146,8 @@ impl Sentinels {
         .await
     }
 
-    /// From now on the replicas get nothing, once they have all that was written before: they look for their primary
-    /// elsewhere. The sentinels correct that after some seconds.
+    /// From now on the replicas get nothing, after they have got all writes so far: they look for their primary elsewhere. The
+    /// sentinels correct that after some seconds.
     ///
     /// # Errors
     /// When a server does not answer, or a replica does not catch up within [`START_TIMEOUT`].
@@ -176,8 +175,8 @@ impl Sentinels {
 }
 
 impl PrivateRedis {
-    /// Starts a sentinel that watches this Redis, with its directory in `parent`. If this Redis is secured, so is the
-    /// sentinel, by the same certificates and passwords. Then it names this Redis and cannot log in to it.
+    /// Starts a sentinel that watches this Redis, with its directory in `parent`. If this Redis is secured, the sentinel is too,
+    /// with the same certificates and passwords; it then names this Redis but cannot log in to it.
     ///
     /// # Errors
     /// As [`start`](Self::start).

@@ -1,5 +1,4 @@
-//! What the private servers have in common: process and directory, finding the program, waiting until it
-//! answers, errors.
+//! The parts that the private servers share: process and directory, finding the program, waiting until it answers, errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +23,7 @@ pub trait Kind: Sized {
     /// Its name in messages.
     const NAME: &str;
 
-    /// What is missing if it is not installed.
+    /// The missing program, in the message if it is not installed.
     const PROGRAM: &str;
 
     /// The packages that have it, for apt, dnf and brew.
@@ -36,7 +35,7 @@ pub trait Kind: Sized {
     /// Where its program is, if it is installed.
     fn program() -> Option<PathBuf>;
 
-    /// Whom it runs as.
+    /// The user that runs it.
     fn user(&self) -> User {
         None
     }
@@ -54,20 +53,20 @@ pub(crate) struct Launch<K> {
     pub(crate) kind: K,
 }
 
-/// A server on a free port of 127.0.0.1, with data in a directory of its own.
+/// A server on a free port of 127.0.0.1, with data in its own directory.
 ///
 /// Process and directory go when this value is dropped, and when our process ends, however it ends.
 #[derive(Debug)]
 pub struct Private<K> {
-    // before the directory: it must end first
+    // stands before the directory, because it must end first
     child: Child,
     program: PathBuf,
     pub(crate) launch: Launch<K>,
 }
 
 impl<K: Kind> Private<K> {
-    /// Starts all that `prepare` makes ready with the program, and waits until they answer. If another program took a
-    /// port meanwhile, that is repeated.
+    /// Makes servers ready with `prepare`, starts them, and waits until they answer. Repeats all this if another program took a
+    /// port meanwhile.
     pub(crate) async fn start_all(
         prepare: impl AsyncFn(&Path) -> io::Result<Vec<Launch<K>>>,
     ) -> Result<Vec<Self>, ServerError> {
@@ -87,7 +86,7 @@ impl<K: Kind> Private<K> {
         };
         let mut attempt = 1;
         loop {
-            // boxed, as it is large
+            // boxed because it is large
             match Box::pin(start()).await {
                 Err(error) if error.is_port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
                 result => return result,
@@ -95,7 +94,7 @@ impl<K: Kind> Private<K> {
         }
     }
 
-    /// As [`start_all`](Self::start_all), for one server.
+    /// The same as [`start_all`](Self::start_all), for one server.
     pub(crate) async fn start_one(
         prepare: impl AsyncFn(&Path) -> io::Result<Launch<K>>,
     ) -> Result<Self, ServerError> {
@@ -130,7 +129,7 @@ impl<K: Kind> Private<K> {
         self.child.pid()
     }
 
-    /// Where it keeps its data and its log.
+    /// The directory of its data and its log.
     pub fn dir(&self) -> &Path {
         self.launch.dir.path()
     }
@@ -169,7 +168,7 @@ impl<K: Kind> Private<K> {
     }
 }
 
-/// Whether a server would read this variable of our environment as a setting. (On some machines etcd does not run without
+/// Whether a server would read this environment variable as a setting. (On some machines etcd does not run without
 /// `ETCD_UNSUPPORTED_ARCH`.)
 fn is_setting(variable: &str) -> bool {
     let is_of = |prefix| variable.starts_with(prefix);
@@ -206,7 +205,7 @@ impl ServerError {
         move |error| Self(format!("{name} could not be started: {error}"))
     }
 
-    /// Whether another program had its port.
+    /// Whether another program had taken its port.
     pub fn is_port_taken(&self) -> bool {
         self.0.to_lowercase().contains("address already in use")
     }
@@ -214,7 +213,7 @@ impl ServerError {
 
 /// The program at the path in `variable`, or the first of `names` on the `PATH`.
 pub fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
-    // an instance reads the same variable as an address
+    // relative values are ignored: an instance reads the same variable as an address
     let given = std::env::var_os(variable).map(PathBuf::from).filter(|given| given.is_absolute());
     if given.is_some() {
         return given;
@@ -225,10 +224,10 @@ pub fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
     candidates.find(|candidate| candidate.is_file())
 }
 
-/// Probes until `is_ready`.
+/// Waits until `is_ready` is true.
 ///
 /// # Errors
-/// When `child` ends before that, or takes longer than `within`.
+/// If `child` ends before, or takes longer than `within`.
 pub async fn until_ready(
     name: &str,
     child: &mut Child,
@@ -247,7 +246,7 @@ pub async fn until_ready(
     answered.map_err(|error| ServerError(at_the_end(error)))
 }
 
-/// The last lines of a log, indented; best effort.
+/// The last lines of a log, indented; instead, the reason why it cannot be read.
 pub fn tail(log: &Path) -> String {
     let bytes = match std::fs::read(log) {
         Ok(bytes) => bytes,

@@ -10,10 +10,10 @@ use crate::redis::command;
 use crate::server::find_program;
 use crate::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-/// Statics are not dropped: its guardian ends it with the process.
+/// Never dropped, because it is a static; its guardian ends it with the process.
 static ETCD: OnceCell<PrivateEtcd> = OnceCell::const_new();
 
-/// The address of the shared etcd; no test stops it.
+/// The address of the etcd that tests share; no test stops it.
 pub async fn shared_endpoint() -> String {
     let start = async || PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     ETCD.get_or_init(start).await.endpoint()
@@ -44,11 +44,11 @@ pub async fn fresh_database() -> String {
     format!("{}/{database}", redis.url())
 }
 
-/// A direct connection, past the inventory.
+/// A connection to Redis that bypasses the inventory.
 pub struct Raw(::redis::aio::MultiplexedConnection);
 
 impl Raw {
-    /// To the database at this URL.
+    /// A connection to the database at this URL.
     pub async fn connect(url: &str) -> Self {
         let client = ::redis::Client::open(url).unwrap();
         Self(client.get_multiplexed_async_connection().await.unwrap())
@@ -64,7 +64,7 @@ impl Raw {
         command(line).arg(last).query_async(&mut self.0).await.unwrap()
     }
 
-    /// The serialized content of the database: equal dumps mean that nothing was written.
+    /// The serialized content of the database: equal dumps show that nothing was written.
     pub async fn dump(&mut self) -> Vec<(String, Vec<u8>)> {
         let mut keys: Vec<String> = self.run("KEYS *").await;
         keys.sort();

@@ -10,15 +10,15 @@ use super::ports::free_ports;
 use super::probe;
 use super::server::{Kind, Launch, Private, ServerError, find_program};
 
-/// Where Debian's `libzookeeper-java` and what it needs are.
+/// The directory of Debian's `libzookeeper-java` and the jars that it needs.
 const JARS: &str = "/usr/share/java";
 
 /// Options of a private ZooKeeper.
 #[derive(Clone, Debug)]
 pub struct ZooKeeperOptions {
-    /// The unit of its times: sessions live for 2 to 300 of it. A tenth of a second by default, for short sessions.
+    /// Its unit of time: a session lives for 2 to 300 units. The default of a tenth of a second allows short sessions.
     pub tick: Duration,
-    /// Mutual TLS on a second port, with the certificates of an authority of its own. The first one stays plain.
+    /// Whether it has a second port with mutual TLS, with certificates of its own authority. The first port stays plain.
     pub secured: bool,
 }
 
@@ -28,13 +28,13 @@ impl Default for ZooKeeperOptions {
     }
 }
 
-/// A ZooKeeper on a free port of 127.0.0.1, with data in a directory of its own.
+/// A ZooKeeper on a free port of 127.0.0.1, with data in its own directory.
 pub type PrivateZooKeeper = Private<ZooKeeper>;
 
-/// What makes a private server a ZooKeeper.
+/// The kind of a private ZooKeeper.
 #[derive(Debug)]
 pub struct ZooKeeper {
-    /// Where it keeps its data: no other server has the same.
+    /// The directory of its data, which no other server has.
     data: String,
     /// The port with TLS, and the certificates.
     secured: Option<(u16, Certificates)>,
@@ -56,16 +56,16 @@ impl Kind for ZooKeeper {
     async fn is_ready(&self, port: u16, _pid: u32) -> bool {
         let settings = probe::zookeeper(port, "conf").await;
         let state = probe::zookeeper(port, "srvr").await;
-        // it counts as up once it has read its data
+        // it is up once it has read its data
         settings.is_ok_and(|settings| settings.contains(&self.data))
             && state.is_ok_and(|state| state.contains("Mode: "))
     }
 }
 
-/// Java, and the class path that begins with these of Debian's jars; `None` if one is missing.
+/// Java, and a class path that begins with these of Debian's jars; `None` if one is missing.
 pub fn java(jars: &[&str]) -> Option<(PathBuf, String)> {
     let java = find_program("FLASH_SALE_JAVA", &["java"])?;
-    // the last one lets the others write a log
+    // with the last jar, the others can write a log
     let jars = jars.iter().chain(&["zookeeper.jar", "slf4j-simple.jar"]);
     let paths: Vec<_> = jars.map(|jar| Path::new(JARS).join(jar)).collect();
     let paths = paths.iter().all(|path| path.exists()).then_some(paths)?;
@@ -78,7 +78,7 @@ impl PrivateZooKeeper {
         java(&[]).is_some()
     }
 
-    /// The same for a test, which is [left out](crate::or_left_out) without it.
+    /// The same for a test; without ZooKeeper, the test is [left out](crate::or_left_out).
     pub fn can_test() -> bool {
         let missing = "ZooKeeper is not installed (apt-get install libzookeeper-java)";
         crate::or_left_out(java(&[]), missing).is_some()
@@ -93,8 +93,8 @@ impl PrivateZooKeeper {
         Ok(Self::start_ensemble_in(None, 1, options).await?.remove(0))
     }
 
-    /// Starts an ensemble of `members`, with their directories in `parent`, if there is one, which then stays until they
-    /// are gone, and waits until all of them answer.
+    /// Starts an ensemble of `members`, with their directories in `parent`, if there is one; the parent then stays until they are
+    /// gone. Waits until all of them answer.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -130,7 +130,7 @@ fn prepare(
     members: usize,
     options: &ZooKeeperOptions,
 ) -> io::Result<Vec<Launch<ZooKeeper>>> {
-    // ZooKeeper's jar names the others that encryption takes
+    // for encryption, ZooKeeper's jar itself names all other jars but these
     let for_tls: &[_] =
         if options.secured { &["netty-codec.jar", "netty-resolver.jar"] } else { &[] };
     let (_, class_path) = java(for_tls).ok_or_else(|| io::Error::other("no jars for TLS"))?;
@@ -148,7 +148,7 @@ fn prepare(
         std::fs::write(data.join("myid"), format!("{number}"))?;
         let (tick, data) = (options.tick.as_millis(), text(&data));
         let session = tick * 300;
-        // the limits are in ticks: how long a member may take to join the leader, and to answer it
+        // the limits are in ticks: the time for a member to join the leader, and to answer it
         let mut settings = ensemble.clone();
         settings.push(format!(
             "tickTime={tick}
@@ -165,7 +165,7 @@ fn prepare(
         let mut secured = None;
         if options.secured {
             let ([port], certificates) = (free_ports()?, Certificates::create_in(dir.path())?);
-            // ZooKeeper wants both in one file
+            // ZooKeeper wants key and certificate in one file
             let (certificate, key) = certificates.server();
             let both = [std::fs::read_to_string(key)?, std::fs::read_to_string(certificate)?];
             let key_store = dir.path().join("server.pem");
@@ -184,7 +184,7 @@ fn prepare(
         }
         std::fs::write(&file, settings.join("\n"))?;
         let args = [
-            // up in a second, and small
+            // to be up within a second, and small
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xmx192m",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use testkit::wait::eventually;
 use testkit::{OwnedDir, PrivateZooKeeper, Program};
 
-/// Goal: no other user of this machine can read what the servers keep, and their logs.
+/// Goal: no other user of this machine can read the servers' files, nor their logs.
 #[tokio::test]
 async fn directories_are_private() {
     let outer = OwnedDir::create().unwrap();
@@ -41,7 +41,7 @@ async fn child_reports_how_it_ended() {
     dir.remove().await.unwrap();
 }
 
-/// Goal: what a program says of itself does not get into what it has to say.
+/// Goal: a program's log can be kept apart from its output.
 #[tokio::test]
 async fn output_can_be_kept_apart() {
     let dir = OwnedDir::create().unwrap();
@@ -55,7 +55,7 @@ async fn output_can_be_kept_apart() {
     dir.remove().await.unwrap();
 }
 
-/// Goal: a test whose server is missing is left out, but where `CI` is set, it fails. Method: this test without a `PATH`.
+/// Goal: a test whose server is missing is left out, but fails where `CI` is set. Method: this test without a `PATH`.
 #[test]
 fn no_test_is_left_out_under_ci() {
     const NAME: &str = "no_test_is_left_out_under_ci";

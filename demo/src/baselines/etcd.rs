@@ -11,7 +11,7 @@ use etcd_client::{
 use tokio::time::{Instant, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A lease, and a task that goes on renewing it, also after a renewal failed.
+/// A lease, and a task that keeps renewing it, even after a renewal failed.
 pub struct KeptLease {
     pub id: i64,
     client: Client,
@@ -56,19 +56,18 @@ async fn renew(client: &Client, lease: i64) -> Result<(), Error> {
     answers.message().await.map(drop)
 }
 
-/// A claim by the recipe of etcd's Go client, `concurrency.Mutex`: a key under a lease. The oldest key of a name has the
-/// lock.
+/// A claim by the recipe of etcd's Go client, `concurrency.Mutex`: a key under a lease. The oldest key of a name holds the lock.
 pub struct Claim {
     pub key: String,
     prefix: String,
-    /// The revision at which it was made: its token.
+    /// The revision at which the key was made: the claim's token.
     pub revision: i64,
     pub cluster: u64,
     is_first: bool,
 }
 
 impl Claim {
-    /// Makes the claim, which nobody has made before, and reads who is first.
+    /// Makes the claim, whose key must be new, and reads which claim is first.
     pub async fn make(client: &Client, name: &str, key: &str, lease: i64) -> Result<Self, Error> {
         let prefix = format!("{name}/");
         let key = format!("{prefix}{key}");
@@ -86,7 +85,7 @@ impl Claim {
         Ok(Self { key, prefix, revision, cluster, is_first })
     }
 
-    /// Waits until no older claim is left: watches the youngest of them, and looks again when it is gone.
+    /// Waits until no older claim is left: watches the youngest older claim, and looks again when it is gone.
     pub async fn wait(&self, client: &Client) -> Result<(), Error> {
         if self.is_first {
             return Ok(());
@@ -95,7 +94,7 @@ impl Claim {
         loop {
             let found = client.kv_client().get(&*self.prefix, Some(older.clone())).await?;
             let Some(before) = found.kvs().first() else { return Ok(()) };
-            // a revision that is no longer in the future: etcd serves such a watcher every 100 ms
+            // as in Go's client, a revision that is no longer in the future: etcd serves such a watcher only every 100 ms
             let read_at = found.header().map_or(0, ResponseHeader::revision);
             let options = WatchOptions::new().with_start_revision(read_at);
             let mut watch = client.watch_client().watch(before.key(), Some(options)).await?;

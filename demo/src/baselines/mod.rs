@@ -12,8 +12,8 @@
 //! | `batched-script` | no lock: the script is atomic | its part of a batch |
 //! | `atomic-script` | no lock: the script is atomic | one script in Redis |
 //!
-//! Everything but the lock is the service's: the plain read before the wait, the bounds on the number of waiting orders
-//! and on their time, the connection to the store, and the script where order ids and ledger are kept.
+//! Everything but the lock is the service's: the plain read before the wait, the limits on the number and the time of waiting
+//! orders, the connection to the store, and the script where order ids and ledger are kept.
 
 pub mod etcd;
 pub(crate) mod naive;
@@ -36,7 +36,7 @@ use crate::locks::{AnyLock, Fence, LockMode, Server};
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
-/// A guard that is no lock of the library.
+/// A guard that is none of the library's locks.
 async fn per_order(
     context: &Arc<SaleContext>,
     mode: LockMode,
@@ -55,7 +55,7 @@ async fn per_order(
     Ok(PerOrder::new(context, mode, lock))
 }
 
-/// `local`, `no-lock`, `batched-script` or `atomic-script`. The last two do not oversell, as the script is one atomic step:
+/// `local`, `no-lock`, `batched-script` or `atomic-script`. The last two do not oversell, because the script is one atomic step:
 /// the lock is measured against them.
 fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> PerOrder {
     let is_local = mode == LockMode::Local;
@@ -63,7 +63,7 @@ fn in_process(context: &Arc<SaleContext>, mode: LockMode) -> PerOrder {
     PerOrder::new(context, mode, lock)
 }
 
-/// What guards a sale, and what refuses the writes of a holder that was overtaken.
+/// The guard of a sale, and the fence that refuses the writes of a holder that was overtaken.
 #[derive(clap::Args, Clone, Debug)]
 pub struct GuardOptions {
     /// Guard of the stock

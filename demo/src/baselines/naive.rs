@@ -1,11 +1,9 @@
-//! What goes wrong without a lock: look, decide, write, as three separate commands with nothing
-//! around them.
+//! What goes wrong without a lock: look, decide and write, as three separate commands.
 //!
-//! Two callers that look before either writes both see the same stock, both find it enough, and both
-//! write the same smaller number: two units sold, one taken off. With a lock around [`reduce`] that
-//! every seller takes, it would be correct; with a lock that only some share, or none, it oversells.
-//! This module exists to show that. It knows no fence, no order ids and no ledger, so a retry buys
-//! again. Do not build on it.
+//! Two callers that look before either writes both see the same stock, both find it enough, and both write the same smaller
+//! number: two units sold, one taken off. Under a lock that every seller takes, [`reduce`] would be correct; under a lock that
+//! only some share, or under none, it oversells. This module exists to show that. It has no fence, no order ids and no ledger, so
+//! a retry buys again. Do not build on it.
 
 use std::collections::VecDeque;
 
@@ -20,12 +18,11 @@ use crate::writer::tenures::now_ms;
 /// The most looks that are kept.
 pub(crate) const MOST: usize = 1000;
 
-/// When this process looked last at the default item, in Unix milliseconds, and how many units it saw: for the replay on the
-/// page.
+/// When this process looked at the default item, in Unix milliseconds, and how many units it saw: for the replay on the page.
 pub(crate) static LOOKS: Mutex<VecDeque<(f64, u64)>> = Mutex::new(VecDeque::new());
 
 /// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no time, no token,
-/// and `remaining` as this caller computed it. After [`InventoryError::Unanswered`] anything may be half done.
+/// and `remaining` as this caller computed it. After [`InventoryError::Unanswered`] any part may be done.
 pub(super) async fn reduce(
     inventory: &Inventory,
     order: &Order,
@@ -35,7 +32,7 @@ pub(super) async fn reduce(
         return Ok(Outcome::Unknown);
     }
     let seen = u64::try_from(inventory.available(&order.item).await?).unwrap_or(0);
-    // from here on it may be wrong
+    // from here on the number may be outdated
     if order.item == Item::DEFAULT {
         let mut looks = LOOKS.lock();
         let excess = (looks.len() + 1).saturating_sub(MOST);
@@ -50,7 +47,7 @@ pub(super) async fn reduce(
     let mut set = redis::cmd("SET");
     inventory.command::<()>(set.arg(stock).arg(remaining)).await?;
     let mut add = redis::cmd("INCRBY");
-    // an error here leaves the stock written
+    // an error here leaves the new stock written
     let added = inventory.command::<i64>(add.arg(lucky).arg(order.quantity.get())).await;
     added.map_err(|error| match error {
         InventoryError::Refused { source } | InventoryError::Unreachable { source } => {

@@ -1,4 +1,4 @@
-//! Locks that each order takes for itself: the usual ways on [`etcd`](super::etcd), and those within one process.
+//! Locks that each order takes for itself: the two usual ways on [`etcd`](super::etcd), and locks within one process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl OrderLock {
     /// Takes the lock `name` for this turn, and releases it after the turn.
     ///
     /// # Errors
-    /// The lock was not granted. No claim on it is left, if its service answers.
+    /// The lock was not granted. No claim on it is left, if the lock service answers.
     pub(super) async fn hold(&self, name: &str, turn: Turn) -> Result<(), SaleError> {
         match self {
             Self::None => turn.take(async { Ok((None, ())) }).await,
@@ -43,7 +43,7 @@ impl OrderLock {
         }
     }
 
-    /// Ends its session once no order is in progress.
+    /// Ends the session of the recipe once no order is in progress.
     pub(super) async fn close(&self) {
         if let Self::Recipe(Recipe { etcd, session, .. }) = self
             && let Some(session) = session.lock().await.take()
@@ -53,11 +53,11 @@ impl OrderLock {
     }
 }
 
-/// What the two usual ways to lock with etcd have in common.
+/// What the two usual ways to lock with etcd share.
 pub(super) struct Etcd {
     client: Client,
     ttl: Duration,
-    /// How long a request may take that does not wait for a lock.
+    /// The time limit of a request that does not wait for a lock.
     limit: Duration,
 }
 
@@ -83,7 +83,7 @@ impl Etcd {
         self.ask(KeptLease::grant(&self.client, self.ttl, self.ttl / 3)).await
     }
 
-    /// If that fails, the lease expires with all that it holds.
+    /// Ends the lease. If that fails, the lease expires with all its keys.
     async fn revoke(&self, lease: &KeptLease) {
         if let Err(error) = self.ask(lease.revoke()).await {
             tracing::debug!(lease = lease.id, ?error, "a lease was not revoked");
@@ -91,8 +91,9 @@ impl Etcd {
     }
 }
 
-/// The recipe of Go's etcd client, `concurrency.Mutex`. Its key is the lease of the session, so a session has one claim
-/// on a lock; many orders of one process need a number behind it, or they would all hold the lock at once.
+/// The recipe of Go's etcd client, `concurrency.Mutex`. There the key is the lease of the session, so a session has one claim on
+/// a lock. Here many orders share a session, so a number follows the lease: otherwise all these orders would hold the lock at
+/// once.
 pub(super) struct Recipe {
     etcd: Etcd,
     /// Opened on first use, and again after a loss.
@@ -113,7 +114,7 @@ impl Recipe {
         Ok(Arc::clone(session.insert(Arc::new(self.etcd.lease().await?))))
     }
 
-    /// The next order opens another session. A claim that may be left expires with the lease of this one.
+    /// Makes the next order open another session. A claim that may be left expires with the lease of this one.
     async fn give_up(&self, lost: &Arc<KeptLease>) {
         self.session.lock().await.take_if(|session| Arc::ptr_eq(session, lost));
     }
@@ -147,9 +148,9 @@ impl Recipe {
     }
 }
 
-/// By the server's own `Lock` call, under a lease for each order: the etcd documentation of `v3lock`, and the examples of
-/// client libraries. It has no token, so a sale under it has no order ids and no ledger: a retry buys again, and a
-/// holder that was paused can oversell.
+/// Takes the lock by the server's own `Lock` call, under a lease for each order, as in etcd's documentation of `v3lock` and the
+/// examples of client libraries. This lock has no token, so a sale under it has no order ids and no ledger: a retry buys again,
+/// and a holder that was paused can oversell.
 async fn hold_by_call(etcd: &Etcd, name: &str, turn: Turn) -> Result<(), SaleError> {
     let lease = etcd.lease().await?;
     let granted = async {

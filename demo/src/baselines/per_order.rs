@@ -23,8 +23,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Waits until the lock is granted, or the buyer goes away; sells, and answers. Without a token, it sells in single
-    /// steps that only the lock keeps together. Returns what releases the lock.
+    /// Waits until the lock is granted, or the buyer goes away; sells, and answers the buyer. Without a token it sells in single
+    /// steps that only the lock keeps together. Returns the value that releases the lock.
     pub(super) async fn take<T>(
         self,
         granted: impl Future<Output = Result<(Option<Token>, T), SaleError>>,
@@ -43,22 +43,21 @@ impl Turn {
             Some(_) => by_the_script(&context, token, &order).await,
             None => naive::reduce(&context.inventory, &order, &context.options.instance).await,
         };
-        // the buyer may have gone
+        // an error means that the buyer has gone
         let _ = buyer.send(sold.map_err(|error| SaleError::of_order(error, &order)));
         Ok(hold)
     }
 }
 
-/// Guards a sale by such a lock.
+/// Guards a sale by a lock that each order takes.
 pub(super) struct PerOrder {
     context: Arc<SaleContext>,
     mode: LockMode,
     lock: Arc<OrderLock>,
     /// A permit for each order that may wait.
     places: Arc<Semaphore>,
-    /// For `batched-script`: combines the orders of this instance as the service does, under a lock of its own, which is
-    /// granted at once. Nothing keeps the batches of two instances apart: the writer sends them
-    /// [without tokens](crate::writer::Writer).
+    /// For `batched-script`: combines the orders of this instance as the service does, under a separate lock that is granted at
+    /// once. Nothing keeps the batches of two instances apart: the writer sends them [without tokens](crate::writer::Writer).
     combiner: Option<EtcdLock>,
 }
 
@@ -72,7 +71,7 @@ impl PerOrder {
         Self { context: Arc::clone(context), mode, lock: Arc::new(lock), places, combiner }
     }
 
-    /// A place to wait. Its drop returns it.
+    /// A place to wait. Dropping it returns it.
     fn enter(&self, item: &Item) -> Result<OwnedSemaphorePermit, SaleError> {
         let limit = self.context.options.queue_length;
         let full = |_| SaleError::QueueFull { item: item.clone(), limit };
@@ -91,7 +90,7 @@ impl SaleGuard for PerOrder {
             return combiner.reduce(order).await;
         }
         if self.mode == LockMode::AtomicScript {
-            // no plain read first: the script itself answers sold out as fast
+            // no plain read first: the script answers sold out as fast
             let _place = self.enter(&order.item)?;
             let sold = by_the_script(&self.context, None, &order).await;
             return sold.map_err(|error| SaleError::of_order(error, &order));
@@ -104,9 +103,9 @@ impl SaleGuard for PerOrder {
             (order.id.clone(), Arc::clone(&self.context), Arc::clone(&self.lock));
         let name = lock_name(&context.options.lock_name, &order.item);
         let (buyer, answer) = oneshot::channel();
-        // in a task of its own: once the lock is granted, it goes on to its end
+        // in a separate task, which runs to its end once the lock is granted
         let task = self.context.tasks.spawn(async move {
-            // kept until the order has left etcd as well
+            // kept until the order has also left etcd
             let _place = place;
             lock.hold(&name, Turn { context, order, buyer }).await
         });
@@ -119,7 +118,7 @@ impl SaleGuard for PerOrder {
         }
     }
 
-    /// Without the lock: a run has no orders when it begins.
+    /// Starts the sale without the lock: a run has no orders when it begins.
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
         let started = self.context.inventory.start(item, None, sale).await;
         started.map_err(|error| SaleError::of_start(error, item))

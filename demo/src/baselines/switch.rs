@@ -1,4 +1,4 @@
-//! Switches the guard at run time, for the page's controls.
+//! Switches the guard at run time, for the page.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use super::{LockMode, in_process};
 use crate::safeguard::Safeguard;
 use crate::writer::Writer;
 
-/// The guard that the sale was opened with, and its alternatives. Orders in progress keep the guard that they
-/// began with; nothing excludes them from orders under another guard.
+/// The guard with which the sale was opened, and its alternatives. Orders in progress keep the guard with which they began;
+/// nothing excludes them from orders under another guard.
 pub struct Switch {
-    /// The first is the one that the sale was opened with.
+    /// The first is the guard with which the sale was opened.
     guards: Vec<(LockMode, Box<dyn SaleGuard>)>,
     chosen: AtomicUsize,
     context: Arc<SaleContext>,
@@ -27,7 +27,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// `main` is the guard of this mode, with which the sale begins.
+    /// `main` is the guard of mode `mode`, with which the sale begins.
     pub fn new(
         context: &Arc<SaleContext>,
         writer: Arc<Writer>,
@@ -49,7 +49,7 @@ impl Switch {
         self.guards[self.chosen.load(Ordering::Relaxed)].0
     }
 
-    /// All guards; the first is the one that the sale was opened with.
+    /// All guards; the first is the one with which the sale was opened.
     pub fn modes(&self) -> Vec<LockMode> {
         self.guards.iter().map(|(mode, _)| *mode).collect()
     }
@@ -128,7 +128,7 @@ impl SaleGuard for Switch {
     }
 }
 
-/// Without `batch-ownership`: takes the lock and the units in the request's own future. It is dropped, at any point, when
+/// Without `batch-ownership`: takes the lock and the units in the request's own future. The future is dropped, at any point, when
 /// the client goes away and after one second; each failure is answered as if nothing was taken.
 async fn reduce_in_the_request(
     context: &SaleContext,

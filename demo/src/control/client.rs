@@ -1,4 +1,4 @@
-//! One HTTP request on a connection of its own.
+//! One HTTP request on a separate connection.
 
 use std::io;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
-/// Names the instance that passes a call of its page on.
+/// The header that names the instance which passes on a call of its page.
 pub(crate) const FROM: HeaderName = HeaderName::from_static("x-instance");
 
 /// Sends the request with this JSON body, and returns the status and the body of the answer.
 ///
 /// # Errors
-/// There is no whole answer within `limit`.
+/// There is no complete answer within `limit`.
 pub(crate) async fn send(
     request: Builder,
     body: impl Into<Bytes>,

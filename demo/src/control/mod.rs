@@ -43,13 +43,14 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long an instance may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// How long an instance may take to carry out a command: long, so that a busy machine loses none.
+/// How long an instance may take to carry out a command: long enough for a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the start of a sale may take: it waits for the lock.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Where the victim of a run says that it has reached its fault. No page can: an instance passes on calls below `/demo`.
+/// The path at which a run's victim reports that it has reached its fault. No page can call it: instances pass on only calls
+/// below `/demo`.
 pub(crate) const HIT: &str = "/hit";
 
 /// The most notes that are kept.
@@ -99,26 +100,26 @@ pub struct Control {
 struct Known {
     instances: Vec<Instance>,
     run: Option<Begun>,
-    /// The last run that was judged, event by event.
+    /// The last run with a verdict, event by event.
     replay: Value,
     notes: Vec<Note>,
 }
 
 #[derive(Clone, Default)]
 struct Instance {
-    /// Its name; its port until it has answered.
+    /// The instance's name; its port until it has answered.
     name: String,
     authority: String,
     is_up: bool,
     /// Its last answer.
     status: Option<Status>,
     tenures: Vec<Tenure>,
-    /// What it read without a shared lock: when, and how many units were left.
+    /// The instance's reads without a shared lock: when, and how many units were left.
     looks: Vec<(f64, u64)>,
 }
 
 impl Instance {
-    /// The answer to a call.
+    /// Calls the instance and returns its answer.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -196,14 +197,14 @@ impl Control {
         self.instances().into_iter().filter(|instance| instance.is_up).collect()
     }
 
-    /// The last status of this instance, or else of any.
+    /// The last status of this instance, or else of any other.
     fn status_at(&self, name: Option<&str>) -> Option<Status> {
         let mut all = self.instances();
         all.sort_by_key(|instance| (Some(&*instance.name) != name, !instance.is_up));
         all.into_iter().find_map(|instance| instance.status)
     }
 
-    /// Batches refused by the fence, at all instances.
+    /// The number of batches that the fence refused, at all instances.
     fn stale_batches(&self) -> u64 {
         let statuses = self.instances().into_iter().filter_map(|instance| instance.status);
         statuses.map(|status| status.stale_batches).sum()
@@ -243,7 +244,7 @@ impl Control {
         self.known.lock().note(about, text);
     }
 
-    /// Sends the command to all instances. Only a running one must carry it out.
+    /// Sends the command to all instances. Only those that are up must carry it out.
     async fn command_all(&self, command: Command) -> Result<(), Problem> {
         let all = self.instances();
         let done = join_all(all.iter().map(|instance| instance.command(&command))).await;
@@ -261,7 +262,7 @@ impl Control {
         Err(Problem::new(ProblemType::BAD_BODY, detail))
     }
 
-    /// The running instance that a fault hits: not `from`, which serves the page.
+    /// The running instance that a fault hits: another one than `from`, which serves the page.
     fn instance_other_than(&self, from: Option<&str>) -> Result<Instance, Problem> {
         let up = self.up();
         let another = up.iter().rev().find(|instance| Some(&*instance.name) != from);

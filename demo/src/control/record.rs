@@ -1,4 +1,4 @@
-//! What the control knows, as JSON: the run, and the instances.
+//! The control's data as JSON: the run, and the instances.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +20,9 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// It stops for longer than its lease lives, between reading and writing.
+    /// The holder stops for longer than its lease lives, between reading and writing.
     Pause,
-    /// It dies at that point.
+    /// The holder dies at that point.
     Kill,
 }
 
@@ -32,9 +32,9 @@ pub enum Fault {
 pub struct NewRun {
     pub stock: u64,
     pub requests: u64,
-    /// `None`: the guard of new orders as it is now.
+    /// `None`: the present guard of new orders.
     pub guard: Option<LockMode>,
-    /// `None`: as it is now.
+    /// `None`: the present one.
     pub fence: Option<bool>,
     pub fault: Option<Fault>,
 }
@@ -46,7 +46,7 @@ pub struct Run {
     pub state: State,
     /// When the buyers came, in Unix milliseconds.
     pub began_ms: f64,
-    /// When the victim said that it has reached its fault, on the same clock.
+    /// When the victim reported that it has reached its fault, on the same clock.
     pub hit_ms: Option<f64>,
     pub stock: u64,
     pub requests: u64,
@@ -54,7 +54,7 @@ pub struct Run {
     pub fence: bool,
     pub fault: Option<Fault>,
     pub victim: Option<String>,
-    /// The sale that it has started, as `GET /stock` names it.
+    /// The sale that the run started, as `GET /stock` names it.
     pub sale: Option<u64>,
     pub answered: u64,
     pub sold: u64,
@@ -95,24 +95,24 @@ pub(crate) struct Status {
     pub(crate) stale_batches: u64,
 }
 
-/// What the control asks of an instance.
+/// A command of the control to an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Command {
-    /// The guard of new orders.
+    /// Set the guard of new orders.
     Guard(LockMode),
-    /// Whether the store compares tokens.
+    /// Set whether the store compares tokens.
     Fence(bool),
-    /// The fault at the next write under the lock, or none.
+    /// Set the fault at the next write under the lock, or none.
     Fault(Option<Fault>),
     /// Die as soon as this is answered.
     Kill {},
 }
 
-/// A note for the pages of all instances but the one that it is about.
+/// A note for the pages of all instances, except that of the instance `about`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Note {
-    /// When, in Unix milliseconds.
+    /// When it happened, in Unix milliseconds.
     pub(super) at_ms: f64,
     pub(super) about: String,
     pub(super) text: String,

@@ -1,4 +1,16 @@
 //! A run for the page to show again: what its buyers and its instances saw, event by event.
+//!
+//! Each of `events` is a list: microseconds since the first request, what happened, and more. `shop` is an index into `shops`. Of a
+//! larger run, `events` has only each n-th buyer, and `sample` has the number of all.
+//!
+//! | event | then | meaning |
+//! |---|---|---|
+//! | `asked`, `none`, `failed` | buyer, shop | the buyer ordered; was told sold out; got no other answer |
+//! | `sold` | buyer, shop, unit, token | two buyers with one unit: it was sold twice |
+//! | `read` | shop, units left | before a write without a shared lock |
+//! | `key`, `drop` | shop, token | the instance was about to write first; released the lock, or learned that it had lost it |
+//! | `bounced` | shop, token, fence | the store refused the token |
+//! | `asleep`, `awake`, `killed` | shop | it was paused; went on; was killed |
 
 use loadtest::model::Order;
 use serde_json::{Value, json};
@@ -8,13 +20,13 @@ use super::record::{Fault, Run};
 use crate::baselines::naive;
 use crate::writer::tenures::Tenure;
 
-/// The most events.
+/// About how many events there are at most.
 const MOST: usize = 4000;
 
 /// Microseconds since the first request, and the event as the page reads it.
 type Events = Vec<(u64, Value)>;
 
-/// The run with its orders, which were sent to these `shops`; `instances` are their last answers.
+/// The run with its orders, which were sent to these `shops`; `instances` have their last answers.
 pub(super) fn replay(
     run: &Run,
     shops: &[Instance],
@@ -56,8 +68,8 @@ pub(super) fn replay(
     })
 }
 
-/// What the lock, the fence and the fault did to the instances. `first` is when the first request was sent, in microseconds
-/// since the run began.
+/// What the lock, the fence and the fault did to the instances. `first` is the time of the first request, in microseconds since
+/// the run began.
 fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -> Events {
     #[expect(clippy::cast_precision_loss, reason = "a time")]
     let came = run.began_ms * 1e3 + first as f64;
@@ -94,7 +106,7 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
             note(to, "drop", shop, &[token]);
         }
     }
-    // of a larger run the first ones are forgotten
+    // an instance forgets the first reads of a larger run
     let is_whole = run.requests <= naive::MOST as u64;
     for instance in instances.iter().filter(|instance| instance.is_up && is_whole) {
         let Some(shop) = place(&instance.name) else { continue };
@@ -102,7 +114,7 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
             note(*at, "read", shop, &[left.cast_signed()]);
         }
     }
-    // one that was killed remembers nothing
+    // a killed instance remembers nothing
     if run.fault == Some(Fault::Kill)
         && let (Some(hit), Some(shop)) = (run.hit_ms, run.victim.as_ref().and_then(place))
     {

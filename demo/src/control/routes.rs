@@ -1,4 +1,17 @@
-//! The calls of the page, which its instance passes on.
+//! The calls of the page, which its instance passes on. `curl --json` can send them too.
+//!
+//! | call | effect |
+//! |---|---|
+//! | `POST /demo/run` `{"stock":300,"requests":500,"guard":"no-lock"}` | starts a sale, sends the orders to all instances at once, and judges the result; guard and fence stay for later orders |
+//! | ... `"guard":"etcd","fence":false,"fault":"pause"` | pauses the holder beyond its lease, between read and write; with `"fence":true` its batch is refused |
+//! | ... `"fault":"kill"` | kills the holder |
+//! | `GET`, `DELETE /demo/run` | the run with its verdict; stops it |
+//! | `PUT /demo/guard` `{"guard":"local"}`, `PUT /demo/fence` `{"on":false}` | guard and fence of later orders, at all instances; `true` restores the fence that `--fence` chose |
+//! | `POST /demo/pause`, `POST /demo/kill` `{"instance":"8090"}` | pauses the instance at its next write under the lock; kills it |
+//! | `GET /demo` | the choices, and the instances that are up |
+//! | `GET /demo/run/replay` | the last judged run, [event by event](super::replay), or `null` |
+//!
+//! Their problem types, besides those of the service, are in [`problem`](super::problem).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +51,7 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
 /// A call of a page.
 struct Call {
     control: Arc<Control>,
-    /// The instance that the page comes from.
+    /// The instance that served the page.
     from: Option<String>,
     body: Bytes,
 }
@@ -59,7 +72,7 @@ impl Call {
         body::object(&self.body).map_err(|reason| bad_body(&format!("{form} ({reason})")))
     }
 
-    /// The value of the only field.
+    /// The value of the body's only field.
     fn field<T: DeserializeOwned>(&self, name: &str, form: &str) -> Result<T, Problem> {
         let mut fields: HashMap<String, T> = self.parse(form)?;
         let field = fields.remove(name).filter(|_| fields.is_empty());
@@ -79,7 +92,7 @@ fn bad_body(form: &str) -> Problem {
     Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"))
 }
 
-/// The choices, the instances and the run; `null` while no instance has answered.
+/// The choices, the instances and the run; `null` until an instance has answered.
 async fn show(call: Call) -> Response {
     let Call { control, from, .. } = call;
     let Some(status) = control.status_at(from.as_deref()) else { return reply::json(&Value::Null) };
@@ -104,7 +117,7 @@ async fn show_run(call: Call) -> Result<Response, Problem> {
     Ok(reply::json(&call.control.current_run().ok_or_else(no_run)?))
 }
 
-/// The events of the last run that was judged; `null` while there is none.
+/// The events of the last run with a verdict; `null` until there is one.
 async fn replay(call: Call) -> Response {
     reply::json(&call.control.known.lock().replay)
 }
@@ -148,7 +161,7 @@ async fn set_fence(call: Call) -> Result<Response, Problem> {
     switch(call, Command::Fence(is_on)).await
 }
 
-/// Has all running instances carry out the command, and answers with their new state.
+/// Makes all running instances carry out the command, and answers with their new state.
 async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
     call.control.read_all().await;
     call.control.command_all(command).await?;

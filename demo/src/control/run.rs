@@ -23,7 +23,7 @@ use crate::writer::tenures::{now_ms, unix_ms};
 /// How long the victim may take to reach the fault before the other buyers start.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An order outlasts a fault: the pause, and the lease of a killed holder.
+/// An order must outlast a fault: the pause, or the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
 
 /// A run in progress, or the last one.
@@ -63,8 +63,8 @@ fn check_idle(run: Option<&Begun>) -> Result<(), Problem> {
 }
 
 impl Control {
-    /// Begins a run. Returns it with the task in which it goes on. `from` is the instance of the page that asks for it: no
-    /// fault hits it, so that the page stays.
+    /// Begins a run. Returns it with the task that carries it out. `from` is the instance whose page asks for it: no fault hits
+    /// that instance, so that the page stays.
     ///
     /// # Errors
     /// The run is not possible, or another one is in progress.
@@ -74,7 +74,7 @@ impl Control {
         from: Option<&str>,
     ) -> Result<(Run, JoinHandle<()>), Problem> {
         self.read_all().await;
-        // a victim that is asleep is not up, and that is not the reason
+        // check this first: a sleeping victim of a running run is not up, which would give a misleading error
         check_idle(self.known.lock().run.as_ref())?;
         let shops = self.up();
         let status = self.status_at(from).filter(|_| !shops.is_empty());
@@ -99,7 +99,7 @@ impl Control {
             victim,
             ..Run::default()
         };
-        // its buyers come first
+        // the victim's buyers come first
         let victim = shops.iter().position(|shop| run.victim.as_ref() == Some(&shop.name));
         let head_start = victim.map(|victim| (victim, CancellationToken::new()));
         let live = Arc::new(Live { head_start, ..Live::default() });
@@ -155,7 +155,7 @@ impl Control {
             () = live.stop.cancelled() => Err("The run was stopped.".to_owned()),
         };
         if let Some(victim) = victim {
-            // it must not hit a later sale
+            // the fault must not hit a later sale
             drop(victim.command(&Command::Fault(None)).await);
         }
         let known = &mut *self.known.lock();
@@ -177,7 +177,7 @@ impl Control {
         live: &Arc<Live>,
     ) -> Result<(Verdict, Value), String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
-        // at once: an instance that is stopped costs the time limit
+        // both at once: an instance that is stopped costs the time limit
         let guard = self.command_all(Command::Guard(run.guard));
         tokio::try_join!(guard, self.command_all(Command::Fence(run.fence))).map_err(in_words)?;
         let stale_before = self.stale_batches();
@@ -210,7 +210,7 @@ impl Control {
         Ok((judge(&now, &report, stale), replay(&now, shops, &self.instances(), &orders)))
     }
 
-    /// Reads or starts the sale at an instance that the fault does not hit. Returns its id.
+    /// Reads or starts the sale at an instance that the fault does not hit. Returns the sale's id.
     async fn sale(
         &self,
         victim: Option<&Instance>,

@@ -16,7 +16,7 @@ pub enum LockServer {
 }
 
 impl LockServer {
-    /// Its address, as for `--lock-at`.
+    /// Its address, in the form of `--lock-at`.
     pub fn address(&self) -> String {
         match self {
             Self::Etcd(server) => server.endpoint(),
@@ -26,7 +26,7 @@ impl LockServer {
         }
     }
 
-    /// Its process, and the name of the process in messages.
+    /// Its process, and the process's name in messages.
     pub fn named_child(&mut self) -> (&'static str, &mut Child) {
         match self {
             Self::Etcd(server) => ("the lock's etcd", server.child()),
@@ -40,7 +40,7 @@ impl LockServer {
         self.named_child().1
     }
 
-    /// Kills all of its processes; the data stay.
+    /// Kills all of its processes; its data stay.
     pub async fn kill(&mut self) -> io::Result<()> {
         match self {
             Self::Postgres(server) => server.crash().await,
@@ -58,7 +58,7 @@ impl LockServer {
         }
     }
 
-    /// Whether it is the leader of several.
+    /// Whether it is the leader of several servers.
     pub async fn is_leader(&self) -> bool {
         match self {
             Self::Etcd(server) => server.is_leader().await,
@@ -67,7 +67,7 @@ impl LockServer {
         }
     }
 
-    /// Makes it count requests, if it does not count them anyway. Ends its connections.
+    /// Makes the server count requests, if it does not do so anyway. Ends its connections.
     pub async fn count_requests(&mut self) -> Result<(), ServerError> {
         let Self::Postgres(server) = self else { return Ok(()) };
         let failed = ServerError::system("PostgreSQL");
@@ -78,12 +78,12 @@ impl LockServer {
         Ok(())
     }
 
-    /// How many requests it has got so far by its own counters; `None` without such a counter. They include the
-    /// requests of this function, the same number each time. At a Redis only the runs of scripts count, as all that a lock
-    /// asks of it.
+    /// How many requests the server has received so far, by its own counters; `None` without such a counter. This includes the
+    /// requests of this function, the same number each time. At a Redis only runs of scripts count, because a lock makes no other
+    /// requests.
     pub async fn requests(&self) -> Option<u64> {
         match self {
-            // messages from its clients, also those on open streams
+            // messages from its clients, including those on open streams
             Self::Etcd(server) => {
                 let metrics = probe::http(Method::GET, server.port(), "/metrics", "").await;
                 let (_, metrics) = metrics.ok()?;

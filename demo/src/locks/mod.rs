@@ -25,7 +25,7 @@ pub enum AnyLock {
 }
 
 impl AnyLock {
-    /// The lock at these addresses. Not for a sale under etcd, which has flags of its own.
+    /// The lock at these addresses. Not for etcd, which has separate flags.
     pub fn at(lock: LockMode, addresses: &[String]) -> Result<Self> {
         let name = lock.name();
         if addresses.is_empty() {
@@ -44,7 +44,7 @@ impl AnyLock {
         }
     }
 
-    /// What the lock promises, without the tokens that a store adds.
+    /// The promises of the lock itself, without tokens that a store adds.
     pub fn promises(&self) -> Promises {
         match self {
             Self::Fenced(lock) => lock.promises(),
@@ -52,7 +52,7 @@ impl AnyLock {
         }
     }
 
-    /// The lock with the tokens of this fence: its own ones if it has any, unless the store's are asked for.
+    /// The lock with the tokens of this fence: its own tokens if it has any, unless the store's are wanted.
     pub fn fenced_by(
         self,
         fence: Option<Fence>,
@@ -73,7 +73,7 @@ impl AnyLock {
     }
 }
 
-/// The promises of a lock in a few words each, for the page and the tables.
+/// The promises of a lock, in a few words each, for the page and the tables.
 pub fn in_words(promises: Promises) -> [&'static str; 5] {
     let Promises { order, wake, token, ends, loss, .. } = promises;
     [

@@ -1,4 +1,4 @@
-//! All guards of a sale. Another lock is a variant of [`LockMode`], its server, and a line of `open`.
+//! All guards of a sale. To add a lock, add a variant of [`LockMode`], its server, and a line in `open`.
 
 use std::sync::LazyLock;
 #[cfg(feature = "other-locks")]
@@ -56,7 +56,7 @@ pub enum LockMode {
     AtomicScript,
 }
 
-/// What a guard needs besides the stock.
+/// The server that a guard needs besides the stock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     None,
@@ -68,7 +68,7 @@ pub enum Server {
 }
 
 impl Server {
-    /// Its name if this machine lacks it.
+    /// Its name, if this machine lacks it.
     pub fn missing(self) -> Option<&'static str> {
         match self {
             Self::Postgres if !testkit::postgres::is_installed() => Some("PostgreSQL"),
@@ -94,12 +94,12 @@ impl LockMode {
         VALUES[self as usize].get_name()
     }
 
-    /// What it is, in a sentence: "guarded by ...".
+    /// Its description, for a sentence like "guarded by ...".
     pub fn words(self) -> String {
         VALUES[self as usize].get_help().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// What it needs besides the stock.
+    /// The server that it needs besides the stock.
     pub fn server(self) -> Server {
         match self {
             Self::Etcd | Self::EtcdRecipe | Self::EtcdRpc => Server::Etcd,
@@ -117,12 +117,12 @@ impl LockMode {
         !matches!(self, Self::EtcdRecipe | Self::EtcdRpc) && self.server() != Server::None
     }
 
-    /// Whether orders are in the ledger, with their ids: not where nothing is left but the stock, written step by step.
+    /// Whether the ledger has the orders with their ids. It has none under a guard that only writes the stock step by step.
     pub fn keeps_ledger(self) -> bool {
         !matches!(self, Self::Local | Self::NoLock | Self::EtcdRpc)
     }
 
-    /// The fence of a sale under this lock if `asked` is the one that was asked for: the lock's own, if it has tokens.
+    /// The fence of a sale under this lock: `asked` if there is one, else the lock's own if it has tokens, else the store's.
     pub fn fence(self, asked: Option<Fence>) -> Fence {
         asked.unwrap_or(if self == Self::Redlock { Fence::Store } else { Fence::Lock })
     }
@@ -132,7 +132,7 @@ impl LockMode {
         usize::from(self.server() == Server::Etcd)
     }
 
-    /// Behind a verdict: why this guard oversells, if it does.
+    /// The text behind a verdict that says why this guard oversells, if it does.
     pub fn flaw(self) -> Option<&'static str> {
         match self {
             Self::Local => Some(
@@ -163,11 +163,11 @@ impl LockMode {
     }
 }
 
-/// Small beside the TTL of a demo: a key on one node outlives its session by as much.
+/// Small beside the TTL of a demo, because a key on one node outlives its session by as much.
 #[cfg(feature = "other-locks")]
 const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
 
-/// The lock of this kind at these addresses, of which there is at least one.
+/// The lock of this kind at these addresses. There must be at least one.
 #[cfg(feature = "other-locks")]
 pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock> {
     let first = &at[0];

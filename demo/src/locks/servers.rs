@@ -25,7 +25,7 @@ impl LockServers {
         Self { members: servers.into_iter().map(kind).collect(), directory: None }
     }
 
-    /// Starts what a sale under this lock needs besides its etcd, in a directory in `parent`.
+    /// Starts the servers that a sale under this lock needs besides etcd, in a directory in `parent`.
     pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self> {
         match lock.server() {
             Server::Etcd => Ok(Self::default()),
@@ -33,7 +33,7 @@ impl LockServers {
         }
     }
 
-    /// Starts this server, in a directory in `parent`. `members` counts for etcd and ZooKeeper only.
+    /// Starts this server, in a directory in `parent`. `members` matters only for etcd and ZooKeeper.
     pub async fn start_members(server: Server, members: usize, parent: &OwnedDir) -> Result<Self> {
         Ok(match server {
             Server::None => Self::default(),
@@ -65,7 +65,7 @@ impl LockServers {
         })
     }
 
-    /// Their addresses, as for `--lock-at`.
+    /// Their addresses, in the form of `--lock-at`.
     pub fn addresses(&self) -> Vec<String> {
         self.members.iter().map(LockServer::address).chain(self.directory.clone()).collect()
     }

@@ -28,16 +28,16 @@ use crate::control::{HIT, client};
 use crate::fault::{self, Action, Point, Tell};
 use crate::safeguard::Safeguard;
 
-/// How long the control may take to answer: it asks the instances, twice at most.
+/// How long the control may take to answer: it asks each instance at most twice.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often the control's view is read.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
-/// How long an instance that is to be killed goes on: it may be the one that forwards the control's answer.
+/// How long an instance that is to be killed still lives: it may be the one that forwards the control's answer.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
-/// How long the lock and the next holder take to notice that a lease has ended.
+/// How long the lock and the next holder may take to notice that a lease has ended.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The relay of one instance.
@@ -74,7 +74,7 @@ impl Relay {
         Self { sale, switch, control, view: Mutex::default() }
     }
 
-    /// Asks the control for its view again and again. Until it answers, the last view stays.
+    /// Asks the control for its view again and again. Keeps the last view until there is an answer.
     pub(crate) async fn follow(self: Arc<Self>) {
         while self.control.is_some() {
             let answer = self.ask_control(Method::GET, "/demo", Bytes::new()).await;
@@ -109,7 +109,7 @@ impl Relay {
 
 type App = State<Arc<Relay>>;
 
-/// A page may call only the instance that it comes from.
+/// Passes a page's call on to the control. A page can call only the instance from which it comes.
 async fn forward(State(relay): App, request: Request) -> Result<Response, Problem> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let body = body::read(request.into_body()).await?;
@@ -144,7 +144,7 @@ async fn execute(State(relay): App, request: Request) -> Result<Response, Proble
         Command::Fence(on) => relay.switch.writer.set(Safeguard::Fence, on),
         Command::Fault(fault) => fault::ask_for(fault.map(|fault| {
             let action = match fault {
-                // certainly longer than the lease lives, and than the next holder takes to notice that it has ended
+                // longer than the lease lives and the next holder takes to notice its end
                 Fault::Pause => {
                     let ttl = relay.sale.lease_ttl().unwrap_or_default();
                     Action::Stop(Some(ttl * 2 + NOTICED_WITHIN))
@@ -152,7 +152,7 @@ async fn execute(State(relay): App, request: Request) -> Result<Response, Proble
                 Fault::Kill => Action::Kill,
             };
             let relay = Arc::clone(&relay);
-            // a control that does not hear it says that the fault was not reached
+            // if the control does not hear this, it says that the fault was not reached
             let tell =
                 async move { drop(relay.ask_control(Method::POST, HIT, Bytes::new()).await) };
             (Point::BeforeWrite, action, Box::pin(tell) as Tell)
@@ -172,7 +172,7 @@ async fn execute(State(relay): App, request: Request) -> Result<Response, Proble
 mod tests {
     use crate::locks::LockMode;
 
-    /// Goal: the page has its words for every lock that the instances can share, in the order of the command line.
+    /// Goal: the page has words for every lock that the instances can share, in the order of the command line.
     #[test]
     fn the_page_knows_every_lock() {
         let guards = include_str!("../../../static/page/guards.js");

@@ -1,4 +1,4 @@
-//! Refuses requests of other sites: any page in a browser can send requests to this machine.
+//! Refuses requests from other sites: any page in a browser can send requests to this machine.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, Uri, header};
@@ -8,9 +8,9 @@ use flash_sale::http::problem::{Problem, ProblemType};
 
 /// Checks a request to the demo.
 ///
-/// - An `Origin`, which browsers add to all requests that can change something, must be the address of the request.
-/// - That address is an IP or a name without a dot, such as `localhost` or that of a container: any other name may
-///   belong to another site and resolve to this machine.
+/// - The `Origin`, which browsers add to all requests that can change something, must be the address of the request.
+/// - That address must be an IP or a name without a dot, such as `localhost` or a container's: any other name may belong to
+///   another site and resolve to this machine.
 ///
 /// # Errors
 /// `cross-site`.
@@ -29,7 +29,7 @@ pub(crate) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The same for all requests of some routes.
+/// The same check for all requests of some routes.
 ///
 /// # Errors
 /// As [`check`].

@@ -1,10 +1,10 @@
 -- A batch without some safeguards.
 --
 -- KEYS  stock, lucky, orders, ledger, fence
--- ARGV  1 token, or nothing; 2 nothing, or the stock that the holder saw: then it decides by that, and no token is
+-- ARGV  1 token, or nothing; 2 nothing, or the stock that the holder saw: then this stock decides, and no token is
 --       compared; 3 whether a known id gets its first answer; 4 whether lucky and ledger are written here;
---       5 instance, then for each order its id, quantity, user, and whether it may be known: a holder without the fence
---       decides by what it saw in this as well
+--       5 instance, then for each order its id, quantity, user, and whether its id may be known: without the fence, a
+--       holder decides this too by what it saw
 -- Answer: ok, the units sold, the new ids and records, and for each order its record or the stock that did
 --         not suffice; or stale or foreign, and the fence; or unknown.
 

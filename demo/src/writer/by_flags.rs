@@ -1,8 +1,8 @@
-//! The write without some safeguards: a flag of one script each.
+//! The write without some safeguards: one script with a flag for each.
 //!
-//! Without the fence it decides by the stock that it read before. That is correct as long as no holder is paused beyond
-//! its lease: a holder that was paused for longer undoes what the next one sold. The write is one step, so that no reader
-//! sees half of it.
+//! Without the fence it decides by the stock that it read before. That is correct as long as no holder is paused beyond its
+//! lease: a holder that was paused for longer undoes what the next one sold. The write is one step, so that no reader sees half
+//! of it.
 
 use std::collections::HashSet;
 
@@ -29,8 +29,8 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// As [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by what was `seen`: its buyers
-/// may have been served elsewhere meanwhile, under the same ids.
+/// The same as [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by what was `seen`: its
+/// buyers may have been served elsewhere meanwhile, under the same ids.
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
@@ -83,7 +83,7 @@ pub(super) async fn reduce(
     attempts.iter().zip(&answers).map(outcome).collect()
 }
 
-/// Gives a unit back once more for each cancellation that the script refused or had done before.
+/// Gives units back once more for each cancellation that the script refused or had carried out before.
 pub(super) async fn give_back_again(
     inventory: &Inventory,
     batch: Batch<'_>,
@@ -105,8 +105,8 @@ async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
     inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
-/// `answer` is the record of the accepted order, or the stock that did not suffice. Those that are `new` are no repetitions,
-/// each once.
+/// `answer` is the record of the accepted order, or the stock that did not suffice. An id in `new` was accepted now; it counts so
+/// once, and further answers for it are repetitions.
 fn outcome(
     order: &Order,
     answer: &str,

@@ -1,5 +1,5 @@
-//! Other ways to write a batch: without some [safeguards](Safeguard), and with faults at points around the
-//! write. Plugged into the inventory as its [`BatchWriter`], and into the lock, to learn of releases.
+//! Other ways to write a batch: without some [safeguards](Safeguard), and with faults at points around the write. The inventory
+//! uses this as its [`BatchWriter`]; the lock is decorated with it, to learn of releases.
 
 mod by_flags;
 pub(crate) mod tenures;
@@ -20,22 +20,22 @@ use crate::decorated::Decoration;
 use crate::fault::{self, Point};
 use crate::safeguard::Safeguard;
 
-/// Writes batches as the service does, but for the safeguards that are off.
+/// Writes batches as the service does, except for the safeguards that are off.
 #[derive(Debug, Default)]
 pub struct Writer {
     /// The safeguards that are off.
     off: Mutex<BTreeSet<Safeguard>>,
-    /// Held for a write without safeguards: it may have several steps, and the next batch of this instance waits for them.
+    /// Held for a write without safeguards: the write may have several steps, and the next batch of this instance waits for them.
     turn: tokio::sync::Mutex<()>,
-    /// Whether batches have no tokens, since their lock excludes no other instance.
+    /// Whether batches have no tokens, because their lock excludes no other instance.
     pub(crate) without_tokens: bool,
-    /// Without `careful-retry`: how often each order was sent and not answered.
+    /// Without `careful-retry`: how many times each order was sent without an answer.
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
     digest: OnceCell<String>,
     /// The tenures in which this instance sold.
     pub(crate) tenures: Tenures,
-    /// The status of each claim that was not released yet.
+    /// The status of each claim that was not yet released.
     claims: Mutex<HashMap<Claim, watch::Receiver<ClaimStatus>>>,
 }
 
@@ -77,7 +77,7 @@ impl Writer {
             self.tenures.note(token, |tenure, now| tenure.stopped = Some((before, now)));
         }
         let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
-        // only the script knows holds
+        // only the script can change holds
         let has_changes = batch.attempts.iter().any(|one| one.order.action != Action::Reserve);
         let is_whole = seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard));
         let outcomes = if is_whole || has_changes {
@@ -93,7 +93,7 @@ impl Writer {
         Ok(outcomes)
     }
 
-    /// [`write`](Self::write), but an order that was sent and not answered is sent under a new id.
+    /// The same as [`write`](Self::write), but an order that was sent without an answer is sent under a new id.
     async fn write_under_new_ids(
         &self,
         inventory: &Inventory,
@@ -103,7 +103,7 @@ impl Writer {
             let mut order = attempt.order.clone();
             if let Some(times) = self.unanswered.lock().get(&order.id) {
                 let id = OrderId::new(&format!("{}~{}", order.id.as_str(), times + 1));
-                // one that is too long has no room for a number
+                // a long id has no room for a number
                 order.id = id.unwrap_or_else(|_| OrderId::random());
             }
             order
@@ -151,8 +151,8 @@ impl BatchWriter for Writer {
     }
 }
 
-/// A lock service with [`Point::BeforeRelease`] before a claim is released or handed over. Only claims count under
-/// which this writer wrote: not those of waiters, nor that of a sale's start.
+/// Adds [`Point::BeforeRelease`] before a claim is released or handed over. Only claims under which this writer wrote count: not
+/// those of waiters, nor the one that starts a sale.
 impl Decoration<Token> for Arc<Writer> {
     fn ticket(&self, claim: &Claim, ticket: Ticket) -> Ticket {
         self.claims.lock().insert(claim.clone(), ticket.status.clone());

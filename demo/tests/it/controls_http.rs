@@ -144,9 +144,10 @@ fn entries(ledger: &Value) -> BTreeMap<u64, Value> {
         .collect()
 }
 
-/// Goal: the verdict says what lock, fence and fault did: with the lock every unit goes to one buyer, without one too many are
-/// sold; a holder that was paused is refused by the fence, or undoes what others have sold; one that is killed is succeeded.
-/// The replay says the same event by event: who was sold which unit, where and under which number is what the ledger says.
+/// Goal: the verdict says what lock, fence and fault did. With the lock every unit goes to one buyer, and without one too many
+/// are sold; a holder that was paused is refused by the fence, or undoes what others have sold; after one that is killed, the
+/// next is granted. The replay says the same event by event: who was sold which unit, where and under which number agrees with
+/// the ledger.
 #[tokio::test]
 async fn runs_are_judged_and_can_be_replayed() {
     let mut pair = Pair::start().await;
@@ -300,8 +301,8 @@ async fn switches_reach_all_instances() {
     .await;
 }
 
-/// Goal: a fault counts as one only if its victim says that it got there. Method: nothing is left to write, and the victim
-/// does not answer for longer than the control waits.
+/// Goal: a run reports a fault only if its victim says that it reached the place. Method: nothing is left to write, and the
+/// victim does not answer for longer than the control waits.
 #[tokio::test]
 async fn a_fault_that_is_not_reached_is_not_claimed() {
     let pair = Pair::start().await;
@@ -354,7 +355,7 @@ async fn one_run_at_a_time() {
     pair.call(0, "POST /demo/run", &paused).await.assert_problem(409, "run-in-progress");
 }
 
-/// Goal: a run that is stopped, or whose sale is replaced by another one, ends without a verdict: neither is a fault of the
+/// Goal: a run that is stopped, or whose sale another one replaces, ends without a verdict, since neither is a fault of the
 /// service.
 #[tokio::test]
 async fn a_run_without_an_end_has_no_verdict() {
@@ -399,7 +400,7 @@ async fn other_sites_are_kept_out() {
     }
 }
 
-/// Goal: an instance without a control sells, and says why it has no controls.
+/// Goal: an instance whose control process is gone sells, and says why it has no controls.
 #[tokio::test]
 async fn without_a_control_there_is_a_sale_all_the_same() {
     let mut pair = Pair::start().await;

@@ -20,7 +20,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// What it said, in one line.
+    /// Its output in one line.
     fn words(&self) -> String {
         self.said.split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -52,8 +52,8 @@ async fn once_passes() {
     assert!(!demo.said.contains('\x1b'), "colour is for terminals");
 }
 
-/// Goal: exit status, verdict and number of sold units agree. Whether this sale sells a unit twice is up to chance; the tests
-/// of the controls hold a writer, and so sell one twice for certain.
+/// Goal: exit status, verdict and number of sold units agree. Whether this sale sells a unit twice is up to chance; the tests of
+/// the controls hold a writer, and so sell a unit twice for certain.
 #[tokio::test]
 async fn without_a_lock_or_with_a_local_one_it_says_what_became_of_it() {
     for lock in ["no-lock", "local"] {
@@ -73,8 +73,8 @@ async fn without_a_lock_or_with_a_local_one_it_says_what_became_of_it() {
     }
 }
 
-/// Goal: it serves until Ctrl-C, `kill`, or the end of its terminal, and leaves nothing then; nor does it after a second
-/// signal. On a terminal of 80 columns no line wraps, and the last one says where the page is.
+/// Goal: the demo serves until Ctrl-C, `kill`, or the end of its terminal, and then leaves nothing, also after a second signal.
+/// On a terminal of 80 columns no line wraps, and the last one says where the page is.
 #[tokio::test]
 async fn signals_leave_nothing() {
     for (signal, is_impatient) in
@@ -98,7 +98,7 @@ async fn signals_leave_nothing() {
     }
 }
 
-/// Goal: a signal that comes while things are being started is as good as one that comes later.
+/// Goal: a signal that comes while servers are being started has the same effect as a later one.
 #[tokio::test]
 async fn signal_before_the_verdict_leaves_nothing() {
     for first_words in ["starting", "etcd answers", "500 buyers come"] {
@@ -111,7 +111,7 @@ async fn signal_before_the_verdict_leaves_nothing() {
     }
 }
 
-/// Goal: an instance that dies is reported, and the other one goes on selling. The end that the demo cannot notice leaves
+/// Goal: an instance that dies is reported, and the other one goes on selling. SIGKILL, which the demo cannot notice, leaves
 /// nothing either.
 #[tokio::test]
 async fn dead_instance_is_reported() {
@@ -146,8 +146,8 @@ async fn a_taken_port_is_reported() {
     demo.assert_everything_is_gone();
 }
 
-/// Goal: a whole sale over mutual TLS with users, judged as any other, also where the guard writes without the script, which
-/// needs more of the store.
+/// Goal: a whole sale over mutual TLS with users is judged as any other, also where the guard writes without the script, which
+/// needs more rights in the store.
 #[tokio::test]
 async fn secured_sale() {
     // a claim for each order is slow
@@ -159,8 +159,8 @@ async fn secured_sale() {
     }
 }
 
-/// Goal: what is right passes, whatever guards it: other locks, the ways to compare with, and a local lock where one instance
-/// is all there is. A sale that is not under a lock on etcd needs none. Method: what should be etcd ends at once.
+/// Goal: a correct sale passes, whatever guards it: other locks, the locks for comparison, and a local lock with only one
+/// instance. A sale whose lock is not on etcd needs no etcd. Method: the program in the place of etcd ends at once.
 #[tokio::test]
 async fn other_guards_pass_where_they_are_right() {
     let has_zookeeper = PrivateZooKeeper::can_test();
@@ -198,7 +198,7 @@ async fn other_guards_pass_where_they_are_right() {
     }
 }
 
-/// Goal: a log filter that is none, and a fence that the lock does not have, get a sentence, and are no verdict.
+/// Goal: a malformed log filter, and a fence that the lock does not have, get a sentence and no verdict.
 #[tokio::test]
 async fn what_cannot_be_is_no_verdict() {
     let filter = "demo: RUST_LOG is \"demo=loud\", and a filter is error, warn, info,";

@@ -25,8 +25,7 @@ async fn session(lock: &MemoryBackend, inventory: &Inventory) -> Session {
     Session::open(Arc::new(fenced), SessionOptions::new(Duration::from_mins(1))).await.unwrap()
 }
 
-/// Goal: two holders at once, since the lock was taken from the first, which does not know it: only the second
-/// one sells.
+/// Goal: when two hold the lock at once, since it was taken from the first one without its knowledge, only the second one sells.
 #[tokio::test]
 async fn a_holder_that_was_overtaken_is_refused() {
     let (lock, inventory) = lab().await;
@@ -45,7 +44,7 @@ async fn a_holder_that_was_overtaken_is_refused() {
     assert!(matches!(&sell(second.token(), "3").await.unwrap()[..], [Outcome::Reserved(_)]));
 }
 
-/// Goal: each item has a fence of its own, also one whose name begins as the lock's does.
+/// Goal: each item has a fence of its own, also an item whose name begins as the lock's does.
 #[tokio::test]
 async fn items_have_fences_of_their_own() {
     let (lock, inventory) = lab().await;
@@ -62,7 +61,7 @@ async fn items_have_fences_of_their_own() {
     assert_eq!(revision("lock:lock").await, 2);
 }
 
-/// Goal: the fence of another cluster is left alone, and the sale says what is wrong, as it does for any lock.
+/// Goal: the fence of another cluster stays as it is, and the sale says what is wrong, as under any lock.
 #[tokio::test]
 async fn a_foreign_fence_stays() {
     let (lock, inventory) = lab().await;

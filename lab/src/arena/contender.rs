@@ -1,6 +1,6 @@
-//! A process that takes a lock again and again and writes down when: `lab contend`.
+//! A process that takes a lock again and again and logs the times: `lab contend`.
 //!
-//! The times are of the monotonic clock of this machine, which all its processes share.
+//! The times are those of this machine's monotonic clock, which all its processes share.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ use crate::servers::open;
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);
 
-/// The TTL: short, since a takeover waits for it, and the shortest that etcd grants with its defaults.
+/// The TTL: short, because a takeover waits for it, and the shortest that etcd grants by default.
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
 /// How long to wait after an error.
@@ -49,11 +49,12 @@ pub struct ContendOptions {
     after: PathBuf,
 }
 
-/// Lines of its log: it has a session, and it asks for the lock. Others are a [`Tenure`], at its grant and at its end.
+/// Lines of a contender's log: it has a session; it asks for the lock. All other lines are a [`Tenure`], at its grant and at its
+/// end.
 const OPENED: &str = "opened";
 const ASKS: &str = "asks";
 
-/// Takes the lock until it is killed, and says so.
+/// Takes the lock again and again until it is killed, and logs this.
 pub async fn contend(options: ContendOptions) -> ExitCode {
     loop {
         let Err(error) = take_turns(&options).await;
@@ -77,7 +78,7 @@ async fn take_turns(options: &ContendOptions) -> Result<Infallible> {
         let mut tenure = Tenure { granted: now(), ended: None, token };
         println!("{}", serde_json::to_string(&tenure)?);
         let until = Instant::now() + Duration::from_millis(options.hold);
-        // a step is what a sale does: look at the lock, think, write
+        // each step is like a sale's: look at the lock, think, write
         let mut written = now();
         while Instant::now() < until && !client.is_lost() {
             sleep(STEP).await;
@@ -112,7 +113,7 @@ pub(super) struct Contender {
 }
 
 impl Contender {
-    /// Starts it. It opens a session, and asks for nothing before [`begin`](Self::begin).
+    /// Starts a contender. It opens a session, and asks for the lock only after [`begin`](Self::begin).
     pub(super) fn start(
         dir: &OwnedDir,
         lock: LockMode,
@@ -143,25 +144,25 @@ impl Contender {
         self.said().lines().any(|line| line == OPENED)
     }
 
-    /// How often it asked for the lock so far, and its grants.
+    /// How many times it has asked for the lock, and its grants.
     pub(super) fn tenures(&self) -> (usize, Vec<Tenure>) {
         tenures(&self.said())
     }
 
     fn said(&self) -> String {
-        // not there yet: nothing was said
+        // without a log it has said nothing yet
         std::fs::read_to_string(self.child.log()).unwrap_or_default()
     }
 }
 
-/// The file that lets the contender with this log ask.
+/// The file whose existence lets the contender with this log ask for the lock.
 fn after(log: &Path) -> PathBuf {
     log.with_extension("begin")
 }
 
 fn tenures(said: &str) -> (usize, Vec<Tenure>) {
     let mut tenures = Vec::<Tenure>::new();
-    // the last line may be half written
+    // the last line may be incomplete
     for tenure in said.lines().filter_map(|line| serde_json::from_str::<Tenure>(line).ok()) {
         tenures.pop_if(|last| last.granted == tenure.granted);
         tenures.push(tenure);
@@ -169,8 +170,8 @@ fn tenures(said: &str) -> (usize, Vec<Tenure>) {
     (said.lines().filter(|line| *line == ASKS).count(), tenures)
 }
 
-/// The longest time, in milliseconds, for which one of two contenders wrote after the other one was granted the lock. A
-/// contender that still holds the lock has written until `until`.
+/// The longest time, in milliseconds, for which one of two contenders wrote after the other was granted the lock. A contender
+/// that still holds the lock counts as writing until `until`.
 pub(super) fn longest_overlap(one: &[Tenure], other: &[Tenure], until: [u64; 2]) -> f64 {
     let stale = |earlier: &Tenure, later: &[Tenure], until: u64| {
         let next = later.iter().map(|it| it.granted).filter(|granted| *granted > earlier.granted);
@@ -187,8 +188,8 @@ pub(super) fn held_at(tenures: &[Tenure], at: u64) -> bool {
     tenures.iter().any(|it| it.granted <= at && it.ended.is_none_or(|ended| ended > at))
 }
 
-/// How many grants came with the token of another grant. A smaller one alone is no fault: a process that was stopped
-/// learns late that it was granted the lock.
+/// How many grants came with the token of another grant. Smaller tokens alone are no fault: a process that was stopped learns
+/// late that it was granted the lock.
 pub(super) fn repeated_tokens(one: &[Tenure], other: &[Tenure]) -> usize {
     let tokens = one.iter().chain(other).map(|it| it.token).filter(|token| *token != (0, 0));
     let tokens: Vec<_> = tokens.collect();
@@ -205,8 +206,8 @@ pub(super) fn millis(nanos: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Goal: an overlap lasts from the next grant to the last write of the earlier holder, also over several turns of
-    /// the next one; a token comes once.
+    /// Goal: an overlap lasts from the next grant to the last write of the earlier holder, even over several turns of the next
+    /// one; a token that comes twice is counted.
     #[test]
     fn finds_overlaps_and_repeated_tokens() {
         let tenure = |granted, ended, number| Tenure { granted, ended, token: (7, number) };

@@ -29,14 +29,14 @@ use crate::servers::Servers;
 /// How long a contender that takes turns holds the lock.
 const TURN: Duration = Duration::from_millis(20);
 
-/// How long a contender holds the lock that is to lose it to a server's fault.
+/// How long a contender holds the lock that it is to lose by a server's fault.
 const LONG_HOLD: Duration = Duration::from_secs(5);
 
-/// How long a contender holds the lock that is cut off: until it notices that.
+/// How long a contender holds the lock while it is cut off: until it notices.
 const ENDLESS_HOLD: Duration = Duration::from_mins(1);
 
-/// How long a takeover is waited for, before it counts as "never", and how long a process is stopped or cut off. No
-/// claim of a process that is gone stays for so long: `ZooKeeper` is asked for one and a half TTLs.
+/// How long to wait for a takeover before it counts as "never", and how long a process is stopped or cut off. No claim of a dead
+/// process stays for so long: `ZooKeeper` is asked for one and a half TTLs.
 const BOUND: Duration = Duration::from_secs(6);
 const SERVER_BOUND: Duration = Duration::from_secs(20);
 
@@ -49,27 +49,27 @@ const FINDING_OUT: Duration = Duration::from_secs(5);
 /// The number of grants after a fault that show that the lock works again.
 const GRANTS: usize = 3;
 
-/// The time within which a fault hits, in milliseconds: some turns.
+/// The fault hits at a random time within this many milliseconds, which are some turns.
 const PHASE: u64 = 150;
 
-/// The time within which a holder is cut off, in milliseconds: between any two renewals of its lease.
+/// A holder is cut off at a random time within this many milliseconds, which cover the time between two renewals of its lease.
 const RENEWALS: u64 = 1500;
 
-/// How long a replica lags behind at least before it takes over, and how much more, in milliseconds.
+/// How long a replica lags at least before it takes over, and how much longer at most, in milliseconds.
 const LAG: (u64, u64) = (200, 600);
 
-/// The members of a lock with a leader.
+/// The number of members of a lock with a leader.
 const MEMBERS: usize = 3;
 
 /// What happened in one trial.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Trial {
-    /// The longest time in which nobody was served, from the fault on. Where one process keeps the lock: until the next
-    /// grant, if the fault took it from that process. `None`: never, within the bound.
+    /// The longest time after the fault in which nobody was served. Where one process keeps the lock: the time until the next
+    /// grant, if the fault took the lock from that process. `None`: never, within the bound.
     pub(super) takeover_ms: Option<f64>,
     /// Whether the process that was hit held the lock; `None` if a server was hit.
     pub(super) hit_holder: Option<bool>,
-    /// The longest time in which both wrote as holders.
+    /// The longest time for which both wrote as holders.
     pub(super) overlap_ms: f64,
     /// Grants with the token of another grant.
     pub(super) repeated_tokens: usize,
@@ -85,14 +85,14 @@ pub(super) struct Takeover {
     pub(super) never: usize,
     /// Trials in which the fault hit a holder, or a server.
     pub(super) hits: usize,
-    /// The median over the trials that hit; `None`: nobody was served, or no trial hit.
+    /// The median of the trials that hit; `None`: nobody was served, or no trial hit.
     pub(super) p50_ms: Option<f64>,
     /// The longest of these trials.
     pub(super) longest_ms: Option<f64>,
     /// Trials with two holders at once.
     pub(super) overlaps: usize,
     pub(super) longest_overlap_ms: f64,
-    /// Trials in which a token came again.
+    /// Trials in which a token was given twice.
     pub(super) repeated_tokens: usize,
     pub(super) other_cluster: usize,
     pub(super) each: Vec<Trial>,
@@ -121,18 +121,18 @@ impl Takeover {
         }
     }
 
-    /// Whether it hits one of two processes, which may hold the lock or not.
+    /// Whether the fault hits one of two processes, which may hold the lock or not.
     pub(super) fn hits_process(&self) -> bool {
         matches!(self.fault, Fault::Kill | Fault::Pause | Fault::Partition)
     }
 
-    /// Whether one process keeps the lock all the time, so that a takeover takes it from a holder that lives.
+    /// Whether one process keeps the lock all the time, so that a takeover takes it from a live holder.
     pub(super) fn is_kept(&self) -> bool {
         matches!(self.fault, Fault::Failover | Fault::SyncFailover)
     }
 }
 
-/// Whether this fault can hit a lock on this server here.
+/// Whether this fault is possible here for a lock on this server.
 pub(super) fn applies(fault: Fault, server: Server) -> bool {
     match fault {
         Fault::Kill | Fault::Pause => true,
@@ -159,23 +159,23 @@ pub(super) async fn takeover(
         }
         scene.servers.stop().await.map(|()| done)
     };
-    // what starts beside a trial must not take a core from it for as long as a lease lasts
+    // the servers that start beside a trial must not take a core from it for as long as a lease lasts
     let is_heavy =
         matches!(fault, Fault::Failover | Fault::SyncFailover) && lock.server() == Server::Postgres;
     let most = if is_heavy { 2 } else { usize::MAX };
     Ok(Takeover::of(fault, trials.run(most, worker).await?))
 }
 
-/// Two contenders, and what they wrote down.
+/// Two contenders and their logs.
 struct Pair {
     one: Contender,
     other: Contender,
-    /// Whether the first one keeps the lock, so that the second one waits for it.
+    /// Whether the first contender keeps the lock, so that the second one waits for it.
     is_kept: bool,
 }
 
 impl Pair {
-    /// Starts them at these addresses, on a lock that nobody else uses, and waits until both have a session.
+    /// Starts both at these addresses, on a lock that nobody else uses, and waits until both have sessions.
     async fn open(servers: &Servers, at: [&[String]; 2], hold: [Duration; 2]) -> Result<Self> {
         let name = format!("arena-{}", uuid::Uuid::new_v4().simple());
         let start = |n: usize| Contender::start(&servers.dir, servers.lock, at[n], &name, hold[n]);
@@ -185,7 +185,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Lets both ask for the lock, and waits until both take turns, or the second one waits for the first.
+    /// Lets both ask for the lock, and waits until they take turns, or until the second one waits for the first.
     async fn begin(&self) -> Result<()> {
         self.one.begin()?;
         let granted = async || anyhow::Ok(!self.one.tenures().1.is_empty());
@@ -202,8 +202,8 @@ impl Pair {
         [self.one.tenures().1, self.other.tenures().1]
     }
 
-    /// Ends both, and judges what they wrote. One that still holds the lock wrote until `until`; the first one was hit
-    /// at `hit`.
+    /// Ends both, and judges their logs. A contender that still holds the lock counts as writing until `until`; `hit` is when the
+    /// first one was hit.
     async fn judge(
         mut self,
         takeover_ms: Option<f64>,
@@ -249,11 +249,11 @@ impl Scene {
         }
     }
 
-    /// A fault of one of two processes.
+    /// A trial with a fault of one of two processes.
     async fn of_a_process(&self, random: &mut SplitMix64) -> Result<Trial> {
         let direct = self.servers.all.addresses();
         let (proxies, through) = proxies_to(&direct).await?;
-        // a holder that is cut off continues to work: its write is late only if it works for longer than its lease
+        // a holder that is cut off works on: it writes late only if its work takes longer than its lease
         let (at, hold, phase) = match self.fault {
             Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
             _ => (&direct, TURN, PHASE),
@@ -267,7 +267,7 @@ impl Scene {
             Fault::Pause => pair.one.child.pause()?,
             _ => proxies.iter().for_each(Proxy::freeze),
         }
-        // a lock that nobody takes over is waited for until the process goes on
+        // without a takeover, this waits until the process goes on
         let takeover = until_served(began, BOUND, || pair.other.tenures().1).await;
         let mut victim_until = began;
         if self.fault != Fault::Kill {
@@ -285,7 +285,7 @@ impl Scene {
         pair.judge(takeover, [victim_until, now()], Some(began)).await
     }
 
-    /// Kills a server and starts it again: at once, or, if it leads, when another one has taken its place.
+    /// Kills a server and starts it again: at once; or, if it is the leader, after another one has taken its place.
     async fn of_a_server(&mut self, random: &mut SplitMix64) -> Result<Trial> {
         let servers = &mut self.servers;
         let at = servers.all.addresses();
@@ -316,8 +316,8 @@ impl Scene {
         pair.judge(takeover, [now(), now()], None).await
     }
 
-    /// A primary dies, and its replica takes its place, which knows the sessions. An asynchronous one knows no grant; a
-    /// synchronous one has all that was answered, and is held up when it is too late for more.
+    /// A primary dies, and its replica, which knows the sessions, takes its place. An asynchronous replica knows no grant. A
+    /// synchronous one has everything that was answered; a delay keeps it from having more.
     async fn failover<K: Follow>(
         &self,
         mut replicated: Replicated<K>,
@@ -348,8 +348,8 @@ impl Scene {
     }
 }
 
-/// One of the pair holds the lock for some time: whether the fault takes it away meanwhile, and when the next
-/// one has it, which may be the same process after it has found out.
+/// One of the pair holds the lock for some time. Returns whether the fault takes it away meanwhile, and when the next grant
+/// comes, which may be to the same process after it has noticed.
 async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
     let ended = || pair.one.tenures().1.first()?.ended;
     let next = || {
@@ -359,7 +359,7 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
     let is_over = async || anyhow::Ok(next().is_some() && ended().is_some());
     let _ = until("there is another grant", LONG_HOLD + BOUND + FINDING_OUT, is_over).await;
     let first = pair.one.tenures().1[0];
-    // a holder without a fault releases the lock at the end of its time
+    // a holder without a fault releases the lock when its time is over
     let is_kept = |next| {
         let in_time = |ended| millis(ended - first.granted) >= LONG_HOLD.as_secs_f64() * 1e3;
         first.ended.is_some_and(|ended| in_time(ended) && ended <= next)
@@ -369,8 +369,8 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
     pair.judge(takeover, [now(), now()], None).await
 }
 
-/// The longest time from `began` on in which nobody of these was granted the lock, once it was granted often enough;
-/// `None` if it was not within the bound.
+/// The longest time since `began` in which none of these contenders was granted the lock, measured after enough grants; `None` if
+/// there were not enough within the bound.
 async fn until_served(
     began: u64,
     bound: Duration,
@@ -393,7 +393,7 @@ async fn until_served(
 mod tests {
     use super::*;
 
-    /// Goal: the median is of the trials that hit the holder, and one that was never served counts among them.
+    /// Goal: the median is of the trials that hit the holder, including one in which nobody was served.
     #[test]
     fn counts_never_as_longest() {
         let trial = |(takeover_ms, is_hit)| Trial {

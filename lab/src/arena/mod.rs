@@ -36,7 +36,7 @@ use crate::servers::Servers;
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
 
-/// The results of one lock. `None` or empty: not measured.
+/// The results of one lock. `None` and empty mean: not measured.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     lock: &'static str,
@@ -47,7 +47,7 @@ struct Figures {
     contest: Option<Contest>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
-    /// Runs that failed where they must not, and what could not be measured.
+    /// Runs that failed although they must not, and measures that failed.
     faults: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
         let figures = Figures { lock: lock.name(), ..Figures::default() };
         let arena = Arena { options, lock, dir, seed: results.seed, figures };
         results.locks.push(arena.measure().await?);
-        // after each lock, so that an interrupted run leaves what it has
+        // after each lock, so that an interrupted run leaves results behind
         write(out, &results, &table::text(&results))?;
     }
     if options.measures(Measure::Flaws) {
@@ -105,7 +105,7 @@ async fn measure(options: &ArenaOptions, dir: &OwnedDir) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One lock, and what is measured of it.
+/// One lock, and its results.
 struct Arena<'a> {
     options: &'a ArenaOptions,
     lock: LockMode,
@@ -141,7 +141,7 @@ impl Arena<'_> {
         Ok(self.figures)
     }
 
-    /// The lock by itself: handovers, a contest of many, the order of waiters, and requests at the servers.
+    /// The lock by itself: handovers, a contest of many clients, the order of waiters, and requests at the servers.
     async fn alone(&mut self, mut servers: Servers) -> Result<()> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
@@ -187,7 +187,7 @@ impl Arena<'_> {
         let lock = self.lock;
         let own = lock.fence(None);
         let mut wanted = vec![(Fault::Kill, own), (Fault::Pause, own), (Fault::Pause, Fence::None)];
-        // a lock without tokens has the store's fence anyway
+        // a lock without tokens always has the store's fence
         if own != Fence::Store {
             wanted.push((Fault::Pause, Fence::Store));
         }

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::options::Fault;
 use crate::experiment::Trials;
 
-/// The TTL of the sessions in a sale: short, since a takeover waits for it.
+/// The TTL of the sessions in a sale: short, because a takeover waits for it.
 const TTL: &str = "2s";
 
 /// How long one run may take.
@@ -31,17 +31,17 @@ const INSTANCES: usize = 2;
 pub(super) struct Oversold {
     pub(super) fault: Fault,
     pub(super) fence: &'static str,
-    /// Trials in which the fault hit the holder and the sale was judged. The others are among the faults.
+    /// Trials in which the fault hit the holder and the sale was judged. All others are among the faults.
     pub(super) trials: usize,
-    /// Trials in which more was sold than there was.
+    /// Trials in which more units were sold than there were.
     pub(super) broken: usize,
     pub(super) most_units: u64,
     /// From the first order to the last answer, in the slowest trial.
     pub(super) slowest_ms: u64,
 }
 
-/// Sales with a fault of the holder between reading and writing, without a fence or with this one. Returns also what
-/// went wrong in another way.
+/// Sales with a fault of the holder between reading and writing, under this fence. Returns also the runs that failed in another
+/// way.
 pub(super) async fn oversold(
     lock: LockMode,
     fault: Fault,
@@ -67,7 +67,7 @@ pub(super) async fn oversold(
         cluster.lock = LockServers::start(lock, &cluster.dir).await?;
         let mut runs = Vec::new();
         while trials.next().is_some() {
-            // the victim tells the control that the fault hit it
+            // the victim reports to the control that the fault hit it
             let control = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
             let address = format!("--control={}", cluster::url(control.local_addr()?.port()));
             let flags = [&flags[..], &[address]].concat();
@@ -77,7 +77,7 @@ pub(super) async fn oversold(
             }
             runs.push(run(&cluster, control, &wanted).await?);
             cluster.stop_instances().await.context("an instance does not stop")?;
-            // a fence that is left there may be of another cluster
+            // the fence that is left there may be another cluster's
             cluster.redis.run::<()>("FLUSHALL").await.context("Redis cannot be emptied")?;
         }
         cluster.stop().await.context("a server does not stop")?;
@@ -89,7 +89,7 @@ pub(super) async fn oversold(
         let what = match run.verdict {
             Some(verdict) if run.hit_ms.is_some() => {
                 counted.push((verdict.oversold, run.elapsed_ms));
-                // without a fence, units oversold are the result
+                // without a fence, oversold units are the expected result
                 let is_result = fence == Fence::None && verdict.oversold > 0;
                 (!verdict.pass && !is_result).then_some(verdict.text)
             }
@@ -109,7 +109,7 @@ pub(super) async fn oversold(
     Ok((oversold, faults))
 }
 
-/// Carries out a run, by a control that listens here.
+/// Carries out a run, with a control on this listener.
 async fn run(cluster: &Cluster, listener: TcpListener, wanted: &NewRun) -> Result<Run> {
     let control = Control::of(cluster);
     let _serving = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&control).serve(listener)));

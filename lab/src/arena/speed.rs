@@ -1,4 +1,4 @@
-//! A lock by itself: handovers, fairness, waits, and what they cost its servers.
+//! A lock by itself: handovers, fairness, waits, and what they cost the servers.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -19,22 +19,23 @@ use crate::clients::{Client, Clients, proxies_to};
 use crate::experiment::{float, quantile};
 use crate::servers::{Servers, open};
 
-/// The TTL: no client is to lose its lock.
+/// The TTL for measures in which no client may lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
 
 /// How long a claim may take to get into a queue that cannot be seen.
 const UNSEEN: Duration = Duration::from_millis(50);
 
-/// The time, in milliseconds, within which a lock is released: at any moment between two requests of a waiter that polls.
+/// The lock is released at a random time within this many milliseconds: at any moment between two requests of a waiter that
+/// polls.
 const POLLS: u64 = 250;
 
 /// How long a client works with the lock in a contest.
 const WORK: Duration = Duration::from_millis(1);
 
-/// A contest ends after this time, with fewer grants; handovers, and waiters in a row, must be over within it.
+/// A contest ends after this time, even with fewer grants; handovers, and waiters in a row, must end within it.
 pub(super) const LONGEST: Duration = Duration::from_mins(5);
 
-/// How long a queue may take until all are in it.
+/// How long it may take until all claims are in a queue.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The handovers at one distance.
@@ -42,7 +43,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub(super) struct Handovers {
     /// The round trip to the servers, in milliseconds.
     pub(super) round_trip_ms: u64,
-    /// How many were timed.
+    /// How many handovers were timed.
     pub(super) turns: usize,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -52,20 +53,20 @@ pub(super) struct Handovers {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Contest {
     pub(super) clients: usize,
-    /// How many of those who came one after the other were served after one that came later.
+    /// How many of the clients that came one after the other were served after a later one.
     pub(super) overtaken: usize,
-    /// Requests a second while one client has the lock, and all of them wait.
+    /// Requests a second while one client holds the lock and all others wait.
     pub(super) idle_requests: Option<f64>,
     /// Jain's index. 1: all got the same number of grants. 1/clients: one got all grants. A lottery with 10 grants for each client: about 0.91.
     pub(super) jain: f64,
     pub(super) wait_p50_ms: f64,
     pub(super) wait_p99_ms: f64,
-    /// Who still waits at the end counts with the time until then.
+    /// A client that still waits at the end counts with its time until then.
     pub(super) longest_wait_ms: f64,
     pub(super) requests_per_grant: Option<f64>,
 }
 
-/// Two sessions, each with a connection of its own that its clients share, and a lock that nobody else uses.
+/// Two sessions, each with a connection that its clients share, and a lock that nobody else uses.
 struct TwoSessions {
     clients: [Clients; 2],
     name: String,
@@ -78,15 +79,14 @@ impl TwoSessions {
         Ok(Self { clients, name: format!("arena-{}", Uuid::new_v4().simple()) })
     }
 
-    /// A client with this number, which shares one of the sessions.
+    /// The client with this number, which shares one of the sessions.
     fn client(&self, number: usize) -> Result<Box<dyn Client>> {
         self.clients[number % self.clients.len()](&self.name)
     }
 }
 
-/// Handovers with the servers this round trip away, each through a proxy of its own. Two sessions take turns: each one
-/// releases the lock when the other one waits for it, and asks again when that one has it. A handover takes from the
-/// release that is sent to the grant.
+/// Handovers, with this round trip to each server through a proxy. Two sessions take turns: each releases the lock when the other
+/// one waits for it, and asks again when the other one has it. A handover takes from the sending of the release to the grant.
 pub(super) async fn handovers(
     servers: &Servers,
     round_trip_ms: u64,
@@ -124,7 +124,7 @@ pub(super) async fn handovers(
     Ok(Handovers { round_trip_ms, turns: millis.len(), p50_ms, p99_ms })
 }
 
-/// Waits until so many claims are in the queue, or for as long as that takes if it cannot be seen.
+/// Waits until this many claims are in the queue; if the queue cannot be seen, for the time that this takes.
 async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) -> Result<()> {
     if view != QueueView::Whole {
         sleep(UNSEEN).await;
@@ -134,8 +134,8 @@ async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) 
     until("a claim is in the queue", LONGEST, queued).await
 }
 
-/// How many of these waiters, which come one after the other, are served after one that came later; and the requests a
-/// second while one client holds the lock and all of them wait.
+/// How many of these waiters, which come one after the other, are served after a later one; and the requests a second while one
+/// client holds the lock and all of them wait.
 async fn waiters_in_row(
     servers: &Servers,
     waiters: usize,
@@ -166,7 +166,7 @@ async fn waiters_in_row(
     Ok((overtaken, requests.map(|requests| requests / time.as_secs_f64())))
 }
 
-/// Writes down how long a client waited, also if it waits still at the end.
+/// Records on drop how long a client waited, even if it is still waiting.
 struct Wait<'a>(Instant, &'a RefCell<Vec<f64>>);
 
 impl Drop for Wait<'_> {
@@ -175,8 +175,8 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// Clients ask for the lock all the time, until there were so many grants. After that they wait in a row, all of them
-/// for this time.
+/// Clients ask for the lock all the time, until there were this many grants. After that they wait in a row, all of them for the
+/// time `waiting`.
 pub(super) async fn contest(
     servers: &Servers,
     clients: usize,
@@ -199,7 +199,7 @@ pub(super) async fn contest(
             lock.unlock().await?;
         }
     };
-    // the first one that ends has seen enough grants
+    // the first client that ends has seen enough grants
     let mut contending: FuturesUnordered<_> = (0..clients).map(contend).collect();
     let ended = timeout(LONGEST, contending.next());
     let (ended, requests) = requests_during(servers, ended).await;
@@ -224,13 +224,13 @@ pub(super) async fn contest(
     })
 }
 
-/// Takes a step, and returns how many requests the servers got meanwhile, if they count them.
+/// Carries out a step, and returns how many requests the servers got meanwhile, if they count them.
 async fn requests_during<T>(servers: &Servers, step: impl Future<Output = T>) -> (T, Option<f64>) {
     let first = servers.requests().await;
     let before = servers.requests().await;
     let done = step.await;
     let after = servers.requests().await;
-    // the question is a request as well
+    // reading the counter is a request as well
     let counted = || Some(float((after? + first?).saturating_sub(2 * before?)));
     (done, counted())
 }

@@ -1,4 +1,4 @@
-//! The results as tables, each with the command that repeats a row of it.
+//! The results as tables. Each table has the command that repeats one of its rows.
 
 use std::fmt::Write as _;
 
@@ -80,13 +80,13 @@ fn fairness(all: &[Figures]) -> String {
     rows(head, all.iter().filter_map(row))
 }
 
-/// Where a fault hits the holder of a lock that one process keeps, the time until the next grant says nothing.
+/// Where one process keeps the lock, the time until the next grant says nothing if the fault hits the holder.
 fn takeovers(all: &[Figures]) -> String {
     let head = "lock | fault | trials | hit the holder | p50 s of those | longest s | never \
                 | holder lost the lock | two holders | longest ms | same number given twice \
                 | numbers restart: an operator must decide";
     let row = |one: &Figures, it: &Takeover| {
-        // a process that was killed holds nothing
+        // a killed process holds nothing
         let (is_kept, is_dead) = (it.is_kept(), it.fault == Fault::Kill);
         let unless =
             |is_unknown: bool, cell: String| if is_unknown { "-".to_owned() } else { cell };
@@ -111,7 +111,7 @@ fn takeovers(all: &[Figures]) -> String {
     rows(head, all.iter().flat_map(|one| one.takeovers.iter().map(move |it| row(one, it))))
 }
 
-/// In how many trials something happened to the numbers of grants, for a lock that has them.
+/// In how many trials the numbers of grants had such a fault; only for a lock that has numbers.
 fn of_tokens(one: &Figures, takeover: &Takeover, count: usize) -> String {
     match one.promises.map(|promises| promises.token) {
         None | Some(TokenLife::None) => "-".to_owned(),

@@ -21,12 +21,11 @@ CREATE TABLE IF NOT EXISTS resource_lock (resource_name text PRIMARY KEY)";
 
 /// The locks that are a row of a table.
 ///
-/// - `database-row`: one row for the lock, which only one can insert: "Java分布式:分布式锁之数据库实现" with its table
-///   `methodLock`, and "【分布式锁】通过MySQL数据库的表来实现-V1" (locks by a table of a database). A row of one's own counts as one's
-///   lock, so it is re-entrant; the others poll; a sweeper deletes the rows that have expired; and the holder deletes its
-///   row by the name.
+/// - `database-row`: one row for the lock, which only one client can insert: "Java分布式:分布式锁之数据库实现" with its table `methodLock`,
+///   and "【分布式锁】通过MySQL数据库的表来实现-V1" (locks by a table of a database). A client's own row counts as its lock, so the lock is
+///   re-entrant; the others poll; a sweeper deletes the rows that have expired; and the holder deletes its row by the name.
 /// - `database-for-update`: `SELECT .. FOR UPDATE` in a transaction, which holds the row until `COMMIT`: "分布式-基于数据库排他锁"
-///   (exclusive locks of a database). The stock is elsewhere, so the transaction guards nothing but the row.
+///   (exclusive locks of a database). The stock is elsewhere, so the transaction guards only the row.
 pub(super) struct Row {
     article: Article,
     url: String,
@@ -80,7 +79,7 @@ impl Client for Row {
     async fn why_locked(&mut self) -> Result<&'static str> {
         let blockers = "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'
             AND pid IN (SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity)";
-        // its own connection waits for the row
+        // the client's own connection waits for the row
         let holders = connect(&self.url).await?.query(blockers, &[]).await?;
         ensure!(holders.len() == 1, "no client that sends nothing has the row");
         Ok("locked as long as the pause lasts")
@@ -100,7 +99,7 @@ pub(super) async fn sweep(url: &str, name: &str) -> Result<()> {
 /// A connection of one client.
 async fn connect(url: &str) -> Result<Database> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    // it ends with the client, and its error is that of the requests
+    // the connection ends with the client, and the requests report its error
     tokio::spawn(connection);
     Ok(client)
 }

@@ -12,21 +12,21 @@ use uuid::Uuid;
 use super::{Article, Part, Role};
 use crate::clients::Client;
 
-/// The TTL of a lease that is to end in a story, or needs to be renewed. The articles have 10 to 30 s.
+/// The TTL of a lease that ends in a story, or needs to be renewed. The articles have 10 to 30 s.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// The TTL of others.
+/// The TTL of other leases.
 const LONG: Duration = Duration::from_mins(1);
 
 /// The locks that are a key under a lease.
 ///
-/// - `etcd-lock-call`: etcd's own `Lock` call: "etcd：一款比Redis更骚的分布式锁的实现方式！" (a lock "cooler than Redis"), a flash sale
-///   of 300 units with a Redis stock under jetcd, and its many copies. The lease is renewed with one request every 80 % of its
-///   TTL, whatever becomes of it; and what fails in `lock` is written to the log, so that it returns as if it had the lock.
-/// - `etcd-own-key`: a key for each client, in the order of their revisions; each one watches its predecessor: the flow that
-///   the same article describes before it takes the `Lock` call, and the first way of "基于 Etcd 的分布式锁实现原理及方案" (how
-///   locks on etcd work). When the predecessor goes, the lock counts as acquired, though the own key may have gone
-///   meanwhile. That was also etcd#11456 in the server, "Locks return without checking whether the lease is still held".
+/// - `etcd-lock-call`: etcd's own `Lock` call: "etcd：一款比Redis更骚的分布式锁的实现方式！" (a lock "cooler than Redis"), a flash sale of 300
+///   units with a Redis stock under jetcd, and its many copies. One request renews the lease every 80 % of its TTL, whatever its
+///   answer; and `lock` only logs a failure, so that it returns as if it had the lock.
+/// - `etcd-own-key`: a key for each client, in the order of their revisions; each client watches its predecessor: the flow that
+///   the same article describes before it takes the `Lock` call, and the first way of "基于 Etcd 的分布式锁实现原理及方案" (how locks on etcd
+///   work). When the predecessor goes, the lock counts as acquired, though the client's own key may have gone meanwhile. The
+///   server itself had this fault: etcd#11456, "Locks return without checking whether the lease is still held".
 pub(super) struct LeasedKey {
     article: Article,
     etcd: Box<Etcd>,
@@ -38,7 +38,7 @@ pub(super) struct LeasedKey {
 
 impl LeasedKey {
     pub(super) async fn open(part: &Part<'_>) -> Result<Self> {
-        // boxed, as it is large
+        // boxed because it is large
         let etcd = Box::new(Box::pin(Etcd::connect(&part.at, None)).await?);
         let is_call = part.article == Article::EtcdLockCall;
         let ttl = if is_call || part.role == Role::First { SHORT } else { LONG };
@@ -55,7 +55,7 @@ impl LeasedKey {
     }
 
     async fn wait_in_row(&mut self) -> Result<(), Error> {
-        // whoever waits loses its lease, as if its heartbeats were lost
+        // a waiter loses its lease, as if its heartbeats were lost
         let lease = KeptLease::grant(&self.etcd, self.ttl, LONG).await?;
         let key = Uuid::new_v4().to_string();
         let claim = Claim::make(&self.etcd, &self.name, &key, lease.id).await?;
@@ -79,7 +79,7 @@ impl Client for LeasedKey {
 
     async fn unlock(&mut self) -> Result<()> {
         if let Some((lease, key)) = self.lease.take().zip(self.key.take()) {
-            // the server deletes the key
+            // this deletes the key
             self.etcd.unlock(key).await?;
             lease.revoke().await?;
         }

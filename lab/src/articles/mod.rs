@@ -1,12 +1,12 @@
 //! The locks of well-known articles, as these write them, and what goes wrong under each.
 //!
-//! Each flaw is a short story with real servers: two or three clients, a unit in stock, and an accident. It runs
-//! twice: under the article's lock, where it must end wrongly, and under `fenced-lock` on the same kind of server, where
-//! nothing may be oversold. Both wait equally long. Nothing depends on chance: who is paused goes on when the other one
-//! has bought, a process dies between two commands of its choice, and a wrong clock is the client's own. Where nobody can
-//! buy, the servers are asked why; a story that went another way is an error, not a flaw.
+//! Each flaw is a short story with real servers: two or three clients, a unit in stock, and an accident. Each story runs twice:
+//! under the article's lock, where it must end wrongly, and under `fenced-lock` on the same kind of server, where nothing may be
+//! oversold. Both runs wait equally long. Nothing depends on chance: a paused client goes on when the other one has bought, a
+//! process dies between two given commands, and a wrong clock is the client's own. Where nobody can buy, the servers must show
+//! why; a story that goes another way is an error, not a flaw.
 //!
-//! `FLAWS` has them all: a lock, its flaw, and the accident that shows it. `story` runs any of them.
+//! `FLAWS` lists them: a lock, its flaw, and the accident that shows it. `story` runs each of them.
 
 mod database;
 mod etcd;
@@ -45,7 +45,7 @@ use crate::servers::Servers;
 /// How long one story may take: each takes seconds.
 const LONGEST_STORY: Duration = Duration::from_mins(1);
 
-/// What follows the table.
+/// The notes below the table.
 pub(crate) const NOTES: &str = "
 A row: `make arena ARGS='--only flaws --articles NAME'`
 
@@ -68,7 +68,7 @@ pub enum Article {
     RedisGetset,
     /// The crate `rslock`.
     Redlock,
-    /// Sequential nodes, and who is notified has the lock.
+    /// Sequential nodes; the client that is notified has the lock.
     Zookeeper,
     /// A row with a unique name, and a sweeper.
     DatabaseRow,
@@ -98,7 +98,7 @@ impl Article {
     }
 }
 
-/// A client of an article's lock, and what becomes of it.
+/// A client of an article's lock, and its part in a story.
 struct Part<'a> {
     article: Article,
     role: Role,
@@ -121,7 +121,7 @@ impl Part<'_> {
     }
 }
 
-/// What a client does in a story.
+/// A client's role in a story.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Has the lock before the story begins.
@@ -178,7 +178,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// In how many trials the sale went wrong under the article's lock (0), or under ours (1), and how the trials ended.
+    /// In how many trials the sale went wrong under the article's lock (0) or ours (1), and the ways in which the trials ended.
     fn in_words(&self, lock: usize) -> (usize, String) {
         let wrong = self.trials.iter().filter(|trial| trial[lock].is_wrong()).count();
         let endings = self.trials.iter().map(|trial| trial[lock].to_string());
@@ -204,9 +204,9 @@ pub async fn shown(
             note(&format!("{missing}: its locks are left out, since it is not installed"));
             continue;
         }
-        // boxed, as it is large
+        // boxed because it is large
         let mut servers = Box::pin(Servers::start(ours, 1, dir)).await?;
-        // no disk holds up a renewal
+        // without syncing, no disk delays a renewal
         for server in &servers.all.members {
             match server {
                 LockServer::Redis(redis) => {

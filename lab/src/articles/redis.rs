@@ -15,7 +15,7 @@ use super::story::{Accident, LONG, TTL};
 use super::{Article, Part, Role};
 use crate::clients::Client;
 
-/// The TTL of a lock that is to end in a story. The articles have 5 to 30 s.
+/// The TTL of a lock that ends in a story. The articles have 5 to 30 s.
 const SHORT: Duration = Duration::from_millis(400);
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -23,7 +23,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// How often a waiter asks: the default of `Lock` in `redis-py`.
 pub(super) const POLL: Duration = Duration::from_millis(100);
 
-/// For a command that has a key and no more.
+/// For a command whose only argument is the key.
 const ALONE: Option<&str> = None;
 
 /// Deletes the key if it has this value.
@@ -31,7 +31,7 @@ const COMPARE_AND_DELETE: &str = "
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";
 
-/// The locks that are one key of one Redis, each a few commands. A waiter asks again and again.
+/// The locks that are one key of one Redis, each with a few commands. A waiter asks again and again.
 ///
 /// - `redis-set-nx`: `SET key value NX EX` with a random value, and a script that deletes the key only with this value:
 ///   the pages "SET" and "Distributed Locks with Redis" of Redis's documentation, and the last step of articles such as
@@ -40,22 +40,22 @@ return 0";
 ///   "Why Redis Distributed Locks Fail and How to Fix Leak and Mis-Release Issues" corrects. The time is 30 s.
 /// - `redis-setex`: sets the value and the time in one step: an answer to "如何使用Redis实现分布式锁?" (how to lock with Redis)
 ///   on nowcoder.com. It always succeeds, since it overwrites.
-/// - `redis-own-clock`: `SET key value NX EX`, and a release by the holder's own clock: what has not expired must be one's
-///   own, so it is deleted. Check and deletion are two steps besides.
-/// - `redis-getset`: `SETNX` and `GETSET` with time stamps: "Design pattern: Locking with SETNX" on the page "SETNX" of
-///   Redis's documentation. The value is when the lock expires, by its holder's clock. When that is over by a waiter's
-///   clock, its `GETSET` wins if the old value is still the one that it saw.
+/// - `redis-own-clock`: `SET key value NX EX`, and a release by the holder's own clock: a lock that has not expired by it must be
+///   the holder's, and is deleted. Besides, the check and the deletion are two steps.
+/// - `redis-getset`: `SETNX` and `GETSET` with time stamps: "Design pattern: Locking with SETNX" on the page "SETNX" of Redis's
+///   documentation. The value is when the lock expires, by its holder's clock. When that time is over by a waiter's clock, the
+///   waiter's `GETSET` wins if it returns the value that the waiter saw.
 pub(super) struct OneKey {
     article: Article,
     redis: MultiplexedConnection,
     key: String,
     value: String,
     ttl: Duration,
-    /// When its lock expires by its own clock.
+    /// When its lock expires, by its own clock.
     expires_at: i64,
-    /// How fast its clock is.
+    /// How far its clock is ahead.
     ahead: Duration,
-    /// Whether it dies with the lock.
+    /// Whether it dies while it has the lock.
     dies: bool,
 }
 
@@ -85,7 +85,7 @@ impl OneKey {
         match self.article {
             Article::RedisSetnxExpire => {
                 let is_set = self.ask("SETNX", "user").await?;
-                // it dies between the two commands
+                // a client that dies does so between the two commands
                 if is_set && !self.dies {
                     self.ask::<()>("EXPIRE", 30).await?;
                 }
@@ -132,7 +132,7 @@ impl Client for OneKey {
                 let mut delete = script.key(&self.key);
                 Ok(delete.arg(&self.value).invoke_async(&mut self.redis).await?)
             }
-            // its clock was set back by an hour meanwhile
+            // meanwhile the client's clock was set back by an hour
             Article::RedisOwnClock if self.now() - millis(HOUR) >= self.expires_at => Ok(()),
             _ => self.ask("DEL", ALONE).await,
         }
@@ -140,13 +140,13 @@ impl Client for OneKey {
 
     async fn why_locked(&mut self) -> Result<&'static str> {
         let left: i64 = self.ask("PTTL", ALONE).await?;
-        // that is the answer for a key without a TTL
+        // Redis' answer for a key without a TTL
         ensure!(left == -1, "the key has a TTL");
         Ok("locked for ever")
     }
 }
 
-/// Redlock, as the crate `rslock` has it: "Distributed Locks with Redis" in Redis's documentation.
+/// Redlock of the crate `rslock`: "Distributed Locks with Redis" in Redis's documentation.
 pub(super) struct RsLock {
     manager: LockManager,
     lock: String,

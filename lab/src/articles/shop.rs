@@ -22,7 +22,7 @@ pub struct Ending {
     pub sold: u64,
     /// How many stale writes the fence of the stock refused.
     pub refused: u64,
-    /// Whether a second buyer was granted the lock before the first one gave it back.
+    /// Whether a second buyer was granted the lock before the first one released it.
     pub two_held: bool,
     /// Why nobody can buy any more.
     pub stuck: Option<&'static str>,
@@ -50,7 +50,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// One item, sold by GET and SET. A buyer with a token sends it along, and the stock refuses a smaller one, and one of
+/// One item, sold by GET and SET. A buyer with a token sends it along, and the stock refuses a smaller token, and a token of
 /// another cluster.
 pub(super) struct Shop {
     redis: MultiplexedConnection,
@@ -75,7 +75,7 @@ return 'written'";
 const OPERATOR: &str = "the fence refuses the new cluster until an operator decides";
 
 impl Shop {
-    /// A new item with so many units.
+    /// A new item with this many units.
     pub(super) async fn open(server: &PrivateRedis, stock: u64) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("item-{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -104,7 +104,7 @@ impl Shop {
         match &*answer {
             "written" => self.ending.sold += 1,
             "stale" => self.ending.refused += 1,
-            // and so is each later buyer there
+            // each later buyer of that cluster is refused as well
             _ => self.ending.stuck = Some(OPERATOR),
         }
         Ok(())

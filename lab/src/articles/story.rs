@@ -22,20 +22,20 @@ use super::{Article, Part, Role, database};
 use crate::clients::{Client, clients_of, proxies_to};
 use crate::servers::Servers;
 
-/// How long a buyer is awaited who may never be granted the lock: several TTLs.
+/// How long to wait for a buyer who may never be granted the lock: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The TTL of our sessions that are to end in a story. etcd makes it 2 s.
+/// The TTL of our sessions that end in a story. etcd makes it 2 s.
 pub(super) const TTL: Duration = Duration::from_secs(1);
 
 /// A TTL that does not end in a story.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
-/// When the outage in the life of a lease begins, and how long it lasts at least: it is over before the lease is.
+/// When the outage begins after the grant of a lease, and how long it lasts at least: it ends before the lease does.
 const OUTAGE_AFTER: Duration = Duration::from_millis(1300);
 const OUTAGE: Duration = Duration::from_millis(400);
 
-/// What happens while the first client has the lock, unless said otherwise.
+/// The accident. It happens while the first client has the lock, and "it" is the first client, unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accident {
     TimePasses,
@@ -55,7 +55,7 @@ pub(super) enum Accident {
     FailOver,
     /// The clock of the node that both majorities share is set forward.
     ClockJump,
-    /// That node is started again, without its data.
+    /// That node restarts without its data.
     Restart,
     /// A waiter between the two dies.
     WaiterDies,
@@ -65,16 +65,16 @@ pub(super) enum Accident {
     WaiterLosesLease,
 }
 
-/// A client, and its connections to the servers. While their proxies hold everything up, its process is paused.
+/// A client and its connections to the servers. Its process counts as paused while its proxies hold everything up.
 struct Actor {
     client: Arc<Mutex<Box<dyn Client>>>,
-    /// If it asked for the lock already.
+    /// The answer of the lock, if the client has asked for it already.
     granted: Option<AbortOnDropHandle<Result<Option<Token>>>>,
     proxies: Vec<Proxy>,
 }
 
 impl Actor {
-    /// Asks for the lock, and waits until so many are in the queue.
+    /// Asks for the lock, and waits until this many claims are in the queue.
     async fn ask(&mut self, looking: &Self, queue: usize) -> Result<()> {
         let client = Arc::clone(&self.client);
         let granted = tokio::spawn(async move { client.lock().await.lock().await });
@@ -82,7 +82,7 @@ impl Actor {
         looking.sees(queue).await
     }
 
-    /// Waits until so many are in the queue.
+    /// Waits until this many claims are in the queue.
     async fn sees(&self, claims: usize) -> Result<()> {
         let is_so = async || Ok(self.client.lock().await.queue_length().await? == claims);
         until("the queue is as long as it should be", START_TIMEOUT, is_so).await
@@ -105,7 +105,7 @@ impl Actor {
     }
 }
 
-/// Runs one story with these servers of a lock and this one of the stock: under the article's lock, or, without one, under
+/// Runs one story with these servers of a lock and this store of the stock: under the article's lock if there is one, else under
 /// ours.
 pub(super) async fn run(
     servers: &mut Servers,
@@ -113,7 +113,7 @@ pub(super) async fn run(
     accident: Accident,
     article: Option<Article>,
 ) -> Result<Ending> {
-    // of three units one is sold before, so that the fence knows the cluster of the tokens
+    // one of the three units is sold before the failover, so that the fence knows the tokens' cluster
     let (units, pair) = match accident {
         Accident::FailOver => {
             let options = RedisOptions { volatile: true, ..RedisOptions::default() };
@@ -132,7 +132,7 @@ struct Story<'a> {
     /// `None`: under our lock.
     article: Option<Article>,
     shop: Shop,
-    /// In place of the servers, if there is a failover.
+    /// Takes the place of the servers in a failover.
     pair: Option<ReplicatedRedis>,
 }
 
@@ -180,7 +180,8 @@ impl Story<'_> {
         if self.accident == Accident::HolderDies {
             held?;
             first.connections(Proxy::freeze);
-            // who is not granted the lock looks at the servers: an error if that is not the flaw of the story
+            // if the second client is not granted the lock, the servers must show the flaw of the story; otherwise this is an
+            // error
             match timeout(self.patience(), second.lock()).await {
                 Ok(token) => self.shop.buy(token?).await?,
                 Err(_) => {
@@ -202,7 +203,7 @@ impl Story<'_> {
             self.shop.write(seen, token).await?;
         }
         if granted.is_err() {
-            // an error: the first client never had the lock
+            // an error means that the first client never had the lock
             drop(first.unlock().await);
             granted = timeout(START_TIMEOUT, waiting).await;
         }
@@ -229,7 +230,7 @@ impl Story<'_> {
             Accident::LateRelease => {
                 if let Some(early) = early {
                     early.connections(Proxy::release);
-                    // an error: the lock was lost
+                    // an error means that the lock was lost
                     drop(early.unlock().await);
                 }
             }
@@ -238,7 +239,7 @@ impl Story<'_> {
                     pair.fail_over().await?;
                 }
             }
-            // the key expires at once: a clock that is set forward has no other effect on it
+            // expire the key at once, which is the only effect of setting the clock forward
             Accident::ClockJump => {
                 let node = &self.servers.all.addresses()[1];
                 let mut redis = connect(node).await?;
@@ -268,7 +269,7 @@ impl Story<'_> {
     async fn actor(&self, role: Role) -> Result<Actor> {
         let at = match &self.pair {
             None => self.servers.all.addresses(),
-            // it connects to the replica, once that is the primary
+            // this client connects to the replica once that is the primary
             Some(pair) if self.article.is_some() && role == Role::Second => {
                 vec![pair.replica.url()]
             }
@@ -276,7 +277,7 @@ impl Story<'_> {
         };
         let (proxies, at) = proxies_to(&at).await?;
         if role == Role::First && self.servers.lock == LockMode::Redlock {
-            // its majority is the other two
+            // its majority is the other two nodes
             proxies[2].refuse();
         }
         let (accident, lock) = (self.accident, &*self.shop.lock);
@@ -287,7 +288,7 @@ impl Story<'_> {
         Ok(Actor { client: Arc::new(Mutex::new(client)), granted: None, proxies })
     }
 
-    /// How long the second client is awaited: long, where the lease of the first one ends and the lock is granted on.
+    /// How long to wait for the second client: long where the first one's lease ends and the lock is granted again.
     fn patience(&self) -> Duration {
         match (self.accident, self.article) {
             (Accident::Freeze, _) | (Accident::HolderDies, None) => START_TIMEOUT,
@@ -295,12 +296,12 @@ impl Story<'_> {
         }
     }
 
-    /// A client of `fenced-lock`. What has no tokens gets those of the stock.
+    /// A client of `fenced-lock`. A lock without tokens gets those of the stock.
     async fn ours(&self, at: &[String], role: Role) -> Result<Box<dyn Client>> {
         let url = self.stock.url();
         let stock = Inventory::new(&*url, InventoryOptions::default())?;
         let backend = AnyLock::at(self.servers.lock, at)?.fenced_by(None, &stock, LOCK_NAME)?;
-        // no other lease ends, however busy the machine is
+        // no other lease may end, however busy the machine is
         let ends = match self.accident {
             Accident::Freeze
             | Accident::HolderDies

@@ -16,9 +16,9 @@ const SESSION: Duration = Duration::from_millis(600);
 /// The prefix of the nodes in a lock's node.
 const PREFIX: &str = "lock-";
 
-/// One ephemeral sequential node for each client; the first one has the lock, and each other one watches its predecessor:
-/// "ZK实现分布式锁过程" (the course of a lock on `ZooKeeper`), whose clients have the lock when they are notified, and "Zookeeper
-/// 实现分布式锁" with its `CountDownLatch`. Nobody looks at the state of the session.
+/// One ephemeral sequential node for each client; the first one has the lock, and each other client watches its predecessor:
+/// "ZK实现分布式锁过程" (the course of a lock on `ZooKeeper`), whose clients have the lock when they are notified, and "Zookeeper 实现分布式锁"
+/// with its `CountDownLatch`. No client looks at the state of its session.
 pub(super) struct SequentialNode {
     zookeeper: ZooKeeper,
     dir: String,

@@ -1,4 +1,4 @@
-//! The loads: what is ordered from which contender, in which rounds.
+//! The loads: which orders go to which contender, in which rounds.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::experiment::{self, Spread, compact, fault, note, value_name};
 use demo::cluster::{Cluster, Instance, Proxied, Spec};
 use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
 
-/// How many instances there are, where their number is not what changes.
+/// The number of instances, where it is not the variable.
 pub(super) const INSTANCES: usize = 2;
 
-/// Connections of a load over all instances, where their number is not what changes.
+/// The connections of a load to all instances, where their number is not the variable.
 pub(super) const CONNECTIONS: usize = 500;
 
-/// The time limit of an order: the slowest contenders serve hundreds of them one by one.
+/// The time limit of an order: the slowest contenders serve hundreds of orders one by one.
 const ORDER_TIMEOUT: &str = "10m";
 
-/// The slow contenders need more than the defaults to answer hundreds of waiting orders.
+/// Flags for slow contenders, which need more than the defaults to answer hundreds of waiting orders.
 const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
 
 /// The contenders at distances: the product in both settings, and the sales without a lock.
@@ -37,7 +37,7 @@ pub(super) struct Case {
     pub(super) requests: usize,
     pub(super) connections: usize,
     pub(super) instances: usize,
-    /// The units to begin with.
+    /// The units at the beginning.
     pub(super) stock: u64,
     /// The round trip to etcd and to Redis in milliseconds, if they are behind proxies.
     pub(super) far: Option<(u64, u64)>,
@@ -45,7 +45,7 @@ pub(super) struct Case {
     pub(super) rate: Option<usize>,
 }
 
-/// A case with its reports, one of each round.
+/// A case with its reports, one for each round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measured {
     #[serde(flatten)]
@@ -56,7 +56,7 @@ pub(super) struct Measured {
 /// Cases that follow each other on the same instances.
 type Stage = Vec<Measured>;
 
-/// Everything that is wanted: stages that take turns, in so many rounds.
+/// All cases that the options ask for: stages that take turns, and the number of rounds.
 pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     let contenders = Contender::value_variants().iter().copied();
     let compared = contenders.flat_map(|one| compared(one, options)).collect();
@@ -89,7 +89,7 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
         let buyers = options.full_or_short(500, 10);
         all.push(Case { connections: buyers, stock, ..case(Measure::Burst, buyers) });
     }
-    // those whose ledger shows handovers between instances
+    // the contenders whose ledger shows handovers between instances
     if !matches!(contender, Contender::Combined | Contender::EtcdRecipe) {
         return vec![all];
     }
@@ -97,8 +97,8 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
     vec![all, vec![Case { connections: INSTANCES, ..handovers }]]
 }
 
-/// [`DISTANT`], which follow each other: while etcd and Redis are far away, and, while both are
-/// near, with other numbers of connections and of instances.
+/// [`DISTANT`], one after the other: with etcd and Redis far away; and, with both near, for other
+/// numbers of connections and instances.
 fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
     const FAR: [(u64, u64); 8] = [(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)];
     let loads: &[_] = options.full_or_short(
@@ -113,7 +113,7 @@ fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
     let all = loads.iter().flat_map(|load| far.iter().map(move |far| (*load, *far)));
     let all = all.chain(near.iter().map(|load| (*load, (0, 0))));
     let stages = |((connections, instances), far): ((usize, usize), _)| {
-        // where there are few connections, many requests take too long
+        // with few connections, many requests would take too long
         let requests = options.full_or_short(50_000, 60).min(connections * 2000);
         DISTANT.map(|contender| {
             let usual = Case::usual(Measure::Distance, contender, options);
@@ -154,7 +154,7 @@ impl Case {
         }
     }
 
-    /// What it measures, of what, where.
+    /// The measure, the contender and the place, in words.
     fn in_words(&self) -> String {
         let Self { measure, contender, instances, connections, far, .. } = self;
         let title = value_name(contender);
@@ -165,8 +165,8 @@ impl Case {
         )
     }
 
-    /// Sends the orders and waits for the report. Compacts etcd before, as its operators do regularly: otherwise it walks
-    /// over all deleted claims of a lock when it lists the queue, and a load pays for earlier ones.
+    /// Sends the orders and waits for the report. Compacts etcd first, as its operators do regularly: otherwise etcd walks over
+    /// all deleted claims of a lock when it lists the queue, and a load pays for earlier ones.
     async fn run(&self, cluster: &Cluster) -> Result<Report> {
         compact(&cluster.etcd[0]).await?;
         let Self { requests, connections, stock, rate, .. } = self;
@@ -227,11 +227,11 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Starts the instances of a stage with this first case, and warms up connections and caches. All contenders run through the
-/// same number of proxies.
+/// Starts the instances of a stage that begins with this case, and warms up connections and caches. All contenders run through
+/// the same number of proxies.
 async fn start(cluster: &mut Cluster, first: &Case, options: &BenchOptions) -> Result<()> {
     let Case { contender, instances, far, .. } = *first;
-    // the lock passes as often as it can
+    // the lock is to pass as often as possible
     let tenure = ["--tenure", "0ms"].into_iter().filter(|_| first.measure == Measure::Handovers);
     let flags = FLAGS.iter().chain(contender.flags()).copied().chain(tenure);
     let flags: Vec<_> = flags.map(str::to_owned).collect();

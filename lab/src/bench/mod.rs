@@ -30,7 +30,7 @@ use demo::cluster::Cluster;
 struct Results {
     machine: Machine,
     findings: Vec<Finding>,
-    /// Loads that were not fully answered or accounted for: the run fails.
+    /// Loads with orders that were not answered or not accounted for: then the run fails.
     faults: Vec<String>,
     cases: Vec<Measured>,
 }
@@ -76,7 +76,7 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut failure = None;
     for (rounds, mut stages) in case::stages(options) {
         failure = case::run(&mut cluster, rounds, &mut stages, options).await.err();
-        // what was measured before counts
+        // results that were measured before count
         results.cases.extend(stages.into_iter().flatten());
         if failure.is_some() {
             break;

@@ -29,22 +29,21 @@ pub(super) const LONGEST_CALM: Duration = Duration::from_millis(1500);
 /// The time without faults at the end of a run, in which unknown outcomes are resolved.
 pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 
-/// A stock that is sold out a second after the sale's start, and again whenever units have come back: a fifth of the orders
-/// can have a unit, so that it is sold out on a busy machine as well.
+/// A stock that is sold out a second after the sale's start, and again each time units have come back: only a fifth of the orders
+/// can have a unit, so it is sold out even on a busy machine.
 const STOCK: u64 = 200;
 
-/// Buyers who give back, at once or by the end of their hold: the sale goes on to sell and to refuse, so that a fault hits
-/// both at any time.
+/// Buyers who give back, at once or by the end of their hold: the sale keeps selling and refusing, so that a fault can hit both.
 const GIVE_BACK: &[&str] = &["--hold=1s", "--cancel=0.5"];
 
-/// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no
-/// other one orders, would look like a sale that has stopped.
+/// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no other
+/// buyer orders, would look like a sale that has stopped.
 pub(super) const LEAVES_SOON: &[&str] = &["--attempt-timeout", "1s"];
 
-/// Seen when a fault has come to its end.
+/// The proof that a fault has come to its end.
 pub(super) const WHOLE_FAULT: &str = "the whole fault";
 
-/// How long a control sends orders at most: one failure is enough.
+/// The longest time for which a control sends orders: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
 /// Injects a fault once, and records what proves that it happened.
@@ -53,7 +52,7 @@ pub(super) trait Fault: Sync {
 }
 
 impl Default for &dyn Fault {
-    /// Nothing happens.
+    /// Does nothing.
     fn default() -> Self {
         &async |_: &mut Scene| Ok(())
     }
@@ -69,7 +68,7 @@ impl<F: AsyncFn(&mut Scene) -> Result<()> + Sync + 'static> Fault for F {
 #[derive(Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct Case {
-    /// The name for `--only`; a control has that of its scenario.
+    /// The name for `--only`; a control has the name of its scenario.
     pub(super) name: &'static str,
     /// What happens.
     pub(super) fault: &'static str,
@@ -80,9 +79,9 @@ pub(super) struct Case {
     pub(super) rounds: u32,
     /// The sale must go on within this time after the end of the fault (I5).
     pub(super) goes_on_within: Duration,
-    /// What must be seen at least once, or the fault did not happen.
+    /// What must be seen at least once; otherwise the fault did not happen.
     pub(super) proof: &'static str,
-    /// Whether it runs while no other case does.
+    /// Whether it must run while no other case does.
     pub(super) alone: bool,
     pub(super) control: Option<Control>,
     pub(super) instances: usize,
@@ -97,23 +96,23 @@ pub(super) struct Case {
     /// The instances know only one member of etcd, the leader.
     pub(super) one_endpoint: bool,
     pub(super) redis_volatile: bool,
-    /// So many replicas of Redis, and sentinels; 0: neither.
+    /// The number of Redis replicas; with any, there are sentinels too.
     pub(super) redis_replicas: u8,
     /// The stock is in a Redis Cluster.
     pub(super) redis_cluster: Option<RedisClusterOptions>,
-    /// Whose connections with an instance run through a proxy.
+    /// The connections of the instances that run through proxies.
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the case can trigger.
     pub(super) fault_points: &'static [&'static str],
     /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
-    /// Safeguards that the instances run without, separated by commas.
+    /// The safeguards that the instances lack, separated by commas.
     pub(super) without: Option<&'static str>,
     /// Orders a second.
     pub(super) rate: u32,
     pub(super) connections: u32,
     pub(super) stock: u64,
-    /// What buyers do with their orders: flags of the load test.
+    /// The buyers' conduct: flags of the load test.
     pub(super) conduct: &'static [&'static str],
     /// Whether the fault sends orders as well.
     pub(super) others_order: bool,
@@ -123,12 +122,12 @@ pub(super) struct Case {
     pub(super) tolerates: &'static [&'static str],
 }
 
-/// What makes a case a control.
+/// The part that makes a case a control.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Control {
-    /// What is missing.
+    /// The missing safeguard.
     pub(super) without: &'static str,
-    /// It must break one of these.
+    /// It must break one of these invariants.
     pub(super) breaks: &'static [&'static str],
 }
 
@@ -142,8 +141,8 @@ impl Serialize for Case {
 }
 
 impl Case {
-    /// A scenario of three rounds of 5 s, beside others, after which the sale goes on within 2 s. It has two instances, one
-    /// etcd, one Redis, and a stock that is sold out again and again.
+    /// A scenario of three rounds of 5 s, beside others. After each fault the sale must go on within 2 s. It has two instances,
+    /// one etcd, one Redis, and a stock that is sold out again and again.
     pub(super) fn new(name: &'static str, fault: &'static str, inject: &'static dyn Fault) -> Self {
         Self {
             name,
@@ -163,13 +162,12 @@ impl Case {
         }
     }
 
-    /// It is not enough that the fault came to its end: this must be seen.
+    /// The same, with this proof: it is not enough that the fault came to its end.
     pub(super) fn proven_by(self, proof: &'static str) -> Self {
         Self { proof, ..self }
     }
 
-    /// The same with units that never come back, and more of them than can be sold: a writer without some safeguards
-    /// knows no holds.
+    /// The same with units that never come back, and more units than can be sold: a writer without some safeguards has no holds.
     pub(super) fn without_holds(self) -> Self {
         Self { stock: ENDLESS_STOCK, conduct: &[], ..self }
     }
@@ -183,12 +181,12 @@ impl Case {
         Self { without: Some(safeguard), ..self }.as_control(safeguard, breaks)
     }
 
-    /// The same as a control, in which something else is missing.
+    /// The same as a control, in which something else than a safeguard is missing.
     pub(super) fn as_control(self, without: &'static str, breaks: &'static [&'static str]) -> Self {
         Self { control: Some(Control { without, breaks }), rounds: 2, ..self }
     }
 
-    /// Whether everything held; in a control, whether the fault happened and broke what it must break.
+    /// For a scenario: whether everything held. For a control: whether the fault happened and broke what it must break.
     pub(super) fn is_good(&self, outcome: &Outcome) -> bool {
         let mut found = outcome.findings.iter().map(Finding::name);
         match self.control {
@@ -200,7 +198,7 @@ impl Case {
         }
     }
 
-    /// The name, of a control with what is missing.
+    /// The name; for a control, also what is missing.
     pub(super) fn title(&self) -> String {
         match self.control {
             None => self.name.to_owned(),
@@ -225,7 +223,7 @@ impl Case {
         self.control.is_some_and(|control| control.breaks.contains(&"I5"))
     }
 
-    /// How long orders are sent: `wanted`, or long enough for all rounds, and to observe a sale that hangs.
+    /// How long orders are sent: `wanted`, or long enough for all rounds, and for observing a sale that hangs.
     pub(super) fn lasts(&self, wanted: Duration) -> Duration {
         let calm = FIRST_CALM + LAST_CALM;
         let wanted = if self.control.is_some() { wanted.min(CONTROL_LASTS) } else { wanted };

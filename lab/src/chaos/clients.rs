@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-/// How soon a silent connection must be closed: the instances wait 2 s for a head, on a busy machine.
+/// How soon a silent connection must be closed, on a busy machine: the instances wait 2 s for a head.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long any other request may take.
@@ -21,14 +21,14 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// How many connections are opened at a time.
 const AT_A_TIME: usize = 200;
 
-/// The beginnings of a request whose head has no end, and of one with a body of 1 GB.
+/// The beginnings of two requests: one whose head has no end, and one with a body of 1 GB.
 pub(super) const HEAD: &str = "GET /stock HTTP/1.1\r\nhost: chaos\r\nx-large: ";
 pub(super) const BODY: &str = "PUT /stock?item=flood HTTP/1.1\r\nhost: 127.0.0.1\r\n\
                                content-type: application/json\r\ncontent-length: 1073741824\r\n\r\n";
 
 const PIECE_BYTES: usize = 1 << 16;
 
-/// More than the system buffers, and far less than the body.
+/// More than the system's buffers take, and far less than the body.
 const TOO_MUCH_BYTES: usize = 64 << 20;
 
 async fn connect(port: u16) -> io::Result<TcpStream> {
@@ -62,8 +62,8 @@ pub(super) async fn unanswered(buyers: Vec<TcpStream>) -> usize {
     unanswered.into_iter().filter(|unanswered| *unanswered).count()
 }
 
-/// Clients that open the feed of a made-up item, read its beginning and leave, again and again. Returns how
-/// many feeds they opened.
+/// Clients that open the feed of a made-up item, read its beginning and leave, again and again. Returns how many feeds they
+/// opened.
 pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
     let opened = AtomicU64::new(0);
     let comes_and_goes = async |_| loop {
@@ -72,7 +72,7 @@ pub(super) async fn feeds(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
             opened.fetch_add(1, Ordering::Relaxed);
         }
     };
-    // they do not end by themselves
+    // the clients do not end by themselves
     let _ = timeout(lasts, join_all((0..at_a_time).map(comes_and_goes))).await;
     opened.into_inner()
 }
@@ -92,17 +92,16 @@ pub(super) async fn looks(port: u16, at_a_time: usize, lasts: Duration) -> u64 {
             answers.fetch_add(1, Ordering::Relaxed);
         }
     };
-    // they do not end by themselves
+    // the clients do not end by themselves
     let _ = timeout(lasts, join_all((0..at_a_time).map(asks))).await;
     answers.into_inner()
 }
 
-/// Requests the queues of made-up items and resets each connection before the answer. Returns how many were
-/// reset.
+/// Requests the queues of made-up items and resets each connection before the answer. Returns how many connections were reset.
 pub(super) async fn aborted(port: u16, count: usize) -> u64 {
     let asks_and_leaves = async |_| {
         let connection = send(port, &format!("GET /lock?item={}", Uuid::new_v4())).await?;
-        // a reset before it is read is no request
+        // a connection that is reset before it is read makes no request
         sleep(Duration::from_millis(20)).await;
         connection.set_zero_linger()
     };
@@ -132,7 +131,7 @@ pub(super) async fn without_reading(port: u16, count: usize) -> Option<String> {
     let requests = b"GET /openapi.json HTTP/1.1\r\nhost: chaos\r\n\r\n".repeat(100);
     let reads_nothing = async |_| {
         let Ok(mut connection) = connect(port).await else { return };
-        // blocks once the instance reads no more, and fails once it has closed
+        // this blocks when the instance reads no more, and fails when it has closed
         while connection.write_all(&requests).await.is_ok() {}
     };
     let cut_off = timeout(CLOSED_WITHIN, join_all((0..count).map(reads_nothing))).await;
@@ -141,7 +140,7 @@ pub(super) async fn without_reading(port: u16, count: usize) -> Option<String> {
     })
 }
 
-/// Sends this beginning of a request and bytes without an end, and expects them to be refused, or no longer to be read.
+/// Sends this beginning of a request and then endless bytes, and expects the instance to refuse them or to stop reading.
 pub(super) async fn endless(port: u16, beginning: &str) -> Option<String> {
     let mut taken = 0;
     let sent = timeout(TIMEOUT, async {
@@ -155,6 +154,6 @@ pub(super) async fn endless(port: u16, beginning: &str) -> Option<String> {
         Ok::<_, io::Error>(())
     })
     .await;
-    // disconnected, or no longer read, if it did not end
+    // any other end means: disconnected, or no longer read
     matches!(sent, Ok(Ok(()))).then(|| format!("{taken} bytes were taken after {beginning:?}"))
 }

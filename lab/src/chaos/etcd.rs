@@ -1,4 +1,4 @@
-//! Requests to etcd past the service: to look, and to cause faults.
+//! Requests to etcd that bypass the service: to look, and to cause faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,12 @@ use testkit::{LOCK_NAME, PrivateEtcd};
 /// The TTL of the suite's own sessions.
 const SESSION_TTL: Duration = Duration::from_secs(10);
 
-/// How long an alarm may come back.
+/// How long an alarm may keep coming back.
 const SPACE_WITHIN: Duration = Duration::from_secs(2);
 
-/// The first claims on the lock `name`, the holder's at the front, as this member sees it: the name of the instance, and
-/// the lease.
+/// The first claims on the lock `name`, in order, as this member sees them: the instance's name, and the lease.
 pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<(String, i64)>> {
-    // keys of claims begin with the hexadecimal number of a lease; those of longer names need not
+    // keys of claims begin with a lease's hexadecimal number; keys of longer names need not
     let options = GetOptions::new()
         .with_range(format!("{name}/g"))
         .with_sort(SortTarget::Create, SortOrder::Ascend)
@@ -86,15 +85,15 @@ pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<()> {
     .await
 }
 
-/// A session of the suite's own.
+/// A session of the suite itself.
 pub(super) async fn session(endpoints: &[String]) -> Result<Session> {
     let etcd = EtcdBackend::new(EtcdOptions::new(endpoints))?;
     let options = SessionOptions::new(SESSION_TTL).label("chaos");
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
 
-/// What others keep in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with
-/// that of the sale.
+/// Other users' data in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with that of the
+/// sale's lock.
 pub(super) struct OtherLocks {
     session: Session,
     guards: Vec<Guard>,
@@ -120,7 +119,7 @@ impl OtherLocks {
     }
 }
 
-/// Puts claims into a queue. A list of them all is larger than a message may be.
+/// Puts so many claims into a queue that a list of them all exceeds the size of a message.
 async fn put_claims(etcd: &PrivateEtcd) -> Result<()> {
     const CLAIMS: usize = 50_000;
     // longer than a run

@@ -1,11 +1,11 @@
-//! The `chaos` command: injects every fault, repeatedly, while orders are sent, and judges what the
-//! clients saw. Then it repeats each fault without the safeguard against it, which must fail.
+//! The `chaos` command: injects every fault repeatedly while orders are sent, and judges what the clients saw. Then it repeats
+//! each fault without the safeguard against it, which must fail.
 //!
 //! # Layout
 //! - [`ChaosOptions`], [`run()`]: the flags, and the whole suite
 //! - `case`: a fault and what must hold under it, as data; `cases`: all of them, and what each fault does
-//! - `run`: one run and its outcome; `scene`: its processes, and what is waited for
-//! - `etcd`, `clients`: requests past the service, hostile clients
+//! - `run`: one run and its outcome; `scene`: its processes, and the conditions to wait for
+//! - `etcd`, `clients`: requests that bypass the service, and hostile clients
 //! - `table`: the results as text
 //!
 //! A new fault is a function of a `Scene` and a `Case` in one of the files of `cases`.
@@ -40,12 +40,12 @@ use crate::experiment::{self, FAULTS, Machine, NO_RESULTS, machine, note, publis
 /// How long each case of a short run sends orders.
 const SHORT_SECONDS: u64 = 8;
 
-/// A short run shares the machine with other tests: it sends fewer orders and allows longer pauses.
+/// A short run shares the machine with other tests, so it sends fewer orders and allows longer pauses.
 const SHORT_RATE: u32 = 700;
 const SHORT_STOCK: u64 = 50;
 const SHORT_GRACE: Duration = Duration::from_secs(2);
 
-/// A control has so many trials, of which one must fail: a fault does not break the sale every time.
+/// A control has this many trials, of which one must fail: a fault does not break the sale every time.
 const CONTROL_TRIALS: u32 = 4;
 
 /// Injects faults under load and judges the clients' record.
@@ -109,7 +109,7 @@ struct CaseResult {
     case: Case,
     /// How many trials there were.
     trials: u32,
-    /// The outcome of the last one, or why it could not run.
+    /// The outcome of the last trial, or why it could not run.
     run: Result<Outcome, String>,
 }
 
@@ -155,7 +155,7 @@ async fn suite(options: &ChaosOptions, dir: &OwnedDir) -> Result<ExitCode> {
         let _ = write!(io::stdout(), "{}", lines.collect::<String>());
         return Ok(ExitCode::SUCCESS);
     }
-    // both ends of ten thousand silent connections are files of this machine; best effort
+    // both ends of ten thousand silent connections are files of this machine; a failure is ignored
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let began = Instant::now();
     let mut results = Results {
@@ -204,7 +204,7 @@ async fn run_all(
     &Results { seed, load_seconds, .. }: &Results,
 ) -> Vec<CaseResult> {
     let lasts = Duration::from_secs(load_seconds);
-    // a case that runs alone takes it for itself
+    // a case that must run alone locks the machine for itself
     let machine = RwLock::new(());
     let result = async |(number, case): (usize, &Case)| {
         let _alone = if case.alone { Some(machine.write().await) } else { None };
@@ -216,7 +216,7 @@ async fn run_all(
             // the seed of the suite repeats a scenario with its controls
             let seed = seed.wrapping_add(u64::from(trials) * 1_000_000_007);
             let out = &options.out.join(case.title().replace(' ', "-"));
-            // boxed, as it is large
+            // boxed because it is large
             let run = Box::pin(Run { case, lasts: case.lasts(lasts), seed, out }.run(dir)).await;
             let run = run.map_err(|error| format!("{error:#}"));
             let mut result = CaseResult { case: *case, trials, run };

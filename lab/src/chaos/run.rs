@@ -18,13 +18,13 @@ use super::scene::Scene;
 use crate::experiment::random;
 use demo::load::Load;
 
-/// How long an order may take with its retries; an attempt may take half of it, unless the case says otherwise.
+/// The time limit of an order with its retries; an attempt may take half of it, unless the case says otherwise.
 const ORDER_TIMEOUT: &str = "8s";
 
 /// How long the load test may take after its load: the last orders, and reading the ledger.
 const OVERTIME: Duration = Duration::from_mins(3);
 
-/// What the load test finds and no case is about: orders that were due on a machine that is busy.
+/// Findings of the load test that no case is about: orders that a busy machine did not send in time.
 const NOT_JUDGED: [&str; 1] = ["not_sent"];
 
 /// The invariant that the fault must happen.
@@ -35,7 +35,7 @@ pub(super) const NO_FAULT: &str = "fault";
 pub(super) struct Outcome {
     /// How often the fault was injected.
     pub(super) times: u64,
-    /// What was seen of it, and how often.
+    /// What was seen of the fault, and how often.
     pub(super) facts: BTreeMap<&'static str, u64>,
     pub(super) counts: Report,
     /// The longest time in which a fault kept all instances from selling.
@@ -58,7 +58,7 @@ impl Outcome {
         }
     }
 
-    /// Records that no instance could sell for so long.
+    /// Records that no instance could sell for this time.
     pub(super) fn outage(&mut self, lasted: Duration) {
         self.longest_outage = self.longest_outage.max(lasted);
     }
@@ -82,7 +82,7 @@ impl Run<'_> {
     /// Starts everything, sends orders, injects the fault, and judges.
     pub(super) async fn run(&self, dir: &OwnedDir) -> Result<Outcome> {
         let began = Instant::now();
-        // an earlier run's files would be taken for this one's
+        // remove an earlier run's files, which would be taken for this run's
         match std::fs::remove_dir_all(self.out) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => std::fs::create_dir_all(self.out)?,
@@ -116,7 +116,7 @@ impl Run<'_> {
             scene.record_totals().await
         };
         match injected.await {
-            // the checker finds that the sale hangs
+            // the checker will report that the sale hangs
             Err(error) if self.case.may_hang() && is_late(&error) => {}
             done => done?,
         }
@@ -158,7 +158,7 @@ impl Run<'_> {
         let mut args: Vec<_> = flags.split(' ').map(str::to_owned).collect();
         args.push(history.display().to_string());
         args.extend((!others_order).then(|| "--alone".to_owned()));
-        // what a control breaks, its fault must break
+        // in a control, only the fault may break something, not repeated orders
         args.extend(control.map(|_| "--again=0".to_owned()));
         args.extend(load_flags.iter().chain(conduct).map(|&flag| flag.to_owned()));
         args.extend(scene.cluster.urls());
@@ -166,7 +166,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether something did not happen in time.
+/// Whether the error is that something did not happen in time.
 fn is_late(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::TimedOut)
 }
@@ -177,7 +177,7 @@ fn keep_logs(dir: &Path, out: &Path) {
         if path.is_dir() {
             keep_logs(&path, out);
         } else if path.extension().is_some_and(|ending| ending == "log") {
-            // several servers have logs of one name
+            // logs of several servers may have the same name
             let names = [dir.file_name(), path.file_name()].map(Option::unwrap_or_default);
             let _ = std::fs::copy(&path, out.join(names.join("-".as_ref())));
         }

@@ -1,4 +1,4 @@
-//! The processes of a run: what a fault does to them, and what is waited for.
+//! The processes of a run: the faults' effects on them, and the conditions to wait for.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -25,13 +25,13 @@ use demo::locks::LockMode;
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How soon an order must be answered that cannot be sold, on a busy machine.
+/// How soon an order that cannot be sold must be answered, on a busy machine.
 pub(super) const PROMPT: Duration = Duration::from_millis(1500);
 
 /// How long a batch may take from an instance to the fence.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Everything that a run has started. It ends when this is dropped.
+/// Everything that a run has started. Dropping it ends everything.
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
     pub(super) case: Case,
@@ -74,7 +74,7 @@ impl Scene {
             case: *case,
             random,
             evidence: Outcome::default(),
-            // for what is waited for before the load
+            // for the conditions before the load
             ends_at: Instant::now() + LAST_CALM + PATIENCE * 4,
             member_away: None,
             other_locks: None,
@@ -116,8 +116,7 @@ impl Scene {
         Ok(self.cluster.remove().await?)
     }
 
-    /// Waits for a random time before the next fault. False if another round would not end before the
-    /// load does.
+    /// Waits for a random time before the next fault. Returns false if another round would not end before the load does.
     pub(super) async fn next_round(&mut self) -> bool {
         let most = u64::try_from(LONGEST_CALM.as_millis()).unwrap_or(u64::MAX);
         let mut calm = self.random_millis(most / 5, most);
@@ -133,12 +132,12 @@ impl Scene {
         true
     }
 
-    /// There is no next round.
+    /// Makes this round the last one.
     pub(super) fn end_rounds(&mut self) {
         self.is_over = true;
     }
 
-    /// Which of `choices` has its turn in this round.
+    /// The number of the choice whose turn it is in this round.
     pub(super) fn turn(&self, choices: usize) -> usize {
         usize::try_from(self.evidence.times.saturating_sub(1)).unwrap_or_default() % choices
     }
@@ -153,7 +152,7 @@ impl Scene {
         self.random.random_range(0..self.cluster.instances.len())
     }
 
-    /// Records what all rounds together have done.
+    /// Records the effects of all rounds together.
     pub(super) async fn record_totals(&mut self) -> Result<()> {
         let instances = self.cluster.instances.iter();
         let proxies = instances.flat_map(|one| one.etcd_proxies.iter().chain(&one.client_proxy));
@@ -167,7 +166,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Records under `invariant` that an instance has lost its session, which no round may do.
+    /// Records a finding under `invariant` if an instance has lost its session, which no round may cause.
     pub(super) async fn expect_sessions(&mut self, invariant: &str) {
         let lost = self.counter("flash_sale_lost_sessions_total").await;
         if lost > 0 {
@@ -185,7 +184,7 @@ impl Scene {
         self.trigger_by(index, fault, async || Ok(())).await
     }
 
-    /// The same, and `act` is done again and again meanwhile, so that the instance gets there.
+    /// The same, and repeats `act` meanwhile, so that the instance gets to the point.
     pub(super) async fn trigger_by(
         &self,
         index: usize,
@@ -201,14 +200,14 @@ impl Scene {
         .await
     }
 
-    /// Restarts all instances shortly before the load ends: a sale that hangs cannot be judged.
+    /// Restarts all instances shortly before the load ends, because a sale that hangs cannot be judged.
     pub(super) async fn restart_all(&mut self) -> Result<()> {
         sleep_until(self.ends_at - LAST_CALM / 2).await;
         for index in 0..self.cluster.instances.len() {
             self.cluster.instances[index].child.kill().await?;
             self.start_again(index).await?;
         }
-        // else the new ones refuse what the killed ones missed
+        // delete this key, or the new instances refuse to sell because of the loss that the killed ones found
         let (redis, doubt) = match &self.cluster.shards {
             None => (&self.cluster.redis, "doubt"),
             Some(shards) => {
@@ -219,7 +218,7 @@ impl Scene {
         Ok(redis.run(&format!("DEL {doubt}")).await?)
     }
 
-    /// Stops Redis for so long with SIGSTOP, in which nothing is sold.
+    /// Stops Redis for this time with SIGSTOP; nothing is sold meanwhile.
     pub(super) async fn pause_redis(&mut self, lasts: Duration) -> Result<()> {
         let began = Instant::now();
         self.cluster.redis.child().pause()?;
@@ -229,7 +228,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Restarts an instance that has ended, on its port. It need not be able to sell.
+    /// Restarts an instance that has ended, on its port. It may not be able to sell yet.
     pub(super) async fn start_again(&mut self, index: usize) -> Result<()> {
         let Cluster { instances, program, dir, .. } = &mut self.cluster;
         instances[index].start_again(program, dir).await
@@ -254,7 +253,7 @@ impl Scene {
         }
         let (mut answer, mut failure) = (None, None);
         let asked = until(what, limit, async || {
-            // a failure may pass: a member that has just started; boxed, as it is large
+            // a failure may pass, for example when a member has just started; boxed because it is large
             (answer, failure) = match Box::pin(ask()).await {
                 Ok(answer) => (answer, None),
                 Err(error) => (None, Some(error)),
@@ -346,22 +345,23 @@ impl Scene {
         .await
     }
 
-    /// Makes others take their locks, once the sale is under way. Before that, an instance without the safeguard
-    /// against them would not be ready, and a sale that is being started would end by the first fault.
+    /// Lets others take their locks once the sale is under way. Earlier, an instance without the safeguard against them would not
+    /// become ready, and the first fault would end the start of the sale.
     pub(super) async fn add_other_locks(&mut self) -> Result<()> {
         self.until_all_sell(Duration::from_millis(100)).await?;
         self.other_locks = Some(OtherLocks::take(self.member()).await?);
         Ok(())
     }
 
-    /// The batches that the fence has refused, by Redis' own count: an instance may not have waited for its answer.
+    /// The number of batches that the fence has refused, by Redis' own count, because an instance may not have waited for its
+    /// answer.
     pub(super) async fn stale_batches(&self) -> Result<u64> {
         let errors: String = self.cluster.redis.run("INFO errorstats").await?;
         let count = errors.split_once("errorstat_STALE:count=");
         Ok(count.map_or(Ok(0), |(_, rest)| rest.lines().next().unwrap_or_default().parse())?)
     }
 
-    /// Records how many were refused since `before`, and waits up to a second for the first.
+    /// Records how many batches were refused since `before`, and waits up to a second for the first.
     pub(super) async fn note_stale_batches(&mut self, before: u64) -> Result<()> {
         let is_refused = async || anyhow::Ok(self.stale_batches().await? > before);
         let _ = until("a batch is refused", REFUSED_WITHIN, is_refused).await;
@@ -371,7 +371,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Orders at an instance, which must refuse that at once, with this problem.
+    /// Sends an order to an instance, which must refuse it at once with this problem.
     pub(super) async fn expect_refusal(&mut self, index: usize, query: &str, problem: &str) {
         match self.order(index, query).await {
             (Ok((status, text)), took)
@@ -383,7 +383,7 @@ impl Scene {
         }
     }
 
-    /// Orders at an instance. The status and the text of the answer, and the time that it took.
+    /// Sends an order to an instance. Returns the status and the text of the answer, and the time that it took.
     pub(super) async fn order(
         &self,
         index: usize,

@@ -70,7 +70,7 @@ fn broken(outcome: &Outcome) -> String {
     all.join(", ")
 }
 
-/// How many of the acknowledged units are in stock as well, by the first instance's word at the end.
+/// How many of the acknowledged units are also in stock at the end, as the first instance shows them.
 fn lost(outcome: &Outcome) -> String {
     let counts = &outcome.counts;
     let state = counts.after.values().next().cloned().unwrap_or_default();
@@ -78,7 +78,7 @@ fn lost(outcome: &Outcome) -> String {
     format!("{lost} of {}", counts.tally.acknowledged_units)
 }
 
-/// What failed, and how to repeat it.
+/// The failure of a case, and how to repeat it.
 fn failure(result: &CaseResult, results: &Results) -> String {
     let CaseResult { case, trials, run } = result;
     let Results { seed, load_seconds, .. } = results;
@@ -123,8 +123,8 @@ mod tests {
     use crate::chaos::run::NO_FAULT;
     use crate::chaos::scene::Scene;
 
-    /// Goal: a scenario must hold and its control must break what it is said to, by a fault that happened; what could not be
-    /// run is neither good nor bad, unless something else is bad.
+    /// Goal: a scenario must hold, and its control must break what it names, by a fault that happened; a case that could not run
+    /// is neither good nor bad, unless another one is bad.
     #[test]
     fn scenarios_hold_and_controls_fail() {
         let scenario = Case::new("name", "a fault", &async |_: &mut Scene| Ok(()));

@@ -10,7 +10,7 @@ use testkit::server::find_program;
 /// Names and values.
 pub(crate) type Machine = BTreeMap<&'static str, String>;
 
-/// The machine of the figures, and the programs that they depend on.
+/// This machine, and the programs on which the figures depend.
 pub(crate) fn machine() -> Machine {
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);

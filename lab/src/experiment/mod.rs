@@ -1,9 +1,9 @@
-//! What bench, fault suite, arena and articles have in common.
+//! What the bench, the fault suite, the arena and the articles share.
 //!
 //! - [`run`]: an experiment from start to end, with its directory, signals and exit code
 //! - [`Trials`], [`rounds`]: the same case again and again, side by side or in turn with others
-//! - [`machine()`], [`Spread`], [`quantile`]: what the figures come from, and what they say together
-//! - [`fault`], [`compact`]: why a load does not count, and what etcd needs between loads
+//! - [`machine()`], [`Spread`], [`quantile`]: the source of the figures, and their summary
+//! - [`fault`], [`compact`]: why a load does not count; preparing etcd for the next load
 //! - [`rows`], [`figure`], [`value_name`], [`publish`]: the results as tables and files
 
 mod machine;
@@ -28,21 +28,21 @@ pub(crate) use self::stats::{Spread, float, quantile};
 pub(crate) use self::table::{figure, rows, section, value_name};
 pub(crate) use self::trials::{Trials, random, rounds};
 
-/// The results are there, and are not as they must be.
+/// Exit status: there are results, and some are not as they must be.
 pub(crate) const FAULTS: u8 = 1;
 
-/// There are no results.
+/// Exit status: there are no results.
 pub(crate) const NO_RESULTS: u8 = 2;
 
-/// Runs the experiment `name` with a directory for its servers, and removes that at the end.
+/// Runs the experiment `name` with a directory for its servers, and removes the directory at the end.
 ///
-/// Exit codes: that of the experiment, 2 for an error, 128 + N after signal N.
+/// Exit codes: the experiment's own, 2 for an error, 128 + N after signal N.
 pub(crate) async fn run(
     name: &str,
     experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
 ) -> ExitCode {
     let ended = async {
-        // whoever handles a signal does not pass "ignore" on, which `nohup` sets for SIGHUP: instances have its default
+        // handling the signals gives instances the default of SIGHUP, even if `nohup` made this process ignore it
         let mut signals = Signals::listen().context("signals cannot be listened to")?;
         let dir = OwnedDir::create().context("no temporary directory could be made")?;
         let result = tokio::select! {
@@ -52,7 +52,7 @@ pub(crate) async fn run(
                 Ok(signals::exit_code(signal).into())
             }
         };
-        // what was dropped ends its processes; the directory can go when they are gone
+        // the drop ends the processes; the directory can be removed when they are gone
         tokio::select! {
             removed = dir.remove() => removed.context("not everything is stopped")?,
             // the user does not want to wait: the rest ends by itself a little later
@@ -80,7 +80,7 @@ pub(crate) fn publish(out: &Path, results: &impl Serialize, text: &str) -> Resul
     Ok(())
 }
 
-/// The same, without printing: what a run that is interrupted later leaves behind.
+/// The same without printing, for a run that may be interrupted later.
 pub(crate) fn write(out: &Path, results: &impl Serialize, text: &str) -> io::Result<()> {
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("results.json"), serde_json::to_vec_pretty(results)?)?;

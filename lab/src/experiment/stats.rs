@@ -24,7 +24,7 @@ impl Spread {
     }
 }
 
-/// The value that `percent` of all values stay below; `None` for no values.
+/// The value below which `percent` of all values are; `None` for no values.
 pub(crate) fn quantile(values: impl IntoIterator<Item = f64>, percent: usize) -> Option<f64> {
     let sorted = sorted(values);
     let place = sorted.len() * percent / 100;
@@ -47,8 +47,8 @@ pub(crate) fn float(count: impl TryInto<u64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// Goal: the median is the middle one, or between the two in the middle; a quantile is one of the values, in whatever
-    /// order they come.
+    /// Goal: the median is the middle value, or the mean of the two middle ones; a quantile is one of the values, whatever their
+    /// order.
     #[test]
     fn medians_and_quantiles() {
         let spread = |median, min, max| Some(Spread { median, min, max });

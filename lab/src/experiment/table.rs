@@ -7,8 +7,8 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use flash_sale::http::reply::grouped;
 
-/// A Markdown table of this head and these rows, `one | other`; empty without rows. The first column is text, the others are
-/// figures.
+/// A Markdown table with this head and these rows, written `one | other`; empty without rows. The first column is text, the
+/// others are figures.
 pub(crate) fn rows(head: &str, rows: impl IntoIterator<Item = String>) -> String {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(head.split(" | "));
@@ -34,7 +34,7 @@ pub(crate) fn value_name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Three digits that count, and commas: `46,100`, `3.14`, `0.0521`.
+/// Three significant digits, and commas: `46,100`, `3.14`, `0.0521`.
 pub(crate) fn figure(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return "0".to_owned();
@@ -57,7 +57,7 @@ pub(crate) fn figure(value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: figures are short, and keep what counts.
+    /// Goal: figures are short, and keep their significant digits.
     #[test]
     fn figures() {
         for (value, text) in [

@@ -19,7 +19,7 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
-    /// `what` names them in messages, and gives them random choices of their own. At most `jobs` run at a time.
+    /// `what` names the trials in messages, and gives them their own random choices. At most `jobs` run at a time.
     pub(crate) fn new(what: impl Into<String>, count: u32, jobs: usize, seed: u64) -> Self {
         Self { what: what.into(), count, jobs, seed, next: AtomicU32::new(0) }
     }
@@ -27,7 +27,7 @@ impl Trials {
     /// Runs at most `most` workers side by side. Each takes trials until none is left, and returns their results.
     ///
     /// # Errors
-    /// That of the first worker that fails: it ends the others.
+    /// The error of the first worker that fails: it ends the others.
     pub(crate) async fn run<T>(
         &self,
         most: usize,
@@ -48,14 +48,14 @@ impl Trials {
     }
 }
 
-/// Random numbers for this name. Those for other names do not change them.
+/// Random numbers for this name, independent of those for other names.
 pub(crate) fn random(seed: u64, name: &str) -> SplitMix64 {
     let mix = |seed, byte| SplitMix64::seed_from_u64(seed ^ u64::from(byte)).next_u64();
     SplitMix64::seed_from_u64(name.bytes().fold(seed, mix))
 }
 
-/// Each of so many cases once in each round: round and case. The case that begins changes from round to round, so that
-/// none always follows the heaviest.
+/// Each of `cases` cases once in each of `rounds` rounds: round and case. The first case changes from round to round, so that no
+/// case always follows the heaviest one.
 pub(crate) fn rounds(rounds: usize, cases: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rounds).flat_map(move |round| (0..cases).map(move |case| (round, (round + case) % cases)))
 }
@@ -64,7 +64,7 @@ pub(crate) fn rounds(rounds: usize, cases: usize) -> impl Iterator<Item = (usize
 mod tests {
     use super::*;
 
-    /// Goal: workers share the trials, of which each is done once.
+    /// Goal: workers share the trials, and each trial is done once.
     #[tokio::test]
     async fn workers_share_trials() {
         let trials = Trials::new("a fault", 5, 2, 1);
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(trials.run(usize::MAX, worker).await.expect("none fails"), [3, 2]);
     }
 
-    /// Goal: a seed repeats the choices, and each name has choices of its own.
+    /// Goal: a seed repeats the choices, and each name has its own choices.
     #[test]
     fn the_seed_decides() {
         let choice = |seed, name| random(seed, name).next_u64();

@@ -1,4 +1,4 @@
-//! The arena in its short form. What is asserted are counts, never times.
+//! The arena in its short form. The tests assert counts, never times.
 
 use std::time::Duration;
 
@@ -79,8 +79,8 @@ async fn short_run_measures_each_lock() {
     assert_eq!(said.matches("A row: `make arena ARGS='--locks LOCK --only").count(), 3, "{said}");
 }
 
-/// Goal: a lock with a lease is taken over from a process that is killed, and works again after its server died; a
-/// failover takes it from its holder; a file lock is never taken from a process that is stopped.
+/// Goal: a lock with a lease passes on from a process that is killed, and works again after its server died; a failover takes it
+/// from its holder; a file lock is never taken from a process that is stopped.
 #[tokio::test]
 async fn short_run_shows_what_each_fault_does() {
     let hit = async |lock, faults| {
@@ -117,8 +117,8 @@ async fn short_run_shows_what_each_fault_does() {
     assert_eq!(of(file, "pause")["overlaps"], 0, "{said}");
 }
 
-/// Goal: a standby of PostgreSQL that lags, and takes over, gives the lock away again, and shows by another cluster that its
-/// numbers cannot be compared; so does a synchronous one, unless the backend is told that it is one.
+/// Goal: after a failover to a standby of PostgreSQL, the tokens belong to another cluster, which shows that their numbers cannot
+/// be compared with the earlier ones; with a synchronous standby no two hold the lock at once.
 #[tokio::test]
 async fn short_run_fails_postgres_over() {
     if !testkit::postgres::can_test() {

@@ -21,7 +21,8 @@ async fn all_flaws_of(locks: &str, count: usize, otherwise: &[(&str, &str)]) {
     }
 }
 
-/// Goal: each flaw of the locks on Redis is shown by the article's lock, and not by ours: after a failover our sale stops.
+/// Goal: each flaw of the locks on Redis harms a sale under the article's lock, and none under ours, which stops after a
+/// failover.
 #[tokio::test]
 async fn redis() {
     let stopped = "2 of 3 sold, and nobody can buy: \
@@ -33,7 +34,7 @@ async fn redis() {
     all_flaws_of("redis", 6, &otherwise).await;
 }
 
-/// Goal: so is each flaw of Redlock, and with the store's fence nothing is oversold under ours.
+/// Goal: the same for Redlock; and with the store's fence nothing is oversold under ours.
 #[tokio::test]
 async fn redlock() {
     let otherwise = [
@@ -44,7 +45,7 @@ async fn redlock() {
     all_flaws_of("redlock", 3, &otherwise).await;
 }
 
-/// Goal: so is each flaw of the lock on ZooKeeper.
+/// Goal: the same for the lock on ZooKeeper.
 #[tokio::test]
 async fn zookeeper() {
     let otherwise = [("the session is lost, and the holder is not told", FENCED)];
@@ -52,14 +53,14 @@ async fn zookeeper() {
     all_flaws_of("zookeeper", count, &otherwise).await;
 }
 
-/// Goal: so is each flaw of the locks in a database.
+/// Goal: the same for the locks in a database.
 #[tokio::test]
 async fn database() {
     let count = if testkit::postgres::can_test() { 4 } else { 0 };
     all_flaws_of("database", count, &[]).await;
 }
 
-/// Goal: so is each flaw of the locks on etcd.
+/// Goal: the same for the locks on etcd.
 #[tokio::test]
 async fn etcd() {
     all_flaws_of("etcd", 3, &[]).await;

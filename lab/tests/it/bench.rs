@@ -1,4 +1,4 @@
-//! The bench in its short form: everything is measured once. What is asserted are counts, never times.
+//! The bench in its short form: everything is measured once. The tests assert counts, never times.
 
 use std::time::Duration;
 
@@ -87,8 +87,8 @@ async fn short_run_measures_everything() {
     assert!(left.is_empty() && alive.is_empty(), "{left:?} {alive:?}");
 }
 
-/// Goal: one measure of one contender alone; and if it cannot go on, what was measured before is written. Method:
-/// after the first round its directory is gone, and no instance starts without a log.
+/// Goal: one measure of one contender runs alone; and if it cannot go on, what was measured before is written. Method: after the
+/// first round its directory is gone, and no instance starts without a log.
 #[tokio::test]
 async fn one_measure_alone_and_what_was_measured_before_a_failure() {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

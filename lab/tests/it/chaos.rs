@@ -56,7 +56,7 @@ async fn scenarios_hold_and_controls_fail() {
     assert_eq!(kept, 2, "results.json and tables.md: histories of good runs are not kept");
 }
 
-/// Goal: a signal in the middle of it leaves nothing.
+/// Goal: a signal in the middle of a run leaves nothing.
 #[tokio::test]
 async fn interrupt_leaves_nothing() {
     let temp = tempfile::tempdir().unwrap();

@@ -38,7 +38,7 @@ fn results(out: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap()
 }
 
-/// Goal: what is no filter of the log gets a sentence, and no result.
+/// Goal: a malformed log filter gets a sentence, and no result.
 #[tokio::test]
 async fn a_wrong_filter_is_no_result() {
     let temp = tempfile::tempdir().unwrap();

@@ -254,7 +254,7 @@ fn dumped(data: &Data) -> impl Iterator<Item = Dumped> {
     })
 }
 
-/// What is done next.
+/// The random choices of calls and their arguments.
 impl Chance {
     fn id(&mut self) -> SaleId {
         self.pick(&["a", "b", "c", "d.1"]).parse().unwrap()

@@ -106,8 +106,8 @@ kinds! {
     Unanswered "" "",
     /// Orders that were due were not sent.
     NotSent "" "",
-    /// An order that was sent again got its first answer, and not the mark of a repeated one.
-    NotMarked "" "sent again, and answered without Idempotency-Replayed",
+    /// An answer that was repeated is not marked so, or one that was not is.
+    Mismarked "" "answered with a wrong Idempotency-Replayed",
     /// The service has neither ledger nor tokens, and need not be judged by the sums alone.
     NoLedger "" "",
     /// Without a ledger: the stock does not fit the answers.

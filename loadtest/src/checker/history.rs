@@ -173,12 +173,15 @@ impl Tally {
             tally.resolved += u64::from(order.in_doubt && order.is_decided());
             let whys = order.questions().flat_map(|(_, asked)| &asked.unsettled);
             whys.for_each(|why| add(&mut tally.unsettled_attempts, why.clone()));
-            let failures = order.questions().filter_map(|(_, asked)| asked.failure());
-            failures.for_each(|kind| add(&mut tally.failures, kind.to_owned()));
+            for (_, asked) in order.questions() {
+                if let FinalOutcome::Failed(kind) = &asked.outcome {
+                    add(&mut tally.failures, kind.clone());
+                }
+            }
             for (event, asked) in order.asked() {
                 let told = asked.outcome.word(event);
                 add(&mut tally.changes, format!("{}: {told}", event.verb()));
-                tally.failed += u64::from(asked.failure().is_some());
+                tally.failed += u64::from(matches!(asked.outcome, FinalOutcome::Failed(_)));
                 tally.unknown_changes += u64::from(!asked.is_settled() && !asked.abandoned);
             }
             *match &order.outcome {

@@ -130,7 +130,9 @@ impl Sale {
         self.returned = self.returned.saturating_add_signed(to_stock.max(0));
         let has = self.users.entry(user.clone()).or_default();
         *has = has.saturating_sub(to_stock);
-        if to_stock < 0 && state.per_user.is_some_and(|most| *has > signed(most)) {
+        let is_over = state.per_user.is_some_and(|most| *has > signed(most))
+            || state.per_order.is_some_and(|most| *quantity > most);
+        if to_stock < 0 && is_over {
             found.add(Kind::OverLimit, format!("{order} of {user}"));
         }
         let standing = self.standings.entry((user.clone(), order.clone())).or_default();
@@ -152,7 +154,7 @@ impl Sale {
             standing.end = Some(entry.clone());
             // below zero it fits no state
             state.held = state.held.map(|held| held.wrapping_sub(1));
-            if !standing.was_held {
+            if !standing.was_held || state.lucky < 0 {
                 found.add(Kind::NotHeld, order);
             }
             if standing.reserved.as_ref().is_some_and(|first| first.quantity != *quantity) {
@@ -221,6 +223,7 @@ impl Sale {
         }
         match order.answer() {
             Some(answer) if differs(answer, &entry) => found.add(Kind::Misreported, id),
+            Some(answer) if answer.replayed && !order.in_doubt => found.add(Kind::Mismarked, id),
             Some(_) => {}
             None if order.must_not_stand(can_gain) => found.add(Kind::Untold, id),
             None => {
@@ -250,7 +253,7 @@ impl Sale {
                     if (Acknowledgement { replayed: first.replayed, ..again.clone() }) != *first {
                         found.add(Kind::AnsweredAnew, id);
                     } else if !again.replayed {
-                        found.add(Kind::NotMarked, id);
+                        found.add(Kind::Mismarked, id);
                     }
                 }
                 FinalOutcome::SoldOut | FinalOutcome::LimitReached => {

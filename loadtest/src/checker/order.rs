@@ -218,14 +218,6 @@ impl Order {
         self.outcome == FinalOutcome::SoldOut
     }
 
-    /// The error that answered it.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        match &self.outcome {
-            FinalOutcome::Failed(kind) => Some(kind),
-            _ => None,
-        }
-    }
-
     /// When its buyer got the acknowledgement.
     pub(crate) fn acknowledged(&self) -> Option<u64> {
         self.answer().map(|_| self.ended)

@@ -31,13 +31,14 @@ enum Event {
 }
 
 /// The longest time in which orders were tried and none was decided; the first one of several. (Sold out is a
-/// decision.)
+/// decision. A change of an order counts as an order.)
 ///
 /// It begins with a decision while other orders wait, or else with the first order after it. It ends with the next
 /// decision, or with the last order. Orders that fail do not end it.
 pub(crate) fn longest(orders: &[Order]) -> Pause {
-    let tried = orders.iter().filter(|order| order.attempts > 0);
-    let mut events: Vec<_> = tried
+    let questions = orders.iter().flat_map(Order::questions).map(|(_, asked)| asked);
+    let mut events: Vec<_> = questions
+        .filter(|asked| asked.attempts > 0)
         .flat_map(|order| {
             let end = if order.is_decided() { Event::Decided } else { Event::GivenUp };
             [(order.sent, Event::Sent), (order.ended, end)]

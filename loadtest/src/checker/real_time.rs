@@ -46,9 +46,9 @@ impl Shortage {
         }
     }
 
-    /// Whether there may have been a shortage while the order was under way.
+    /// Whether there may have been a shortage while the last attempt was under way, which was refused.
     fn explains(&self, order: &Order) -> bool {
-        let next = self.past.partition_point(|past| past.to < order.sent);
+        let next = self.past.partition_point(|past| past.to < order.last_sent);
         let from = self.past.get(next).map(|past| past.from).or(self.since);
         from.is_some_and(|from| from <= order.ended)
     }
@@ -103,14 +103,12 @@ impl<'h> Clock<'h> {
     /// Finds refusals that were not true at any moment between question and answer.
     pub(super) fn check_refusals(&self, found: &mut Found) {
         let (before, quantity) = (self.history.before(), self.history.setup.plan.quantity);
-        // without a limit for each user, it is that of an order
         let is_of_order = before.per_order.is_some_and(|most| quantity > most);
-        let is_by_user = before.per_user.is_some() && !is_of_order;
         let has_nothing = new_user(self.history);
         for (number, order) in self.history.orders.iter().enumerate() {
             let (kind, shortage) = match order.outcome {
                 FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, &self.of_stock),
-                FinalOutcome::LimitReached if is_by_user => {
+                FinalOutcome::LimitReached if !is_of_order => {
                     let of_user = self.of_users.get(&*self.history.setup.user(number));
                     (Kind::LimitedTooEarly, of_user.unwrap_or(&has_nothing))
                 }
@@ -118,29 +116,39 @@ impl<'h> Clock<'h> {
             };
             if !shortage.explains(order) {
                 let id = self.history.setup.id(number);
-                let (sent, ended) = (at(order.sent), at(order.ended));
-                found.add(kind, format!("{id}, first sent at {sent} and answered at {ended}"));
+                let (sent, ended) = (at(order.last_sent), at(order.ended));
+                found.add(kind, format!("{id}, sent at {sent} and answered at {ended}"));
             }
         }
     }
 
-    /// Finds orders that were accepted before their last attempt was sent, and whose buyers were told otherwise. Those whose
-    /// attempts all had an answer must not stand in any case.
+    /// Finds answers to questions that were sent after an entry, and that tell what was so before it. Orders whose attempts
+    /// all had an answer must not stand in any case where they were refused.
     pub(super) fn check_retries(&self, found: &mut Found) {
-        let entries = self.history.ledger.iter().zip(&self.bounds);
-        for (entry, bounds) in entries.filter(|(entry, _)| entry.event == Event::Reserved) {
-            let own = order(self.history, entry).map(|(_, order)| order);
-            let Some(order) = own.filter(|order| order.in_doubt && order.answer().is_none()) else {
-                continue;
-            };
-            if order.is_refused() && order.last_sent > bounds.to {
-                found.add(Kind::Untold, &entry.order);
-            }
-            let is_late = |(_, asked): (_, &Order)| {
-                asked.outcome == FinalOutcome::UnknownOrder && asked.last_sent > bounds.to
-            };
-            if order.asked().any(is_late) {
-                found.add(Kind::ChangeLost, format!("{}, told that it is unknown", entry.order));
+        for (entry, bounds) in self.history.ledger.iter().zip(&self.bounds) {
+            let Some((_, order)) = order(self.history, entry) else { continue };
+            let mut late = order.questions().filter(|(_, asked)| asked.last_sent > bounds.to);
+            let id = &entry.order;
+            match entry.event {
+                Event::Confirmed => {}
+                Event::Reserved if !order.in_doubt || order.answer().is_some() => {}
+                Event::Reserved => {
+                    if order.is_refused() && order.last_sent > bounds.to {
+                        found.add(Kind::Untold, id);
+                    }
+                    if late.any(|(_, asked)| asked.outcome == FinalOutcome::UnknownOrder) {
+                        found.add(Kind::ChangeLost, format!("{id}, told that it is unknown"));
+                    }
+                }
+                end => {
+                    let is_reserved = |(event, asked): (Event, &Order)| {
+                        event == Event::Reserved && asked.answer().is_some()
+                    };
+                    if late.any(is_reserved) {
+                        let what = format!("{id}, told that it is reserved after it was {end:?}");
+                        found.add(Kind::ChangeLost, what);
+                    }
+                }
             }
         }
     }
@@ -195,20 +203,20 @@ fn hold(history: &History) -> u64 {
     history.before().hold_seconds.unwrap_or(0).saturating_mul(1_000_000)
 }
 
-/// Holds that ended before their time, or were confirmed or cancelled after it, by the clients' clock.
+/// Holds that ended before their time or before their buyers asked for it, or were confirmed or cancelled after it, by the
+/// clients' clock.
 fn hold_not_kept(history: &History, spans: &[Span], found: &mut Found) {
     let hold = hold(history);
-    for (entry, span) in history.ledger.iter().zip(spans).filter(|_| hold > 0) {
+    let ends = history.ledger.iter().zip(spans).filter(|(it, _)| it.event != Event::Reserved);
+    for (entry, Span { from, to }) in ends.filter(|_| hold > 0) {
         let accepted = order(history, entry).and_then(|(_, order)| order.acknowledged());
         let latest = accepted.map(|at| at.saturating_add(hold + hold / CLOCK_TOLERANCE));
-        let is_wrong = match entry.event {
-            Event::Reserved => false,
-            Event::Expired => span.to < span.from,
-            _ => span.to < u64::MAX && latest.is_some_and(|latest| span.from > latest),
+        let latest = latest.filter(|latest| entry.event != Event::Expired && from > latest);
+        let when = match latest {
+            Some(latest) => format!("after {}, held until {}", at(*from), at(latest)),
+            None if to < from => format!("before {}, told at {}", at(*from), at(*to)),
+            None => continue,
         };
-        if is_wrong {
-            let (order, event, told) = (&entry.order, entry.event, at(span.to));
-            found.add(Kind::HoldNotKept, format!("{order}, {event:?}, told at {told}"));
-        }
+        found.add(Kind::HoldNotKept, format!("{}, {:?} {when}", entry.order, entry.event));
     }
 }

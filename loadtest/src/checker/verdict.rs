@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::finding::{Found, Kind, at, count, were};
 use super::history::{History, Tally, u64_from};
 use super::model::Sale;
-use super::order::{Event, Order};
+use super::order::Event;
 use super::pause;
 use super::real_time::Clock;
 use crate::cli::Limits;
@@ -37,11 +37,15 @@ pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
         );
         sale.found.add(Kind::Paused, what);
     }
+    let mut slowest = Duration::ZERO;
     for (number, order) in history.orders.iter().enumerate() {
-        if limits.longest_order.is_some_and(|limit| order.length() > limit) {
-            let (id, seconds) = (history.setup.id(number), order.length().as_secs_f64());
+        let lengths = order.questions().map(|(_, asked)| asked.length());
+        let longest = lengths.max().unwrap_or_default();
+        if limits.longest_order.is_some_and(|limit| longest > limit) {
+            let (id, seconds) = (history.setup.id(number), longest.as_secs_f64());
             sale.found.add(Kind::SlowOrder, format!("{id}: for {seconds:.3} s"));
         }
+        slowest = slowest.max(longest);
     }
 
     report.notes = notes(history, &report.tally, foreign, &sale);
@@ -56,8 +60,7 @@ pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
     report.lost = sale.lost;
     report.longest_pause_seconds = longest_pause.length().as_secs_f64();
     report.longest_pause_at_seconds = Duration::from_micros(longest_pause.from).as_secs_f64();
-    let slowest = history.orders.iter().map(Order::length).max();
-    report.slowest_order_seconds = slowest.unwrap_or_default().as_secs_f64();
+    report.slowest_order_seconds = slowest.as_secs_f64();
     report.findings = sale.findings();
 }
 
@@ -73,11 +76,13 @@ fn step(history: &History, sale: &mut Sale) -> (u64, u64) {
         }
         // no other client's ids begin like this: a service that changes ids has sold twice
         let is_ours = entry.order.starts_with(&history.setup.run);
-        if is_first && (is_ours || history.setup.plan.alone) {
-            let kind = if is_ours { Kind::Untold } else { Kind::Strangers };
-            sale.found.add(kind, &entry.order);
+        let is_other = !is_ours && entry.event == Event::Reserved;
+        if is_first && is_ours {
+            sale.found.add(Kind::Untold, &entry.order);
+        } else if is_first && is_other && history.setup.plan.alone {
+            sale.found.add(Kind::Strangers, &entry.order);
         }
-        if !is_ours && entry.event == Event::Reserved {
+        if is_other {
             foreign = (foreign.0 + 1, foreign.1.saturating_add(entry.quantity));
         }
     }

@@ -37,11 +37,13 @@ mod tests;
 use std::fs::File;
 use std::io::{self, LineWriter, Write as _};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::checker::{Event, History, LedgerEntry, Order, Outcome, StockState, u64_from};
 use crate::cli::Plan;
+use crate::load::due;
 
 pub(crate) use reader::read;
 
@@ -111,7 +113,9 @@ impl Setup {
             reason = "both are positive"
         )]
         let all = (rate * seconds).ceil() as usize;
-        all.min(self.most_requests)
+        // the product may be rounded up, and an order that is due at the end is not sent
+        let is_late = all > 0 && due(rate, all - 1) >= Duration::from_secs_f64(seconds);
+        (all - usize::from(is_late)).min(self.most_requests)
     }
 
     /// The id of this order.

@@ -72,16 +72,15 @@ async fn recorded_run_is_judged_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_pay_late_or_never() {
     let (_directory, path) = file();
-    let shares = "--pay 0.4 --pay-late 0.2 --cancel 0.2 --abandon 0.1 --seed 2";
+    let shares = "--pay 0.4 --pay-late 0.2 --cancel 0.2 --abandon 0.1 --again 0.5 --seed 2";
     let flags = format!(
         "--requests 300 --concurrency 30 --stock 120 --users 40 --user-header X-User --per-user 2 --hold 1s {shares} --history {path}"
     );
     let report = report(Fault::UserHeader, &flags).await;
     assert!(report.pass, "{}", report.verdict);
     let Tally { changes, limited, .. } = &report.tally;
-    for told in
-        ["confirm: confirmed", "cancel: cancelled", "confirm: expired", "confirm: no answer"]
-    {
+    let confirmed = ["confirm: confirmed", "confirm: expired", "confirm: no answer"];
+    for told in [&confirmed[..], &["cancel: cancelled", "again: cancelled"]].concat() {
         assert!(changes.get(told).is_some_and(|times| *times > 0), "{told}: {changes:?}");
     }
     assert!(*limited > 0, "{report:?}");
@@ -97,7 +96,7 @@ async fn answered_orders_are_sent_again() {
     for (fault, more, found) in [
         (Fault::None, "", ""),
         (Fault::Anew(1), "", "answered_anew"),
-        (Fault::Anew(0), "", "not_marked"),
+        (Fault::Anew(0), "", "mismarked"),
         (Fault::None, "--without-ledger", ""),
     ] {
         let (_directory, path) = file();

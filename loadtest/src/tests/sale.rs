@@ -17,10 +17,14 @@ impl Sale {
         Self { before, ledger: Vec::new(), instance: "8080".to_owned() }
     }
 
-    /// Takes an order; one that was accepted has its first answer again.
+    /// Takes an order; one that was accepted has its first answer again, until its units have come back.
     pub(crate) fn order(&mut self, order: &str, user: &str, quantity: u64) -> FinalOutcome {
-        if let Some(first) = self.ledger.iter().find(|entry| entry.order == order) {
-            return again(first);
+        let mut entries = self.ledger.iter().filter(|entry| entry.order == order);
+        if let Some(first) = entries.next() {
+            return match entries.next().map(|end| end.event) {
+                Some(end @ (Event::Cancelled | Event::Expired)) => FinalOutcome::Over(end),
+                _ => again(first),
+            };
         }
         let to_stock = Event::Reserved.to_stock(quantity);
         let of_user = self.ledger.iter().filter(|entry| entry.user == user);

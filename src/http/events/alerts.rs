@@ -11,7 +11,7 @@ use crate::sale::{GuardStatus, LockHealth, SaleError};
 /// The kind of the alert before the first sale, which is no outage.
 pub(super) const NO_SALE: &str = "no-sale";
 
-/// The kind of the alert while this instance has no session, although the lock service answers.
+/// The kind of the alert while this instance has no session although the lock service answers.
 pub(super) const LOCK_LOST: &str = "lock-lost";
 
 /// A present problem.
@@ -47,7 +47,7 @@ pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) ->
 pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
     match health? {
         LockHealth::Answers => None,
-        // a session that ends while etcd is away ends because of that
+        // a session that ends while etcd is away ended for that reason
         LockHealth::NoSession if before.is_none_or(|before| before.kind == LOCK_LOST) => {
             Some(alert(
                 LOCK_LOST,
@@ -81,7 +81,7 @@ pub(super) fn of_stock(stock: &Stock) -> Vec<Alert> {
     alerts
 }
 
-/// The warnings about this guard.
+/// The alerts about this guard.
 pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
     guard.warnings.iter().map(|(kind, text)| alert(kind, *text))
 }

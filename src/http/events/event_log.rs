@@ -19,13 +19,12 @@ const STUCK: Duration = Duration::from_millis(1500);
 #[derive(Default)]
 pub(super) struct EventLog {
     pub(super) notes: VecDeque<Note>,
-    /// Counters of this instance at the last reading: stale batches, lost sessions, lost tenures.
+    /// This instance's counters at the last reading: stale batches, lost sessions, lost tenures.
     counters: Option<[u64; 3]>,
-    /// The holder, if it keeps the lock for long while others wait, and since when.
+    /// The holder that has kept the lock for long while others wait, and since when.
     stuck: Option<(ObservedClaim, Instant)>,
 }
 
-/// What happened.
 #[derive(Serialize)]
 pub(super) struct Note {
     at_ms: f64,
@@ -41,7 +40,7 @@ impl EventLog {
         self.notes.push_back(Note { at_ms, kind, text: text.into() });
     }
 
-    /// Notes what the counters of this instance show since the last reading.
+    /// Notes the increases of this instance's counters since the last reading.
     pub(super) fn count(&mut self, at_ms: f64, sale: &Sale) {
         let metrics = sale.metrics();
         let (stale_batches, lost_tenures) = (&metrics.stale_batches, &metrics.lost_tenures);
@@ -66,7 +65,7 @@ impl EventLog {
         }
     }
 
-    /// Notes a holder that kept the lock for long while others waited, once another one has it.
+    /// Notes a holder that kept the lock for long while others waited, once another claim has the lock.
     pub(super) fn examine(&mut self, at_ms: f64, queue: &[ObservedClaim]) {
         let first = queue.first().map(|first| first.revision);
         if let Some((holder, since)) = self.stuck.take()
@@ -85,7 +84,7 @@ impl EventLog {
     }
 }
 
-/// Since when the holder keeps the lock while others wait, if that is long.
+/// Since when the holder has kept the lock while others wait, if that is long.
 pub(super) fn stuck_since(queue: &[ObservedClaim]) -> Option<Instant> {
     let [first, next, ..] = queue else { return None };
     Some(first.since.max(next.since)).filter(|since| since.elapsed() >= STUCK)

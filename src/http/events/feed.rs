@@ -1,4 +1,4 @@
-//! The task that polls a sale for all its watchers at this instance, and the stream of each of them.
+//! The task that polls a sale for all its watchers at this instance, and each watcher's stream.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::projection::Projection;
 use crate::http::AppState;
 use crate::inventory::{InventoryError, Item};
 
-/// The time between two polls: there are at most eight messages a second.
+/// The time between two polls, and so between two messages.
 const TICK: Duration = Duration::from_millis(125);
 
 /// The time limit of a poll. A watcher takes a longer silence for a dead instance.
 const POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a state is sent again that did not change.
+/// How often an unchanged state is sent again.
 const REPEAT: Duration = Duration::from_millis(500);
 
 /// How long a client waits before a reconnect.
@@ -34,37 +34,36 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How many entries of the ledger are shown.
 const ENTRIES: u32 = 20;
 
-/// The times of the polls. After a late one, none is caught up on.
+/// The times of the polls. After a late poll, missed ones are not made up for.
 fn ticks() -> Interval {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// What the watchers of one sale share.
+/// The state that the watchers of one sale share.
 pub(super) struct Feed {
     /// The latest state, encoded once for all watchers; empty before the first poll.
     latest: watch::Sender<Arc<str>>,
-    /// Cancelled when its task ends.
+    /// Cancelled when the feed's task ends.
     pub(super) over: CancellationToken,
 }
 
 impl Feed {
-    /// Starts the task. The task ends some time after the last watcher has left, or when `over` is cancelled.
+    /// Starts the task, which ends some time after the last watcher has left, or when `over` is cancelled.
     pub(super) fn start(app: &Arc<AppState>, item: &Item, over: CancellationToken) -> Arc<Self> {
         let feed = Arc::new(Self { latest: watch::Sender::new("".into()), over });
         tokio::spawn(Arc::clone(&feed).run(Arc::clone(app), item.clone()));
         feed
     }
 
-    /// Whether it has no watchers.
     pub(super) fn is_unwatched(&self) -> bool {
         self.latest.receiver_count() == 0
     }
 
     /// Polls until the feed is over.
     async fn run(self: Arc<Self>, app: Arc<AppState>, item: Item) {
-        // however the task ends, the streams of the watchers end
+        // when the task ends, for whatever reason, the watchers' streams end
         let _over = self.over.clone().drop_guard();
         let mut projection = Projection::new(&app, &item);
         let (mut sent, mut sent_at, mut watched_at) = (Value::Null, Instant::now(), Instant::now());
@@ -73,7 +72,7 @@ impl Feed {
             if !self.is_unwatched() {
                 watched_at = Instant::now();
             } else if watched_at.elapsed() >= LINGER {
-                // a watcher subscribes while the map is locked, so none is left with a feed that has ended
+                // watchers subscribe while the map is locked, so none gets a feed that has ended
                 let _feeds = app.events.feeds.lock();
                 if self.is_unwatched() {
                     self.over.cancel();
@@ -90,12 +89,12 @@ impl Feed {
                 self.latest.send_replace(state.to_string().into());
             }
         }
-        // if this feed made room before, the item may have another one by now, which stays
+        // the item may have a newer feed, if this one was removed to make room: that one stays
         app.events.feeds.lock().retain(|_, feed| !Arc::ptr_eq(feed, &self));
     }
 }
 
-/// A watcher, which counts as soon as it is made.
+/// A watcher. Its feed counts it from its creation on.
 pub(super) struct Watcher {
     feed: Arc<Feed>,
     latest: watch::Receiver<Arc<str>>,
@@ -112,8 +111,8 @@ impl Watcher {
         Self { feed: Arc::clone(feed), latest, kind: "snapshot", _place: place }
     }
 
-    /// The state now, and after each change. It is read only when the client is ready for it, so nothing is buffered for a
-    /// slow one. The stream ends with the feed.
+    /// The state now, and after each change. Reads the state only when the client is ready for it, so nothing is buffered for a
+    /// slow client. The stream ends with the feed.
     pub(super) fn messages(self) -> impl IntoResponse {
         Sse::new(stream::unfold(self, |mut watcher| async {
             let over = watcher.feed.over.clone();
@@ -130,7 +129,7 @@ impl Watcher {
 mod tests {
     use super::*;
 
-    /// Goal: eight polls a second, also after a late one.
+    /// Goal: eight polls a second, even after a late one.
     #[tokio::test(start_paused = true)]
     async fn polls_are_paced() {
         let mut ticks = ticks();

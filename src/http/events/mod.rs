@@ -1,9 +1,9 @@
 //! `GET /events`: the state of a sale and its changes, as server-sent events.
 //!
-//! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the
-//! store one bounded command, over a connection that the sale does not use. The queue comes from the watch that the
-//! lock has anyway. The readings add up to the `projection`, whose whole state is one message, encoded once for all
-//! watchers. A watcher takes the latest one when it is ready.
+//! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the store one bounded
+//! command, over a connection that the sale does not use. The queue comes from the lock's own watch. The `projection` accumulates
+//! the readings; its whole state is one message, encoded once for all watchers. A watcher takes the latest message when it is
+//! ready.
 
 mod alerts;
 mod event_log;
@@ -30,7 +30,7 @@ use crate::safeguard::LIMITS;
 
 /// The feeds of the watched items.
 pub(super) struct Events {
-    /// The stock over a connection of its own: no order waits behind the reads for watchers.
+    /// Reads the stock over a separate connection, so that no order waits behind these reads.
     inventory: Inventory,
     feeds: Mutex<HashMap<Item, Arc<Feed>>>,
     places: Arc<Semaphore>,
@@ -48,7 +48,7 @@ impl Events {
         }
     }
 
-    /// A place for a client that waits for news. Its drop returns it.
+    /// A place for a client that waits for events. Dropping it returns it.
     ///
     /// # Errors
     /// `too-many-watchers`.
@@ -60,13 +60,13 @@ impl Events {
     }
 }
 
-/// A watcher of `item`, whose feed is started if necessary.
+/// A watcher of `item`. Starts the item's feed if necessary.
 fn watcher(app: &Arc<AppState>, item: &Item, place: OwnedSemaphorePermit) -> Watcher {
     let mut feeds = app.events.feeds.lock();
     if let Some(feed) = feeds.get(item).filter(|feed| !feed.over.is_cancelled()) {
         return Watcher::of(feed, place);
     }
-    // there are at most as many feeds as places: a feed without watchers makes room
+    // there are at most as many feeds as places: remove a feed without watchers
     if feeds.len() >= app.events.most && LIMITS.is_on() {
         let alone =
             feeds.iter().find(|(_, feed)| feed.is_unwatched()).map(|(item, _)| item.clone());
@@ -80,7 +80,7 @@ fn watcher(app: &Arc<AppState>, item: &Item, place: OwnedSemaphorePermit) -> Wat
     watcher
 }
 
-/// The stream of an item. The default item needs no sale, so that the page can wait for its start.
+/// The event stream of an item. The default item needs no sale, so that the page can wait for a sale to start.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
     uri: Uri,

@@ -1,4 +1,4 @@
-//! The state of a watched sale, as the readings add up to it.
+//! The state of a watched sale, accumulated from the readings.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,28 +22,28 @@ const QUEUE: usize = 32;
 /// The period of the rate.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How orders end that were not refused.
+/// The outcomes of orders that do not count as refused.
 const NOT_REFUSED: [&str; 6] =
     ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled"];
 
-/// The state of a watched sale, as the readings add up to it.
+/// The state of a watched sale, accumulated from the readings.
 pub(super) struct Projection {
     item: Item,
     sale: Sale,
     extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
     stock: Option<Stock>,
-    /// The name of its ledger.
+    /// The name of the sale's ledger.
     ledger: String,
     /// The last entries of the ledger.
     orders: Vec<Accepted>,
-    /// How many orders were accepted, by the polls of the last second.
+    /// How many orders were accepted, for each poll of the last second.
     accepted: VecDeque<(Instant, u64)>,
     store_alert: Option<Alert>,
     lock_alert: Option<Alert>,
     guard: GuardStatus,
     queue_snapshot: Option<QueueSnapshot>,
-    /// The instances that queued or sold.
+    /// The instances that have queued or sold.
     instances: BTreeSet<Arc<str>>,
     event_log: EventLog,
 }
@@ -68,7 +68,7 @@ impl Projection {
         }
     }
 
-    /// Adds what a poll has read, and the queue.
+    /// Adds a poll's reading, and the queue.
     pub(super) fn add(
         &mut self,
         read: Result<SaleState, InventoryError>,
@@ -107,13 +107,13 @@ impl Projection {
         let accepted = if now.entries > before.entries {
             now.orders.saturating_sub(before.orders)
         } else {
-            // another guard sells without a ledger, and the guard can be switched during the sale
+            // a guard of the demo may sell without a ledger, and guards can change during the sale
             u64::try_from(now.lucky.saturating_sub(before.lucky)).unwrap_or(0)
         };
         self.accepted.retain(|(at, _)| at.elapsed() < SECOND);
         self.accepted.push_back((Instant::now(), accepted));
 
-        // only an instance that sold has a watermark that refuses such data
+        // only an instance that has sold has a watermark, which would refuse such data
         if now.fence < before.fence {
             let text = "The store was rolled back: its fence went down. Orders accepted since then are lost.";
             self.note("rolled-back", text);
@@ -212,7 +212,7 @@ impl Projection {
         })
     }
 
-    /// The latency of the last orders at this instance, in milliseconds; null without orders.
+    /// The latency of the last orders at this instance, in milliseconds; `None` without orders.
     fn latency(&self) -> Option<Value> {
         let recent = self.sale.metrics().latency.recent();
         // two decimals: a fast order takes less than a tenth of a millisecond
@@ -229,7 +229,7 @@ impl Projection {
         })
     }
 
-    /// The lock with its queue; null without a distributed lock.
+    /// The lock with its queue; `None` without a distributed lock.
     fn lock(&self) -> Option<Value> {
         let current = self.queue_snapshot.as_ref().filter(|snapshot| snapshot.is_current);
         let claims = current.map_or(&[][..], |snapshot| &snapshot.queue);
@@ -251,12 +251,12 @@ impl Projection {
     }
 }
 
-/// Converts instants of the monotonic clock to the wall clock. The wall clock is read once, so that a change of it
-/// does not distort the times.
+/// Converts instants of the monotonic clock to the wall clock. Reads the wall clock once, so that setting it does not distort the
+/// times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     anchor: Instant,
-    /// The same on the wall clock, in milliseconds since 1970.
+    /// The anchor on the wall clock, in milliseconds since 1970.
     anchor_ms: f64,
 }
 

@@ -22,8 +22,8 @@ fn is_replayed(reply: &Reply) -> bool {
     reply.headers.contains_key("idempotency-replayed")
 }
 
-/// Goal: a start that is repeated, late, or crosses another one at a second instance is answered as the first time or
-/// refused, and no order is lost.
+/// Goal: a start that is repeated, late, or meets another one at a second instance is answered as the first time or refused, and
+/// no order is lost.
 #[tokio::test]
 async fn starting_a_sale_is_safe() {
     let shop = Shop::empty(ShopOptions::default()).await;
@@ -92,8 +92,8 @@ async fn starting_a_sale_is_safe() {
     reader.await.unwrap().problem(409, "sale-replaced");
 }
 
-/// Goal: what the instance itself repeats after a lost answer is no repetition to the client: a start, an order, a
-/// cancellation; and it is done once. What the client sent twice is one, for the second.
+/// Goal: a request that the instance itself repeats after a lost answer counts as new for the client, be it a start, an order or
+/// a cancellation, and is done once. Of two requests that the client sent itself, the second is a repetition.
 #[tokio::test]
 async fn a_lost_answer_is_found_again() {
     let other = Shop::empty(ShopOptions::default()).await;
@@ -202,8 +202,8 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     assert_eq!(page["cursor"].as_str().unwrap().rsplit(':').next(), Some("7"));
 }
 
-/// Goal: nobody needs to ask for the units of a hold that ended: a sold-out sale sells them to who comes next, and an
-/// idle one gets them back by itself.
+/// Goal: nobody needs to ask for the units of a hold that ended: a sold-out sale sells them to the next buyer, and an idle one
+/// takes them back by itself.
 #[tokio::test]
 async fn what_is_due_comes_back() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -229,7 +229,7 @@ async fn what_is_due_comes_back() {
     assert_eq!(page["orders"][0]["event"], "expired", "{page}");
 }
 
-/// Goal: the limits and the times of a sale, the header of the gateway, and pages of other sites.
+/// Goal: the limits and the times of a sale, the gateway's header, and pages of other sites decide who may buy.
 #[tokio::test]
 async fn a_sale_says_who_may_buy() {
     let shop = Shop::empty(ShopOptions::default()).await;
@@ -298,8 +298,8 @@ async fn a_sale_says_who_may_buy() {
     assert_eq!(problem["time"], "2001-01-01T00:00:00.000000Z");
 }
 
-/// Goal: an order that is told *sold out* after an attempt without an answer stays refused, though that attempt may still
-/// arrive when a hold has ended: the refusal is that of a later token, which makes the attempt stale.
+/// Goal: an order whose attempt got no answer, and which is then told *sold out*, stays refused, although that attempt may still
+/// arrive when a hold has ended: the refusal came under a later token, which makes the attempt stale.
 #[tokio::test]
 async fn a_late_attempt_takes_nothing_after_a_refusal() {
     let other = Shop::empty(ShopOptions::default()).await;

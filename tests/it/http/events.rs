@@ -113,8 +113,8 @@ async fn a_snapshot_then_changes() {
     assert!(ids(&watcher.view).is_empty(), "{}", watcher.view);
 }
 
-/// Goal: at most eight messages a second, however fast the sale. Method: the time of the store that each message has. One
-/// that came late makes the time to a later one shorter, so the longest of several stretches counts.
+/// Goal: at most eight messages a second, however fast the sale. Method: each message has the time of the store. One message that
+/// came late shortens the stretch that begins with it, so the longest of several stretches counts.
 #[tokio::test]
 async fn at_most_eight_messages_a_second() {
     const STRETCH: usize = 16;
@@ -138,8 +138,8 @@ async fn at_most_eight_messages_a_second() {
     assert!(longest > 1900.0, "16 messages in {longest} ms");
 }
 
-/// Goal: nothing is buffered for a slow reader: it gets the latest state. So does a watcher that returns soon, which finds
-/// what happened meanwhile.
+/// Goal: nothing is buffered for a slow reader: it gets the latest state. A watcher that soon returns also gets what happened
+/// meanwhile.
 #[tokio::test]
 async fn a_slow_reader_skips_what_it_missed() {
     let shop = Shop::selling(100, ShopOptions::default()).await;
@@ -176,7 +176,7 @@ async fn the_number_of_watchers_is_bounded() {
     }
 }
 
-/// Goal: visitors that come and go, each for another item, leave no more feeds behind than may watch. Method: Redis counts
+/// Goal: visitors that come and go, each for another item, leave no more feeds than there may be watchers. Method: Redis counts
 /// the polls.
 #[tokio::test]
 async fn visitors_of_many_items_are_bounded() {
@@ -227,8 +227,7 @@ async fn streams_end_at_shutdown() {
     shop.call("GET /events").await.problem(503, "stopping");
 }
 
-/// Goal: a named item has a stream once it has a sale; the stream of the default item says that there is
-/// none.
+/// Goal: a named item has a stream once it has a sale; the default item always has one, which says so while there is no sale.
 #[tokio::test]
 async fn each_item_has_a_stream_of_its_own() {
     let shop = Shop::empty(ShopOptions::default()).await;
@@ -255,7 +254,7 @@ async fn each_item_has_a_stream_of_its_own() {
     shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
 }
 
-/// Goal: a holder that keeps the lock while others wait is shown, and noted once another one has the lock.
+/// Goal: watchers see a holder that keeps the lock while others wait, and a note of it once another one has the lock.
 #[tokio::test]
 async fn a_silent_holder_is_shown() {
     let shop = Shop::selling(1, ShopOptions::default()).await;

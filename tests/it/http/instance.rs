@@ -26,7 +26,7 @@ use crate::support::etcd::session;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale");
 
-/// What the instances of a sale share.
+/// The servers and the lock of one sale.
 pub(super) struct Servers {
     etcd: String,
     redis: String,
@@ -137,8 +137,8 @@ async fn leases(client: &mut etcd_client::Client) -> Vec<i64> {
     leases.leases().iter().map(etcd_client::LeaseStatus::id).collect()
 }
 
-/// Goal: signals that follow each other at once stop it as one does: new connections are refused, all orders that wait
-/// are answered, claim and lease are given up, and the exit status is 0. A terminal that goes away is such a signal.
+/// Goal: several signals one after the other stop it as one does: new connections are refused, all orders that wait are answered,
+/// claim and lease are given up, and the exit status is 0. A terminal that closes sends such a signal.
 #[tokio::test]
 async fn signals_in_a_row_drop_no_order() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -187,8 +187,8 @@ async fn signals_in_a_row_drop_no_order() {
     }
 }
 
-/// Goal: an instance that is asked to stop is not ready first, and serves everything for the time of `--drain-delay`. A
-/// second Ctrl-C waits neither for that nor for an order.
+/// Goal: an instance that is asked to stop first says that it is not ready, and serves everything for the time of
+/// `--drain-delay`. A second Ctrl-C waits neither for that time nor for an order.
 #[tokio::test]
 async fn it_drains_before_it_stops() {
     let servers = Servers::shared().await;
@@ -222,8 +222,8 @@ async fn it_drains_before_it_stops() {
     assert!(log.contains("a second Ctrl-C"), "{log}");
 }
 
-/// Goal: with `--admin-listen`, buyers reach what they need and nothing else; operators reach everything. Without, the
-/// start warns.
+/// Goal: with `--admin-listen`, buyers reach what they need and nothing else; operators reach everything. Without it, the start
+/// warns.
 #[tokio::test]
 async fn operators_have_a_door_of_their_own() {
     let servers = Servers::shared().await;
@@ -389,8 +389,8 @@ async fn the_state_of_etcd_is_checked() {
     instance.until_ready().await;
 }
 
-/// Goal: an instance can start before its servers: it lives, is not ready and says why, and is ready once they run, Redis
-/// by a sentinel.
+/// Goal: an instance can start before its servers: it is alive, not ready, and says why; once they run, with Redis found through
+/// a sentinel, it is ready.
 #[tokio::test]
 async fn it_may_start_before_its_servers() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -421,8 +421,8 @@ async fn it_may_start_before_its_servers() {
     instance.stop().await;
 }
 
-/// Goal: once the readiness check has found a key without a lease in front, the log names it; a roll-back is one line in it,
-/// not one for each order.
+/// Goal: when the readiness check finds a key without a lease at the head of the lock's queue, the log names the key; a roll-back
+/// is one line in the log, not one for each order.
 #[tokio::test]
 async fn what_stops_a_sale_is_logged_once() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

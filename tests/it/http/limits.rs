@@ -1,5 +1,5 @@
-//! Goal: what costs the servers more than an order, and who asks too often, slows no order. Method: calls in process, over
-//! servers of the test's own where they are counted or stopped.
+//! Goal: neither calls that cost the servers more than an order nor clients that ask too often slow an order. Method: calls in
+//! process, over servers of the test's own where they are counted or stopped.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub(super) fn patient() -> ShopOptions {
     ShopOptions { store_timeout: Duration::from_secs(20), ..ShopOptions::default() }
 }
 
-/// Goal: a made-up item costs one cheap command a second, whatever is asked of it, and leaves no key. A sale of it is seen
-/// at once where it starts, and soon elsewhere; it takes nothing from another item.
+/// Goal: a made-up item costs one cheap command a second, whatever is asked of it, and leaves no key. An instance sees a sale of
+/// it at once if it started that sale, and soon otherwise; that sale takes nothing from another item.
 #[tokio::test]
 async fn a_made_up_item_is_looked_up_once() {
     let (redis, shop) = own_redis().await;
@@ -51,7 +51,8 @@ async fn a_made_up_item_is_looked_up_once() {
     assert_eq!(shop.stock().await["stock"], 1);
 }
 
-/// Goal: pages of the ledger come one by one over a connection of their own, and one that would wait too long is refused.
+/// Goal: pages of the ledger are read one at a time over a connection of their own, and a call that would wait too long is
+/// refused.
 #[tokio::test]
 async fn pages_wait_for_each_other() {
     let (mut redis, shop) = own_redis().await;
@@ -73,8 +74,8 @@ async fn pages_wait_for_each_other() {
     second.assert_retry_after();
 }
 
-/// Goal: the lock is shown with its holder and who waits. One in use is shown without a request to etcd; one that is not
-/// watched is read, one at a time. Method: an etcd that stands still.
+/// Goal: `GET /lock` shows the holder and who waits. For a lock in use it needs no request to etcd; a lock that is not watched is
+/// read from etcd, by one call at a time. Method: an etcd that stands still.
 #[tokio::test]
 async fn the_lock_is_shown_from_its_watch() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();

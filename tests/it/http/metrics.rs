@@ -51,8 +51,8 @@ async fn orders_are_counted_by_how_they_ended() {
     assert!(page.ends_with('\n'));
 }
 
-/// Goal: what changes by itself is told as it is now: the age of the oldest order, and the stock that a readiness check of
-/// an instance read that sells nothing.
+/// Goal: a gauge that changes by itself shows the present: the age of the oldest order, and the stock, which an instance that
+/// sells nothing reads in a readiness check.
 #[tokio::test]
 async fn gauges_show_the_present() {
     let shop = Shop::selling(2, ShopOptions::default()).await;

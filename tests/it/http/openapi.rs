@@ -11,6 +11,7 @@ use flash_sale::http::problem::ProblemType;
 use serde_json::Value;
 use tower::ServiceExt;
 
+use super::events::Watcher;
 use crate::shop::{ADMIN, Shop, ShopOptions};
 
 /// The paths of the routes in the source, as the document writes them.
@@ -89,6 +90,8 @@ async fn it_has_every_member_and_problem() {
     shop.order("b").await.json(200);
     let orders = shop.call("GET /orders").await.json(200);
     let lock = shop.call("GET /lock").await.json(200);
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    watcher.until("the holder is shown", |view| view["lock"]["holder"].is_object()).await;
     for (schema, answer) in [
         ("Reserved", &reserved),
         ("Stock", &started.json(200)),
@@ -99,6 +102,7 @@ async fn it_has_every_member_and_problem() {
         ("Entry", &shop.call("GET /orders/a").await.json(200)),
         ("Lock", &lock),
         ("Claim", &lock["holder"]),
+        ("Event", &watcher.view),
     ] {
         let (schema, keys) = (&schemas[schema], keys(answer));
         let required: BTreeSet<String> =
@@ -124,6 +128,8 @@ async fn it_has_every_member_and_problem() {
     let words = problem["properties"]["type"]["enum"].as_array().unwrap();
     let words: Vec<_> = words.iter().map(|word| word.as_str().unwrap()).collect();
     assert_eq!(words, ProblemType::ALL.iter().map(|kind| kind.word).collect::<Vec<_>>());
+    let titles = problem["properties"]["type"]["x-enum-descriptions"].as_array().unwrap();
+    assert!(titles.iter().eq(ProblemType::ALL.iter().map(|kind| kind.title)));
     let operations: Vec<_> =
         documented(&document).into_values().flat_map(BTreeMap::into_values).collect();
     for kind in ProblemType::ALL.iter().filter(|kind| **kind != ProblemType::METHOD_NOT_ALLOWED) {

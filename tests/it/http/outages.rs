@@ -11,7 +11,7 @@ use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 use super::events::{Watcher, has};
 use crate::shop::{Shop, ShopOptions};
 
-/// Goal: while a server is away nothing is sold, watchers are told, and what does not need it is answered.
+/// Goal: while a server is away nothing is sold, watchers are told, and calls that do not need it are answered.
 #[tokio::test]
 async fn without_redis_or_etcd_nothing_is_sold() {
     let mut etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
@@ -58,8 +58,8 @@ async fn without_redis_or_etcd_nothing_is_sold() {
     assert_eq!(shop.stock().await["stock"], 4);
 }
 
-/// Goal: when Redis stops between an order and its answer, the outcome is unknown; a retry with the id of the
-/// answer gets it and takes nothing twice.
+/// Goal: when Redis stops between an order and its answer, the outcome is unknown; a retry with the id from that reply gets the
+/// answer and takes nothing twice.
 #[tokio::test]
 async fn a_lost_answer_is_an_unknown_outcome() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

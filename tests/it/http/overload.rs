@@ -56,8 +56,9 @@ async fn waiting_too_long_is_given_up() {
     shop.until_queued(1).await;
 }
 
-/// Goal: an order under a stale token takes nothing, and is told so once its time is over. One that came later, and was in
-/// no batch, is not. Method: a later token in the store, and another client that has the lock before and afterwards.
+/// Goal: an order whose batch went out under a stale token takes nothing, and is told so once its time is over; an order that
+/// came later, and was in no batch, is told that it waited too long. Method: a later token in the store, and another client that
+/// has the lock before and afterwards.
 #[tokio::test]
 async fn a_stale_token_sells_nothing() {
     let options = ShopOptions { wait_timeout: Duration::from_secs(5), ..ShopOptions::default() };

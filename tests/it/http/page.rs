@@ -23,8 +23,8 @@ async fn the_page_is_served_with_its_policy() {
     }
 }
 
-/// Goal: what is long and whole is compressed for who asks: the page, the description of the calls, pages of the ledger. What
-/// has to come at once is not.
+/// Goal: long answers that are complete at once are compressed for a client that accepts that: the page, the description of the
+/// calls, pages of the ledger. A short answer, or one that must arrive without delay, is not compressed.
 #[tokio::test]
 async fn long_answers_are_compressed() {
     let shop = Shop::selling(9, ShopOptions::default()).await;

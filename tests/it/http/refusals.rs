@@ -1,5 +1,5 @@
-//! Goal: what makes no sense is refused with the word for it, and takes nothing. Method: calls in
-//! process, over a real etcd and a real Redis.
+//! Goal: a senseless request is refused with the word for its mistake, and takes nothing. Method: calls in process, over a real
+//! etcd and a real Redis.
 
 use crate::shop::{ADMIN, Shop, ShopOptions};
 

@@ -157,8 +157,8 @@ async fn a_restart_behind_nginx_fails_no_request() {
     sale.restart_under_load(&[address]).await;
 }
 
-/// Goal: an order of any id can be read, cancelled and confirmed: with `/` (nginx/nginx#501), and with `.` and `..`, which
-/// are lost in paths. nginx lets no confirmation through.
+/// Goal: an order of any id can be read, cancelled and confirmed: also with `/` (nginx/nginx#501), and with `.` and `..`, which
+/// paths lose. nginx lets no confirmation through.
 async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
     let start = "PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\nIf-Match: *\r\n";
     let body = r#"{"stock":1000000,"sale":"ids","hold_seconds":600}"#;

@@ -97,8 +97,7 @@ async fn head_does_not_buy() {
     assert_eq!(shop.stock().await["stock"], 5);
 }
 
-/// Goal: only who has the admin token may start a sale. A new one in the file counts at once, and the old one no
-/// longer.
+/// Goal: a start of a sale needs the admin token. A new token in the file counts at once, and the old one no longer.
 #[tokio::test]
 async fn starting_a_sale_needs_the_token() {
     let dir = tempfile::tempdir().unwrap();

@@ -173,8 +173,8 @@ async fn probes_are_answered_beyond_the_limit() {
     eventually("there is room again", is_served).await;
 }
 
-/// Goal: whoever was connected at the stop is answered, and told to go elsewhere. Method: connections that were opened
-/// while the server had no turn, one that was idle, and one that had asked nothing yet; no other may be opened.
+/// Goal: a stopping server answers every client that is connected, and tells it to go elsewhere. Method: connections that were
+/// opened while the server had no turn, an idle one, and one that had asked nothing yet; no other may be opened.
 #[tokio::test]
 async fn stopping_serves_who_is_connected() {
     let options = ServerOptions { max_connections: 300, ..OPTIONS };
@@ -204,8 +204,8 @@ async fn stopping_serves_who_is_connected() {
     assert_eq!(refused.expect_err("the port is closed").kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Goal: no connection is opened and then reset, whenever it comes. Method: clients that connect all the time, and many
-/// servers that stop. As over a network, a handshake takes a while: its last segment is lost, and the request stands in for it.
+/// Goal: no connection is opened and then reset, whenever it comes. Method: clients that connect all the time, and many servers
+/// that stop. To make a handshake take as long as over a network, a filter drops its last segment, and the request completes it.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[allow(clippy::disallowed_methods, reason = "threads of their own")]
@@ -246,8 +246,8 @@ async fn stopping_resets_no_connection() {
     }
 }
 
-/// Goal: a stop does not wait for clients: for the rest of a head or of a body, or until one reads its answers. An order
-/// that waits is no such client.
+/// Goal: a stop does not wait for a slow client: not for the rest of a head or of a body, nor until one reads its answers. But it
+/// waits for a client whose order waits.
 #[tokio::test]
 async fn stopping_waits_for_no_slow_client() {
     let (router, mut arrivals, gate) = gated();
@@ -281,7 +281,7 @@ async fn stopping_waits_for_no_slow_client() {
     assert_eq!(Running::end(server.ended).await, 0);
 }
 
-/// Goal: a request that outlasts the grace period does not keep the server.
+/// Goal: a request that outlasts the grace period does not keep the server from stopping.
 #[tokio::test]
 async fn stopping_cuts_off_what_takes_too_long() {
     let (router, mut arrivals, _gate) = gated();

@@ -1,5 +1,5 @@
-//! Goal: the shipped program has no way to be made unsafe: what the lab plugs in is not in it, its flags, its fault points, its
-//! ways to remove a safeguard.
+//! Goal: the shipped program cannot be made unsafe: it lacks what the lab plugs in, its flags, its fault points, and its ways to
+//! remove a safeguard.
 
 #[test]
 fn nothing_of_the_laboratory_is_in_it() {

@@ -65,8 +65,8 @@ async fn refusals(node: &PrivateRedis, code: &str) -> u32 {
     count.map_or(0, |count| count.parse().unwrap())
 }
 
-/// Goal: every call works for the items of each shard, with the rights of an instance; the settings of each are checked, also
-/// while another one is away.
+/// Goal: every call works for the items of each shard, with the rights of an instance; the settings of each shard are checked,
+/// also while another one is away.
 #[tokio::test]
 async fn items_sell_over_all_shards() {
     let mut cluster = start(RedisClusterOptions::default()).await;
@@ -92,9 +92,9 @@ async fn items_sell_over_all_shards() {
     assert_told(&one.durability().await.unwrap(), &[&away]);
 }
 
-/// Goal: a wrong password and a Redis that is no cluster are refused for good, with the reason and without the
-/// password; a node that is away is none of that. A node without slots, such as one that was removed, hides those of
-/// no other node; while no node has slots, the store cannot be reached.
+/// Goal: a wrong password and a Redis that is no cluster are permanent errors, which give the reason and not the password; a node
+/// that is away is neither. A node without slots, such as one that was removed, does not hide the slots of others; while no node
+/// has slots, the store cannot be reached.
 #[tokio::test]
 async fn a_wrong_cluster_is_refused() {
     let cluster = start(RedisClusterOptions::default()).await;
@@ -220,8 +220,7 @@ async fn an_idle_inventory_follows_failovers() {
     inventory.check(None).await.unwrap();
 }
 
-/// Goal: nodes that hang do not hold up the question for the map, however long an answer may take; where all
-/// hang, the question ends.
+/// Goal: nodes that hang do not delay the request for the map, however long an answer may take; when all hang, the request ends.
 #[tokio::test]
 async fn nodes_that_hang_are_passed_over() {
     let cluster = start(RedisClusterOptions::default()).await;

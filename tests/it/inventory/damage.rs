@@ -1,4 +1,4 @@
-//! Goal: a key with foreign content, or that is gone, is an error that names the key, and nothing is written.
+//! Goal: a key that is missing, or has foreign content, is an error that names the key, and nothing is written.
 
 use flash_sale::inventory::{
     Action, Event, Inventory, InventoryError, NewSale, Order, Outcome, Terms, Timestamp, User,
@@ -8,7 +8,7 @@ use testkit::shared::fresh_database;
 
 use super::{ITEM, Raw, accepted, connect, fresh, order, reduce, sell, token};
 
-/// What no key of a sale holds: no text, no number, one below or above all that are exact, and what `strtod` takes for one.
+/// Values that no number of a sale has: not a number, below zero, not whole, too large to be exact, or a number only to `strtod`.
 const NONSENSE: [&str; 9] = ["", "x", "-1", "1.5", "nan", "inf", "1e3", "0x10", "9007199254740992"];
 
 fn by(user: &str, id: &str, action: Action) -> Order {
@@ -108,8 +108,8 @@ fn damages(terms: &Value) -> Vec<(&'static str, Vec<String>, String, String)> {
     all
 }
 
-/// Goal: each key of a started sale, and each field of its terms, that is gone or damaged stops the sale at the first order
-/// and makes the instance not ready, also one that remembers nothing of the sale; and not a byte changes.
+/// Goal: if a key of a started sale, or a field of its terms, is missing or damaged, the first order fails and the instance is
+/// not ready, even one that remembers nothing of the sale; and not a byte changes.
 #[tokio::test]
 async fn damaged_keys_are_refused_and_nothing_is_written() {
     let (starter, inventory, mut raw) = instances().await;
@@ -138,8 +138,8 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
     }
 }
 
-/// Goal: a sale that lacks nothing is not taken for damaged: before its first order, once nothing is held, and when another
-/// version wrote fields of its own.
+/// Goal: a complete sale does not count as damaged: before its first order, once nothing is held, and when another version wrote
+/// fields of its own.
 #[tokio::test]
 async fn what_a_sale_may_lack_is_no_damage() {
     let (inventory, stranger, mut raw) = instances().await;
@@ -158,8 +158,8 @@ async fn what_a_sale_may_lack_is_no_damage() {
     stranger.check(Some(token(3))).await.unwrap();
 }
 
-/// Goal: a sale of an earlier version that ends at the last moment of the year 9999, the "never" of .NET and Python, sells on;
-/// and one that begins then says so. Lua cannot count these microseconds, and rounds them to the next year.
+/// Goal: a sale of an earlier version that ends at the last moment of the year 9999, the "never" of .NET and Python, sells on,
+/// and a start with that end says so. Lua cannot represent these microseconds, and rounds them to the next year.
 #[tokio::test]
 async fn an_end_that_never_comes_is_no_damage() {
     let (inventory, stranger, mut raw) = instances().await;
@@ -239,8 +239,8 @@ async fn a_damaged_entry_does_not_spoil_its_batch() {
     }
 }
 
-/// Goal: when a hold ends is in its order's record: a damaged end in the set of holds gives no unit back early, and none of an
-/// order that was paid; and the set is repaired.
+/// Goal: the record of an order says when its hold ends: a damaged end in the set of holds gives no unit back early, and none of
+/// a paid order; and the set is repaired.
 #[tokio::test]
 async fn a_damaged_end_of_a_hold_gives_nothing_back() {
     let (starter, inventory, mut raw) = instances().await;
@@ -255,7 +255,7 @@ async fn a_damaged_end_of_a_hold_gives_nothing_back() {
         let stock = inventory.stock(&ITEM).await.unwrap();
         assert_eq!((stock.stock, stock.held, after), (7, 1, before), "{score}");
     }
-    // one that never comes leaves the hold to whoever asks
+    // an end that never comes leaves the hold to whoever asks
     start_with_everything(&starter, &mut raw).await;
     let record: String = raw.run_with("HGET orders", "a\theld").await;
     let mut fields: Vec<&str> = record.split('\t').collect();
@@ -267,7 +267,7 @@ async fn a_damaged_end_of_a_hold_gives_nothing_back() {
     assert_eq!(outcomes.unwrap(), [Outcome::Over { event: Event::Expired, time }]);
 }
 
-/// Goal: a new sale repairs any damage but that of the fence.
+/// Goal: a new sale repairs any damage except that of the fence.
 #[tokio::test]
 async fn a_fresh_start_repairs_everything_but_the_fence() {
     let (inventory, mut raw) = fresh().await;

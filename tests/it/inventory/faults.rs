@@ -14,7 +14,7 @@ async fn start() -> (PrivateRedis, Inventory) {
     (redis, inventory)
 }
 
-/// Goal: a user who lacks any command or key that a call writes with writes nothing at all. Method: they are
+/// Goal: if the user lacks any command or key that a call writes with, the call writes nothing at all. Method: these rights are
 /// taken away one by one, and the dump of the store is compared.
 #[tokio::test]
 async fn a_missing_permission_leaves_nothing_half_written() {
@@ -70,9 +70,9 @@ async fn out_of_memory_nothing_is_half_written() {
     sell(&inventory, Some(token(2)), "b").await.unwrap();
 }
 
-/// Goal: when a server falls silent, the write under way is unknown and later ones are not sent, all within
-/// the time limit; many callers wait for one attempt to connect, not for one each. Afterwards a retry is answered, and the
-/// order was taken once.
+/// Goal: when a server falls silent, the outcome of the write under way is unknown and later writes are not sent, all within the
+/// time limit; many callers wait for one attempt to connect, not for one each. Afterwards a retry is answered, and the order was
+/// taken once.
 #[tokio::test]
 async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     let (mut redis, inventory) = start().await;
@@ -93,9 +93,8 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     assert_eq!((stock.stock, stock.lucky, stock.orders), (9, 1, 1));
 }
 
-/// Goal: a restart of the server between two calls costs none of them: the break is noticed at once, so no
-/// write is sent over a dead connection and becomes unknown. A server that forgot the scripts gets them again, in the same
-/// call.
+/// Goal: no call fails because the server restarts between two calls: the break is noticed at once, so no write is sent over a
+/// dead connection, with an unknown outcome. A server that forgot the scripts gets them again, in the same call.
 #[tokio::test]
 async fn a_restart_between_calls_is_not_noticed() {
     let (mut redis, inventory) = start().await;
@@ -108,7 +107,7 @@ async fn a_restart_between_calls_is_not_noticed() {
     assert_eq!(sell(&inventory, Some(token(1)), "d").await.unwrap().remaining, 6);
 }
 
-/// Goal: a refused handshake is not kept: when a full server has room again, the next call works.
+/// Goal: a refused handshake is not remembered: once a full server has room again, the next call works.
 #[tokio::test]
 async fn a_refused_connection_is_tried_again() {
     let (redis, inventory) = start().await;

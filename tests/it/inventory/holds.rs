@@ -102,7 +102,8 @@ async fn the_first_end_of_a_hold_stands() {
     assert_eq!((stock.orders, stock.entries), (3, 6));
 }
 
-/// Goal: reserve, confirm, cancel and expiry in one batch are done in its order, and the batch sent again changes nothing.
+/// Goal: reserve, confirm, cancel and expiry in one batch are done in the order of the batch, and the batch sent again changes
+/// nothing.
 #[tokio::test]
 async fn a_batch_may_ask_for_everything() {
     let (inventory, mut raw) = fresh().await;
@@ -144,8 +145,8 @@ async fn a_batch_may_ask_for_everything() {
     assert_eq!(raw.dump().await, dump);
 }
 
-/// Goal: one batch ends a bounded number of holds, a confirmation of another one that is due is refused all the same, an
-/// order that needs them gets them, and nothing is lost. A hold ends by Redis' clock.
+/// Goal: one batch ends a bounded number of holds. The confirmation of another hold that is due is refused all the same, an order
+/// that needs the units of such holds gets them, and nothing is lost. A hold ends by Redis' clock.
 #[tokio::test]
 async fn holds_end_by_the_clock_of_redis() {
     let (inventory, _) = fresh().await;
@@ -169,7 +170,7 @@ async fn holds_end_by_the_clock_of_redis() {
     assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2401);
 }
 
-/// Goal: the limit of a user, of what is held or confirmed; what comes back may be bought again.
+/// Goal: the limit for a user counts what is held or confirmed; what is given back may be bought again.
 #[tokio::test]
 async fn limits_count_what_a_user_has() {
     let (inventory, mut raw) = fresh().await;
@@ -195,7 +196,7 @@ async fn limits_count_what_a_user_has() {
     assert_eq!(counts(&inventory).await, (296, 4, 2));
 }
 
-/// Goal: a sale that ended, by Redis' clock, accepts no new order; an order that it has gets its answer.
+/// Goal: a sale that ended, by Redis' clock, accepts no new order; an order that it already has gets its answer.
 #[tokio::test]
 async fn a_sale_that_ended_answers_for_its_orders() {
     let (inventory, mut raw) = fresh().await;
@@ -212,8 +213,8 @@ async fn a_sale_that_ended_answers_for_its_orders() {
     assert!(matches!(confirmed, Outcome::Changed { .. }), "{confirmed:?}");
 }
 
-/// Goal: the loss of a confirmation is noticed like that of an order; the confirmation or the end of the latest order does
-/// not look like a loss.
+/// Goal: the loss of a confirmation is noticed like that of an order; when the latest order is confirmed or ends, that does not
+/// look like a loss.
 #[tokio::test]
 async fn a_lost_confirmation_is_a_roll_back() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

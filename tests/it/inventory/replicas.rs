@@ -1,5 +1,5 @@
-//! Goal: with replicas to wait for, what is acknowledged is on a replica; and nothing is written to a replica. Method:
-//! two Redis of the test's own, and a proxy as the address that moves from one to the other.
+//! Goal: when the inventory waits for replicas, what is acknowledged is on a replica; and nothing is written to a replica.
+//! Method: two Redis of the test's own, and a proxy as the address that moves from one to the other.
 
 use std::time::Duration;
 
@@ -61,8 +61,9 @@ async fn an_order_counts_once_the_replica_has_it() {
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 2);
 }
 
-/// Goal: a replica is neither written to nor read from, since its data may be old: a primary that became one over an open
-/// connection, and over a new one even if it would accept writes. Once promoted, it is the store at once.
+/// Goal: the inventory neither writes to a replica nor reads from one, since its data may be old: neither over an open connection
+/// to a primary that became one, nor over a new connection even if the replica would accept writes. Once promoted, it is the
+/// store at once.
 #[tokio::test]
 async fn a_replica_is_left_alone_until_it_is_promoted() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

@@ -51,9 +51,9 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     assert_eq!(data(redis).await, before);
 }
 
-/// Goal: an older copy with a lower fence is noticed; when the right data is back, the sale goes on. A copy from before a
-/// new sale is noticed although an instance without a watermark sold from it under a later token: its fence is high
-/// enough, but its sale is over.
+/// Goal: an older copy with a lower fence is noticed; when the right data is back, the sale goes on. A copy from before a new
+/// sale is noticed although an instance without a watermark sold from it under a later token: its fence is high enough, but its
+/// sale is not the latest.
 #[tokio::test]
 async fn an_older_copy_is_noticed_by_its_fence() {
     let (mut redis, inventory) = selling().await;
@@ -233,7 +233,7 @@ async fn an_accepted_roll_back_is_over() {
     }
 }
 
-/// Goal: an accepted fence of another etcd cluster is no roll-back, and hides none.
+/// Goal: when an operator accepts a fence of another etcd cluster, that is no roll-back, and hides none.
 #[tokio::test]
 async fn an_accepted_fence_keeps_the_watermark() {
     let mut redis = redis().await;
@@ -303,7 +303,7 @@ async fn a_repeated_answer_is_remembered() {
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }
 
-/// Goal: a wrong server that answered at the address is left once the address leads to the right one again.
+/// Goal: an instance leaves a wrong server that answered at the address once the address leads to the right one again.
 #[tokio::test]
 async fn a_wrong_server_is_left() {
     let (right, wrong) = (redis().await, redis().await);

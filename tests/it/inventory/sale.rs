@@ -49,14 +49,14 @@ async fn a_known_order_gets_its_first_answer() {
     assert_eq!(raw.dump().await, before);
     assert_eq!(reduce(&first, Some(token(6)), "8090").await, again);
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 3);
-    // ids are scoped: that of another buyer, or of nobody, is another order
+    // the same id of another buyer, or of nobody, is another order
     for other in [Order { user: User::new("bob").unwrap(), ..first.clone() }, order("a", 3)] {
         assert!(matches!(reduce(&other, Some(token(6)), "8080").await, Outcome::Reserved(_)));
     }
 }
 
-/// Goal: the same id twice in one batch is one order; with another quantity the second is a conflict. An order for more than
-/// is left is sold out with the remaining units; smaller orders behind it are served, and the same id may retry for less.
+/// Goal: the same id twice in one batch is one order; with another quantity the second is a conflict. An order for more than is
+/// left is told *sold out* and how many remain; smaller orders behind it are served, and the same id may retry for less.
 #[tokio::test]
 async fn each_order_of_a_batch_gets_its_answer() {
     let (inventory, _) = fresh().await;
@@ -90,8 +90,8 @@ async fn a_stock_set_by_hand_is_sold() {
     assert_eq!((after.stock, after.lucky, after.initial), (297, 8, 305));
 }
 
-/// Goal: of equal orders, the one gets a first answer whose request made the entry, also when it is sent again, and also to a
-/// confirmation. One that may have been accepted in the sale before is refused, without harm to those beside it.
+/// Goal: of equal orders, the one whose request made the entry gets a first answer, also when it is sent again, and also as a
+/// confirmation. An order that may have been accepted in the sale before is refused, without harm to those beside it.
 #[tokio::test]
 async fn an_order_that_is_sent_again_is_known_by_its_request() {
     let (inventory, _) = fresh().await;

@@ -51,8 +51,8 @@ async fn a_start_can_be_repeated() {
     }
 }
 
-/// Goal: a sale whose end is in the past, by Redis' clock, is refused, but one that runs and has ended since gets its first
-/// answer again.
+/// Goal: a sale whose end is in the past, by Redis' clock, is refused; but the start of a sale that has ended since gets its
+/// first answer again.
 #[tokio::test]
 async fn a_sale_does_not_start_after_its_end() {
     let (inventory, mut raw) = fresh().await;
@@ -74,8 +74,8 @@ async fn a_sale_does_not_start_after_its_end() {
     assert_eq!(refused(&inventory, late).await, ("already-ended", Some("first".to_owned())));
 }
 
-/// Goal: a sale that was replaced is kept with its numbers and its ledger, and deleted without a trace. One that nobody can
-/// name leaves nothing when another such one replaces it, as in a demo.
+/// Goal: a sale that was replaced is kept with its numbers and its ledger, and can be deleted without a trace. Sales without a
+/// name, as in a demo, leave nothing when one replaces another.
 #[tokio::test]
 async fn a_replaced_sale_is_kept() {
     let (inventory, mut raw) = fresh().await;
@@ -109,7 +109,7 @@ async fn a_replaced_sale_is_kept() {
         let is_unknown = matches!(error, InventoryError::SaleRefused { why: "unknown-sale", .. });
         assert!(is_unknown, "{error}");
     }
-    // an older copy of the data, which is noticed also after a sale of it was deleted
+    // an older copy of the data is noticed even after one of its sales was deleted
     let older: String = raw.run("GET sale").await;
     start(named("third", 5, Replaces::Any)).await;
     let newer: String = raw.run("GET sale").await;
@@ -126,8 +126,8 @@ async fn a_replaced_sale_is_kept() {
     assert_eq!(inventory.sales(&ITEM).await.unwrap().kept.len(), 1);
 }
 
-/// Goal: so many replaced sales are kept, and no more: the next start is refused, and loses nothing. Deleted ones are not of
-/// them, and of these the first is forgotten.
+/// Goal: a limited number of replaced sales is kept: beyond it, the next start is refused, and loses nothing. Deleted sales do
+/// not count; of those the earliest is forgotten.
 #[tokio::test]
 async fn only_so_many_sales_are_kept() {
     let (inventory, mut raw) = fresh().await;

@@ -1,5 +1,5 @@
-//! Goal: the inventory finds its primary through sentinels, follows it after a failover, and what a failover
-//! loses was not acknowledged, or is noticed. Method: a Redis, replicas and three sentinels of the test's own.
+//! Goal: the inventory finds its primary through sentinels and follows it after a failover; what a failover loses was not
+//! acknowledged, or its loss is noticed. Method: a Redis, replicas and three sentinels of the test's own.
 
 use std::net::TcpListener;
 
@@ -32,8 +32,8 @@ fn source(error: &InventoryError) -> String {
     std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
 }
 
-/// Goal: one sentinel that lives suffices. Without any, a new connection is refused with that reason until one is back. A
-/// server that is no primary is not used, also if a sentinel names it.
+/// Goal: one living sentinel suffices. Without any, a new connection is refused with that reason until one is back. A server that
+/// is no primary is not used, even if a sentinel names it.
 #[tokio::test]
 async fn one_sentinel_suffices() {
     let (primary, mut watch) = watched(1).await;
@@ -72,14 +72,14 @@ async fn redirect_to(sentinel: &PrivateRedis, other: &PrivateRedis) {
     sentinel.run::<()>(&monitor).await.unwrap();
 }
 
-/// How many connections a server has accepted, with that of this question.
+/// How many connections a server has accepted, including the one that asks for this.
 async fn accepted_by(server: &PrivateRedis) -> usize {
     let info = server.run::<String>("INFO stats").await.unwrap();
     let total = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     total.unwrap().parse().unwrap()
 }
 
-/// Waits until others than this have connected to the sentinel so many times.
+/// Waits until others than this function have connected to the sentinel `times` times.
 async fn until_asked(sentinel: &PrivateRedis, times: usize) {
     let (before, mut own) = (accepted_by(sentinel).await, 0);
     eventually("the sentinel is asked", async || {
@@ -89,9 +89,9 @@ async fn until_asked(sentinel: &PrivateRedis, times: usize) {
     .await;
 }
 
-/// Goal: one sentinel that is cut off and names another primary misleads no instance, neither at a connect nor later. As
-/// soon as most name the other one, an instance goes there, although the former one still answers; with a new connection
-/// at once, without an error. Where as many name either, it stays.
+/// Goal: one sentinel that is cut off and names another primary misleads no instance, neither at a connect nor later. As soon as
+/// most sentinels name the other primary, an instance goes there, although the former one still answers; with a new connection at
+/// once, without an error. Where equally many name each, it stays.
 #[tokio::test]
 async fn the_primary_is_the_one_that_most_sentinels_name() {
     let (primary, mut watch) = watched(0).await;
@@ -126,8 +126,8 @@ async fn the_primary_is_the_one_that_most_sentinels_name() {
     eventually("it goes back", is_back).await;
 }
 
-/// Goal: a sentinel that does not know the name yet ends no start while others are silent: they may know it. One that
-/// hangs is silent, too.
+/// Goal: a sentinel that does not know the name yet ends no start while others are silent: they may know it. One that hangs
+/// counts as silent.
 #[tokio::test]
 async fn silence_is_no_refusal() {
     let (_primary, mut watch) = watched(0).await;
@@ -152,8 +152,8 @@ async fn silence_is_no_refusal() {
     assert!(is_silent(&error), "{}", source(&error));
 }
 
-/// Goal: a wrong name of the primary and a wrong password are errors that no retry mends, and that name what is
-/// wrong. A sentinel gets the password only if it asks for one. No error and no `Debug` shows a password.
+/// Goal: a wrong name of the primary and a wrong password are errors that no retry mends, and that say what is wrong. A sentinel
+/// gets the password only if it asks for one. No error and no `Debug` shows a password.
 #[tokio::test]
 async fn wrong_names_and_passwords_are_told() {
     let (primary, watch) = watched(0).await;
@@ -180,8 +180,8 @@ async fn wrong_names_and_passwords_are_told() {
     }
 }
 
-/// Goal: the primary dies, and the sentinels promote a replica that lacks the latest order. If that order was
-/// acknowledged, the item is stopped; if replicas are waited for, it was not, and the sale goes on at once.
+/// Goal: the primary dies, and the sentinels promote a replica that lacks the latest order. If that order was acknowledged, the
+/// item is stopped; if the inventory waits for replicas, the order was not acknowledged, and the sale goes on at once.
 #[tokio::test]
 async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
     for waits in [true, false] {

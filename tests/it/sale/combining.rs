@@ -51,7 +51,8 @@ async fn two_instances_sell_exactly_the_stock() {
     assert!(tokens.len() < 100, "{} tenures for 300 orders", tokens.len());
 }
 
-/// Goal: an order that needs the units of more holds than many batches end gets them. Method: thousands of holds.
+/// Goal: an order gets the units of expired holds even if it needs more of them than many batches end. Method: thousands of
+/// holds.
 #[tokio::test]
 async fn an_order_gets_the_units_of_many_holds() {
     let shop = Shop::empty(patient()).await;
@@ -81,8 +82,8 @@ async fn alone_it_keeps_the_lock() {
     assert_eq!(entries[0].token, first.token);
 }
 
-/// Goal: another client of the lock gets its turn, whether the instance is idle or has more orders
-/// than it can sell; and sales go on afterwards under a later token.
+/// Goal: another client of the lock gets its turn, whether the instance is idle or has more orders than it can serve; and sales
+/// go on afterwards under a later token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_client_gets_its_turn() {
     let shop = Shop::selling(1_000_000, patient()).await;
@@ -116,9 +117,8 @@ async fn another_client_gets_its_turn() {
     while buyers.join_next().await.is_some() {}
 }
 
-/// Goal: an instance that lost the lock without knowing sells nothing under its old token, and its
-/// orders are served under a new one. Method: its claim is deleted and a later holder writes, before
-/// its watch can have told it.
+/// Goal: an instance that lost the lock without knowing sells nothing under its old token, and serves its orders under a new one.
+/// Method: its claim is deleted and a later holder writes, before the instance's watch can have told it.
 #[tokio::test]
 async fn a_lost_tenure_puts_its_orders_back() {
     let shop = Shop::selling(100, patient()).await;
@@ -139,8 +139,8 @@ async fn a_lost_tenure_puts_its_orders_back() {
     assert_eq!(ids[ids.len() - 2..], ["b", "second"]);
 }
 
-/// Goal: the start of a sale that the store does not answer does not keep the lock. It is sent again under a later token if it has an id; without one, that could delete
-/// the orders of the sale that was started meanwhile.
+/// Goal: a start that the store does not answer does not keep the lock. It is sent again under a later token if the sale has an
+/// id; without one, that could delete the orders of a sale that was started meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_without_an_answer_does_not_keep_the_lock() {
     let other = Shop::selling(100, ShopOptions::default()).await;
@@ -176,7 +176,7 @@ async fn a_start_without_an_answer_does_not_keep_the_lock() {
     }
 }
 
-/// Goal: once a store that was silent answers again, an order that cannot get the lock is told so. Method: a foreign claim takes
+/// Goal: once a store that was silent answers again, an order that cannot get the lock is told that. Method: another client takes
 /// the lock while the store is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silence_that_is_over_is_no_longer_the_reason() {
@@ -193,9 +193,9 @@ async fn a_silence_that_is_over_is_no_longer_the_reason() {
     assert!(matches!(late, Err(SaleError::WaitTooLong { .. })), "{late:?}");
 }
 
-/// Goal: an instance whose tenure got no answer from the store leaves the lock to others, and makes no claim, however long its
-/// orders wait, until the store answers it; then they are carried out. Method: its attempts to connect show that it is at it, and the other instance keeps
-/// its tenure, which any claim would end.
+/// Goal: an instance whose tenure got no answer from the store leaves the lock to others and makes no claim, however long its
+/// orders wait, until the store answers; then it carries them out. Method: its attempts to connect show that it keeps trying, and
+/// the other instance keeps its tenure, which any claim would end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_an_answer_of_the_store_no_claim_is_made() {
     let other = Shop::selling(100, ShopOptions::default()).await;
@@ -210,8 +210,8 @@ async fn without_an_answer_of_the_store_no_claim_is_made() {
     assert!(accepted(&sold).token > token, "{sold:?}");
 }
 
-/// Goal: an order with an attempt that was not answered is not carried out in a sale that was started since: its first one may
-/// have it. One that was not sent is.
+/// Goal: an order whose attempt got no answer is not carried out in a sale that was started since, since the former sale may have
+/// accepted it. An order that was not sent is carried out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_that_was_sent_stays_in_its_sale() {
     let other = Shop::selling(100, patient()).await;
@@ -232,8 +232,8 @@ async fn an_order_that_was_sent_stays_in_its_sale() {
     assert_eq!(ledger(&shop).await.len(), 1);
 }
 
-/// Goal: a batch that waits for another tenure, since its attempt without an answer may come late, does not keep the orders of
-/// the batch behind it from their answers.
+/// Goal: a batch that must wait for another tenure, since its unanswered attempt may arrive late, does not delay the answers of
+/// the batch behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_is_answered_though_the_one_before_it_was_not() {
     let other = Shop::selling(100, patient()).await;
@@ -256,7 +256,7 @@ async fn a_batch_is_answered_though_the_one_before_it_was_not() {
     assert!(matches!(confirmed, Ok(Outcome::Unknown)), "{confirmed:?}");
 }
 
-/// Goal: an item whose lock cannot be had does not delay the end of other items' holds.
+/// Goal: an item whose lock is taken does not delay the end of other items' holds.
 #[tokio::test]
 async fn holds_end_beside_an_item_that_is_blocked() {
     let shop = Shop::empty(ShopOptions { wait_timeout: Duration::from_mins(2), ..patient() }).await;
@@ -276,8 +276,8 @@ async fn holds_end_beside_an_item_that_is_blocked() {
     .await;
 }
 
-/// Goal: a sale that ends waits for no store that does not answer: neither do orders that were sent, nor one that waits, nor a
-/// start. What the store answers is carried out until the sale closes.
+/// Goal: a sale that ends does not wait for a store that does not answer: neither do orders that were sent, nor one that waits,
+/// nor a start. What the store answers before the sale closes is carried out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_that_ends_sends_nothing_again() {
     let options = ShopOptions { wait_timeout: Duration::from_hours(1), ..patient() };
@@ -305,10 +305,10 @@ async fn a_sale_that_ends_sends_nothing_again() {
     }
 }
 
-/// Goal: an order that loses the lock at any moment around its grant is answered in its time, and the sale
-/// closes; so is one of the last batch before a release, while another client holds the lock. Method: a lock service in
-/// memory and one thread, so that a number of turns of the runtime decides when the claim is deleted, at last never;
-/// from then on another client holds the lock.
+/// Goal: an order that loses the lock at any moment around its grant is answered in its time, and the sale closes; so is an order
+/// of the last batch before a release, while another client holds the lock. Method: a lock service in memory and one thread. A
+/// number of turns of the runtime decides when the claim is deleted, the last time never; from then on another client holds the
+/// lock.
 #[tokio::test]
 async fn a_claim_lost_around_its_grant_does_not_wait_for_ever() {
     for turns in 0..=16 {

@@ -21,8 +21,8 @@ async fn shop_with_own_redis(units: u64) -> (Shop, PrivateRedis) {
     (shop, redis)
 }
 
-/// Goal: the read that answers an order begins after the order came. Method: while the answer to a first read is
-/// held up, a new sale starts; an order that comes then buys from it.
+/// Goal: the read that answers an order begins after the order came. Method: a new sale starts while the answer to a first read
+/// is held up, and an order that comes then buys from it.
 #[tokio::test]
 async fn no_order_gets_the_answer_of_an_earlier_read() {
     let other = Shop::selling(0, patient()).await;
@@ -40,8 +40,8 @@ async fn no_order_gets_the_answer_of_an_earlier_read() {
     accepted(&within("the second answer", late).await.unwrap());
 }
 
-/// Goal: without a lock service, an order of a sold-out item gets its answer, also after another order found units left.
-/// The instance is not ready, and blames etcd.
+/// Goal: without a lock service, an order for a sold-out item gets its answer, also after another order found units left. The
+/// instance is not ready, and names etcd as the reason.
 #[tokio::test]
 async fn sold_out_needs_no_lock() {
     let shop = Shop::at("http://127.0.0.1:1".into(), fresh_database().await, patient());
@@ -54,8 +54,8 @@ async fn sold_out_needs_no_lock() {
     shop.call("GET /readyz").await.problem(503, "lock-unavailable");
 }
 
-/// Goal: orders that come while the stock is read share the next read, and each gets its own answer: also a retry
-/// of an accepted order, a conflict and a damaged record. One that is gone spoils nothing.
+/// Goal: orders that come while the stock is read share the next read, and each gets its own answer: also a retry of an accepted
+/// order, a conflict and a damaged record. An order that was given up disturbs none of the others.
 #[tokio::test]
 async fn orders_share_a_read() {
     let (other, redis) = shop_with_own_redis(2).await;

@@ -1,8 +1,7 @@
-//! The directory, and what this process has in it. One thread owns it.
+//! The directory, and this process's sessions and claims in it. One thread owns it.
 //!
-//! Who may hold is decided by the lock of `NAME.lock` alone, and so is the token, which is counted up under it. The
-//! queue decides who asks for that lock: only the first claim does. So whatever happens to the queue, there are no two
-//! holders and no two equal tokens.
+//! Only the lock of the file `NAME.lock` decides who holds, and the token is counted up under it. The queue decides who asks for
+//! that lock: only the first claim does. So whatever happens to the queue, there are never two holders or two equal tokens.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -27,27 +26,27 @@ use crate::{
 #[cfg(not(target_os = "linux"))]
 type Watch = std::convert::Infallible;
 
-/// How often to look at queues by oneself, if the kernel tells of changes and if it does not.
+/// How often to look at the queues: with messages from the kernel, and without.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(20)];
 
-/// How many tokens are stored as used before they are, so that not every grant has to wait for the disk. `PostgreSQL`'s
-/// sequences do the same with 32 (`SEQ_LOG_VALS`).
+/// How many tokens are reserved on disk at a time, so that most grants need not wait for the disk. `PostgreSQL`'s sequences do
+/// the same with 32 (`SEQ_LOG_VALS`).
 const RESERVED: i64 = 1000;
 
-/// A change of a queue takes a fraction of a millisecond. Many processes may want to change it, or one is stopped while
-/// it does: after these tries the other queues have their turn, and the request is repeated.
+/// How many times to try to lock a queue. Changing a queue takes a fraction of a millisecond, but many processes may want to, or
+/// one may be stopped meanwhile. After these tries the other queues get their turn, and the caller repeats the request.
 const BUSY_TRIES: usize = 500;
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
-/// How often a file is opened that others replace before it is locked.
+/// How many times to open a file again that others replaced before it was locked.
 const REPLACED_TRIES: usize = 10;
 
-/// A file name has at most 255 bytes.
+/// The longest part of a path: a file name has at most 255 bytes.
 const LONGEST_PART: usize = 200;
 
 const CLUSTER: &str = "cluster";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Stands for a session that has ended: no operation on files fails with this.
+/// Means that a session has ended: no operation on files fails with this kind.
 const SESSION_GONE: ErrorKind = ErrorKind::AddrNotAvailable;
 const LOCK: &str = ".lock";
 const QUEUES: &str = "queues";
@@ -57,15 +56,15 @@ const SESSIONS: &str = "sessions";
 pub(super) struct Files {
     directory: PathBuf,
     cluster: Option<ClusterId>,
-    /// What tells one start of the machine from the next; where there is no such thing, one process from the next.
+    /// Identifies one start of the machine; where the kernel has no such id, one start of this process.
     boot: String,
     watch: Option<Watch>,
-    /// This process's claims on each name, in their order. The key is the path of the lock, without its suffix. Before
-    /// the sessions: a drop tells the holders first.
+    /// This process's claims on each name, in order. The key is the path of the lock, without its suffix. Stands before the
+    /// sessions, so that a drop tells the holders first.
     queues: HashMap<String, Vec<OwnClaim>>,
-    /// The file of each session, locked for as long as it is here.
+    /// The file of each session, which stays locked while it is here.
     sessions: HashMap<i64, File>,
-    /// The queues that have changed since they were looked at.
+    /// The queues that have changed since the last look.
     changed: HashSet<String>,
     waiters: Arc<Waiters<Token>>,
 }
@@ -74,15 +73,15 @@ pub(super) struct Files {
 struct OwnClaim {
     waiters: Arc<Waiters<Token>>,
     claim: Claim,
-    /// The name of its file, which sorts it into its queue.
+    /// The name of its file, which determines its place in the queue.
     entry: String,
-    /// The file to lock, while the claim is the first. Closing it tells the others that the queue has changed.
+    /// The lock's file, while the claim is the first. Closing it tells the others that the queue has changed.
     lock: Option<File>,
     is_granted: bool,
 }
 
 impl Drop for OwnClaim {
-    /// Whatever gives the claim up, a panic as well: its holder is told before the lock is free.
+    /// Tells the holder before the lock is free, also if a panic drops the claim.
     fn drop(&mut self) {
         self.waiters.note(&self.claim, ClaimStatus::Gone);
     }
@@ -107,7 +106,7 @@ impl Files {
         fs::create_dir_all(&sessions)?;
         let (_, cluster, _) = self.read_cluster()?;
         self.cluster = Some(cluster);
-        // those that died without a claim are found by nobody else
+        // nobody else finds the sessions that died without a claim
         for file in fs::read_dir(sessions)? {
             let lease = file?.file_name().to_str().map(|name| i64::from_str_radix(name, 16));
             if let Some(Ok(lease)) = lease {
@@ -118,7 +117,7 @@ impl Files {
         for _ in 0..REPLACED_TRIES {
             let file = File::options().write(true).create(true).truncate(false).open(&path)?;
             lock_soon(&file)?;
-            // until it was locked, another process may have taken it for a dead one
+            // before it was locked, another process may have removed it as a dead session's
             if is_at(&path, &file)? {
                 self.sessions.insert(id, file);
                 return Ok(Lease { id, ttl, cluster });
@@ -127,8 +126,8 @@ impl Files {
         Err(replaced(&path))
     }
 
-    /// What is known of the directory, locked: its identity, which the first to ask gives it, and the largest token
-    /// that is reserved for any of its locks.
+    /// Locks the directory's file, and returns its contents: the identity, which the first caller writes, and the largest token
+    /// that is reserved for any lock.
     fn read_cluster(&self) -> io::Result<(File, ClusterId, i64)> {
         let path = self.directory.join(CLUSTER);
         let mut options = File::options();
@@ -151,20 +150,20 @@ impl Files {
     pub(super) fn renew(&mut self, lease: i64) -> io::Result<Duration> {
         self.check_session(lease)?;
         self.changed.extend(self.stems_where(|own| own.claim.lease == lease));
-        // one that cannot be looked at says nothing of the others, nor of the session
+        // a queue that cannot be looked at proves nothing about the other queues or the session
         self.look_where_changed();
         Ok(FOR_EVER)
     }
 
     pub(super) fn close(&mut self, lease: i64) -> io::Result<()> {
         let removed = remove(&self.session_path(lease));
-        // also if the file stays: it is not locked any more
+        // also if the file stays: nobody locks it any more
         self.end(lease);
         removed.map(drop)
     }
 
-    /// Puts the claim into its queue; `None` if it was deleted at once, or may only if nobody else is there and somebody
-    /// is.
+    /// Puts the claim into its queue. Returns `None` if the claim was deleted at once, or if `if_free` and another claim is
+    /// there.
     pub(super) fn put(&mut self, claim: &Claim, if_free: bool) -> io::Result<Option<Ticket>> {
         self.check_session(claim.lease)?;
         let stem = stem(&claim.name);
@@ -179,7 +178,7 @@ impl Files {
         if !is_first {
             self.changed.insert(stem);
         } else if let Err(error) = self.look(&stem) {
-            // it may still be there
+            // the claim may still be there
             let left = |error| io::Error::new(ErrorKind::ResourceBusy, error);
             self.withdraw(&stem, claim).map_err(left)?;
             return Err(error);
@@ -197,7 +196,7 @@ impl Files {
         }
         let directory = self.queue_path(stem);
         fs::create_dir_all(&directory)?;
-        // numbers grow only while no two processes look for the next one
+        // two processes must not look for the next number at the same time
         let changing = File::open(&directory)?;
         lock_soon(&changing)?;
         let queue = self.living(stem)?;
@@ -208,20 +207,20 @@ impl Files {
         let entry = format!("{number:019}-{:x}-{}", claim.lease, claim.number);
         let path = directory.join(&entry);
         let mut file = File::options().write(true).create_new(true).open(&path)?;
-        // a child that is being started may share the descriptor for a moment
+        // unlock explicitly: a child that is being started may share the descriptor for a moment
         changing.unlock()?;
         if let Err(error) = file.write_all(claim.label.as_bytes()) {
             drop(fs::remove_file(path));
             return Err(error);
         }
-        // closed here if others are first, which tells them that the queue has changed
+        // if other claims are before this one, the file is closed here, which tells them that the queue has changed
         let lock = queue.is_empty().then_some(lock);
         let waiters = Arc::clone(&self.waiters);
         Ok(Some(OwnClaim { waiters, claim: claim.clone(), entry, lock, is_granted: false }))
     }
 
     pub(super) fn release(&mut self, claim: &Claim) -> io::Result<Released> {
-        // its claims have ended with the session
+        // without the session, its claims have ended
         let was_there =
             self.has_session(claim.lease)? && self.withdraw(&stem(&claim.name), claim)?;
         Ok(if was_there { Released::Done } else { Released::Gone })
@@ -241,31 +240,31 @@ impl Files {
         Ok(was_there)
     }
 
-    /// Forgets a claim whose file is gone: its holder is told, then its lock is given up, which tells the others.
+    /// Forgets a claim whose file is gone. Tells its holder first, then gives up its lock, which tells the others.
     fn forget(&self, stem: &str, own: &mut OwnClaim) {
         self.waiters.note(&own.claim, ClaimStatus::Gone);
         if let Ok(lock) = own.lock.take().map_or_else(|| self.open_lock(stem), Ok) {
-            // a child that is being started may share the descriptor for a moment
+            // unlock explicitly: a child that is being started may share the descriptor for a moment
             drop(lock.unlock());
         }
     }
 
-    /// Begins anew, without the sessions and claims of this process: their holders are told, then their files are closed.
+    /// Drops all sessions and claims of this process. Tells the holders first, then closes the files.
     pub(super) fn begin_anew(&mut self) {
         let watch = self.watch.take();
         *self = Self::new(self.directory.clone(), watch);
     }
 
-    /// Has the sessions found ended, and with them their claims. Their locks end with this.
+    /// Removes the sessions' files, so that others find their claims ended. The locks end when this is dropped.
     pub(super) fn close_all(&self) {
         for lease in self.sessions.keys() {
-            // if this fails, the file is not locked any more all the same
+            // if this fails, the session still ends: its file is about to be unlocked
             drop(remove(&self.session_path(*lease)));
         }
     }
 
-    /// Ends what this process has of a session: without it, its claims do not count, even if they stay. Their locks are
-    /// given up also where their queues cannot be looked at now.
+    /// Ends this process's part of a session. Its claims no longer count without it, even if their files stay. Gives up its locks
+    /// even where a queue cannot be looked at.
     fn end(&mut self, lease: i64) {
         self.sessions.remove(&lease);
         for stem in self.stems_where(|own| own.claim.lease == lease) {
@@ -287,7 +286,7 @@ impl Files {
         self.has_session(lease)?.then_some(()).ok_or_else(gone)
     }
 
-    /// Whether the session lives. Ends what is left of one that does not.
+    /// Whether the session lives. If not, ends its claims.
     fn has_session(&mut self, lease: i64) -> io::Result<bool> {
         let Some(file) = self.sessions.get(&lease) else { return Ok(false) };
         let lives = is_at(&self.session_path(lease), file)?;
@@ -316,7 +315,7 @@ impl Files {
         Ok(entries.collect())
     }
 
-    /// The claims that count, the first one first. The files of the others are removed.
+    /// The claims that count, in order. Removes the files of all others.
     fn living(&self, stem: &str) -> io::Result<Vec<String>> {
         let directory = self.queue_path(stem);
         let files = match fs::read_dir(&directory) {
@@ -332,7 +331,7 @@ impl Files {
             let Some(lease) = lease_of(entry) else { return false };
             let lives = *lives.entry(lease).or_insert_with(|| self.lives(lease));
             if !lives {
-                // if this fails, it does not count all the same
+                // if this fails, the claim does not count either
                 drop(remove(&directory.join(entry)));
             }
             lives
@@ -340,12 +339,12 @@ impl Files {
         Ok(queue)
     }
 
-    /// Whether a process has locked the session's file. That of a dead one is removed.
+    /// Whether a process has locked the session's file. Removes the file of a dead session.
     fn lives(&self, lease: i64) -> bool {
         let path = self.session_path(lease);
         match File::open(&path) {
             Err(error) => error.kind() != ErrorKind::NotFound,
-            // shared: several processes may find out at the same time
+            // shared: several processes may look at the same time
             Ok(file) if file.try_lock_shared().is_ok() => {
                 drop(remove(&path));
                 false
@@ -354,7 +353,7 @@ impl Files {
         }
     }
 
-    /// Notes where the claims of this process stand in a queue, and takes the lock for the first.
+    /// Notes where the claims of this process stand in a queue, and takes the lock for a first claim.
     fn look(&mut self, stem: &str) -> io::Result<()> {
         if !self.queues.contains_key(stem) {
             return Ok(());
@@ -378,7 +377,7 @@ impl Files {
         looked
     }
 
-    /// Returns whether the claim still stands.
+    /// Notes where a claim stands. Returns whether it still exists.
     fn look_at(&self, stem: &str, living: &[String], own: &mut OwnClaim) -> io::Result<bool> {
         let Ok(place) = living.binary_search(&own.entry) else { return Ok(false) };
         if own.is_granted {
@@ -400,7 +399,7 @@ impl Files {
         Ok(true)
     }
 
-    /// Locks the lock's file and counts the token up. `None` if a script has locked it.
+    /// Locks the lock's file and counts the token up. Returns `None` if a script has locked the file.
     fn grant(&self, stem: &str, own: &mut OwnClaim) -> io::Result<Option<Token>> {
         let path = self.lock_path(stem);
         for _ in 0..REPLACED_TRIES {
@@ -419,8 +418,8 @@ impl Files {
         Err(replaced(&path))
     }
 
-    /// The next token. What was written in this start of the machine is read again, whatever process died. In another
-    /// start, or if the file was made anew, only what was reserved in the directory is certain.
+    /// The next token. The lock's file is valid if it was written during this start of the machine, whatever process died since.
+    /// After another start, or if the file was made anew, only the directory's reserved number is certain.
     fn count_up(&self, lock: &File, claim: &Claim) -> io::Result<Token> {
         let another = || malformed(&self.directory.join(CLUSTER));
         let cluster = self.cluster.ok_or_else(another)?;
@@ -433,7 +432,7 @@ impl Files {
         if token > reserved {
             let (file, id, in_directory) = self.read_cluster()?;
             if id != cluster {
-                // the directory was made anew: what this session knows of it counts no more
+                // the directory was made anew: this session belongs to the old one
                 return Err(another());
             }
             token = token.max(in_directory + 1);
@@ -441,24 +440,24 @@ impl Files {
             write_cluster(&file, id, reserved)?;
         }
         let holder = format!("{:x}-{}", claim.lease, claim.number);
-        // always as long, so that neither the end of the file nor an old rest matters
+        // always of the same length, so the end of the file does not matter, and no old text is left over
         let text = format!("{token:<19} {reserved:<19} {boot:<36} {holder:<37}\n");
         lock.write_all_at(text.as_bytes(), 0)?;
         Ok(Token::new(cluster, token))
     }
 
-    /// The file of a lock or of a session was closed.
+    /// Handles the news that the file of a lock or of a session was closed.
     pub(super) fn closed(&mut self, file_name: &str) {
         match file_name.strip_suffix(LOCK) {
             Some(stem) if !stem.starts_with('+') => _ = self.changed.insert(stem.to_owned()),
-            // of a long name, whose beginning is not told
+            // a long name: the message has only its last part
             Some(_) => self.changed.extend(self.queues.keys().cloned()),
-            // a session has ended, and with it those of its claims that were before others
+            // a session has ended, and with it claims that stood before others
             None => _ = self.look_where_claims_wait(),
         }
     }
 
-    /// Has the queues looked at in which claims of this process wait. Returns when to do it again.
+    /// Marks the queues in which claims of this process wait as changed. Returns when to do so again.
     pub(super) fn look_where_claims_wait(&mut self) -> Duration {
         self.changed.extend(self.stems_where(|own| !own.is_granted));
         LOOK_EVERY[usize::from(self.watch.is_none())]
@@ -471,7 +470,7 @@ impl Files {
             let error = self.failure(error);
             tracing::debug!(stem, %error, "cannot look at a queue");
             if error.kind == BackendErrorKind::Permanent {
-                // no turn comes in it; what is held is locked all the same
+                // no waiter in it gets a turn; a holder keeps its lock
                 let claims = self.queues.get(&stem).into_iter().flatten();
                 for own in claims.filter(|own| !own.is_granted) {
                     self.waiters.note(&own.claim, ClaimStatus::Gone);
@@ -505,8 +504,8 @@ impl Files {
         File::options().read(true).write(true).create(true).truncate(false).open(path)
     }
 
-    /// What a failed operation means. It was not done; only a time limit leaves that open. To repeat it at once helps
-    /// where others were faster.
+    /// The meaning of a failed operation. Only after `Transient` something may have been done: others were faster, so a repetition
+    /// may succeed at once, or a claim could not be withdrawn.
     pub(super) fn failure(&self, error: io::Error) -> BackendError {
         let kind = match error.kind() {
             SESSION_GONE => BackendErrorKind::LeaseGone,
@@ -527,14 +526,14 @@ impl Files {
 #[derive(Default)]
 struct Record<'a> {
     token: i64,
-    /// The largest that may be granted without asking the directory.
+    /// The largest token that may be granted without a new reservation in the directory.
     reserved: i64,
     boot: &'a str,
     holder: &'a str,
 }
 
 impl<'a> Record<'a> {
-    /// Of another start of the machine, it may be anything.
+    /// A record of another start of the machine may contain anything.
     fn parse(text: &'a str) -> Option<Self> {
         let words: Vec<_> = text.lines().next()?.split_whitespace().collect();
         let [token, reserved, boot, holder] = words[..] else { return None };
@@ -542,8 +541,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A lock's name as a path, without suffix. Only lower case, for file systems that do not tell the cases apart; and no
-/// part begins with a dot, as the directories `.` and `..` do.
+/// A lock's name as a path, without suffix. It is in lower case, for file systems that ignore case, and no part begins with a
+/// dot, as `.` and `..` do.
 fn stem(name: &str) -> String {
     let (mut stem, mut length) = (String::new(), 0);
     for byte in name.bytes() {
@@ -578,7 +577,7 @@ fn lease_of(entry: &str) -> Option<i64> {
     i64::from_str_radix(entry.split('-').nth(1)?, 16).ok()
 }
 
-/// Whether this file, and not one made anew, is at the path.
+/// Whether this very file is at the path, and not a new one.
 fn is_at(path: &Path, file: &File) -> io::Result<bool> {
     let (there, ours) = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -587,7 +586,7 @@ fn is_at(path: &Path, file: &File) -> io::Result<bool> {
     Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
 }
 
-/// Returns whether it was there.
+/// Removes a file. Returns whether it existed.
 fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -595,7 +594,6 @@ fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns whether the file is locked now.
 fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -616,7 +614,7 @@ fn lock_soon(file: &File) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::ResourceBusy, "other processes change the queue"))
 }
 
-/// Somebody replaces a file again and again.
+/// The error for a file that is replaced again and again.
 fn replaced(path: &Path) -> io::Error {
     io::Error::new(ErrorKind::ResourceBusy, format!("{} is replaced all the time", path.display()))
 }

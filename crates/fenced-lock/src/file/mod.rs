@@ -2,12 +2,11 @@
 //!
 //! # Why files
 //!
-//! The engine is `flock`, not a database. The kernel ends a process's file locks with the process, at once and
-//! whatever ended it; rows of `SQLite` would need a lease for that, and so a clock and a bound on pauses. A change of a
-//! file wakes its waiters by `inotify`, where a database must be asked again and again. What has to survive a power
-//! failure is one number for each lock; a thousand tokens are reserved with one `fdatasync`, where `SQLite` would sync
-//! every enqueue, grant and release. Last, `flock(1)` is on every machine, so a shell script can take part, and `std` has
-//! the calls, so no C code is built.
+//! The engine is `flock`, not a database. The kernel ends a process's file locks with the process, at once and whatever ended it.
+//! Rows of `SQLite` would need a lease for that, and so a clock and a limit on pauses. `inotify` wakes waiters when a file
+//! changes; a database must be polled. Only one number for each lock must survive a power failure: one `fdatasync` reserves a
+//! thousand tokens, where `SQLite` would sync every enqueue, grant and release. Last, `flock(1)` is on every machine, so a shell
+//! script can take part, and `std` has the calls, so no C code is built.
 
 mod files;
 #[cfg(target_os = "linux")]
@@ -37,7 +36,7 @@ use super::{
 pub struct FileOptions {
     /// The directory, on a local file system. It is made when a session is opened.
     pub directory: PathBuf,
-    /// The longest that the file system may take for a request. After that it is not known whether it was done.
+    /// The longest that the file system may take for a request. After that, the outcome is unknown.
     pub request_timeout: Duration,
 }
 
@@ -72,14 +71,13 @@ impl FileOptions {
 ///
 /// # What ends a hold
 ///
-/// The process does, or its session; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
-/// container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. That is
-/// a promise to the holder: **no pause can bring a second holder**, so here even a resource that checks no tokens is
-/// safe. It is a cost to the others: they wait, and a lease would have let them in. A process that forks without
-/// `exec` shares its locks with the child; they end with the later one.
+/// The end of the process or of its session ends a hold; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
+/// container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. This promises the
+/// holder that **no pause can bring a second holder**, so here even a resource that checks no tokens is safe. The others pay for
+/// it: they wait where the end of a lease would have let them in. A process that forks without `exec` shares its locks with the
+/// child; they end when both have ended.
 ///
-/// A session is therefore never lost by the clock. The TTL says how soon a session notices what an operator did: after
-/// a third of it.
+/// So no clock ends a session. The TTL says how soon a session notices that an operator deleted it: after a third of the TTL.
 ///
 /// # The directory
 ///
@@ -87,21 +85,21 @@ impl FileOptions {
 /// |---|---|
 /// | `NAME.lock` | locked (`flock`) by the holder; it contains the latest grant |
 /// | `queues/NAME/NUMBER-LEASE-CLAIM` | one for each claim, in the order of the numbers; it contains the label |
-/// | `sessions/LEASE` | locked by the process of the session; a claim whose session is not locked does not count |
-/// | `cluster` | the directory's identity, which its tokens carry, and the largest token that is reserved for a lock |
+/// | `sessions/LEASE` | locked by the process of the session; a claim does not count if its session is not locked |
+/// | `cluster` | the directory's identity, which its tokens carry, and the largest token that is reserved for any lock |
 ///
-/// In `NAME`, bytes other than `a-z 0-9 . _ -`, and a dot at the beginning, are written `%xx`; a result longer than 200
-/// characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` stay for ever. An operator
-/// may delete a claim or a session. Deleting the whole directory ends all sessions, each at its next renewal; a new
-/// directory has another identity, so a store can tell its tokens from the old ones.
+/// In `NAME`, bytes other than `a-z 0-9 . _ -`, and a dot at the beginning, are written `%xx`; a name that is then longer than
+/// 200 characters continues in a directory `BEGINNING+`. `NAME.lock` and the empty `queues/NAME` are never deleted. An operator
+/// may delete a claim or a session. Deleting the whole directory ends all sessions, each at its next renewal; a new directory has
+/// another identity, so a store can tell its tokens from the old ones.
 ///
-/// The directory must be on a local file system, and all that use it need the right to write it. With another umask
-/// than the usual one, or an ACL, they may be different users.
+/// The directory must be on a local file system, and all its users need the right to write to it. They may be different users,
+/// given an ACL or a suitable umask.
 ///
 /// # Shell scripts
 ///
-/// A script excludes the holders, and they exclude it. It stands in no queue: it gets the lock when it asks at the
-/// right moment, the claims wait for it, and [`Guard::is_contended`](crate::Guard::is_contended) does not know of it.
+/// A script and the claims exclude each other. A script stands in no queue: it gets the lock if it asks at the right moment,
+/// claims wait for it, and [`Guard::is_contended`](crate::Guard::is_contended) does not see it.
 ///
 /// ```sh
 /// flock /var/lib/shop/nightly-report.lock ./report.sh
@@ -109,23 +107,21 @@ impl FileOptions {
 ///
 /// # What it costs
 ///
-/// The first grant of each name waits for the disk, and every thousandth.
+/// The first grant of each name waits for the disk, and every thousandth. A session takes one descriptor, and so does each held
+/// lock. A backend has two threads: one does all file operations, one after the other; the other waits for `inotify`. A waiter
+/// takes neither. The front of each queue with waiters is also looked at four times a second; fifty times without `inotify`.
 ///
 /// # Panics
 /// Its requests panic outside of a tokio runtime with timers.
-///
-/// One descriptor for a session and one for each lock that is held, and two threads: one does all file operations,
-/// one after the other, and one waits for `inotify`. A waiter needs neither. Besides, the front of each queue with
-/// waiters is looked at four times a second; fifty times where there is no `inotify`.
 pub struct FileBackend {
     options: FileOptions,
     jobs: mpsc::Sender<Job>,
     wake: Wake,
-    /// Its drop ends the thread of the watch, and with the last sender the other one ends.
+    /// Dropping it ends the thread of the watch; dropping the last sender ends the other thread.
     _running: io::PipeWriter,
 }
 
-/// Something that the thread of the files does.
+/// A job for the thread of the files.
 type Job = Box<dyn FnOnce(&mut Files) + Send>;
 
 impl FileBackend {
@@ -151,8 +147,8 @@ impl FileBackend {
         Ok(Self { options, jobs, wake, _running: running })
     }
 
-    /// Has the files' thread do it, before anything that is asked for later. What nobody waits for any more is left
-    /// out, so that a slow disk gets no slower by requests that are repeated.
+    /// Sends a job to the thread of the files, which does jobs in order. It skips a job whose caller has stopped waiting, so that
+    /// repeated requests do not make a slow disk slower.
     async fn ask<A: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Files) -> io::Result<A> + Send + 'static,
@@ -172,10 +168,10 @@ impl FileBackend {
     }
 }
 
-/// How many jobs are done before queues that have changed are looked at: several changes of one cost one look.
+/// How many jobs are done before the changed queues are looked at: several changes of a queue then cost one look.
 const JOBS_AT_ONCE: usize = 64;
 
-/// Does the jobs until the backend is dropped. What panics ends all sessions of the backend: they may be damaged.
+/// Does the jobs until the backend is dropped. A panic ends all sessions of the backend, because they may be damaged.
 fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
     while catch_unwind(AssertUnwindSafe(|| work_on(&mut files, jobs))).is_err() {
         tracing::error!("a panic in the thread of the files: its sessions are lost");
@@ -183,7 +179,7 @@ fn work(mut files: Files, jobs: &mpsc::Receiver<Job>) {
     }
 }
 
-/// Does the jobs, and looks at the queues by itself from time to time, until the backend is dropped.
+/// Does the jobs, and also looks at the queues from time to time, until the backend is dropped.
 fn work_on(files: &mut Files, jobs: &mpsc::Receiver<Job>) {
     let mut next_look = Instant::now();
     loop {
@@ -218,7 +214,7 @@ impl Backend for FileBackend {
         let id = random_id();
         let opened = self.ask(move |files| files.open(id, ttl)).await;
         if opened.is_err() {
-            // it may be open, and nobody knows of it
+            // the session may be open although nobody knows of it
             drop(self.jobs.send(Box::new(move |files| drop(files.close(id)))));
         }
         opened
@@ -273,7 +269,7 @@ mod tests {
         Claim::new(name, lease.id, 1)
     }
 
-    /// Goal: a panic of the files' thread loses what is held before another process can have it, and then the session; the
+    /// Goal: a panic of the files' thread ends all holds before another process can have the locks, and then the session; the
     /// backend goes on.
     #[tokio::test]
     async fn a_panic_loses_what_is_held() -> Result<(), crate::LockError> {
@@ -291,7 +287,7 @@ mod tests {
         crate::Session::open(backend, options).await.map(drop)
     }
 
-    /// Goal: a holder whose lock's file was replaced is told, also while its claim cannot be removed.
+    /// Goal: a holder whose lock's file was replaced is told, even if its claim cannot be removed.
     #[test]
     fn a_holder_is_told_before_its_claim_goes() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -312,12 +308,12 @@ mod tests {
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "whatever gives it up");
     }
 
-    /// Goal: the kernel's messages suffice: a waiter in another process gets its grant by them alone when the holder
-    /// releases, when its process ends, and when a script does. Method: nothing looks at the queue by itself.
+    /// Goal: the kernel's messages suffice: a waiter in another process is granted the lock by them alone when the holder
+    /// releases, when its process ends, and when a script does. Method: nothing else looks at the queue.
     #[test]
     fn a_waiter_is_told() {
         is_told("a", "a.lock");
-        // continued in a directory
+        // its path has a second part
         is_told(&"x".repeat(250), &format!("{}+/+{}.lock", "x".repeat(200), "x".repeat(50)));
     }
 

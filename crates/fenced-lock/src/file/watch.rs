@@ -1,5 +1,5 @@
-//! The kernel's word that a file of the directory was closed: what ends a lock is seen as that, also when it was a
-//! process that ended.
+//! The kernel's messages that a file of the directory was closed: whatever ends a lock closes its file, even the end of a
+//! process.
 
 use std::collections::HashSet;
 use std::io::{self, PipeReader};
@@ -15,12 +15,12 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use super::Job;
 use super::files::Files;
 
-/// The watch on the directories in which claims of this process are.
+/// The watch on the directories that contain claims of this process.
 #[derive(Debug)]
 pub(super) struct Watch(Arc<OwnedFd>);
 
-/// Starts the thread that reads the kernel's messages until `running` ends. `None` if the kernel gives no more
-/// watches: the files are then looked at often instead.
+/// Starts the thread that reads the kernel's messages until `running` ends. Returns `None` if the kernel gives no more watches:
+/// the files are then looked at more often.
 pub(super) fn start(jobs: mpsc::Sender<Job>, running: PipeReader) -> io::Result<Option<Watch>> {
     let Ok(inotify) = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) else {
         return Ok(None);
@@ -33,10 +33,9 @@ pub(super) fn start(jobs: mpsc::Sender<Job>, running: PipeReader) -> io::Result<
 }
 
 impl Watch {
-    /// Watches the locks and the sessions from now on. To do so again changes nothing, unless the directory was made
-    /// anew.
+    /// Watches the locks and the sessions from now on. A repetition changes nothing, unless the directory was made anew.
     pub(super) fn add(&self, locks: &Path, sessions: &Path) {
-        // flock(1) opens for reading only; sessions are opened so to see whether they live
+        // flock(1) opens a lock for reading only; `Files::lives` opens sessions for reading, which must not count
         let any_close = WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE;
         for (directory, closes) in [(locks, any_close), (sessions, WatchFlags::CLOSE_WRITE)] {
             if let Err(error) = inotify::add_watch(&*self.0, directory, closes) {
@@ -59,7 +58,7 @@ fn read(inotify: &OwnedFd, running: &PipeReader, jobs: &mpsc::Sender<Job>) {
         if polled.is_err() {
             continue;
         }
-        // many changes of one file are one
+        // report several changes of one file once
         let mut changed = HashSet::new();
         while let Ok(message) = messages.next() {
             // a message without a name tells of the watch itself, or that messages were lost
@@ -67,7 +66,7 @@ fn read(inotify: &OwnedFd, running: &PipeReader, jobs: &mpsc::Sender<Job>) {
             changed.insert(name.unwrap_or_default().to_owned());
         }
         let look = move |files: &mut Files| changed.iter().for_each(|name| files.closed(name));
-        // an error means that the other thread has ended, and so will this one
+        // an error means that the other thread has ended, and this one will too
         drop(jobs.send(Box::new(look)));
     }
 }

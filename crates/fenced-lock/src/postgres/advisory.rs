@@ -1,23 +1,23 @@
 //! Advisory locks of PostgreSQL: the server itself lets its clients wait.
 //!
-//! A claim is a connection whose server process waits for, or holds, the session-level advisory lock
-//! `hashtextextended(NAME, 0)`. Any client that takes the same one is a peer:
+//! A claim is a connection whose server process waits for, or holds, the session-level advisory lock `hashtextextended(NAME, 0)`.
+//! Any client that takes the same lock is a peer:
 //!
 //! ```sql
 //! SELECT pg_advisory_lock(hashtextextended('stock-lock', 0));
 //! SELECT pg_advisory_unlock(hashtextextended('stock-lock', 0));
 //! ```
 //!
-//! In a database whose encoding is neither UTF-8 nor `SQL_ASCII`, that is so for names in ASCII.
+//! In a database whose encoding is neither UTF-8 nor `SQL_ASCII`, this is true only of names in ASCII.
 //!
-//! The server process that holds the lock then counts the token in `fenced_lock.names`, so a later grant has the larger
-//! token. A peer that counts none has no token.
+//! The server process that gets the lock then counts up the token in `fenced_lock.names`, so a later grant has a larger token. A
+//! peer that does not count has no token.
 //!
-//! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So each
-//! connection has a timeout for idling of a little more than the TTL, and a renewal sends
-//! a word on that of the session and those of claims that hold. One that waits is not idle; if it dies silently, TCP
-//! finds out within half a minute. If its process is paused or its host is gone, it is granted like any other; so behind
-//! its lock it has a request that ends it if the connection of its session has ended.
+//! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So the server ends each
+//! connection that is idle for a little more than the TTL, and a renewal sends a request on the session's connection and on those
+//! of the holders. A waiter's connection is not idle; if it dies silently, TCP notices within half a minute. A waiter whose
+//! process is paused or whose host is gone is granted the lock like any other. So each claim sends a second request behind its
+//! lock request: it ends the claim's connection if the session's connection has ended.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -44,12 +44,12 @@ use crate::{
 
 const LOCK: &str = "pg_advisory_lock(hashtextextended($1, 0)) IS NOT NULL";
 const TRY_LOCK: &str = "pg_try_advisory_lock(hashtextextended($1, 0))";
-/// Unlocks, and shows how a claim stands to those who look at the queue.
+/// Unlocks, and shows in the queue that the claim has no token.
 const UNLOCK: &str = "
     SELECT pg_advisory_unlock(hashtextextended($1, 0)), set_config('application_name', $2, false)";
 
-/// Takes the lock by this function, counts the grants of its name, and shows the claim with its number, which is NULL without
-/// the lock. Takes nothing in a server process without this mark, and says so.
+/// Takes the lock with the function `lock`, counts up the grants of its name, and shows the claim with its new number. Returns
+/// that number, or NULL without the lock, and whether the server process has this mark. Without the mark it takes nothing.
 fn take_by(lock: &str) -> String {
     let is_own = IS_OWN.replace("$1", "$3");
     format!(
@@ -62,14 +62,14 @@ fn take_by(lock: &str) -> String {
     )
 }
 
-/// Takes nothing, and is refused where the lock would be.
+/// Takes nothing. The server refuses it for the same reasons as the lock.
 const NO_LOCK: &str = "false";
 
-/// Fails without the rights to count, and counts nothing.
+/// Counts nothing. Fails without the rights to count.
 const CHECK_RIGHTS: &str = "
     INSERT INTO fenced_lock.names SELECT '', 0 WHERE false;
     UPDATE fenced_lock.names SET last = last WHERE false";
-/// Who holds the lock and who waits for it. A lock's key stands in two halves.
+/// Who holds the lock and who waits for it. `pg_locks` shows a lock's key in two halves.
 const QUEUE: &str = "
     SELECT l.pid, a.application_name, EXTRACT(EPOCH FROM clock_timestamp() - l.waitstart)::float8
     FROM hashtextextended($1, 0) AS key
@@ -79,24 +79,23 @@ const QUEUE: &str = "
     LEFT JOIN pg_stat_get_activity(l.pid) a ON true
     ORDER BY l.granted DESC, l.waitstart NULLS LAST";
 
-/// How often a claim that was granted has its connection prove that it lives, where each answer takes longer than a tenth of
-/// the TTL.
+/// The most signs of life that a granted claim asks of its connection, while each answer takes longer than a tenth of the TTL.
 const MOST_WORDS: usize = 10;
 
-/// What the names of our connections begin with.
+/// The prefix of our connections' names.
 const NAME: &str = "fenced-lock";
 
-/// PostgreSQL as a lock service, with advisory locks: those of `psql` and of other libraries.
+/// PostgreSQL as a lock service, with the advisory locks that `psql` and other libraries use.
 ///
-/// Each claim, also one that waits, takes a connection of its own, of which a server allows 100 by default: one
-/// too many is refused with [`BackendErrorKind::Refused`]. A name is one lock only in one database, and no lock of another backend.
+/// Each claim, also a waiting one, takes a connection of its own. A server allows 100 by default, and refuses more with
+/// [`BackendErrorKind::Refused`]. A name is one lock only within one database, and is not the lock of that name in another
+/// backend.
 ///
-/// A session is lost with its own connection, and a claim with its connection. A holder that is paused is
-/// succeeded after a tenth more than the TTL, or at most twice that if other claims of its process wait; one whose
-/// process ends is succeeded at once.
+/// A session ends with its own connection, and a claim with its connection. A paused holder is succeeded after 1.1 times the TTL,
+/// or after at most twice that if other claims of its process wait. A holder whose process ends is succeeded at once.
 ///
-/// While claims wait, `VACUUM` removes nothing that is deleted meanwhile, in all tables of the database: a
-/// statement that waits has a snapshot. Waits of seconds do no harm.
+/// While claims wait, `VACUUM` keeps every row that is deleted meanwhile, in all tables of the database: a waiting statement has
+/// a snapshot. Waits of seconds do no harm.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -139,7 +138,7 @@ impl AskedBackend<Advisory> {
     }
 }
 
-/// The connections that wait and hold. The server's answers to them come by themselves: there is nothing to ask.
+/// The connections that wait and hold. The server answers each of them by itself, so there is nothing to ask.
 pub struct Advisory {
     access: Arc<Access>,
     waiters: Waiters<Token>,
@@ -149,7 +148,7 @@ pub struct Advisory {
     sessions: Mutex<HashMap<i64, (Arc<Connection>, Duration)>>,
     /// The connection of each claim.
     connections: Mutex<HashMap<Claim, Arc<Connection>>>,
-    /// For what goes on after a request.
+    /// For tasks that outlive a request.
     this: Weak<Self>,
 }
 
@@ -162,7 +161,7 @@ fn slack(ttl: Duration) -> Duration {
     ttl / 10
 }
 
-/// Unlocks on this connection, which is this claim's from now on. Returns whether the lock was held there.
+/// Unlocks on this connection, which now belongs to this claim. Returns whether the connection held the lock.
 async fn unlock(conn: &Connection, claim: &Claim) -> Result<bool, Error> {
     let shown = application_name(claim, "-");
     let params: &[(&(dyn ToSql + Sync), Type)] =
@@ -170,15 +169,14 @@ async fn unlock(conn: &Connection, claim: &Claim) -> Result<bool, Error> {
     conn.client.query_typed_one(UNLOCK, params).await?.try_get(0)
 }
 
-/// How a claim is shown: its lease, its number, its token once it has one, and as much of the label as the server
-/// keeps.
+/// How the queue shows a claim: its lease, its number, its token once it has one, and as much of the label as the server keeps.
 fn application_name(claim: &Claim, token: &str) -> String {
-    // the server shows question marks for other letters, and takes none that the database's encoding lacks
+    // the server shows other letters as question marks, and refuses those that the database's encoding lacks
     let label = claim.label.replace(|c: char| c.is_control() || c == '%' || !c.is_ascii(), "_");
     format!("{NAME} {:x}-{} {token} {label}", claim.lease, claim.number)
 }
 
-/// A claim of this library, from the name of its connection.
+/// Reads a claim of this library from its connection's name.
 fn parse(application_name: &str, name: &str, cluster: ClusterId) -> Option<QueueEntry> {
     let mut words = application_name.strip_prefix(NAME)?.trim_start().splitn(3, ' ');
     let (claim, token) = (words.next()?, words.next()?.parse().ok());
@@ -203,7 +201,7 @@ impl Advisory {
         self.sessions.lock().get(&lease).cloned().ok_or_else(lease_gone)
     }
 
-    /// A connection that ends by itself if nothing is sent on it for a TTL and this slack.
+    /// A connection that the server ends if nothing is sent on it for the TTL and this slack.
     async fn connect(
         &self,
         name: &str,
@@ -212,7 +210,7 @@ impl Advisory {
     ) -> Result<Arc<Connection>, BackendError> {
         let settings = vec![
             ("idle_session_timeout", (ttl + slack).as_millis().to_string()),
-            // the server looks now and then whether a client that waits is still there
+            // the server checks every second whether a waiting client is still there
             ("client_connection_check_interval", "1000".to_owned()),
             ("statement_timeout", "0".to_owned()),
             ("lock_timeout", "0".to_owned()),
@@ -228,7 +226,7 @@ impl Advisory {
         Ok(Arc::new(conn))
     }
 
-    /// Tells the claims whose connections have ended. The server may not know yet.
+    /// Ends the claims whose connections have ended. The server may not have noticed yet.
     fn tell_ended(&self) {
         for (claim, _) in
             self.connections.lock().iter().filter(|(_, conn)| conn.ended.is_cancelled())
@@ -237,14 +235,14 @@ impl Advisory {
         }
     }
 
-    /// Asks the session's connection for an answer, without giving it up if there is none.
+    /// Asks for a sign of life on the session's connection. Keeps the connection if there is none.
     async fn check(&self, lease: i64) -> Result<(), BackendError> {
         let (conn, _) = self.session(lease)?;
         let is_alive = conn.in_time(conn.is_alive()).await?.unwrap_or(false);
         if is_alive { Ok(()) } else { Err(lease_gone()) }
     }
 
-    /// Takes the lock on this connection by this function. `None` if it cannot be had at once.
+    /// Takes the lock on this connection with the function `lock`. Returns `None` without the lock.
     async fn take(
         &self,
         claim: &Claim,
@@ -261,7 +259,8 @@ impl Advisory {
             let (row, ()) = try_join(take, conn.end_without(&session)).await?;
             let (token, is_own) = (row.try_get::<_, Option<_>>(0)?, row.try_get(1)?);
             let Some(token) = token else { return Ok((None, is_own)) };
-            // a renewal meanwhile has sent no word on this connection, and counts for the claim all the same
+            // renewals during the wait sent nothing on this connection, though they count for this claim: ask for a sign of life
+            // here
             for _ in 0..MOST_WORDS {
                 if sent_at.elapsed() <= slack(ttl) {
                     break;
@@ -270,7 +269,7 @@ impl Advisory {
                 conn.client.batch_execute("").await?;
             }
             if sent_at.elapsed() > slack(ttl) {
-                // the server is too far away for this TTL: nobody may wait for a holder that does not know that it holds
+                // the server is too far away for this TTL: nobody may wait for a holder that does not know yet that it holds
                 return Ok((None, is_own));
             }
             Ok((Some(Token::new(conn.cluster, token)), is_own))
@@ -281,8 +280,8 @@ impl Advisory {
         }
     }
 
-    /// Waits for the lock on this connection, after a release. Tells first whether the claim waits: what would refuse the lock
-    /// refuses a request that takes nothing.
+    /// Waits for the lock on this connection, if `is_release` after releasing it. Reports through `waits` when the claim waits:
+    /// the server has then accepted a request that takes nothing but needs the same rights.
     async fn wait(
         self: Arc<Self>,
         claim: Claim,
@@ -296,7 +295,7 @@ impl Advisory {
             }
             Ok(())
         };
-        // an error means that the claim was given up before it waited, of which `put` tells
+        // an error means that the claim ended before it waited; `put` reports that
         let queued = async {
             let queued = try_join(released, self.take(&claim, &conn, NO_LOCK)).await.map(drop);
             let is_queued = queued.is_ok();
@@ -309,13 +308,13 @@ impl Advisory {
             failed => {
                 tracing::debug!(%claim, ?failed, "lost the connection of a claim");
                 conn.give_up();
-                // it may have ended before it was known as this claim's
+                // the connection may have ended before it was stored for this claim
                 self.waiters.note(&claim, ClaimStatus::Gone);
             }
         }
     }
 
-    /// Forgets the leases that could not be closed before they ended.
+    /// Forgets leases that ended without being closed.
     fn forget_ended(&self) {
         let leases = self.waiters.leases();
         self.sessions.lock().retain(|lease, _| leases.contains_key(lease));
@@ -341,10 +340,10 @@ impl Asked for Advisory {
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
         self.forget_ended();
-        // first: it is needed to end claims when the server has no connection left, and asks for no setting that a
-        // server which is too old does not know
+        // connect this one first: it can end claims when the server has no connection left, and it uses no setting that is
+        // unknown to a server that is too old
         self.requests.connection().await?;
-        // sooner than those of its claims: none that waits is granted when one that holds ends
+        // this connection times out before those of its claims, so that no waiter of a dead session is granted the lock
         let conn = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;
         conn.ask(conn.client.batch_execute(CHECK_RIGHTS)).await?;
         let cluster = conn.cluster;
@@ -355,7 +354,7 @@ impl Asked for Advisory {
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let (session, _) = self.session(lease.id)?;
         let conns: Vec<_> = held.iter().filter_map(|claim| self.connection(claim)).collect();
-        // the claim of a connection that has ended is gone; one that is silent is not renewed
+        // a connection that has ended took its claim with it; a silent one makes the renewal fail
         let answers = join_all(conns.iter().map(async |conn| conn.is_alive().await));
         try_join(session.in_time(answers), self.check(lease.id)).await?;
         Ok(vec![true; held.len()])
@@ -379,7 +378,7 @@ impl Asked for Advisory {
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
         let conn = if let PutMode::After(held) = mode {
             let Some(conn) = self.connection(held).filter(|conn| !conn.ended.is_cancelled()) else {
-                // the server may not know yet
+                // the server may not have noticed yet
                 self.release(held).await?;
                 return Ok(None);
             };
@@ -400,7 +399,7 @@ impl Asked for Advisory {
             match &tried {
                 Ok(Some(_)) => {}
                 Err(error) if error.kind == BackendErrorKind::Transient => conn.give_up(),
-                // a server that answers sees that the connection ends
+                // the server answers, so it notices that the dropped connection ends
                 _ => drop(self.connections.lock().remove(claim)),
             }
             let granted = |token| Answer { status: ClaimStatus::Granted(token), ..WAITING };
@@ -412,7 +411,7 @@ impl Asked for Advisory {
             let wait = this.wait(claim.clone(), Arc::clone(&conn), is_release, waits);
             tokio::spawn(wait);
         }
-        // without an answer the runtime ends
+        // `wait` drops its end without an answer only when the runtime ends
         let queued = conn
             .in_time(is_waiting)
             .await
@@ -437,15 +436,15 @@ impl Asked for Advisory {
                     self.connections.lock().remove(claim);
                     return Ok(Released::Done);
                 }
-                // a pooler has put another server process in the place of the one that holds
+                // a pooler has replaced the server process that holds the lock
                 Ok(Ok(false)) => {}
                 Ok(Err(error))
                     if error.code().is_some() || conn.ended_by_server.load(Ordering::Relaxed) => {}
-                // it may have been released before the connection was lost
+                // the server may have released the lock before the connection was lost
                 _ => released = Released::Unknown,
             }
         }
-        // it waits, or its connection is lost, of which the server may not know
+        // the claim waits, or the server may not know that its connection is lost
         let was_there = self.requests.connection().await?.terminate(&conn).await?;
         self.connections.lock().remove(claim);
         Ok(if was_there && released == Released::Gone { Released::Done } else { released })

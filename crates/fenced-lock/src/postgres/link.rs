@@ -1,4 +1,4 @@
-//! Connections, what becomes of requests on one that is lost, and what PostgreSQL's errors mean.
+//! Connections, requests on a lost connection, and the meaning of PostgreSQL's errors.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -34,9 +34,8 @@ use crate::{BackendError, BackendErrorKind, ClusterId, Token};
 /// The tables, for a database that has none.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Asks which server process a connection leads to, and which tables. A process id may be used again, so the start of the
-/// process is part of its name. Version 14 is the first with `idle_session_timeout`, and the first whose
-/// `pg_terminate_backend` can wait.
+/// Identifies the server process and the tables of a connection. Process ids are reused, so the start of the process is part of
+/// its name. Version 14 is the first with `idle_session_timeout`, and the first whose `pg_terminate_backend` can wait.
 const IDENTIFY: &str = "
     SELECT (
             SELECT concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start))
@@ -56,8 +55,8 @@ const IDENTIFY: &str = "
             ELSE true END,
         current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII')";
 
-/// The columns of [`IDENTIFY`] that rule a server out. A standby is refused for now only: it may be promoted, or the address
-/// may lead to the primary later.
+/// The columns of [`IDENTIFY`] that rule a server out. Refusing a standby is transient: it may be promoted, or the address may
+/// lead to the primary later.
 const REFUSALS: [(usize, BackendErrorKind, &str); 4] = [
     (8, BackendErrorKind::Permanent, SHARED),
     (1, BackendErrorKind::Permanent, "PostgreSQL 14 or later is needed"),
@@ -70,13 +69,13 @@ const READ_ONLY: &str = "PostgreSQL accepts no writes: set default_transaction_r
 pub(super) const SHARED: &str = "the address leads to a pooler that gives one connection of PostgreSQL to several clients, which takes \
     locks and settings away: lead it to PostgreSQL itself, or to a pooler in session mode";
 
-/// Whether a server process is this connection's own, which has written this mark into it. A process with another's mark was
-/// given to two clients and not reset in between: the second one would have the locks of the first.
+/// Whether the server process has this connection's mark. If it has another mark, a pooler gave the process to two clients
+/// without a reset: the second client would have the first one's locks.
 pub(super) const IS_OWN: &str =
     "current_setting('fenced_lock.connection', true) IS NOT DISTINCT FROM $1";
 
-/// Sets these settings to these values in the process with this mark. Returns how the server writes the values. The settings
-/// of a start packet would not do: poolers refuse or drop them.
+/// Sets these settings to these values, if the process has this mark. Returns the values as the server writes them. Poolers
+/// refuse or drop such settings in a start packet.
 const SET: &str = "
     SELECT set_config(name, value, false) FROM unnest($2::text[], $3::text[]) AS s (name, value)
     WHERE current_setting('fenced_lock.connection', true) IS NOT DISTINCT FROM $1";
@@ -87,31 +86,31 @@ const IS_SET: &str = "
         SELECT FROM unnest($2::text[], $3::text[]) AS s (name, value)
         WHERE current_setting(name) IS DISTINCT FROM value)";
 
-/// Writes to the server's log, so its commit syncs the log up to here: a commit that wrote nothing would sync nothing.
+/// Writes to the server's log, so that this commit syncs the log up to here: a commit that writes nothing syncs nothing.
 pub(super) const SYNC: &str = "SELECT pg_logical_emit_message(true, 'fenced_lock', '')";
 
-/// Ends a server process and waits for its end; no row if it has ended before.
+/// Ends a server process and waits for its end. Returns no row if it had ended before.
 const TERMINATE: &str = "
     SELECT pg_terminate_backend(pid, $2) FROM pg_stat_get_activity(split_part($1, ' ', 1)::integer)
     WHERE concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start)) = $1";
 
-/// Ends its own server process if this one has ended.
+/// Ends the connection's own server process if the process `$1` has ended.
 const END_WITHOUT: &str = "
     SELECT pg_terminate_backend(pg_backend_pid()) WHERE NOT EXISTS (
         SELECT FROM pg_stat_get_activity(split_part($1, ' ', 1)::integer)
         WHERE concat_ws(' ', pid, EXTRACT(EPOCH FROM backend_start)) = $1)";
 
-/// What the name of each lease's channel begins with.
+/// The prefix of each lease's channel.
 const CHANNEL: &str = "fenced_lock_";
 
-/// The statements that listen for messages to all leases that are open, and to no others.
+/// The statements that listen to the channels of all open leases, and of no others.
 pub(super) fn listen(waiters: &Waiters<Token>) -> String {
     let leases = waiters.leases();
     let channels = leases.keys().map(|lease| format!(";LISTEN {CHANNEL}{lease}"));
     iter::once("UNLISTEN *".to_owned()).chain(channels).collect()
 }
 
-/// Handles a message: the queue of this claim, which is the first in it, has changed. Any user of the database can send a
+/// Handles a message that says: the queue of this claim, the first in it, has changed. Any user of the database can send a
 /// message, so the claim only asks the server again.
 fn on_message(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
     let lease = channel.strip_prefix(CHANNEL)?.parse().ok()?;
@@ -131,16 +130,16 @@ pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
 pub(super) struct Access {
     pub(super) options: PostgresOptions,
     pub(super) connector: (Vec<Config>, Tls),
-    /// What each connection prepares: to parse and plan a statement costs more than to run it.
+    /// The statements that each connection prepares: parsing and planning a statement costs more than running it.
     pub(super) statements: &'static [&'static str],
-    /// How many attempts to connect took too long, one after the other.
+    /// How many consecutive attempts to connect took too long.
     late: AtomicU32,
-    /// Set once two connections were seen to have a server process each.
+    /// Set once two connections had different server processes.
     is_direct: OnceCell<()>,
 }
 
-/// How often the time for an attempt to connect is doubled: it takes several answers, and a server that is far away needs more
-/// time for them than for one.
+/// How many times the time limit of an attempt to connect is doubled: connecting takes several round trips, and a distant server
+/// needs more time for them than for one.
 const MOST_DOUBLINGS: u32 = 3;
 
 /// A setting of the server and its value.
@@ -156,8 +155,7 @@ impl Access {
         Self { options, connector, statements, late, is_direct }
     }
 
-    /// Connects under `name`, which `pg_stat_activity` shows, with these further settings of the server. Messages go to
-    /// the waiters.
+    /// Connects under `name`, which `pg_stat_activity` shows, with these settings of the server. Messages go to the waiters.
     pub(super) async fn connect(
         &self,
         name: &str,
@@ -171,7 +169,7 @@ impl Access {
         settings.push(("default_transaction_isolation", "read committed".to_owned()));
         let mark = format!("{:016x}", random());
         let connecting = async {
-            // all are asked in half of the time, and the other half is for what follows
+            // half of the time is for reaching the hosts, the other half for the steps that follow
             let share = self.options.request_timeout / 2 / u32::try_from(hosts.len()).unwrap_or(1);
             let mut connected = connect_any(&hosts, &tls, share).await;
             if connected.as_ref().is_err_and(is_read_only) {
@@ -217,7 +215,7 @@ impl Access {
         limited.map_err(BackendError::transient)?
     }
 
-    /// Finds out what a connection leads to, and marks it.
+    /// Identifies the server process and the tables, and marks the process.
     async fn identify(&self, client: &Client, mark: &str) -> Result<Row, BackendError> {
         let params: &[(&(dyn ToSql + Sync), Type)] = &[(&mark, Type::TEXT)];
         let row = client.query_typed_one(IDENTIFY, params).await.map_err(failure)?;
@@ -249,8 +247,8 @@ impl Access {
     }
 }
 
-/// Connects to one of the hosts. Each is asked when those before have failed or been silent for this time, and the first that
-/// does what it is asked for is taken. If all fail, one that may serve later tells what to expect.
+/// Connects to one of the hosts: asks the next host when an earlier one has failed or been silent for `share`, and takes the
+/// first that connects. If all fail, returns the error of a host that may serve later, if there is one.
 #[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
 async fn connect_any<'a>(
     hosts: &'a [Config],
@@ -293,8 +291,9 @@ async fn set(client: &Client, mark: &str, settings: &[Setting]) -> Result<(), Ba
     Err(BackendError::permanent(SHARED))
 }
 
-/// Makes a second connection, beside one that has marked its server process, and checks that it has another one. A pooler
-/// without other clients gives both the same, and one with others gives the first one another than before, see [`set`].
+/// Makes a second connection, and checks that its server process does not have the mark of the first one's. A pooler without
+/// other clients gives both connections the same process. A pooler with other clients moves the first connection to another
+/// process, which [`set`] notices.
 #[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
 async fn check_second(config: &Config, tls: &Tls) -> Result<(), BackendError> {
     let (client, connection) = config.connect(tls.clone()).await.map_err(connect_failure)?;
@@ -304,12 +303,12 @@ async fn check_second(config: &Config, tls: &Tls) -> Result<(), BackendError> {
     if row.get(0) { Ok(()) } else { Err(BackendError::permanent(SHARED)) }
 }
 
-/// A new connection, and what reads and writes for it.
+/// A new connection: the client, and the part that reads and writes.
 type Connected =
     (Client, tokio_postgres::Connection<Socket, <Tls as MakeTlsConnect<Socket>>::Stream>);
 
-/// Reads and writes until the connection ends. Returns whether the server said that it ends it: what was not
-/// answered before that is not carried out.
+/// Reads and writes until the connection ends. Returns whether the server announced the end: it then carries out no request that
+/// it has not answered.
 async fn drive<S, T>(
     mut connection: tokio_postgres::Connection<S, T>,
     waiters: Option<Arc<Waiters<Token>>>,
@@ -341,23 +340,23 @@ pub(super) struct Connection {
     pub(super) cluster: ClusterId,
     /// Cancelled when the connection has ended.
     pub(super) ended: CancellationToken,
-    /// Whether the server said that it ends it.
+    /// Whether the server announced the end.
     pub(super) ended_by_server: Arc<AtomicBool>,
     process: String,
-    /// Only its own server process has it.
+    /// The mark of its own server process, which no other process has.
     pub(super) mark: String,
-    /// Whether the database's encoding may have no room for letters beyond ASCII.
+    /// Whether the database's encoding may lack letters beyond ASCII.
     lacks_letters: bool,
     driver: JoinHandle<()>,
     answers: AtomicU64,
-    /// When the latest sync was sent that was answered.
+    /// When the latest answered sync was sent.
     synced: Shared<Instant>,
     pub(super) limit: Duration,
 }
 
 impl Connection {
-    /// A lock's name as the database can keep it: in hexadecimal where its encoding may lack a letter. What stands before
-    /// that is in no name.
+    /// A lock's name as the database can keep it: in hexadecimal behind U+0001 where the encoding may lack a letter. U+0001 is in
+    /// no lock's name.
     pub(super) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
         if !self.lacks_letters || name.is_ascii() {
             return name.into();
@@ -372,7 +371,7 @@ impl Connection {
         label.replace(|c: char| c == '\0' || self.lacks_letters && !c.is_ascii(), "_")
     }
 
-    /// Sends a statement that is prepared, at the first poll.
+    /// Sends a prepared statement at the first poll.
     pub(super) async fn query(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Error> {
         self.client.query(&self.statements[sql], params).await
     }
@@ -385,7 +384,8 @@ impl Connection {
         self.ask_within(self.limit, request).await
     }
 
-    /// As [`ask`](Self::ask). Gives up the connection if the server answers nothing at all for so long.
+    /// The same as [`ask`](Self::ask), with this limit. Gives up the connection if the server answers no request at all within
+    /// the limit.
     pub(super) async fn ask_within<A>(
         &self,
         limit: Duration,
@@ -398,7 +398,8 @@ impl Connection {
                 Ok(answer) => {
                     self.answers.fetch_add(1, Ordering::Relaxed);
                     return answer.map_err(|error| {
-                        // it was set so, or another server or server process took its place: the next connection tells
+                        // the server became read-only, or another server or process took its place: the next connection finds out
+                        // which
                         if [
                             Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
                             Some(&SqlState::INVALID_SQL_STATEMENT_NAME),
@@ -421,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// Waits for something on this connection no longer than for a request, without giving it up.
+    /// Waits for `what` at most as long as for a request. Keeps the connection if the time is over.
     pub(super) async fn in_time<A>(
         &self,
         what: impl Future<Output = A>,
@@ -429,10 +430,11 @@ impl Connection {
         timeout(self.limit, what).await.map_err(BackendError::transient)
     }
 
-    /// Makes durable what was sent before this is polled first. One sync serves all that wait while another is under way.
+    /// Makes everything durable that was sent before the first poll. One sync serves all callers that came while another was
+    /// under way.
     ///
     /// # Errors
-    /// [`BackendErrorKind::Transient`], also for a refusal: what was sent before may be done.
+    /// [`BackendErrorKind::Transient`], also for a refusal: the requests before the sync may be done.
     pub(super) async fn sync(&self) -> Result<(), BackendError> {
         let asked_at = Instant::now();
         let sync = async {
@@ -449,8 +451,7 @@ impl Connection {
         self.ended.cancel();
     }
 
-    /// Asks for a sign of life. Gives the connection up if the answer is another server process's, which a pooler has put in
-    /// the place of its own.
+    /// Asks for a sign of life. Gives the connection up if a pooler has replaced its server process.
     pub(super) async fn is_alive(&self) -> Result<bool, Error> {
         let is_own = format!("SELECT {IS_OWN}");
         let row = self.client.query_typed_one(&is_own, &[(&self.mark, Type::TEXT)]).await?;
@@ -461,13 +462,13 @@ impl Connection {
         Ok(is_own)
     }
 
-    /// Has the server end this connection if it has ended the other one, once it comes to this request.
+    /// Sends a request by which the server ends this connection if the other one has ended by then.
     pub(super) async fn end_without(&self, other: &Self) -> Result<(), Error> {
         self.client.query_typed_opt(END_WITHOUT, &[(&other.process, Type::TEXT)]).await.map(drop)
     }
 
-    /// Ends the server process of another connection, so that nothing that was sent on that one is carried out later.
-    /// Returns whether it was still there.
+    /// Ends the server process of another connection, so that the server carries out no earlier request of it later. Returns
+    /// whether the process was still there.
     pub(super) async fn terminate(&self, other: &Self) -> Result<bool, BackendError> {
         other.give_up();
         let patience = i64::try_from(self.limit.as_millis() / 2).unwrap_or(i64::MAX);
@@ -483,7 +484,7 @@ impl Connection {
     }
 }
 
-/// A connection that is made anew when it was lost.
+/// A connection that is replaced after it was lost.
 pub(super) struct Link {
     access: Arc<Access>,
     name: String,
@@ -504,12 +505,12 @@ impl Link {
         Self { access, name, waiters, current: Shared::new(), latest: Mutex::default() }
     }
 
-    /// The connection.
+    /// The present connection, or a new one.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, BackendError> {
         self.current.get(|conn| !conn.ended.is_cancelled(), self.connect()).await
     }
 
-    /// The identity of the tables as they are now; they are made if they are missing.
+    /// The identity of the tables now. Makes them if they are missing.
     pub(super) async fn identify(&self) -> Result<ClusterId, BackendError> {
         let conn = self.connection().await?;
         let identify = async {
@@ -519,7 +520,7 @@ impl Link {
         Ok(conn.in_time(identify).await??.1)
     }
 
-    /// Gives up a connection that was made when there were other tables than these.
+    /// Gives up a connection that was made to other tables than these.
     pub(super) async fn give_up_unless(&self, cluster: ClusterId) {
         if let Some(conn) = self.latest.lock().await.as_ref().filter(|conn| conn.cluster != cluster)
         {
@@ -528,9 +529,9 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<Arc<Connection>, BackendError> {
-        // a statement that waits for others ends before its request does, and so with an answer
+        // a statement that waits for another one times out before its request does, so the request gets an answer
         let limit_ms = (self.access.options.request_timeout / 2).as_millis().max(1);
-        // a plan that was made while a table was small must serve when it has grown
+        // a prepared plan must still be good when a small table has grown
         let settings = vec![
             ("statement_timeout", limit_ms.to_string()),
             ("enable_seqscan", "off".to_owned()),
@@ -544,7 +545,7 @@ impl Link {
         if let Some(waiters) = &self.waiters {
             conn.ask(conn.client.batch_execute(&listen(waiters))).await?;
             waiters.missed_messages();
-            // those who ask then have the connection made anew
+            // when the connection ends, waiters ask again, which connects anew
             let (ended, waiters) = (conn.ended.clone(), Arc::clone(waiters));
             tokio::spawn(async move {
                 ended.cancelled().await;
@@ -565,11 +566,11 @@ fn connect_failure(error: Error) -> BackendError {
     BackendError::new(connect_kind(&error), error)
 }
 
-/// The meaning of an error while connecting. What is neither the network's nor the server's is another kind of server, or
-/// wrong settings.
+/// The meaning of an error while connecting. An error of neither the network nor the server means another kind of server or wrong
+/// settings.
 fn connect_kind(error: &Error) -> BackendErrorKind {
     match kind_of(error) {
-        // a pooler's refusal, as of a setting that it does not know
+        // a pooler's refusal, for example of a setting that it does not know
         Some(BackendErrorKind::Transient)
             if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) =>
         {
@@ -579,7 +580,7 @@ fn connect_kind(error: &Error) -> BackendErrorKind {
     }
 }
 
-/// Whether the server was found to accept no writes, which the client looks at when it connects.
+/// Whether the client library found, while connecting, that the server accepts no writes.
 fn is_read_only(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     cause.is_some_and(|cause| cause.to_string() == "database does not allow writes")
@@ -605,13 +606,13 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
     Some(kind.map_or(BackendErrorKind::Transient, |(_, kind)| *kind))
 }
 
-/// The meaning of codes by their beginning; the first entry that fits counts. With any other code the server starts, ends or became a
-/// standby, a statement took too long or met another one, or a pooler lost its connection to the server under a request
-/// (pgbouncer#714), which may be done: that passes.
+/// The meaning of error codes by their prefix; the first matching entry counts. All other codes mean a state that passes: the
+/// server starts, stops or became a standby; a statement took too long or conflicted with another one; or a pooler lost its
+/// connection to the server during a request, which may be done (pgbouncer#714).
 ///
 /// The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 const KINDS: &[(&str, BackendErrorKind)] = &[
-    // a claim refers to its lease
+    // the claim's lease is gone
     ("23503", BackendErrorKind::LeaseGone),
     // out of memory, disk or connections
     ("53", BackendErrorKind::Refused),
@@ -641,6 +642,6 @@ const KINDS: &[(&str, BackendErrorKind)] = &[
     ("P0", BackendErrorKind::Permanent),
 ];
 
-/// Words of `PgBouncer` under the code of a protocol violation, for a state that passes: it has no room, or PostgreSQL is away.
+/// Words in `PgBouncer`'s errors that have the code of a protocol violation but pass: `PgBouncer` is full, or PostgreSQL is away.
 const PASSING: [&str; 4] =
     ["max_client_conn", "server_login_retry", "query_wait_timeout", "client_login_timeout"];

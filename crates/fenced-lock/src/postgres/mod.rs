@@ -1,36 +1,34 @@
 //! PostgreSQL as a lock service: a queue in a table.
 //!
-//! A claim is a row of `fenced_lock.claims` with a ticket, and the lowest ticket on a name holds the lock. The
-//! tickets of a name come from its row in `fenced_lock.names`, which each claim counts up and keeps locked until it
-//! commits. (A sequence gives numbers in the order in which it is asked, not that of the commits: a claim with a lower
-//! ticket could appear before a holder.) So whoever sees a claim sees all that were before it, and a claim
-//! that is once first stays first until it goes. Nothing else is locked for longer than a statement, and no
-//! transaction spans two of them.
+//! A claim is a row of `fenced_lock.claims` with a ticket, and the lowest ticket on a name holds the lock. The tickets of a name
+//! come from its row in `fenced_lock.names`: each claim counts the row up and keeps it locked until the commit. So whoever sees a
+//! claim sees all claims before it, and a first claim stays first until it goes. (A sequence numbers the claims in the order of
+//! the requests, not of the commits: a claim with a lower ticket could appear in front of a holder.) Nothing else is locked for
+//! longer than a statement, and no transaction has two statements.
 //!
-//! A claim refers to its session's row in `fenced_lock.leases`, and goes with it. Waiters delete the leases that have
-//! expired by the server's clock. Until then an expired lease counts and can be renewed, so a clock that is set back
-//! gives nobody a lock that is held.
+//! A claim refers to its session's row in `fenced_lock.leases`, and is deleted with it. Waiters delete the leases that have
+//! expired by the server's clock. Until then an expired lease counts and can be renewed, so setting the clock back gives nobody a
+//! lock that is held.
 //!
-//! A waiter is told by `NOTIFY` when it is first; the channel is its lease's. Messages can get lost with a
-//! connection, so it asks as well when a lease before it could expire.
+//! `NOTIFY` tells a waiter that it is first, on the channel of its lease. A lost connection can lose messages, so a waiter also
+//! asks again when a lease before it could expire.
 //!
-//! A claim and a release are committed without a sync of the server's log, and answered after one, which the requests on
-//! a connection share. So fifty names cost few more syncs than one. Others see a claim or a release before that, while a
-//! crash can still take it back. This is sound because the log is synced in order. Whoever commits on what they saw has that
-//! synced with their own commit, and so no ticket is granted twice. A waiter is granted on a claim of its own, which is synced, and
-//! because all before it are gone. Either they were released, by holders that were done; if a crash brings such a claim
-//! back, its release has no answer yet and is repeated, or its lease ends. Meanwhile it stands before the claim that
-//! holds, and nobody is granted. Or their lease was reaped, perhaps while the holder still believed in it: that commit is
-//! synced on this server before anybody sees it, as are all others. Logical decoding sees each sync, as an empty message
-//! with the prefix `fenced_lock`.
+//! A claim and a release are committed without a sync of the server's log. They are answered after a later sync, which all
+//! requests on a connection share, so fifty names cost few more syncs than one. Before that sync others already see the claim or
+//! the release, and a crash can still undo it. This is sound because the log is synced in order: whoever commits something based
+//! on what they saw syncs that too, so no ticket is granted twice. A waiter is granted the lock when its own claim is synced and
+//! all claims before it are gone, for one of two reasons. Either a holder that was done released its claim. If a crash brings
+//! that claim back, its release was not answered and is repeated, or its lease ends; until then it stands in front of the new
+//! holder's claim, and nobody else is granted the lock. Or the lease of the claim was deleted as expired, perhaps while its
+//! holder still believed in it. That commit is synced on this server before anybody sees it, as are all commits except claims and
+//! releases. Logical decoding sees each sync as an empty message with the prefix `fenced_lock`.
 //!
-//! What it costs: an uncontended lock takes one round trip and one sync, a release the same, and a hand-over one
-//! for both. A process has a connection for messages and renewals, so that no slow claim delays these, and up to eight for
-//! requests, each for a part of the names. Tickets are as durable as commits are: with
-//! `fsync` and, where a standby can take over, synchronous replication. After a failover to a standby that lags, a ticket may
-//! come again, under another [`ClusterId`].
+//! What it costs: an uncontended lock takes one round trip and one sync, a release the same, and a handover one of each for both.
+//! A process has one connection for messages and renewals, so that no slow claim delays these, and up to eight for requests, each
+//! for a part of the names. Tickets are as durable as commits: that takes `fsync` and, where a standby can take over, synchronous
+//! replication. After a failover to a lagging standby a ticket may repeat, under another [`ClusterId`].
 //!
-//! It makes these tables, if they are missing and it may:
+//! It makes these tables if they are missing and it has the right to:
 //!
 //! ```sql
 #![doc = include_str!("schema.sql")]
@@ -60,8 +58,8 @@ use super::{
     QueueEntry, Released, Token,
 };
 
-/// Puts a claim at the end of its queue, once: if a claim is given, after releasing it, and if that was there; a try only if
-/// the queue is empty. A try is synced by its own commit.
+/// Puts a claim at the end of its queue; a repetition changes nothing. With `$5` it first releases that claim, and puts nothing
+/// if that claim is gone. A try (`$6`) puts a claim only into an empty queue, and is synced by its own commit.
 const PUT: &str = "
     WITH released AS (
         DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1
@@ -81,8 +79,8 @@ const RELEASE: &str = "
     DELETE FROM fenced_lock.claims WHERE lease = $1 AND number = $2
     RETURNING set_config('synchronous_commit', 'off', true)";
 
-/// Where a claim stands: how many are before it, when the first of their leases can expire, whether one is behind
-/// it, and the last ticket of its name as of which this is so.
+/// Where a claim stands: its ticket, how many claims are before it, when the first of their leases can expire, the last ticket of
+/// its name at that moment, and whether a claim is behind it.
 const STANDING: &str = "
     SELECT c.ticket, b.count, b.expires_in, n.last, EXISTS (
         SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
@@ -94,8 +92,8 @@ const STANDING: &str = "
     ) b
     WHERE c.lease = $1 AND c.number = $2";
 
-/// Tells the first claim on each name, except one, that its queue has changed: its number, and what [`STANDING`] says
-/// of those behind it.
+/// Tells the first claim on each name, except the claim `($2, $3)`, that its queue has changed. The message has the claim's
+/// number, the last ticket of the name, and whether a claim is behind it.
 const NOTIFY_FIRST: &str = "
     SELECT pg_notify('fenced_lock_' || c.lease, concat_ws(' ', c.number, n.last, EXISTS (
         SELECT FROM fenced_lock.claims a WHERE a.name = c.name AND a.ticket > c.ticket
@@ -108,7 +106,8 @@ const NOTIFY_FIRST: &str = "
 const OPEN: &str = "
     INSERT INTO fenced_lock.leases VALUES ($1, clock_timestamp() + $2 * interval '1 second')";
 
-/// No row without the lease; else the claims on it, and whether others are behind them, or one row of NULLs.
+/// Renews a lease. Returns no row if the lease is gone; else a row for each of its claims, with the last ticket of the name and
+/// whether a claim is behind it, or one row of NULLs.
 const RENEW: &str = "
     WITH renewed AS (
         UPDATE fenced_lock.leases SET expires_at = clock_timestamp() + $2 * interval '1 second'
@@ -121,12 +120,12 @@ const RENEW: &str = "
         fenced_lock.claims c JOIN fenced_lock.names n ON n.name = c.name
     ) ON c.lease = renewed.id";
 
-/// The claims on a lease go with it.
+/// Deletes a lease, and its claims with it.
 const CLOSE: &str = "DELETE FROM fenced_lock.leases WHERE id = $1";
 
-/// Ends the leases that have expired, and returns the names on which they had claims. A lease that another client renews or
-/// ends just now is left to that client. The commit is synced before others see it: no crash of this server gives a lease
-/// back to a holder that was succeeded.
+/// Deletes the leases that have expired, and returns the names on which they had claims. Skips a lease that another client renews
+/// or ends at this moment. The commit is synced before others see it: no crash of this server gives a lease back to a holder that
+/// was succeeded.
 const REAP: &str = "
     WITH dead AS (
         DELETE FROM fenced_lock.leases WHERE id IN (
@@ -139,23 +138,22 @@ const QUEUE: &str = "
     SELECT ticket, lease, number, label, EXTRACT(EPOCH FROM clock_timestamp() - made_at)::float8
     FROM fenced_lock.claims WHERE name = $1 ORDER BY ticket LIMIT $2";
 
-/// How soon a waiter asks again at the earliest: a lease that has expired is deleted by one of those who wait.
+/// The shortest pause before a waiter asks again. Waiters delete the leases that have expired.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// How many connections the requests for the queues are spread over. On each, the server does one request after the other:
-/// eight serve fifty names as fast as several processes do.
+/// How many connections share the requests for the queues. On each, the server does one request after the other: eight serve
+/// fifty names as fast as several processes do.
 const CONNECTIONS: usize = 8;
 
-/// What a connection prepares.
+/// The statements that a connection prepares.
 const STATEMENTS: &[&str] =
     &[PUT, RELEASE, STANDING, NOTIFY_FIRST, OPEN, RENEW, CLOSE, REAP, QUEUE, SYNC];
 
 /// PostgreSQL as a lock service, with a queue in a table. It may serve several sessions, which then share a thread and two
 /// connections, or up to nine with many names.
 ///
-/// The server keeps the queues when it is stopped or crashes; a session lives on if it is back within the TTL.
-/// Leases are measured by its wall clock: one that is set forward ends them early. Locks of one name
-/// are the same lock only in one database.
+/// The server keeps the queues when it is stopped or crashes; a session lives on if the server is back within the TTL. The server
+/// measures leases by its wall clock: setting the clock forward ends them early. A name is one lock only within one database.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -197,27 +195,27 @@ impl AskedBackend<Postgres> {
 /// The queues in a table.
 pub struct Postgres {
     waiters: Arc<Waiters<Token>>,
-    /// For the queues, each on one of them.
+    /// For requests about queues: each name uses one of these.
     requests: [Link; CONNECTIONS],
-    /// For messages and renewals: what holds up a queue holds up none of these.
+    /// For messages and renewals, which no queue may delay.
     events: Arc<Link>,
 }
 
 impl Postgres {
-    /// The connection for the queue of this name. What is sent for a claim goes through one, in its order.
+    /// The connection for the queue of this name. All requests for a claim go through one connection, in order.
     async fn connection(&self, name: &str) -> Result<Arc<Connection>, BackendError> {
         let hash = |hash: usize, byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte));
         self.requests[name.bytes().fold(0, hash) % CONNECTIONS].connection().await
     }
 
-    /// Deletes the leases that have expired, and tells those who come first now.
+    /// Deletes the leases that have expired, and tells the claims that are first now.
     async fn reap(&self, conn: &Connection) -> Result<(), BackendError> {
         let rows = conn.ask(conn.query(REAP, &[])).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
         conn.ask(notify_first(conn, &names, None)).await
     }
 
-    /// What the answer to [`STANDING`] says. Notes whether others wait.
+    /// Reads the answer to [`STANDING`]. Notes whether others wait.
     fn answer(&self, conn: &Connection, claim: &Claim, rows: &[Row]) -> Answer<Token> {
         let (status, ask_again_in) = match rows.first() {
             None => (ClaimStatus::Gone, Duration::ZERO),
@@ -236,7 +234,7 @@ impl Postgres {
     }
 }
 
-/// Tells the first claims on these names, but for this one, that their queues have changed.
+/// Tells the first claim on each of these names, except `but`, that its queue has changed.
 async fn notify_first(
     conn: &Connection,
     names: &[impl AsRef<str>],
@@ -266,7 +264,7 @@ impl Asked for Postgres {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
-        // where the tables were made anew since, the connections know those before
+        // the connections may be older than the present tables
         let (cluster, _) = try_join(self.events.identify(), self.connection("")).await?;
         for link in self.requests.iter().chain([&*self.events]) {
             link.give_up_unless(cluster).await;
@@ -274,7 +272,7 @@ impl Asked for Postgres {
         let conn = self.connection("").await?;
         let ttl = ttl.as_secs_f64();
         let open = async { conn.query(OPEN, &[&id, &ttl]).await };
-        // a user who may not sync is told so now
+        // a user without the right to sync finds out now
         let opened = conn.ask(try_join(open, conn.query(SYNC, &[])));
         try_join(self.reap(&conn), opened).await?;
         let events = self.events.connection().await?;
@@ -283,11 +281,11 @@ impl Asked for Postgres {
     }
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
-        // a task of its own: to connect may take longer than this is waited for
+        // a separate task connects: connecting may take longer than the caller waits
         let events = Arc::clone(&self.events);
         let connecting = tokio::spawn(async move { events.connection().await }).await;
         let conn = connecting.map_err(BackendError::transient)??;
-        // short, so that there is time to connect anew
+        // a short limit leaves time to connect anew
         let limit = (lease.ttl / 8).min(conn.limit);
         let ttl = lease.ttl.as_secs_f64();
         let rows = conn.ask_within(limit, conn.query(RENEW, &[&lease.id, &ttl])).await?;
@@ -312,7 +310,7 @@ impl Asked for Postgres {
         conn.ask(try_join(close, notify_first(&conn, &names, None))).await.map(drop)
     }
 
-    /// Where the claim stands after this. What it takes out of the queue, it tells the next of.
+    /// Puts the claim and returns where it stands. If this releases another claim, the next claim is told.
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
         let (_, conn) = try_join(self.events.connection(), self.connection(&claim.name)).await?;
         let (held, is_try) = match mode {
@@ -335,15 +333,15 @@ impl Asked for Postgres {
         ))
         .await;
         put?;
-        // whatever fails beside the put, the claim may be there
+        // if anything but the put failed, the claim may be in the queue
         let ((), rows) = reaped.and(synced).and(standing).map_err(BackendError::transient)?;
         let answer = self.answer(&conn, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
-            // another one came at the same moment
+            // another claim came at the same moment
             self.release(claim).await.map_err(BackendError::transient)?;
             return Ok(None);
         }
-        // the holder hears of the first who waits behind it
+        // tell the holder that a claim waits now
         let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
         if is_second && held.is_none() {
             conn.ask(notify_first(&conn, &[name], Some(claim)))
@@ -354,7 +352,7 @@ impl Asked for Postgres {
     }
 
     async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
-        // without messages a waiter hears by asking alone
+        // try to connect for messages, but go on without them: a waiter that asks needs none
         let (_, conn) = join(self.events.connection(), self.connection(&claim.name)).await;
         let (conn, number) = (conn?, claim.number.cast_signed());
         let standing = async { conn.query(STANDING, &[&claim.lease, &number]).await };
@@ -364,7 +362,7 @@ impl Asked for Postgres {
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let conn = self.connection(&claim.name).await?;
-        // in two statements: the second one sees who came to wait before the first one was committed
+        // two statements: the second one also sees claims that were put before the first one was committed
         let (number, names) = (claim.number.cast_signed(), [conn.name(&claim.name)]);
         let release = async { conn.query(RELEASE, &[&claim.lease, &number]).await };
         let told = notify_first(&conn, &names, Some(claim));

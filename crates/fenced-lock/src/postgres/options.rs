@@ -21,8 +21,7 @@ use crate::random::random;
 #[cfg(feature = "postgres-tls")]
 use crate::tls::{authorities, client_config};
 
-/// A connection on which nothing comes is asked for a sign of life after this pause, and is given up half a minute
-/// after the last one at the latest.
+/// A connection is asked for a sign of life after this silence, and given up after half a minute of silence.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -38,14 +37,14 @@ const KEEPALIVE_RETRIES: u32 = 3;
 #[non_exhaustive]
 pub struct PostgresOptions {
     /// The server's address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
-    /// `host=.. user=..`. With several hosts, the one that accepts writes is taken; one that is silent holds up the others for a
-    /// part of the [`request_timeout`](Self::request_timeout). A pooler in between must be in session mode: one that gives a
-    /// connection to several clients takes locks and messages away, and is refused. Settings that the lock makes
-    /// itself are refused, such as `application_name`, `connect_timeout` and `keepalives`.
+    /// `host=.. user=..`. With several hosts, the one that accepts writes is taken; a silent host delays the others by a part of
+    /// the [`request_timeout`](Self::request_timeout). A pooler must be in session mode: a pooler that shares a connection
+    /// between clients takes locks and messages away, and is refused. Settings that the lock makes itself are refused, such as
+    /// `application_name`, `connect_timeout` and `keepalives`.
     ///
     /// **Without `sslmode=require` or a [`ca`](Self::ca), the connection is not encrypted.** With one of them, the server's
-    /// certificate and name are checked as well, as `psql` does with `sslmode=verify-full`. That value, `verify-ca` and
-    /// `sslrootcert` are not known here.
+    /// certificate and name are checked as well, as `psql` does with `sslmode=verify-full`. The values `verify-full` and
+    /// `verify-ca` and the setting `sslrootcert` are not known here.
     pub url: String,
     /// The CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
@@ -53,9 +52,9 @@ pub struct PostgresOptions {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// The longest that the server may be silent while requests wait for its answers.
     pub request_timeout: Duration,
-    /// Whether every standby that may take over is a synchronous one (`synchronous_standby_names`). A standby that
-    /// lags may give a token again. So after a failover, and after a recovery to a point in time, the tokens have
-    /// another [`ClusterId`](crate::ClusterId), unless this is set.
+    /// Whether every standby that may take over is a synchronous one (`synchronous_standby_names`). Unless this is set, a
+    /// failover and a recovery to a point in time give the tokens another [`ClusterId`](crate::ClusterId), because a lagging
+    /// standby may repeat a token.
     pub standby_is_synchronous: bool,
 }
 
@@ -72,7 +71,7 @@ impl PostgresOptions {
         }
     }
 
-    /// These options, as they count.
+    /// These options with their limits applied.
     pub(super) fn checked(&self) -> Result<Self, BackendError> {
         let request_timeout = limit("a request_timeout", self.request_timeout)?;
         Ok(Self { request_timeout, ..self.clone() })
@@ -80,7 +79,7 @@ impl PostgresOptions {
 
     fn parse(&self) -> Result<Config, BackendError> {
         self.url.parse::<Config>().map_err(|error| {
-            // of the other causes, some repeat what they do not understand, which may be a part of a password
+            // other causes may repeat the text that they do not understand, which may be a part of a password
             let cause = error.source().map(|cause| format!(": {cause}"));
             let cause = cause.filter(|cause| cause.starts_with(": invalid value for option"));
             let what =
@@ -89,7 +88,7 @@ impl PostgresOptions {
         })
     }
 
-    /// What connects with these options: one for each host, and TLS for all.
+    /// The settings for connecting to each host, and TLS for all.
     pub(super) fn connector(&self) -> Result<(Vec<Config>, Tls), BackendError> {
         let config = self.parse()?;
         if let Some(setting) = overridden(&config) {
@@ -116,7 +115,7 @@ impl PostgresOptions {
                 .target_session_attrs(TargetSessionAttrs::ReadWrite)
                 .connect_timeout(self.request_timeout)
                 .tcp_user_timeout(self.request_timeout)
-                // a claim that waits sends nothing, so only these find out that its connection is dead
+                // a waiting claim sends nothing: only these notice that its connection is dead
                 .keepalives_idle(KEEPALIVE_IDLE)
                 .keepalives_interval(KEEPALIVE_INTERVAL)
                 .keepalives_retries(KEEPALIVE_RETRIES);
@@ -146,7 +145,7 @@ impl PostgresOptions {
     }
 }
 
-/// A setting of the address that would not be used.
+/// A setting of the address that the lock would override.
 fn overridden(config: &Config) -> Option<&'static str> {
     let defaults = Config::new();
     let is_set = [
@@ -162,8 +161,8 @@ fn overridden(config: &Config) -> Option<&'static str> {
     is_set.into_iter().find(|(_, is_set)| *is_set).map(|(setting, _)| setting)
 }
 
-/// Settings of the same kind for each of the hosts alone: the client library has no limit for the time that one of them takes
-/// after it has accepted a connection. Hosts and ports that do not fit together stay, so that the library says so.
+/// Splits the settings into those for each host: the client library does not limit how long a host may take after it has accepted
+/// a connection. Hosts and ports that do not fit together stay as they are, so that the library reports the mistake.
 fn each_host(config: &Config) -> Vec<Config> {
     let (names, addresses, ports) =
         (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
@@ -202,7 +201,7 @@ fn each_host(config: &Config) -> Vec<Config> {
 }
 
 impl fmt::Debug for PostgresOptions {
-    /// Without the address, which may have a password in it, and the key.
+    /// Without the key and the address, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresOptions").finish_non_exhaustive()
     }

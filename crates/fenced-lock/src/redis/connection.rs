@@ -22,13 +22,13 @@ use crate::backoff::Backoff;
 use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
 
-/// How often a script may say that it has more to do: each time it has removed a thousand claims.
+/// The most steps of one script call: each step removes a thousand claims, and `MORE` asks for the next one.
 const MOST_STEPS: u32 = 1000;
 
-/// How often the time for a handshake is doubled.
+/// How many times the time limit of a handshake is doubled.
 const MOST_DOUBLINGS: u32 = 3;
 
-/// Takes messages, and the news that the connection broke.
+/// Takes messages, and a `Disconnection` when the connection breaks.
 type OnMessage = dyn Fn(PushInfo) + Send + Sync;
 
 /// One connection that all requests share. It is opened when it is needed.
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     pub(super) options: RedisOptions,
     server: Arc<Server>,
     link: Shared<Link>,
-    /// The task that connects, if nobody has its outcome yet.
+    /// The task that connects, until a caller has taken its outcome.
     connecting: AsyncMutex<Option<JoinHandle<Result<Link, BackendError>>>>,
 }
 
@@ -49,7 +49,7 @@ struct Link {
 }
 
 impl Connection {
-    /// Connects nothing yet.
+    /// Does not connect yet.
     pub(super) fn new(
         servers: Servers,
         options: RedisOptions,
@@ -72,7 +72,7 @@ impl Connection {
         self.run_within(self.options.request_timeout, script).await
     }
 
-    /// As [`run`](Self::run), with a limit for each request.
+    /// The same as [`run`](Self::run), with a time limit for each request.
     pub(super) async fn run_within<T: FromRedisValue>(
         &self,
         limit: Duration,
@@ -82,7 +82,8 @@ impl Connection {
         loop {
             let run = async |redis: &mut MultiplexedConnection| {
                 match script.by_hash().query_async(redis).await {
-                    // with the text, and so once: behind a proxy, a script that was loaded may be at another server
+                    // send the text and run it in one request: behind a proxy, a script that was loaded first may be on another
+                    // server
                     Err(error) if error.code() == Some("NOSCRIPT") => {
                         script.by_text().query_async(redis).await
                     }
@@ -91,7 +92,6 @@ impl Connection {
             };
             left -= 1;
             let run = async |redis: &mut MultiplexedConnection| match run(redis).await {
-                // the script has more to do before it can answer
                 Err(error) if error.code() == Some("MORE") && left > 0 => Ok(None),
                 answer => answer.map(Some),
             };
@@ -113,19 +113,19 @@ impl Connection {
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
     ) -> Result<T, BackendError> {
         let (began_at, most) = (Instant::now(), self.options.request_timeout);
-        // a shorter limit is not for the connection, or a server far away would never be reached
+        // the connection gets the full time: with a shorter limit, a server far away would never be reached
         let mut link = timeout(most, self.link()).await.map_err(silence)??;
         let limit = limit.min(most.saturating_sub(began_at.elapsed()));
         let answer = timeout(limit, send(&mut link.redis)).await.map_err(|elapsed| {
-            // the server may be gone without a word; who waited for the connection had less time, and a server far away may
-            // need more for an answer
+            // the server may have vanished; but if it was connected during this request, its answer had less time, and a
+            // server far away may need more
             if link.made_at <= began_at {
                 self.server.give_up(&link);
             }
             silence(elapsed)
         })?;
         answer.map_err(|error| {
-            // a primary that became a replica: the address may lead to the new one
+            // this primary became a replica; the address may lead to the new primary by now
             let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
             if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
                 self.server.give_up(&link);
@@ -136,7 +136,7 @@ impl Connection {
 
     async fn link(&self) -> Result<Link, BackendError> {
         let is_usable = |link: &Link| !link.is_broken.load(Ordering::Acquire);
-        // a task of its own connects, to the end, however short those who need the connection wait for it
+        // a separate task connects and runs to its end, even if every caller stops waiting earlier
         let connect = async {
             let mut connecting = self.connecting.lock().await;
             let connect = || tokio::spawn(Arc::clone(&self.server).connect());
@@ -147,7 +147,7 @@ impl Connection {
         self.link.get(is_usable, connect).await
     }
 
-    /// Leaves a primary that sentinels have replaced by now: it may go on to take writes, which are lost.
+    /// Leaves a primary that the sentinels have replaced: it may still accept writes, which will be lost.
     pub(super) async fn follow(&self, within: Duration) {
         if self.server.servers.primary.is_some()
             && let Ok(Ok(link)) = timeout(within, self.link()).await
@@ -163,37 +163,37 @@ fn silence(_: Elapsed) -> BackendError {
     BackendError::transient(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }
 
-/// How to connect, and what became of it.
+/// How to connect, and how the latest attempts ended.
 struct Server {
     servers: Servers,
     request_timeout: Duration,
     /// The channel to listen to, if any.
     channel: Option<String>,
     on_message: Arc<OnMessage>,
-    /// Why the latest attempts to connect failed, since the last that did not.
+    /// The failed attempts to connect since the last one that succeeded.
     trouble: Mutex<Trouble>,
 }
 
-/// Attempts that failed one after the other.
+/// Consecutive failed attempts.
 #[derive(Default)]
 struct Trouble {
     backoff: Backoff,
-    /// How many of them took too long: as long as sentinels have for their answers.
+    /// How many attempts took too long: at least as long as the sentinels may take to answer.
     late: u32,
-    /// The latest failure, and until when there is no further attempt.
+    /// The latest failure; no further attempt begins before this time.
     latest: Option<(Instant, BackendError)>,
 }
 
 impl Server {
-    /// Uses the connection no more. Messages may have been lost with it.
+    /// Stops using the connection. Messages may have been lost with it.
     fn give_up(&self, link: &Link) {
         if !link.is_broken.swap(true, Ordering::AcqRel) {
             (self.on_message)(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
         }
     }
 
-    /// Connects. After a failure not at once, and after one that took too long with more time: a handshake takes several
-    /// answers, and a server that is far away needs more time for them than for a request.
+    /// Connects. After a failure it pauses first. After an attempt that took too long, the next one gets more time: a handshake
+    /// takes several round trips, and a distant server needs more time for them than for one request.
     async fn connect(self: Arc<Self>) -> Result<Link, BackendError> {
         let limit = {
             let trouble = self.trouble.lock();
@@ -225,7 +225,7 @@ impl Server {
         let is_broken = Arc::new(AtomicBool::new(false));
         let (broken, on_message) = (Arc::clone(&is_broken), Arc::clone(&self.on_message));
         let config = AsyncConnectionConfig::new()
-            // the caller's is the only limit, or it would not know that it took too long
+            // only `connect` limits the time, so that it can tell a slow attempt from another failure
             .set_connection_timeout(None)
             .set_response_timeout(Some(self.request_timeout))
             .set_push_sender(move |push: PushInfo| {
@@ -241,7 +241,7 @@ impl Server {
         check_server(&mut redis).await?;
         if let Some(channel) = &self.channel {
             redis.subscribe(channel).await.map_err(backend_error)?;
-            // shows that messages may be sent
+            // checks that this user may publish
             let publish = cmd("PUBLISH").arg(channel).arg("").to_owned();
             publish.query_async::<()>(&mut redis).await.map_err(backend_error)?;
         }
@@ -250,7 +250,7 @@ impl Server {
     }
 }
 
-/// Why there is no connection.
+/// The error for a connection that cannot be made.
 pub(super) fn refusal(error: RedisError) -> BackendError {
     let what = match error.kind() {
         #[cfg(feature = "redis-tls")]
@@ -272,7 +272,7 @@ fn is_about_tls(error: &RedisError) -> bool {
         .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
 }
 
-/// Refuses a server on which a lock would not hold.
+/// Refuses a server that cannot keep a lock safe.
 async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendError> {
     let mut info = redis::pipe();
     for section in ["server", "replication", "memory"] {
@@ -284,14 +284,14 @@ async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendEr
         let mut fields = lines.filter_map(|line| line.split_once(':'));
         fields.find(|(found, _)| *found == name).map(|(_, value)| value.trim())
     };
-    // the second name is Valkey's
+    // Valkey calls it `server_mode`
     let mode = field("redis_mode").or_else(|| field("server_mode"));
     let what = if mode == Some("cluster") {
         "this Redis is a node of a Redis Cluster, where the keys of a lock are on several nodes: use one primary"
     } else if field("maxmemory") != Some("0") && field("maxmemory_policy") != Some("noeviction") {
         "this Redis evicts keys, locks among them: set its maxmemory-policy to noeviction"
     } else if field("role") == Some("slave") {
-        // passes when it is promoted, or the address leads to the primary again
+        // passes: the replica may be promoted, or the address may lead to the primary later
         let what = "this Redis is a replica, which grants no locks";
         return Err(BackendError::transient(what));
     } else {
@@ -303,7 +303,7 @@ async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendEr
 fn backend_error(error: RedisError) -> BackendError {
     let kind = match (error.kind(), error.code()) {
         (_, Some("LEASEGONE")) => BackendErrorKind::LeaseGone,
-        // not the primary, or not yet
+        // not the primary, or still loading
         (_, Some("LOADING" | "READONLY" | "MASTERDOWN")) => BackendErrorKind::Transient,
         (_, Some("ERR")) if error.to_string().contains("max number of clients") => {
             BackendErrorKind::Refused
@@ -316,7 +316,7 @@ fn backend_error(error: RedisError) -> BackendError {
             | ErrorKind::UnexpectedReturnType,
             _,
         ) => BackendErrorKind::Permanent,
-        // no room, not enough replicas, a disk that fails, a script that runs
+        // out of memory, too few replicas, a failing disk, a script that is running
         (_, Some(_)) => BackendErrorKind::Refused,
         (_, None) => BackendErrorKind::Transient,
     };

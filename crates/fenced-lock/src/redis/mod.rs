@@ -2,12 +2,12 @@
 //!
 //! A claim is a member of the sorted set `{fenced-lock}:queue:NAME`, and its score is its ticket: a number that the
 //! server counts up. The first one whose session lives holds the lock, and its ticket is its token. A session is one
-//! key with the TTL, so one renewal keeps all its claims; claims of a session that has ended are removed by the next
-//! request for their queue. All this is in one script, so that each request is one step. All keys share a hash tag.
+//! key with the TTL, so one renewal keeps all its claims; claims of a session that has ended are removed by the next request for
+//! their queue. One script does all this, so each request is atomic. All keys share a hash tag.
 //!
-//! A message goes to the process of the holder alone: when it becomes the holder, and when others begin or cease to
-//! wait. It carries the token, so a hand-over takes one request and one message. Messages get lost; so a waiter also
-//! asks when the holder's session could have ended.
+//! The server sends a message only to the holder's process: when it becomes the holder, and when others begin or cease to wait.
+//! The message carries the token, so a handover takes one request and one message. Messages can get lost, so a waiter also asks
+//! again when the holder's session could have ended.
 
 mod connection;
 mod options;
@@ -36,10 +36,10 @@ use super::{
     Promises, PutMode, QueueEntry, Released, Token, TokenLife,
 };
 
-/// How soon a waiter asks again at the earliest.
+/// The shortest pause before a waiter asks again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The last ticket.
+/// The key of the last ticket.
 const LAST: &str = "{fenced-lock}:last";
 
 static OPEN: LazyLock<Script> =
@@ -67,23 +67,22 @@ static QUEUE: LazyLock<Script> =
 ///
 /// # What it does not promise
 ///
-/// Redis answers before its replicas have a write, and in many set-ups before its disk has it. After a failover or a
-/// restart, two claims can hold for as long as the first one's next renewal takes, which finds its claim gone. Numbers
-/// can then come again: the token's [`ClusterId`] tells them apart. It changes with each failover,
-/// restart and `FLUSHALL`, and the store then refuses every write until an operator accepts the new cluster. Where that
-/// is too much work, use etcd, PostgreSQL or ZooKeeper. `appendonly yes` with `appendfsync always`, and
-/// `min-replicas-to-write`, make that rarer, not impossible.
+/// Redis answers before its replicas have a write, and in many set-ups before its disk has it. After a failover or a restart, two
+/// claims can hold the lock until the first one's next renewal, which finds its claim gone. Ticket numbers can then repeat: the
+/// token's [`ClusterId`] tells them apart. It changes with each failover, restart and `FLUSHALL`, and the store then refuses
+/// every write until an operator accepts the new cluster. Where that is too much work, use etcd, PostgreSQL or ZooKeeper.
+/// `appendonly yes` with `appendfsync always`, and `min-replicas-to-write`, make this rarer, not impossible.
 ///
-/// Sentinels lead to the new primary after a failover: each connection and each renewal asks for the one that most of them
-/// name. What was replicated stays: sessions, queues and who holds, whose guard keeps its earlier token. A grant that was
-/// not replicated is lost, and its holder is told at its next renewal. So the fence, not the lock, keeps the
-/// two apart.
+/// Sentinels lead to the new primary after a failover: each connection and each renewal asks them, and uses the primary that most
+/// of them name. Replicated sessions, queues and holders remain, and a holder's guard keeps its earlier token. A grant that was
+/// not replicated is lost; its holder learns this at its next renewal. So the fence, not the lock, keeps the old holder and the
+/// new one apart.
 ///
-/// Redis measures a TTL by its wall clock, also while it is down: a clock that is set forward ends leases early.
+/// Redis measures a TTL by its wall clock, also while it is down: setting that clock forward ends leases early.
 ///
 /// # What it asks of the server
 ///
-/// Redis from 6.0 on, or Valkey; a primary, no node of a cluster, that evicts no keys. A user needs
+/// Redis 6.0 or later, or Valkey: a primary that is not a cluster node and evicts no keys. A user needs
 ///
 /// ```text
 /// ~{fenced-lock}:* &{fenced-lock}:*
@@ -91,8 +90,8 @@ static QUEUE: LazyLock<Script> =
 /// +hget +hset +hsetnx +hincrby +hdel +zadd +zrem +zscore +zcard +zrange
 /// ```
 ///
-/// and `+select` for a database other than 0. A sentinel with users gets the same user, which needs
-/// `+sentinel|get-master-addr-by-name` there. Redis before 6.2 has no rights on channels: leave `&..` out there.
+/// and `+select` for a database other than 0. A sentinel with users needs the same user, with the right
+/// `+sentinel|get-master-addr-by-name`. Redis before 6.2 has no rights on channels: leave out `&..` there.
 pub type RedisBackend = AskedBackend<Redis>;
 
 impl AskedBackend<Redis> {
@@ -116,15 +115,15 @@ impl AskedBackend<Redis> {
     }
 }
 
-/// One Redis.
+/// One Redis server.
 pub struct Redis {
     connection: Connection,
-    /// Where messages for this process go.
+    /// The channel for messages to this process.
     channel: String,
     waiters: Waiters<Token>,
 }
 
-/// Where a claim stands: [`WAITING`], [`GRANTED`] or [`GONE`]; its ticket, or the PTTL of the holder; the cluster; whether
+/// Where a claim stands: [`WAITING`], [`GRANTED`] or gone; its ticket, or the PTTL of the holder's session; the cluster; whether
 /// others wait.
 type Standing = (u8, i64, String, bool);
 const WAITING: u8 = 0;
@@ -135,7 +134,7 @@ type Listed = (String, Vec<ListedClaim>);
 type ListedClaim = (String, i64, Option<u64>, Option<String>);
 
 impl Redis {
-    /// What the server says of a claim. Notes whether others wait.
+    /// Reads the server's answer about a claim. Notes whether others wait.
     fn answer(&self, claim: &Claim, standing: Standing) -> Result<Answer<Token>, BackendError> {
         let (status, number, cluster, is_contended) = standing;
         let mut ask_again_in = SHORTEST_PAUSE;
@@ -148,14 +147,14 @@ impl Redis {
             GRANTED => ClaimStatus::Granted(Token::new(cluster_of(&cluster)?, number)),
             _ => ClaimStatus::Gone,
         };
-        // a message that came before this answer was taken up is newer
+        // if the claim was granted or ended meanwhile, a message said so, and the message is newer than this answer
         if status != ClaimStatus::Waiting && self.waiters.status(claim) == ClaimStatus::Waiting {
             self.waiters.note_contended(claim, is_contended);
         }
         Ok(Answer { status, ask_again_in })
     }
 
-    /// Takes a message, or the news that the connection broke.
+    /// Takes a message, or the end of the connection.
     fn on_message(self: Arc<Self>, push: PushInfo) {
         match push.kind {
             PushKind::Disconnection => self.waiters.missed_messages(),
@@ -171,7 +170,7 @@ impl Redis {
                         self.waiters.note(&known, answer.status);
                     }
                 } else if self.waiters.leases().contains_key(&claim.lease) {
-                    // put by a request that came late, or back after a failover: nobody here waits for it
+                    // a late request put this claim, or a failover brought it back: nobody here waits for it
                     tokio::spawn(async move { self.release(&claim).await });
                 }
             }
@@ -208,11 +207,11 @@ impl Asked for Redis {
         for claim in held {
             renew.key(queue_key(&claim.name)).arg(id_of(claim));
         }
-        // short, so that a connection that died without a word is found, and made anew, in time
+        // a short limit leaves time to notice a dead connection and to connect again
         let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
         self.connection.follow(limit).await;
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
-        // that nobody waits any more, a message that came behind this answer may have said already
+        // note only that others wait: a message sent after this answer may have said already that nobody waits any more
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
             self.waiters.note_contended(claim, true);
         }
@@ -221,7 +220,7 @@ impl Asked for Redis {
 
     async fn close(&self, lease: Lease, claims: Vec<Claim>) -> Result<(), BackendError> {
         self.connection.send::<()>(cmd("DEL").arg(session_key(lease.id))).await?;
-        // the next in line is told
+        // tells the next claim of each queue
         let names: HashSet<_> = claims.into_iter().map(|claim| claim.name).collect();
         let sweep =
             async |name: Arc<str>| self.connection.run::<()>(&on_queue("sweep", &name, "")).await;
@@ -253,13 +252,13 @@ impl Asked for Redis {
 
     async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let mut list = on_queue("list", name, "");
-        // the rank of the last one
+        // the last rank to list
         list.arg(i64::try_from(most).map_or(-1, |most| most - 1));
         let (cluster, entries) = self.connection.run::<Listed>(&list).await?;
         let cluster = cluster_of(&cluster)?;
         let entry = |(place, (id, ticket, age_ms, label)): (usize, ListedClaim)| {
             Some(QueueEntry {
-                // the token of a waiter is another one if the server fails over before the grant
+                // a waiter's token changes if the server fails over before the grant
                 token: (place == 0).then(|| Token::new(cluster, ticket)),
                 label,
                 age: age_ms.map(Duration::from_millis),
@@ -270,7 +269,7 @@ impl Asked for Redis {
     }
 }
 
-/// What all servers that failed say. Its kind is theirs if they agree.
+/// One error for all servers that failed. Its kind is theirs if they agree, else `Transient`.
 fn failure(what: &str, errors: &[BackendError]) -> BackendError {
     let kind = errors.first().map_or(BackendErrorKind::Transient, |error| error.kind);
     let is_shared = errors.iter().all(|error| error.kind == kind);
@@ -300,7 +299,7 @@ fn parse_id(id: &str) -> Option<(i64, u64)> {
     Some((i64::from_str_radix(lease, 16).ok()?, number.parse().ok()?))
 }
 
-/// The claim that holds now, and how.
+/// The claim that holds the lock now, and its standing.
 fn parse_message(message: &str) -> Option<(Claim, Standing)> {
     let mut parts = message.splitn(5, ' ');
     let (lease, number) = parse_id(parts.next()?)?;

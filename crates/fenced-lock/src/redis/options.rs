@@ -1,7 +1,8 @@
 //! How to reach Redis.
 //!
-//! All sentinels are asked at once, and the primary is the one that most of them name: one may be cut off from the others
-//! together with a former primary, and not learn of a failover. The client's own Sentinel client believes one of them.
+//! All sentinels are asked at once, and the primary is the one that most of them name: a single sentinel may be cut off from the
+//! others together with a former primary, and not learn of a failover. The client library's own Sentinel client believes a single
+//! one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -38,16 +39,16 @@ use crate::tls::{authorities, client_config, settle_cryptography};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RedisOptions {
-    /// The address, `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS. That of sentinels is
-    /// `redis-sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/DATABASE]#NAME`, or `rediss-sentinel://`, with the name of
-    /// the primary, its user and its database. A socket is `unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]`. What else an
-    /// address may have is refused.
+    /// The address: `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS. For sentinels:
+    /// `redis-sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/DATABASE]#NAME`, or `rediss-sentinel://`, with the primary's name,
+    /// user and database. For a socket: `unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]`. An address with anything else is
+    /// refused.
     pub url: String,
     /// With `rediss`: the CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
     /// With `rediss`: the client certificate and its key (PEM), if the server asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The longest that a request may take, the connection for it included.
+    /// The longest that a request may take, including the time to connect.
     pub request_timeout: Duration,
 }
 
@@ -58,7 +59,7 @@ impl RedisOptions {
         Self { url: url.into(), ca: None, identity: None, request_timeout }
     }
 
-    /// These options, as they count.
+    /// These options with their limits applied.
     pub(super) fn checked(mut self) -> Result<Self, BackendError> {
         self.request_timeout = limit("a request_timeout", self.request_timeout)?;
         Ok(self)
@@ -70,7 +71,7 @@ impl RedisOptions {
         Ok(Servers { clients, primary })
     }
 
-    /// Where the servers are, and what they call the primary if they are sentinels.
+    /// The servers' addresses, and the primary's name if they are sentinels.
     fn parse(&self) -> Result<(Vec<ConnectionInfo>, Option<String>), BackendError> {
         let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
         let Some(scheme) = scheme.strip_suffix("-sentinel") else {
@@ -94,13 +95,13 @@ impl RedisOptions {
         #[cfg(feature = "redis-tls")]
         if is_tls {
             settle_cryptography();
-            // the client's own errors repeat a part of the key
+            // checked here because the client library's errors repeat a part of the key
             let roots = self.ca.as_deref().map_or_else(|| Ok(RootCertStore::empty()), authorities);
             let config = roots.and_then(|roots| client_config(roots, self.identity.as_ref()));
             config.map_err(|error| BackendError::permanent(error.to_string()))?;
         }
         let build = || -> RedisResult<Client> {
-            // with RESP3, messages and answers share a connection, and its end is told at once
+            // with RESP3, messages and answers share a connection, and its end is reported at once
             let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
             // a small request must not wait for the acknowledgement of the one before
             let tcp = TcpSettings::default().set_nodelay(true);
@@ -119,7 +120,7 @@ impl RedisOptions {
         build().map_err(BackendError::permanent)
     }
 
-    /// Where the servers are, without user and password.
+    /// The servers' addresses, without user and password.
     pub(super) fn address(&self) -> String {
         let Ok((infos, _)) = self.parse() else { return "(not understood)".to_owned() };
         let scheme = self.url.split("://").next().unwrap_or_default();
@@ -128,7 +129,7 @@ impl RedisOptions {
     }
 }
 
-/// Reads the address of one server. The errors repeat nothing of it, since it may have a password.
+/// Reads the address of one server. The errors do not repeat the address, which may contain a password.
 fn parse(url: &str) -> Result<ConnectionInfo, BackendError> {
     let what = "a Redis address is written redis://HOST:PORT";
     let parsed = parse_redis_url(url).ok_or_else(|| BackendError::permanent(what))?;
@@ -163,7 +164,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// The server, or the primary that most of the sentinels name that answer within this time.
+    /// The server; or the primary that most of the sentinels name which answer within this time.
     pub(super) async fn find(&self, within: Duration) -> Result<Client, BackendError> {
         let Some(name) = &self.primary else { return Ok(self.clients[0].clone()) };
         let question = async |sentinel| -> RedisResult<_> {
@@ -179,7 +180,7 @@ impl Servers {
                 Err(error) => errors.push(refusal(error)),
             }
         }
-        // where as many name either, an open connection stays, and a new one waits until they agree
+        // on a tie there is no primary: an open connection stays, and a new one waits until the sentinels agree
         let all: usize = votes.values().sum();
         let Some(((named, at), _)) = votes.into_iter().find(|(_, votes)| votes * 2 > all) else {
             return Err(failure("the sentinels name no primary", &errors));
@@ -195,12 +196,12 @@ impl Servers {
     }
 }
 
-/// Host and port of the primary. A sentinel gets user and password only if it asks for them: often it has none.
+/// Asks a sentinel for the primary's host and port. Sends user and password only if the sentinel demands them: often it has none.
 async fn ask(sentinel: &Client, name: &str) -> RedisResult<(String, u16)> {
     let sentinel = sentinel.get_connection_info();
     let ask = async |user: RedisConnectionInfo| -> RedisResult<Option<_>> {
         let client = Client::open(sentinel.clone().set_redis_settings(user))?;
-        // the caller's is the only limit
+        // the caller limits the time
         let config = AsyncConnectionConfig::new().set_connection_timeout(None);
         let config = config.set_response_timeout(None);
         let mut sentinel = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -208,7 +209,7 @@ async fn ask(sentinel: &Client, name: &str) -> RedisResult<(String, u16)> {
     };
     let mut answer = ask(RedisConnectionInfo::default()).await;
     if answer.as_ref().is_err_and(|error| error.code() == Some("NOAUTH")) {
-        // it has no databases
+        // a sentinel has no databases
         answer = ask(sentinel.redis_settings().clone().set_db(0)).await;
     }
     let what = "the sentinel knows no primary of this name";

@@ -1,10 +1,10 @@
 -- The queue of one name.
 --
--- KEYS: 1 queue, the claims by their tickets; 2 makers, when and by whom each was made; 3 last, the last ticket.
--- A claim is `SESSION-NUMBER`. The keys of the sessions are not among KEYS: they follow from the claims. So this runs
--- on one server only.
--- ARGV: 1 what to do, 2 the name, 3 the claim, then for `put`: 4 `wait`, `try` or `after`, 5 its label, 6 after which;
--- for `list`: 4 the last rank.
+-- KEYS: 1 queue, the claims by their tickets; 2 makers, the time and the label of each claim; 3 last, the last ticket.
+-- A claim is `SESSION-NUMBER`. The keys of the sessions are not among KEYS: they follow from the claims. So this script needs all
+-- keys on one server.
+-- ARGV: 1 what to do, 2 the name, 3 the claim; for `put` also: 4 `wait`, `try` or `after`, 5 the label, 6 the claim to release
+-- first (`after`); for `list`: 4 the last rank.
 local queue, makers, last = KEYS[1], KEYS[2], KEYS[3]
 local todo, name, claim = ARGV[1], ARGV[2], ARGV[3]
 
@@ -14,7 +14,7 @@ local function session(of)
   return '{fenced-lock}:session:' .. string.match(of, '^[^-]*')
 end
 
--- Where the process of the claim listens; false if its session has ended.
+-- The channel of the claim's process; false if its session has ended.
 local function channel(of)
   return redis.call('GET', session(of))
 end
@@ -28,8 +28,8 @@ local function at(rank)
   return redis.call('ZRANGE', queue, rank, rank)[1]
 end
 
--- Removes the claims of sessions that have ended, until the first two are alive: what takes one out of the queue then
--- finds the next. False if there are more than a script should remove, which everybody has to wait for.
+-- Removes claims whose sessions have ended, until the first two claims are alive: then a live claim is first also after the first
+-- one is removed. Returns false if there are more to remove than one run should: everybody waits while a script runs.
 local function sweep()
   local rank, removed = 0, 0
   while rank < 2 do
@@ -86,7 +86,7 @@ local function put(how, label, held)
   return standing()
 end
 
--- 1 if it was there, and its session as well.
+-- Returns 1 if the claim and its session existed.
 local function release()
   local is_alive = channel(claim)
   local removed = remove(claim)
@@ -124,17 +124,17 @@ elseif todo == 'list' then
   answer = list(ARGV[4])
 end
 
--- The holder is told when it becomes the holder, and when others begin or cease to wait. It is told again when a waiter
--- asks, or a try finds it alone: a message can get lost, and a holder that nobody knows of is then withdrawn.
+-- The holder is told when it becomes the holder, and when others begin or cease to wait. Because a message can get lost, it is
+-- told again when a waiter asks, and when a try finds no other claim; a process that does not know the claim then withdraws it.
 local head = at(0)
 if not head then
-  -- what is left of claims that were removed past this script
+  -- drop the notes of claims that left the queue without this script
   redis.call('DEL', makers)
 elseif head ~= claim and channel(head) then
   local is_news = head ~= head_before or (count() > 1) ~= (count_before > 1)
   if is_news or todo == 'ask' or (todo == 'put' and count() == 1) then
     local news = {head, redis.call('ZSCORE', queue, head), cluster(last), count() > 1 and 1 or 0, name}
-    -- a message that may not be sent is one that got lost
+    -- a message that may not be sent counts as lost
     redis.pcall('PUBLISH', channel(head), table.concat(news, ' '))
   end
 end

@@ -1,14 +1,13 @@
-//! Redlock: a lock on several Redis servers that know nothing of each other.
+//! Redlock: a lock on several independent Redis servers.
 //!
 //! The algorithm is that of <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>: a claim holds
 //! the lock `NAME` while the key `NAME` has its value at more than half of the nodes. All clients that keep to it
-//! exclude each other, such as the crate `rslock` and Go's redsync. Nodes are asked in
-//! parallel, and a majority that agrees is enough: a node that hangs holds nothing up. An attempt that fails is taken
-//! back everywhere, and repeated after 50 to 250 ms with another value, so that what takes the first attempt back cannot
-//! take the second one's key, however late a node gets it.
+//! exclude each other, such as the crate `rslock` and Go's redsync. All nodes are asked in parallel, and a majority that agrees
+//! is enough: a node that hangs delays nothing. A failed attempt is taken back at every node, and repeated after 50 to 250 ms
+//! with another value: so a deletion that reaches a node late cannot delete the key of a later attempt.
 //!
-//! A renewal extends the key at each node, and puts it back at a node that lost it, but only while more than half of
-//! the nodes still have it.
+//! A renewal extends the key at each node. While more than half of the nodes still have the key, the renewal also puts it back
+//! where it is missing.
 
 use std::collections::{HashMap, HashSet};
 use std::slice;
@@ -60,31 +59,31 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// # }
 /// ```
 ///
-/// The key is the lock's name itself: let nothing else use it.
+/// The key is the lock's name itself: nothing else may use this key.
 ///
 /// # What it does not promise
 ///
-/// There is no queue: the one who asks at the right moment gets the lock. There is **no token**: the nodes have no
-/// number in common that grows, so nothing refuses the write of a holder that was paused beyond its lease. For work
-/// where two holders at once do harm, take a lock with a token: Kleppmann, "How to do distributed locking" (2016).
+/// There is no queue: whoever asks at the right moment gets the lock. There is **no token**: the nodes share no number that
+/// grows, so nothing refuses the write of a holder that was paused beyond its lease. For work where two holders at once do harm,
+/// use a lock with a token: Kleppmann, "How to do distributed locking" (2016).
 ///
-/// Each node measures the TTL by its wall clock. A node that lost its keys must stay away for the longest TTL in use,
-/// or sync each write to its disk (`appendonly yes`, `appendfsync always`): else, two claims can have a majority.
+/// Each node measures the TTL by its wall clock. A node that lost its keys must stay away for the longest TTL in use, or sync
+/// each write to its disk (`appendonly yes`, `appendfsync always`). Otherwise two claims can each have a majority.
 ///
 /// # What it asks of the nodes
 ///
-/// Three or five primaries of Redis from 6.0 on, or Valkey, without replicas, that evict no keys. A user needs
-/// `+info +evalsha +eval +get +set +del +pexpire`, and the keys of its locks.
+/// Three or five primaries of Redis 6.0 or later, or Valkey, without replicas, that evict no keys. A user needs `+info +evalsha
+/// +eval +get +set +del +pexpire`, and the keys of its locks.
 ///
-/// Nodes may be away at any time, as long as more than half of them are there. But one that answers and can never take
-/// part, such as a server of another kind or one with other rights, fails the opening of a session: else it would be
-/// noticed when the next one fails.
+/// Nodes may be away at any time while more than half of them are there. A node that answers but can never take part, such as a
+/// server of another kind or without the rights, makes the opening of a session fail: otherwise the mistake would be noticed only
+/// when the next node fails.
 pub type RedlockBackend = AskedBackend<Redlock>;
 
-/// How many deletions that a node has not answered are repeated at a time.
+/// How many tasks may repeat deletions at a time.
 const MOST_CLEARING: usize = 1000;
 
-/// Nodes that know nothing of each other. They know of claims alone, not of leases.
+/// Independent nodes. They store claims alone, no leases.
 pub struct Redlock {
     nodes: Vec<Arc<Connection>>,
     /// The longest that an attempt may take.
@@ -92,16 +91,16 @@ pub struct Redlock {
     waiters: Waiters<Unfenced>,
     /// The latest attempt of each claim, until it is taken back.
     attempts: Mutex<HashMap<Claim, Attempt>>,
-    /// Room for each that clears keys.
+    /// A permit for each task that repeats a deletion.
     clearing: Semaphore,
-    /// For what goes on after a request.
+    /// For tasks that outlive a request.
     this: Weak<Self>,
 }
 
 /// Why an attempt failed.
 const FEW: &str = "less than half of the nodes agree";
 
-/// What a node did for each name.
+/// What a node answers for each name.
 type Done = Vec<u8>;
 const OTHERS: u8 = 0;
 const OWN: u8 = 1;
@@ -120,23 +119,22 @@ impl Attempt {
         Self { claim: claim.clone(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// What the key has at the nodes.
+    /// The key's value at the nodes.
     fn value(&self) -> String {
         format!("{}.{} {}", id_of(&self.claim), self.number, self.claim.label)
     }
 }
 
-/// A node, and its answer.
 type ByNode<A> = (Arc<Connection>, A);
 
-/// The answers of the nodes, as they come.
+/// The nodes' answers, in the order in which they arrive.
 type Answers<A> = UnboundedReceiver<Result<ByNode<A>, BackendError>>;
 
 impl AskedBackend<Redlock> {
     /// A backend on these nodes. Nothing is sent before a session is opened.
     ///
-    /// The largest `request_timeout` is how long an attempt may take. The keys outlive their session by as much, so it
-    /// should be small beside the TTL: redsync has a twentieth.
+    /// The largest `request_timeout` limits the time of an attempt. Keys outlive their session by as much, so it should be small
+    /// beside the TTL: redsync uses a twentieth.
     ///
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if there are fewer than three nodes, an option cannot be used,
@@ -160,7 +158,7 @@ impl AskedBackend<Redlock> {
     }
 }
 
-/// One that is not granted asks again after 50 to 250 ms.
+/// A claim that is not granted asks again after 50 to 250 ms: the pause is this one times 0.5 to 1.
 fn answer(is_granted: bool) -> Answer<Unfenced> {
     let status = if is_granted { ClaimStatus::Granted(Unfenced) } else { ClaimStatus::Waiting };
     Answer { status, ask_again_in: Duration::from_millis(100 + random() % 151) }
@@ -172,7 +170,7 @@ impl Redlock {
         self.nodes.len() / 2 + 1
     }
 
-    /// How long a key lives: as long as its session, and an attempt, and what clocks that run at different speeds differ by.
+    /// How long a key lives: the session's TTL, the time of an attempt, and an allowance for clocks that run at different speeds.
     fn lifetime(&self, ttl: Duration) -> Duration {
         ttl + ttl / 100 + Duration::from_millis(2) + self.patience
     }
@@ -182,7 +180,7 @@ impl Redlock {
         self.waiters.leases().get(&lease).map(|ttl| self.lifetime(*ttl)).ok_or_else(closed)
     }
 
-    /// Sends a request to all nodes. It runs to its end there, also when nobody waits for it any more.
+    /// Sends a request to all nodes. It runs to its end at each node, even if nobody waits for the answers any more.
     fn ask_all<A: Send + 'static, F>(&self, ask: impl Fn(Arc<Connection>) -> F) -> Answers<A>
     where
         F: Future<Output = Result<A, BackendError>> + Send + 'static,
@@ -198,7 +196,7 @@ impl Redlock {
                         Err(BackendError::in_words(error.kind, words, error))
                     }
                 };
-                // an error means that nobody waits for it any more
+                // an error means that nobody waits for the answer any more
                 drop(sender.send(answer));
             });
         }
@@ -223,14 +221,14 @@ impl Redlock {
         })
     }
 
-    /// Whether an attempt is over, or its claim.
+    /// Whether an attempt was replaced or taken back, or its claim is gone.
     fn is_over(&self, attempt: &Attempt) -> bool {
         self.attempts.lock().get(&attempt.claim) != Some(attempt)
             || self.waiters.status(&attempt.claim) == ClaimStatus::Gone
     }
 
-    /// Deletes the keys of those of these attempts that are over, until the node answers or they have ended by themselves:
-    /// what it was sent before may come to it late. Beyond [`MOST_CLEARING`], they are left to their end.
+    /// Deletes the keys of those attempts that are over. Repeats until the node answers or the keys have expired, because an
+    /// earlier request may reach the node late. If [`MOST_CLEARING`] tasks do this already, the keys are left to expire.
     async fn clear(
         self: Arc<Self>,
         node: Arc<Connection>,
@@ -248,8 +246,8 @@ impl Redlock {
         }
     }
 
-    /// Has the nodes do this for these attempts, until more than half of them have answered and agree on each: whether
-    /// they say so. And the answers so far.
+    /// Runs an operation for these attempts at all nodes, until a majority has answered and the result is certain for each
+    /// attempt: whether a majority satisfies `says`. Returns the answers so far as well.
     async fn decide(
         &self,
         what: &'static str,
@@ -272,23 +270,23 @@ impl Redlock {
         (verdicts(&done).ok_or_else(|| failure(FEW, &errors)), done)
     }
 
-    /// Tries once to take the lock. If it fails, it is taken back.
+    /// Tries once to take the lock. Takes a failed attempt back.
     async fn attempt(&self, claim: &Claim) -> Result<bool, BackendError> {
         let lifetime = self.lifetime_of(claim.lease)?;
         let attempt = Attempt::new(claim);
         let (began_at, attempts) = (Instant::now(), slice::from_ref(&attempt));
         let earlier = self.attempts.lock().insert(claim.clone(), attempt.clone());
         if let Some(earlier) = earlier {
-            // nobody waited for its end
+            // a cancelled call left the earlier attempt behind
             drop(self.run_all("delete", lifetime, &[earlier]));
         }
         let (decided, _) = self.decide("set", lifetime, attempts, |done| done != OTHERS).await;
-        // an answer that comes too late counts for nothing: the session would believe in it for too long
+        // a late success counts as a failure: the session would believe in it for too long
         if decided == Ok(vec![true]) && began_at.elapsed() <= self.patience {
             return Ok(true);
         }
         self.forget(&attempt);
-        // behind the requests before, on the same connections
+        // on the same connections, so after the requests before
         drop(self.run_all("delete", lifetime, attempts));
         decided.map(|_| false)
     }
@@ -301,7 +299,7 @@ impl Redlock {
         }
     }
 
-    /// Sets the keys of attempts that hold at a node that has lost them.
+    /// Sets the keys of held claims again, at a node that has lost them.
     async fn put_back(
         self: Arc<Self>,
         node: Arc<Connection>,
@@ -309,12 +307,12 @@ impl Redlock {
         attempts: Vec<Attempt>,
     ) {
         drop(run(&node, "set", lifetime, &attempts).await);
-        // a release may have come to the node before that
+        // a release may have reached the node before these keys
         self.clear(node, lifetime, attempts).await;
     }
 
-    /// Asks all nodes. More than half of them must do, and none may be one that never will. Those that take longer than
-    /// a tenth of the TTL are not waited for: the session lives from now on.
+    /// Asks all nodes. A majority must answer, and no node may refuse for good. Nodes that take longer than a tenth of the TTL
+    /// are not waited for: the session's lease runs from now on.
     async fn check_nodes(&self, ttl: Duration) -> Result<(), BackendError> {
         let patience = Instant::now() + ttl / 10;
         let mut answers = self.run_all("extend", self.lifetime(ttl), &[]);
@@ -348,7 +346,7 @@ async fn run(
     node.run(&script).await
 }
 
-/// Collects answers until these suffice, or all have come: what was done, and the errors.
+/// Collects answers until they suffice or all have arrived. Returns the answers and the errors.
 async fn gather<A>(
     mut answers: Answers<A>,
     suffices: impl Fn(&[ByNode<A>]) -> bool,
@@ -376,7 +374,7 @@ impl Asked for Redlock {
     }
 
     async fn open(&self, _id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
-        // those of sessions that could not be closed before they ended
+        // forget the claims of sessions that ended without being closed
         {
             let leases = self.waiters.leases();
             self.attempts.lock().retain(|claim, _| leases.contains_key(&claim.lease));
@@ -384,7 +382,7 @@ impl Asked for Redlock {
         self.check_nodes(ttl).await.map(|()| ClusterId(0))
     }
 
-    /// Extends all claims that hold, and puts them back where they are missing, if more than half of the nodes have them.
+    /// Extends the keys of all held claims that a majority of the nodes still has, and puts missing keys back.
     async fn renew(&self, lease: Lease, claims: &[Claim]) -> Result<Vec<bool>, BackendError> {
         let lifetime = self.lifetime_of(lease.id)?;
         let held: Vec<_> = {
@@ -443,10 +441,10 @@ impl Asked for Redlock {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        // first, so that no attempt begins behind this
+        // first, so that no attempt begins after this
         self.waiters.note(claim, ClaimStatus::Gone);
         let lifetime = self.lifetime_of(claim.lease).unwrap_or_default();
-        // each attempt that failed was taken back
+        // a claim without an attempt has no keys: each failed attempt was taken back
         let Some(attempt) = self.attempts.lock().get(claim).cloned() else {
             return Ok(Released::Gone);
         };
@@ -454,7 +452,7 @@ impl Asked for Redlock {
         let (decided, done) = self.decide("delete", lifetime, attempts, |done| done == OWN).await;
         let is_done = decided.map_err(|mut error| {
             if done.iter().any(|(_, done)| *done == [OWN]) {
-                // those nodes have nothing left to release when it is repeated, which is no loss
+                // a repeated release finds nothing at those nodes and may say `Gone`, which does no harm
                 error.kind = BackendErrorKind::Transient;
             }
             error
@@ -463,7 +461,7 @@ impl Asked for Redlock {
         Ok(if is_done == [true] { Released::Done } else { Released::Gone })
     }
 
-    /// The holder, if more than half of the nodes have the same value.
+    /// The holder, if a majority of the nodes has the same value.
     async fn queue(&self, name: &str, _most: usize) -> Result<Vec<QueueEntry>, BackendError> {
         let answers = self.ask_all::<Option<Vec<u8>>, _>(|node| {
             let get = cmd("GET").arg(name).to_owned();
@@ -488,7 +486,7 @@ impl Asked for Redlock {
                 label: Some(label.to_owned()),
                 ..QueueEntry::new(lease, format!("{name}/{id}"))
             },
-            // of another library
+            // another library's value
             None => QueueEntry::new(0, name),
         };
         Ok(vec![entry])

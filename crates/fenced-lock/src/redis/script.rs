@@ -1,8 +1,7 @@
-//! Scripts: sent by their hash, and with their text to a server that does not know them.
+//! Scripts: sent by their hash; a server that does not know the hash gets the text.
 
 use redis::{Cmd, ToRedisArgs, cmd};
 
-/// A script.
 pub(super) struct Script {
     text: String,
     hash: String,
@@ -25,7 +24,6 @@ impl Script {
     }
 }
 
-/// A call of a script.
 pub(super) struct Call {
     script: &'static Script,
     keys: Vec<Vec<u8>>,
@@ -48,7 +46,7 @@ impl Call {
         self.command("EVALSHA", &self.script.hash)
     }
 
-    /// The command for a server that does not. It knows the script from then on.
+    /// The command for a server that does not know the script yet.
     pub(super) fn by_text(&self) -> Cmd {
         self.command("EVAL", &self.script.text)
     }

@@ -7,7 +7,7 @@ use crate::{BackendError, BackendErrorKind};
 pub(super) fn backend_error(error: impl Into<Error>) -> BackendError {
     let error = error.into();
     let kind = match error {
-        // the client gives up a session when the servers have, and when it cannot connect any more
+        // the client library gives up a session when the servers have, and when it cannot connect any more
         Error::SessionExpired | Error::SessionMoved | Error::ClientClosed => {
             BackendErrorKind::LeaseGone
         }

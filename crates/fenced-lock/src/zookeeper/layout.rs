@@ -1,22 +1,22 @@
 //! How claims are written as nodes.
 //!
 //! A claim on the lock `NAME` is an ephemeral sequential node `ROOT/NAME/_c_<guid>-lock-<sequence>`, as Curator's
-//! `InterProcessMutex` with the path `ROOT/NAME` writes it. The GUID is made of the session's id and the claim's
-//! number: a claim whose answer got lost is found by it, and no two claims have the same.
+//! `InterProcessMutex` with the path `ROOT/NAME` writes it. The GUID consists of the session's id and the claim's number, so no
+//! two claims share one, and a claim whose answer was lost can be found by it.
 
 use std::fmt::Write as _;
 
 use crate::Claim;
 
-/// What stands before the GUID and behind it.
+/// The text before the GUID and behind it.
 const BEFORE: &str = "_c_";
 const BEHIND: &str = "-lock-";
 
-/// The name of the node that identifies the data. No lock has it: see [`dir`].
+/// The name of the node that identifies the data. No lock's node has this name: see [`dir`].
 pub(super) const EPOCH: &str = "%epoch";
 
-/// Whether a node's name may contain this. ZooKeeper, written in Java, takes what lies beyond the basic plane for two
-/// characters, neither of which it allows.
+/// Whether a node's name may contain this character. ZooKeeper is written in Java, which encodes a character beyond the basic
+/// plane as two; ZooKeeper allows neither.
 fn is_allowed(c: char) -> bool {
     !c.is_control() && !matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
 }
@@ -27,10 +27,10 @@ pub(super) fn is_path(path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|nodes| nodes.split('/').all(is_node))
 }
 
-/// The node of a lock, in which its claims are. Each name is one node, so `a/b` is no part of `a`: a slash, and what
-/// ZooKeeper allows in no name, is written `%` and its bytes in hexadecimal.
+/// The node of a lock, which contains its claims. Each name is one node, so `a/b` is not inside `a`: a slash, and each character
+/// that ZooKeeper does not allow, is written as `%` and hexadecimal for each byte.
 pub(super) fn dir(root: &str, name: &str) -> String {
-    // two names that are not allowed
+    // ZooKeeper does not allow these two names
     let is_dots = name == "." || name == "..";
     let mut dir = format!("{root}/");
     for c in name.chars() {
@@ -39,14 +39,14 @@ pub(super) fn dir(root: &str, name: &str) -> String {
             continue;
         }
         for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-            // to a string it cannot fail
+            // writing to a string cannot fail
             let _ = write!(dir, "%{byte:02X}");
         }
     }
     dir
 }
 
-/// What the name of a claim's node begins with, up to its sequence number.
+/// The name of a claim's node up to its sequence number.
 pub(super) fn prefix(claim: &Claim) -> String {
     let digits = format!("{:016x}{:016x}", claim.lease, claim.number);
     let (lease, number) = digits.split_at(16);
@@ -56,7 +56,7 @@ pub(super) fn prefix(claim: &Claim) -> String {
     format!("{BEFORE}{first}-{second}-{third}-{fourth}-{fifth}{BEHIND}")
 }
 
-/// The claim with this node, its lease and its number, if this library may have made it.
+/// The lease and the number of the claim with this node, if this library may have made it.
 pub(super) fn claim_of(node: &Node) -> Option<(i64, u64)> {
     let guid = node.prefix().strip_prefix(BEFORE)?.strip_suffix(BEHIND)?;
     let digits = guid.replace('-', "");
@@ -74,12 +74,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// `None` for a node without a sequence number, which is no claim, and for the path of one that is deeper in the
-    /// tree. What stands before the number does not matter: other recipes have prefixes of their own.
+    /// `None` for a node without a sequence number, which is no claim, and for a path. The text before the number does not
+    /// matter: other recipes have other prefixes.
     pub(super) fn new(name: &str) -> Option<Self> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let (before, digits) = name.split_at(name.len() - digits.min(10));
-        // ten characters: zeros first, or a sign once the counter has passed the largest number
+        // the number has ten characters: leading zeros, or a sign after the counter has passed its maximum
         let is_negative = before.ends_with("--") && (digits.len() == 9 || !digits.starts_with('0'));
         if name.contains('/') || digits.len() != 10 && !is_negative {
             return None;
@@ -89,14 +89,14 @@ impl Node {
         Some(Self { name: name.to_owned(), prefix_length, sequence })
     }
 
-    /// What stands before the number.
+    /// The text before the number.
     pub(super) fn prefix(&self) -> &str {
         &self.name[..self.prefix_length]
     }
 }
 
-/// The order of turns. The server's counter has 32 bits and wraps around, so the distance decides: no queue is as long as
-/// half of all numbers.
+/// The order of turns. The server's counter has 32 bits and wraps around, so the distance between two numbers decides: no queue
+/// is as long as half the range.
 pub(super) fn sort(nodes: &mut [Node]) {
     let any = nodes.first().map_or(0, |node| node.sequence);
     nodes.sort_unstable_by_key(|node| node.sequence.wrapping_sub(any));
@@ -106,7 +106,7 @@ pub(super) fn sort(nodes: &mut [Node]) {
 mod tests {
     use super::*;
 
-    /// Goal: turns follow the sequence number, whatever stands before it, also where the counter wraps around.
+    /// Goal: turns follow the sequence number, whatever prefix it has, also where the counter wraps around.
     #[test]
     fn turns_follow_the_sequence() {
         let turns = [

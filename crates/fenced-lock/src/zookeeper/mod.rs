@@ -1,29 +1,28 @@
 //! ZooKeeper as a lock service.
 //!
-//! A claim is an ephemeral sequential node `ROOT/NAME/_c_<guid>-lock-<sequence>`; the queue is the nodes of a lock by
-//! their sequence numbers, whatever stands before these, and the first one holds the lock. Curator's
-//! `InterProcessMutex` with the path `ROOT/NAME` and ZooKeeper's own recipe `WriteLock` queue in the same way, so each
-//! of them and this library exclude each other. (They do not exclude one another: Curator sorts by more than the
-//! number.) kazoo waits only for the claims that it knows by what stands before the number, which is `-lock-` here: its
-//! `Lock` needs `extra_lock_patterns=["-lock-"]`, and **without that it does not exclude this library**, nor Curator.
+//! A claim is an ephemeral sequential node `ROOT/NAME/_c_<guid>-lock-<sequence>`. The queue is all nodes of a lock in the order
+//! of their sequence numbers, whatever their prefixes, and the first one holds the lock. Curator's `InterProcessMutex` with the
+//! path `ROOT/NAME` and ZooKeeper's own recipe `WriteLock` queue in the same way, so each of them and this library exclude each
+//! other. (They do not exclude one another: Curator sorts by more than the number.) kazoo waits only for claims with prefixes
+//! that it knows. Here the prefix ends in `-lock-`: kazoo's `Lock` needs `extra_lock_patterns=["-lock-"]`, and **without that it
+//! does not exclude this library**, nor Curator.
 //!
-//! The lease is a ZooKeeper session. The servers measure it by a monotonic clock, in steps of their `tickTime`. Between
-//! a client and the leader stands a server that tells of its clients every half a tick, which is at most a
-//! quarter of a session timeout, and that may be cut off from the leader. So a session is believed in for two thirds of
-//! its timeout: for a TTL of 20 s the servers are asked for 30 s, and the claims of a process that dies stay for
-//! that long and a tick. The servers grant at most their `maxSessionTimeout`, 20 ticks by default, and the lease is
-//! the shorter for it.
+//! The lease is a ZooKeeper session. The servers measure it by a monotonic clock, in steps of their `tickTime`. A client's server
+//! may be cut off from the leader, and reports its clients to the leader every half tick, which is at most a quarter of a session
+//! timeout. So this library believes in a session for two thirds of its timeout: for a TTL of 20 s it asks the servers for 30 s,
+//! and the claims of a process that dies stay for 30 s and a tick. The servers grant at most their `maxSessionTimeout`, 20 ticks
+//! by default, which shortens the lease accordingly.
 //!
-//! The token is the `czxid` of a claim's node, the number of the transaction that made it: unlike the sequence number it
-//! grows for as long as the data live, also when a lock's node is made anew. ZooKeeper has no identity that changes with
-//! its data. The [`ClusterId`] is a random number in the node `ROOT/%epoch`, which the first session
-//! writes; whoever deletes it makes a new cluster. A copy of the data has the identity of the original.
+//! The token is the `czxid` of a claim's node: the number of the transaction that made it. Unlike the sequence number it grows as
+//! long as the data live, also when a lock's node is made anew. ZooKeeper has no identity that changes with its data, so the
+//! [`ClusterId`] is a random number in the node `ROOT/%epoch`, which the first session writes; whoever deletes that node makes a
+//! new cluster. A copy of the data keeps the identity of the original.
 //!
-//! What it costs: an uncontended lock takes one write, a release one, and a hand-over one for both. One persistent
-//! watch for each name in use shows its queue, so a waiter makes no request of its own. That needs ZooKeeper 3.6.
+//! What it costs: an uncontended lock takes one write, a release one, and a handover one for both. One persistent watch for each
+//! name in use shows its queue, so a waiter makes no request. That needs ZooKeeper 3.6.
 //!
-//! Connections are encrypted with the feature `zookeeper-tls`. It is one of its own since the client library's TLS links
-//! a second cryptography library, aws-lc, beside ring: more to build, and a choice to make, see [`ZooKeeperOptions::ca`].
+//! Connections are encrypted with the feature `zookeeper-tls`. It is a separate feature because the client library's TLS links a
+//! second cryptography library, aws-lc, beside ring: more to build, and a choice to make, see [`ZooKeeperOptions::ca`].
 
 mod failure;
 mod layout;
@@ -122,9 +121,9 @@ impl OnThread<ZooKeeper> {
 impl ZooKeeper {
     async fn connect(&self, ttl: Duration) -> Result<Lease, BackendError> {
         let ZooKeeperOptions { servers, user, request_timeout, .. } = &self.options;
-        // see the module's text
+        // two thirds of it are the TTL: see the module's documentation
         let session_timeout = ttl * 3 / 2;
-        // a client pings often enough to learn of a dead connection in this time
+        // the client library pings so often that it notices a dead connection in this time
         let silence = (*request_timeout).min(session_timeout / 5);
         let mut connector = Client::connector()
             .with_session_timeout(session_timeout)
@@ -145,7 +144,7 @@ impl ZooKeeper {
             }
         };
         let client = client.unwrap_or(Err(Error::Timeout)).map_err(|error| match error {
-            // of a server that has just lost the others, or of another kind
+            // the error of a server that has just lost the others, or of another kind of server
             Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
                 BackendError::transient(error)
             }
@@ -210,8 +209,8 @@ impl Backend for ZooKeeper {
         self.session(lease.id)?.renew().await
     }
 
-    /// The session is given up at once, and its end is sent as soon as a server can be reached, also if nobody waits for this
-    /// and the backend is gone.
+    /// Gives up the session at once. Its end is sent as soon as a server can be reached, even if nobody waits for this and the
+    /// backend was dropped.
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
         let Ok(session) = self.session(lease.id) else { return Ok(()) };
         session.give_up();
@@ -237,7 +236,7 @@ impl Backend for ZooKeeper {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         match self.session(claim.lease) {
             Ok(session) => session.release(claim).await,
-            // it went with its session
+            // the claim went with its session
             Err(_) => Ok(Released::Gone),
         }
     }

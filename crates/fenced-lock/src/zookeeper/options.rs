@@ -25,13 +25,13 @@ use crate::tls::{authorities, client_config, settle_cryptography};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ZooKeeperOptions {
-    /// The servers, `HOST:PORT` each, separated by commas. One that is no ZooKeeper, or does not agree with us on TLS,
-    /// looks like one that does not answer: why is in the server's log, and in the client's, with the target
+    /// The servers, `HOST:PORT` each, separated by commas. A server that is no ZooKeeper, or does not agree with us on TLS, looks
+    /// like one that does not answer. The server's log has the reason, and so has the client library's, with the target
     /// `zookeeper_client`.
     pub servers: String,
-    /// The node in which the locks are. The lock `NAME` is that of Curator's `InterProcessMutex` with the path
-    /// `ROOT/NAME`, and for kazoo `client.Lock("ROOT/NAME", extra_lock_patterns=["-lock-"])`. It is made if it does not
-    /// exist. No root may be the node of another root's lock, since locks would stand among claims.
+    /// The node that contains the locks. The lock `NAME` is the lock of Curator's `InterProcessMutex` with the path `ROOT/NAME`,
+    /// and for kazoo `client.Lock("ROOT/NAME", extra_lock_patterns=["-lock-"])`. The root is made if it does not exist. It must
+    /// not be the node of a lock of another root, where locks would stand among claims.
     pub root: String,
     /// The user, `NAME:PASSWORD`, for ZooKeeper's scheme `digest`. With a user, only the same user can use what this
     /// library makes; without one, everybody can.
@@ -39,14 +39,14 @@ pub struct ZooKeeperOptions {
     /// The CA certificates (PEM) that the servers' certificates and names are checked against. Connections are not
     /// encrypted if `None`.
     ///
-    /// A program with the feature `zookeeper-tls` links two cryptography libraries, and has to tell rustls which one to use
-    /// (`CryptoProvider::install_default`) before it uses rustls elsewhere. If it has not done so by the time when a backend
-    /// is made with this, the backend chooses ring.
+    /// A program with the feature `zookeeper-tls` links two cryptography libraries, and must tell rustls which one to use
+    /// (`CryptoProvider::install_default`) before it uses rustls elsewhere. If it has not done so when a backend with a `ca` is
+    /// made, the backend chooses ring.
     pub ca: Option<Vec<u8>>,
     /// With a [`ca`](Self::ca): the client certificate and its key (PEM), which ZooKeeper asks for by default. A certificate
     /// gives the right to connect; the [`user`](Self::user) gives rights to nodes.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The longest that a request may take. A server that is silent for so long is left for the next one.
+    /// The longest that a request may take. A server that is silent for longer is left for the next one.
     pub request_timeout: Duration,
 }
 
@@ -63,7 +63,7 @@ impl ZooKeeperOptions {
         }
     }
 
-    /// These options, as they count.
+    /// These options with their limits applied.
     pub(super) fn checked(mut self) -> Result<Self, BackendError> {
         self.request_timeout = limit("a request_timeout", self.request_timeout)?;
         for server in self.servers.split(',') {
@@ -87,19 +87,19 @@ impl ZooKeeperOptions {
         Ok(self)
     }
 
-    /// How nodes are made: what nobody else may use nobody else can break.
+    /// How nodes are made: with a user, only this user may change them.
     pub(super) fn node(&self, mode: CreateMode) -> CreateOptions<'static> {
         let acls = if self.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() };
         mode.with_acls(acls)
     }
 
-    /// What the client makes of the certificates and the key.
+    /// The certificates and the key for the client library.
     #[cfg(feature = "zookeeper-tls")]
     pub(super) fn tls(&self) -> Result<Option<TlsOptions>, BackendError> {
         let Some(ca) = &self.ca else { return Ok(None) };
         settle_cryptography();
         let read = || -> Result<_, Box<dyn Error>> {
-            // the client itself finds out as late as it connects
+            // the client library would report a wrong key only when it connects
             client_config(authorities(ca)?, self.identity.as_ref())?;
             let options = TlsOptions::new().with_pem_ca(str::from_utf8(ca)?)?;
             let Some((certificate, key)) = &self.identity else { return Ok(options) };

@@ -1,9 +1,9 @@
 //! A lock's queue, as its watch has shown it.
 //!
-//! [`WatchedQueue`] tells the claims of this process where they stand. It wants a number for each change, which ZooKeeper's
-//! events do not have: they are counted as they come. A claim that was made counts as a change that the watch is yet to
-//! show, so a list that was asked for before says nothing of it, and a later one without it says that it is gone. No event
-//! of a watch of the queue's own is applied while a list is awaited, since the list may have it.
+//! [`WatchedQueue`] tells the claims of this process where they stand. It needs a number for each change. ZooKeeper's events have
+//! none, so they are counted as they arrive. A claim whose put was answered has the number of a change that the watch has yet to
+//! show: so a list requested before the answer says nothing of the claim, and a later list without the claim says that it is
+//! gone. While a list is awaited, no event of the queue's own watch is applied, because the list may contain it.
 
 use std::sync::Arc;
 
@@ -17,21 +17,22 @@ use crate::{Claim, Ticket, Token};
 /// The claims on one lock.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Set once the queue is watched and was read: what follows it from then on.
+    /// Set once the queue is watched and was read: the task that follows it.
     pub(super) watched: Arc<OnceCell<AbortOnDropHandle<()>>>,
-    /// Ours have what stands before the numbers of their nodes as keys.
+    /// Our claims have the prefixes of their nodes as keys.
     pub(super) claims: WatchedQueue<()>,
-    /// How often news may have been missed: a list that was asked for before the latest time may lack a claim that no news
-    /// tells of.
+    /// How many times events may have been missed. A list requested before the latest such time may lack a claim that no event
+    /// shows.
     gaps: u64,
-    /// The place of the last node that was looked at, from which the places of others are counted.
+    /// The place of the last node that was looked at. The places of other nodes are counted from it.
     last_place: Option<i64>,
     /// Whether a claim came since the last look.
     was_used: bool,
 }
 
 impl Queue {
-    /// Makes a claim known before its request is sent. Also whether it was known: the request may have been carried out.
+    /// Adds a claim before its request is sent. Returns also whether the claim was here already: an earlier request may have been
+    /// carried out.
     pub(super) fn expect(&mut self, claim: &Claim) -> (Ticket, bool) {
         self.was_used = true;
         let prefix = prefix(claim);
@@ -45,7 +46,7 @@ impl Queue {
         self.claims.made(prefix(claim).as_bytes(), made);
     }
 
-    /// Notes that a claim is about to be deleted. Its node, if it was made.
+    /// Notes that a claim is about to be deleted. Returns its node if it was made.
     pub(super) fn mark_gone(&mut self, claim: &Claim) -> Option<String> {
         let prefix = prefix(claim);
         self.claims.mark_gone(prefix.as_bytes());
@@ -53,19 +54,19 @@ impl Queue {
         Some(format!("{prefix}{:010}", sequence_of(made.place)))
     }
 
-    /// The latest change, and the gaps before a list that is asked for now.
+    /// The latest change, and the number of gaps, for a list that is requested now.
     pub(super) fn asked(&self) -> (i64, u64) {
         (self.claims.latest_change(), self.gaps)
     }
 
-    /// Takes over a list, with what [`asked`](Self::asked) said before it was asked for. If news were missed since, the queue
-    /// is read again.
+    /// Loads a list; [`asked`](Self::asked) was called before it was requested. If events were missed since then, the list is
+    /// ignored, and the queue is read again.
     pub(super) fn load(&mut self, nodes: &[Node], (latest, gaps): (i64, u64)) {
         if gaps != self.gaps {
             return;
         }
         let list = nodes.iter().map(|node| self.event(node, latest, true)).collect();
-        // it is never too old: no event is applied while it is awaited
+        // the list is never too old: no event is applied while it is awaited
         let _ = self.claims.load(list, latest, latest);
     }
 
@@ -74,8 +75,8 @@ impl Queue {
         self.claims.apply(vec![event]);
     }
 
-    /// Takes a node out. `true` if the queue must be read again before anything is granted: a claim of ours that goes
-    /// without our doing may have gone with the session, and the news of its other claims come one by one.
+    /// Takes a node out. Returns `true` if the queue must be read again before anything is granted: a claim of ours that goes
+    /// without our doing may have gone with the session, whose other claims are reported one by one.
     #[must_use]
     pub(super) fn deleted(&mut self, node: &Node) -> bool {
         let event = self.event(node, self.claims.latest_change() + 1, false);
@@ -92,14 +93,14 @@ impl Queue {
         was_taken
     }
 
-    /// Notes that news may have been missed: nothing is granted until the queue was read again.
+    /// Notes that events may have been missed: nothing is granted until the queue is read again.
     pub(super) fn interrupted(&mut self) {
         self.gaps += 1;
         self.claims.interrupted();
     }
 
-    /// Notes that nothing can be known of it any more. Our claims are told that they are gone, but not forgotten: what
-    /// there is of them must still be withdrawn.
+    /// Notes that the queue can no longer be followed. Tells our claims that they are gone, but does not forget them: those that
+    /// exist must still be withdrawn.
     pub(super) fn end(&mut self) {
         self.watched = Arc::default();
         for key in self.claims.own_keys() {
@@ -107,24 +108,24 @@ impl Queue {
         }
     }
 
-    /// Whether it is not watched, and has no claim of ours.
+    /// Whether the queue is not watched and has no claim of ours.
     pub(super) fn is_unused(&self) -> bool {
         self.claims.own_keys().next().is_none() && !self.watched.initialized()
     }
 
-    /// Whether it was used since the last look.
+    /// Whether the queue was used since the last look.
     pub(super) fn take_use(&mut self) -> bool {
         std::mem::take(&mut self.was_used) || self.claims.own_keys().next().is_some()
     }
 
-    /// A node that came or went. What stands before the number of another client's node may come twice.
+    /// The event of a node that came or went. Other clients' prefixes may repeat, so their keys are whole names.
     fn event(&mut self, node: &Node, change: i64, is_there: bool) -> Event<()> {
         let (prefix, name) = (node.prefix().as_bytes(), node.name.as_bytes());
         let key = if self.claims.is_own(prefix) { Key::from(prefix) } else { Key::from(name) };
         Event { key, change, put: is_there.then_some((self.place(node), ())) }
     }
 
-    /// Where a node stands. The servers' counter wraps around, and places go on.
+    /// Where a node stands. The servers' counter wraps around; places do not.
     fn place(&mut self, node: &Node) -> i64 {
         let last = self.last_place.unwrap_or_else(|| node.sequence.into());
         let place = last + i64::from(node.sequence.wrapping_sub(sequence_of(last)));
@@ -152,7 +153,7 @@ mod tests {
         Node::new(&format!("{prefix}{sequence:010}")).expect("it has a number")
     }
 
-    /// A claim that was made, as far as its answer says.
+    /// A claim whose put was answered.
     fn made(queue: &mut Queue, number: u64, sequence: i32) -> (Ticket, Node) {
         let (ticket, was_known) = queue.expect(&claim(number));
         assert!(!was_known);
@@ -166,8 +167,8 @@ mod tests {
         assert_eq!(*ticket.status.borrow(), status);
     }
 
-    /// Goal: when a claim goes without our doing, the next of ours is granted only after the queue was read again: it
-    /// may have gone with the same session.
+    /// Goal: when a claim goes without our doing, the next of ours is granted only after the queue was read again: it may have
+    /// gone with the same session.
     #[test]
     fn the_end_of_a_session_grants_nothing() {
         for is_leaving in [false, true] {
@@ -188,8 +189,8 @@ mod tests {
         }
     }
 
-    /// Goal: a list that was asked for before a claim was made does not end it, but shows it; a later one without it
-    /// does.
+    /// Goal: a list that was requested before a claim was made does not end the claim, but may show it; a later list without the
+    /// claim ends it.
     #[test]
     fn an_old_list_ends_nothing() {
         let mut queue = Queue::default();
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(queue.mark_gone(&claim(1)), Some(ours.name));
     }
 
-    /// Goal: a queue is given up at the second look without a claim of ours, and read again while one waits.
+    /// Goal: a queue is given up at the second look without a claim of ours, and is read again while a claim waits.
     #[test]
     fn an_unused_queue_is_given_up() {
         let mut queue = Queue::default();

@@ -20,22 +20,22 @@ use super::queue::Queue;
 use crate::backoff::Backoff;
 use crate::{BackendError, BackendErrorKind, Claim, Lease, QueueEntry, Released, Ticket, Token};
 
-/// How often a queue is looked at: one that is not used is not watched any more, one that is waited in is read
-/// again, in case that news of it got lost.
+/// How often each queue is looked at. An unused queue is watched no longer; a queue in which claims wait is read again, in case
+/// an event of it was lost.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// How many claims are read at a time: a request may have a megabyte.
 const MOST_READS: usize = 1000;
 
-/// How many requests may be under way; further ones wait. So few that each is answered in time: what times out is
-/// sent again, and the server has both to do.
+/// How many requests may be under way; further ones wait. With so few, each is answered in time: a request that times out is sent
+/// again, and the server must do both.
 const MOST_UNDER_WAY: usize = 64;
 
-/// How many bytes of paths are watched one by one. After a reconnect the client library repeats its watches to the server. For
-/// more than 128 KiB it sends two requests under one number, and the second answer ends the session.
+/// How many bytes of paths may have watches of their own. After a reconnect the client library repeats its watches to the server.
+/// For more than 128 KiB it sends two requests under one number, and the second answer ends the session.
 const MOST_WATCHED_BYTES: usize = 120_000;
 
-/// How often a claim is tried in a lock's node that goes: an empty one is removed by the servers.
+/// How many times a claim is put while the node of its lock vanishes: the servers remove an empty one.
 const MOST_TRIES: u32 = 3;
 
 /// One session at the servers.
@@ -43,29 +43,29 @@ pub(super) struct Connected {
     pub(super) lease: Lease,
     state: StateWatcher,
     options: ZooKeeperOptions,
-    /// A place for each request.
+    /// A permit for each request.
     under_way: Semaphore,
-    /// The bytes of paths that can be watched one by one.
+    /// A permit for each byte of a path with a watch of its own.
     watchable: Arc<Semaphore>,
-    /// The watch on the root, while there is one.
+    /// The task that follows the root, while the root is watched.
     root_watch: tokio::sync::Mutex<Weak<AbortOnDropHandle<()>>>,
     open: Mutex<Open>,
 }
 
-/// What a session has until it is given up.
+/// The state of a session until it is given up.
 #[derive(Default)]
 struct Open {
-    /// Before the client: a drop tells the holders first.
+    /// Stands before the client, so that a drop tells the holders first.
     queues: HashMap<Arc<str>, Queue>,
     /// The session ends when the last copy of its client is dropped.
     client: Option<Client>,
-    /// The queues that are seen by the watch on the root, by their directories, each with what has it read again.
+    /// The queues that the watch on the root shows, by their directories; the `Notify` asks for a queue to be read again.
     by_root: HashMap<String, (Arc<str>, Arc<Notify>)>,
 }
 
 impl Open {
-    /// Has all queues that are seen by the watch on the root read again, since news may have been missed: also a queue whose
-    /// list was asked for while there was no watch. Until then nothing is granted in them.
+    /// Asks for all queues to be read again that the watch on the root shows, since events may have been missed; this includes a
+    /// queue whose list was requested without a watch. Until then nothing is granted in them.
     fn root_missed_news(&mut self) {
         for (name, missed) in self.by_root.values() {
             if let Some(queue) = self.queues.get_mut(name) {
@@ -75,22 +75,22 @@ impl Open {
         }
     }
 
-    /// Whether a queue is still seen by the watch on the root, and its news lead here.
+    /// Whether the watch on the root still shows this queue, and notifies `missed`.
     fn is_by_root(&self, dir: &str, missed: &Arc<Notify>) -> bool {
         self.by_root.get(dir).is_some_and(|(_, notified)| Arc::ptr_eq(notified, missed))
     }
 }
 
-/// A source of news of one queue.
+/// The source of a queue's events.
 enum Watch {
-    /// A watch of its own, and the bytes of its path.
+    /// A watch of the queue's own, and permits for the bytes of its path.
     Own(PersistentWatcher, #[allow(dead_code, reason = "held")] OwnedSemaphorePermit),
-    /// The one on the root.
+    /// The watch on the root.
     Root(Arc<Notify>, #[allow(dead_code, reason = "held")] Arc<AbortOnDropHandle<()>>),
 }
 
 impl Watch {
-    /// The next news. `None` if the queue must be read again.
+    /// The next event. `None` if the queue must be read again.
     async fn changed(&mut self) -> Option<WatchedEvent> {
         match self {
             Self::Own(watcher, _) => Some(watcher.changed().await),
@@ -122,10 +122,8 @@ impl Connected {
         self.client().is_ok() && self.state.peek_state() == SessionState::SyncConnected
     }
 
-    /// Proves that the session lives.
-    ///
-    /// By a write, since a read or a ping may be answered by a server that was cut off from a leader which
-    /// ends the session: a write is answered only after most servers have taken it. This one changes nothing.
+    /// Proves that the session lives, by a write that changes nothing. A server that was cut off from a leader may answer a read
+    /// or a ping although the leader has ended the session; a write is answered only after most servers have taken it.
     pub(super) async fn renew(&self) -> Result<Duration, BackendError> {
         let client = self.client()?;
         let mut writer = client.new_multi_writer();
@@ -140,12 +138,12 @@ impl Connected {
         Ok(self.lease.ttl)
     }
 
-    /// Gives up the session: its client sends nothing from now on but its end.
+    /// Gives up the session: from now on its client sends only the session's end.
     pub(super) fn give_up(&self) {
         drop(std::mem::take(&mut *self.open.lock()));
     }
 
-    /// Waits until the session has ended, at the servers or for being out of reach for longer than they keep it.
+    /// Waits until the servers have ended the session, or were out of reach for longer than they keep it.
     pub(super) async fn ended(&self) {
         let mut state = self.state.clone();
         while !state.state().is_terminated() {
@@ -160,7 +158,7 @@ impl Connected {
         held: Option<&Claim>,
     ) -> Result<Option<Ticket>, BackendError> {
         let client = self.client()?;
-        // before the request: its node may be seen before the answer
+        // before the request: the watch may show its node before the answer comes
         let ((ticket, was_sent), watched) = {
             let mut open = self.open.lock();
             let queue = open.queues.entry(Arc::clone(&claim.name)).or_default();
@@ -201,7 +199,7 @@ impl Connected {
                     return self.made(&format!("{path}{sequence}"), stat.czxid);
                 }
             }
-            // the servers remove an empty one: names that are not used any more cost nothing
+            // the servers remove a container that is empty, so unused names cost nothing
             let mode = self.options.node(CreateMode::Container);
             self.ask(|| client.mkdir(&dir, &mode)).await.map_err(backend_error)?;
         }
@@ -233,24 +231,24 @@ impl Connected {
             return Err(BackendError::transient("a transaction without its results"));
         };
         if stat.is_invalid() {
-            // as before 3.8.2: ZOOKEEPER-4026
+            // servers before 3.8.2 do not return it: ZOOKEEPER-4026
             return match self.look_up(client, &path).await {
                 Ok(None) => Err(BackendError::transient("the claim is gone")),
-                // `held` has gone in any case, and the node may be there
+                // `held` is gone in any case, and the node may exist
                 found => found.map_err(BackendError::transient),
             };
         }
         self.made(&path, stat.czxid).map(Some)
     }
 
-    /// The node of a claim whose answer got lost, if it is there.
+    /// The node of a claim whose answer was lost, if the node exists.
     async fn find(&self, client: &Client, claim: &Claim) -> Result<Option<Made>, BackendError> {
         let (nodes, prefix) = (self.list(client, &claim.name).await?, prefix(claim));
         let Some(node) = nodes.iter().find(|node| node.prefix() == prefix) else { return Ok(None) };
         self.look_up(client, &format!("{}/{}", self.dir(&claim.name), node.name)).await
     }
 
-    /// The node at this path, if it is there and ours: one of another session is about to go, see CURATOR-498.
+    /// The node at this path, if it exists and is ours: a node of another session is about to go, see CURATOR-498.
     async fn look_up(&self, client: &Client, path: &str) -> Result<Option<Made>, BackendError> {
         let stat = self.ask(|| client.check_stat(path)).await.map_err(backend_error)?;
         let ours = stat.filter(|stat| stat.ephemeral_owner == self.lease.id);
@@ -268,7 +266,7 @@ impl Connected {
         claim: &Claim,
     ) -> Result<Option<Ticket>, BackendError> {
         let client = self.client()?;
-        // a claim that is withdrawn again would stand in the way of other tries
+        // a claim that must be withdrawn would make other tries fail
         if !self.list(&client, &claim.name).await?.is_empty() {
             return Ok(None);
         }
@@ -285,7 +283,7 @@ impl Connected {
 
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         if !self.with(&claim.name, |queue| queue.claims.is_own(prefix(claim).as_bytes())) {
-            // it was seen to go, or never made
+            // the watch has shown its deletion, or it was never made
             return Ok(Released::Gone);
         }
         let client = self.client()?;
@@ -319,7 +317,7 @@ impl Connected {
             }
             let read = self.ask(|| reader.commit()).await.map_err(backend_error)?;
             for (node, read) in nodes.iter().zip(read) {
-                // what could not be read is gone
+                // a node that could not be read is gone
                 let MultiReadResult::Data { data, stat } = read else { continue };
                 let mut entry =
                     QueueEntry::new(stat.ephemeral_owner, format!("{name}/{}", node.name));
@@ -331,7 +329,7 @@ impl Connected {
                     entry.key = format!("{name}/{lease:x}-{number}");
                     entry.label = Some(String::from_utf8_lossy(&data).into_owned());
                     let made_at = Duration::from_millis(stat.ctime.try_into().unwrap_or_default());
-                    // a clock that runs ahead of ours is no reason for an error
+                    // the server's clock may run ahead of ours
                     entry.age = Some((UNIX_EPOCH + made_at).elapsed().unwrap_or_default());
                 }
                 entries.push(entry);
@@ -340,11 +338,11 @@ impl Connected {
         Ok(entries)
     }
 
-    /// The nodes of a lock's queue in the order of their turns, as new as the leader has them.
+    /// The nodes of a lock's queue in the order of their turns, as up to date as the leader.
     async fn list(&self, client: &Client, name: &str) -> Result<Vec<Node>, BackendError> {
         let dir = self.dir(name);
         let list = || {
-            // both are sent now, and answered in their order
+            // both requests are sent now, and answered in this order
             let (sync, list) = (client.sync(&dir), client.list_children(&dir));
             async {
                 sync.await?;
@@ -362,8 +360,8 @@ impl Connected {
 
     /// Sends a request when there is room for it.
     ///
-    /// It stays under way when it was waited for too long. Requests of one session are carried out in their order, so
-    /// a later one finds what it did.
+    /// A request that timed out stays under way. The servers carry out the requests of a session in order, so a later request
+    /// finds what the earlier one did.
     async fn ask<T, E: From<Error>, F: Future<Output = Result<T, E>>>(
         &self,
         request: impl FnOnce() -> F,
@@ -374,13 +372,13 @@ impl Connected {
         timeout(limit, request()).await.unwrap_or_else(|_| Err(Error::Timeout.into()))
     }
 
-    /// Has a queue watched from now on, until what is returned is dropped.
+    /// Watches a queue until the returned handle is dropped.
     async fn watch(
         self: &Arc<Self>,
         name: &Arc<str>,
     ) -> Result<AbortOnDropHandle<()>, BackendError> {
         let dir = self.dir(name);
-        // the client counts what stands behind the servers' addresses as well
+        // the client library also counts the path behind the servers' addresses
         let base = self.options.servers.split_once('/').map_or(0, |(_, base)| base.len() + 1);
         let bytes = u32::try_from(base + dir.len()).unwrap_or(u32::MAX);
         let watch = match Arc::clone(&self.watchable).try_acquire_many_owned(bytes) {
@@ -406,7 +404,7 @@ impl Connected {
         self.ask(watch).await.map_err(backend_error)
     }
 
-    /// Has the news of a queue from a watch on the root, which shows those of all other clients' locks as well.
+    /// Follows a queue by a watch on the root, which shows all locks of all clients.
     async fn watch_by_root(self: &Arc<Self>, name: &Arc<str>) -> Result<Watch, BackendError> {
         let mut latest = self.root_watch.lock().await;
         let watching = if let Some(watching) = latest.upgrade() {
@@ -423,7 +421,7 @@ impl Connected {
         Ok(Watch::Root(missed, watching))
     }
 
-    /// Passes on what happens below the root.
+    /// Passes on the events below the root.
     async fn follow_root(self: Arc<Self>, mut watcher: PersistentWatcher) {
         let root = format!("{}/", self.options.root);
         let mut backoff = Backoff::default();
@@ -461,7 +459,7 @@ impl Connected {
                 self.open.lock().root_missed_news();
                 continue;
             }
-            // the queues watch the root anew, and whoever waits in one is told if that is refused
+            // the queues then watch the root anew; if that is refused, their waiters are told
             let mut root_watch = self.root_watch.lock().await;
             *root_watch = Weak::new();
             let mut open = self.open.lock();
@@ -471,7 +469,7 @@ impl Connected {
         }
     }
 
-    /// Reads a queue that is watched: in this order, so that no news is missed.
+    /// Reads a queue that is watched already: in the other order, events could be missed.
     async fn read(&self, name: &str) -> Result<(), BackendError> {
         let client = self.client()?;
         let asked = self.with(name, |queue| queue.asked());
@@ -499,7 +497,7 @@ impl Connected {
         self.read(name).await
     }
 
-    /// Follows what happens in a queue until it is not used any more, or nothing can be known of it.
+    /// Follows a queue until it is unused, or can no longer be followed.
     async fn follow(self: Arc<Self>, name: Arc<str>, mut watch: Watch) {
         let mut look = interval(LOOK_EVERY);
         look.reset();
@@ -535,16 +533,16 @@ impl Connected {
         }
     }
 
-    /// Takes over what a watch tells; `true` if the queue must be read again.
+    /// Applies an event of a watch. Returns `true` if the queue must be read again.
     fn apply(&self, name: &str, event: &WatchedEvent) -> bool {
-        // it tells of the lock's own node as well, and of all that others have made deeper in the tree
+        // the watch also shows the lock's own node, and nodes that others have made deeper in the tree
         let child =
             event.path.strip_prefix(&self.dir(name)).and_then(|path| path.strip_prefix('/'));
         let node = child.and_then(Node::new);
         self.with(name, |queue| match (event.event_type, node) {
             (EventType::Session, _) => {
                 queue.interrupted();
-                // the client does not watch again, and news are not repeated: ZOOKEEPER-4698
+                // the client library does not watch again, and missed events are not repeated: ZOOKEEPER-4698
                 event.session_state != SessionState::Disconnected
             }
             (EventType::NodeCreated, Some(node)) => {
@@ -561,7 +559,7 @@ impl Connected {
         self.remove_unused(&claim.name);
     }
 
-    /// Removes a queue that is not watched and has no claim of ours. That of a watched one is the watch's.
+    /// Removes a queue that is neither watched nor has a claim of ours. A watched queue is removed by the task that follows it.
     fn remove_unused(&self, name: &str) {
         let mut open = self.open.lock();
         if open.queues.get(name).is_some_and(Queue::is_unused) {
@@ -594,7 +592,7 @@ impl Connected {
     }
 }
 
-/// Whether an error is an answer of the leader's, as a refusal is. What a server says by itself, as that it has no room, is
+/// Whether an error is an answer of the leader, such as missing rights. A server's own answer, for example that it is busy, is
 /// none.
 fn is_of_the_leader(error: &MultiWriteError) -> bool {
     matches!(error, MultiWriteError::OperationFailed { source: Error::NoAuth, .. })
@@ -605,8 +603,8 @@ mod tests {
     use super::*;
     use crate::ClaimStatus;
 
-    /// Goal: a queue that was loaded while there was no watch on the root, or by a list that was asked for then, grants nothing
-    /// before it was read again: another client's claim may have come meanwhile.
+    /// Goal: a queue that was loaded while the root was not watched, or from a list that was requested then, grants nothing
+    /// before it is read again: another client's claim may have come meanwhile.
     #[test]
     fn what_the_watch_on_the_root_missed_grants_nothing() {
         let (mut open, missed) = (Open::default(), Arc::<Notify>::default());
@@ -632,7 +630,7 @@ mod tests {
         assert!(matches!(*ticket.status.borrow(), ClaimStatus::Granted(_)));
     }
 
-    /// Goal: a lease counts as renewed only by an answer that no server gives without the leader.
+    /// Goal: only an answer that no server gives without the leader renews a lease.
     #[test]
     fn only_the_leader_renews() {
         let is_of_the_leader =

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
 use super::lab::{queue_of, waiter};
 
-/// Goal: what is documented of a drop: the release is under way when it returns, so a try may come before
-/// it; `unlock` waits.
+/// Goal: as documented, a drop returns before the release is done, so a try right after it may still find the lock taken;
+/// `unlock` waits.
 #[tokio::test(start_paused = true)]
 async fn a_try_after_a_drop_may_come_too_early() {
     let (backend, _, mutex, guard) = held().await;
@@ -20,7 +20,7 @@ async fn a_try_after_a_drop_may_come_too_early() {
     drop(mutex.try_lock().await.unwrap().expect("it is released"));
 }
 
-/// Goal: while the last entry is being given back, its owner enters no more.
+/// Goal: while the release of the last entry is under way, its owner cannot enter again.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_being_released_cannot_be_entered() {
     let backend = FaultyBackend::new();
@@ -34,8 +34,8 @@ async fn a_hold_that_is_being_released_cannot_be_entered() {
     unlocking.await.unwrap().unwrap();
 }
 
-/// Goal: a hand-over in two steps whose release was done and not answered goes on: only a hold that is gone for
-/// another reason is lost. One that is refused leaves neither claim behind.
+/// Goal: a hand-over in two steps whose release was done but not answered goes on: a hold counts as lost only if it is gone for
+/// another reason. A hand-over that is refused leaves neither claim behind.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_survives_a_lost_answer() {
     let (backend, _, mutex, guard) = held().await;
@@ -82,9 +82,10 @@ async fn a_release_that_never_succeeds_gives_up_the_session() {
     assert!(backend.renew.count() > 1, "its lease was renewed meanwhile");
 }
 
-/// Goal: callers that give up sooner than the service answers fill no queue: once many have, no further claims are put
-/// before theirs are withdrawn, whether the put or the withdrawal is slow, and also those count that came before it was.
-/// Another lock, and a try, do not wait for them; afterwards those that wait get their turns in the order of their calls.
+/// Goal: callers that give up sooner than the service answers fill no queue: once many have given up, no further claims are put
+/// before theirs are withdrawn. That holds whether the put or the withdrawal is slow, and counts also callers from before it was
+/// slow. Another lock, and a try, do not wait for those withdrawals; afterwards those that wait get their turns in the order of
+/// their calls.
 #[tokio::test(start_paused = true)]
 async fn impatient_callers_fill_no_queue() {
     for slow_puts in [true, false] {
@@ -118,7 +119,7 @@ async fn impatient_callers_fill_no_queue() {
     }
 }
 
-/// Goal: a grant that comes when the session is lost already, or is being closed, is none.
+/// Goal: a grant does not count if the session is already lost, or being closed, when it comes.
 #[tokio::test(start_paused = true)]
 async fn a_grant_after_the_loss_is_none() {
     for (reason, late) in [(LostReason::Expired, 2 * TTL), (LostReason::Closed, SECOND)] {

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::contract::queueing;
 use super::lab::{EtcdLab, FoundLab, LONG, Lab, ServerLab, TTL, queue_length, waiter};
 
-/// Goal: compaction of everything that was, again and again while waiters wait and the watch is cut,
-/// neither hides a grant nor ends a hold.
+/// Goal: etcd may compact all its history, again and again while waiters wait and the watch is cut: that neither hides a grant
+/// nor ends a hold.
 #[tokio::test]
 async fn compaction_hides_no_grant() {
     let shared = EtcdLab::shared().await;
@@ -81,7 +81,7 @@ async fn the_marks_of_claims_are_followed() {
     eventually("it stands by", async || !guard.is_contended()).await;
 }
 
-/// Goal: while etcd is away, nobody knows whether somebody waits.
+/// Goal: while etcd is away, a holder cannot know that nobody waits, and is told that somebody may.
 #[tokio::test]
 async fn contention_is_not_known_while_etcd_is_away() {
     let (mut etcd, lab) = EtcdLab::start().await;
@@ -111,8 +111,8 @@ fn a_busy_runtime_keeps_its_lease() {
     });
 }
 
-/// Goal: nothing is remembered of claims that were handed over, or tried in vain, or waited for and
-/// given up: their queue is watched no longer than it is used.
+/// Goal: the backend forgets claims that were handed over, that a try made in vain, or that gave up waiting: it watches their
+/// queue no longer than the queue is used.
 #[tokio::test]
 async fn nothing_is_left_in_memory() {
     let lab = EtcdLab::shared().await;
@@ -133,8 +133,8 @@ async fn nothing_is_left_in_memory() {
     eventually(what, async || format!("{backend:?}").contains("claims: 0")).await;
 }
 
-/// Goal: a renewal tells a lease that is gone from an etcd that is away; to etcd, that is no error. A lease lives no shorter
-/// than was asked for, though etcd counts in seconds.
+/// Goal: a renewal tells a lease that is gone from an etcd that is away, although etcd answers the former without an error. A
+/// lease lives no shorter than was asked for, though etcd counts in seconds.
 #[tokio::test]
 async fn a_renewal_learns_that_the_lease_is_gone() {
     let lab = EtcdLab::shared().await;
@@ -144,8 +144,7 @@ async fn a_renewal_learns_that_the_lease_is_gone() {
     assert_eq!(within("the loss is told", session.lost()).await, LostReason::Revoked);
 }
 
-/// Goal: a queue that is larger than a message may be, of keys or of values, can be seen, tried and
-/// waited in.
+/// Goal: a queue may be larger than a message, by its keys or by its values: it can still be seen, tried and waited in.
 #[tokio::test]
 async fn a_queue_may_be_larger_than_a_message() {
     let lab = EtcdLab::shared().await;
@@ -169,7 +168,7 @@ async fn a_queue_may_be_larger_than_a_message() {
         })
         .await;
         let waiter = waiter(&mutex, length + 1).await;
-        // the news of it are larger than a message may be, too
+        // the events of this deletion are larger than a message as well
         let all_before = DeleteOptions::new().with_range(format!("{}/1", mutex.name()));
         client.delete(format!("{}/0", mutex.name()), Some(all_before)).await.unwrap();
         drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
@@ -177,8 +176,9 @@ async fn a_queue_may_be_larger_than_a_message() {
     }
 }
 
-/// Goal: what is said of a dead holder's end: a new leader grants its lease its whole TTL again, so its lock is free within twice
-/// the TTL, not within one. Method: nobody renews the holder's lease, and the leader is killed when most of its TTL is over.
+/// Goal: as documented of a dead holder's end, a new leader grants its lease the whole TTL again, so its lock is free within
+/// twice the TTL, not within one. Method: nobody renews the holder's lease, and the leader is killed when most of its TTL is
+/// over.
 #[tokio::test]
 async fn a_new_leader_renews_a_dead_holders_lease() {
     let mut members =

@@ -18,7 +18,7 @@ async fn example(name: &str, redis: &str) -> Command {
     run
 }
 
-/// What it prints.
+/// The text that it prints.
 async fn output_of(mut run: Command) -> String {
     let output = within("the example ends", run.output()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -38,8 +38,8 @@ async fn examples_do_what_they_say() {
     assert_eq!(lines, "the holder writes: true\nan earlier one writes: false\n");
 }
 
-/// Goal: who is killed between two stores leaves work that the next holder undoes, and whoever was stopped there is refused by
-/// both stores, though the next holder wrote to neither.
+/// Goal: when a holder is killed between its writes to two stores, the next holder undoes its work; when it is stopped there and
+/// goes on later, both stores refuse it, though the last holder before that wrote to neither.
 #[tokio::test]
 async fn two_stores_stay_together() {
     let Some(postgres) = super::postgres::fresh_database().await else { return };

@@ -32,7 +32,7 @@ pub(crate) async fn held() -> (Arc<FaultyBackend>, Session, Mutex, Guard) {
     (backend, session, mutex, guard)
 }
 
-/// What happens to one request.
+/// The fault of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// It is not carried out, and fails with this kind.
@@ -49,14 +49,14 @@ pub(crate) enum Fault {
     Panics,
 }
 
-/// The faults of one kind of request: those of the next requests, and then that of all others.
+/// The faults of one kind of request: first those of single requests, then the fault of all later ones.
 #[derive(Default)]
 pub(crate) struct Faults {
     next: StdMutex<VecDeque<Option<Fault>>>,
     always: StdMutex<Option<Fault>>,
     /// How many requests came.
     count: AtomicUsize,
-    /// Each that is under way has a copy.
+    /// Each request under way has a copy.
     under_way: Arc<()>,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct FaultyBackend<B: ?Sized = MemoryBackend> {
     pub(crate) put: Faults,
     pub(crate) release: Faults,
     pub(crate) ask_for_turn: Faults,
-    /// What is granted instead of the TTL that was asked for, as far as the client knows.
+    /// The TTL that the client is told, instead of the one that it asked for.
     pub(crate) grants_ttl: Option<Duration>,
     /// The same for renewals.
     pub(crate) renews_for: Option<Duration>,

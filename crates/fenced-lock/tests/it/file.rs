@@ -29,7 +29,7 @@ use super::lab::{
 /// A directory.
 pub(crate) struct FileLab {
     directory: PathBuf,
-    /// What removes it.
+    /// Removes it on drop.
     _owned: Option<TempDir>,
 }
 
@@ -107,8 +107,7 @@ fn may_unshare() -> bool {
 }
 
 /// Goal: a holder that is stopped for longer than any TTL keeps its lock, and goes on as the holder, so that no two processes
-/// hold it. What is documented as the cost of that: a waiter that is stopped when its turn comes lets nobody pass, until it
-/// is killed.
+/// hold it. The documented cost: a waiter that is stopped when its turn comes lets nobody pass, until it is killed.
 #[tokio::test]
 async fn a_stopped_process_lets_nobody_pass() {
     let lab = FileLab::new();
@@ -134,9 +133,8 @@ async fn a_stopped_process_lets_nobody_pass() {
     drop(within("the next is served", waiter).await.unwrap().unwrap());
 }
 
-/// Goal: whenever a process is killed, no claim of it stays in the way, and no token comes twice. Method: three
-/// workers take five locks in several ways and note each token under its lock; again and again one is killed in the
-/// midst of it.
+/// Goal: whenever a process is killed, none of its claims stays in the way, and no token comes twice. Method: three workers take
+/// five locks in several ways and note each token under its lock; again and again one of them is killed meanwhile.
 #[tokio::test]
 async fn killed_at_any_moment() {
     let lab = FileLab::new();
@@ -204,8 +202,8 @@ async fn restless_worker() {
 }
 
 /// Goal: tokens grow also when the machine fails and loses what was not synced, and when a lock's file is deleted or contains
-/// something else: the directory is still the same one to a store. Method: the lock's file of an earlier grant, in another
-/// start of the machine; no file; and others.
+/// something else; a store still takes the directory for the same one. Method: the file is replaced by that of an earlier grant
+/// before a restart of the machine, or by other text, or is deleted.
 #[tokio::test]
 async fn tokens_grow_though_a_locks_file_is_lost() {
     let lab = FileLab::new();
@@ -237,7 +235,7 @@ async fn tokens_grow_though_a_locks_file_is_lost() {
     }
 }
 
-/// Goal: tokens that were reserved are all used before more are, so a disk is waited for once in a thousand grants.
+/// Goal: a lock uses all tokens that it has reserved before it reserves more, so it waits for the disk once in a thousand grants.
 #[tokio::test]
 async fn more_tokens_than_are_reserved() {
     let lab = FileLab::new();
@@ -255,8 +253,8 @@ fn flock(args: &[&str]) -> Command {
     command
 }
 
-/// Goal: `flock(1)` on a lock's file waits for the holder, and the holder for it, in both directions, also when the
-/// script is killed; and a waiter is served although it is not told.
+/// Goal: `flock(1)` on a lock's file waits for the holder, and the holder for `flock(1)`, also when the script is killed; and a
+/// waiter is served although no script tells it.
 #[tokio::test]
 async fn scripts_and_claims_exclude_each_other() {
     let lab = FileLab::new();
@@ -297,7 +295,7 @@ async fn scripts_and_claims_exclude_each_other() {
     assert!(within("the script is served", script.wait()).await.unwrap().success());
 }
 
-/// Goal: a thousand names can be held at once, with one descriptor for each; where there are no more, a claim is
+/// Goal: a thousand names can be held at once, with one descriptor for each; when the process has no more descriptors, a claim is
 /// refused for now.
 #[tokio::test]
 async fn a_thousand_names() {
@@ -414,8 +412,8 @@ async fn a_lock_file_that_is_replaced() {
     assert!(next.token() > guard.token());
 }
 
-/// Goal: a session grants nothing in a directory whose identity has changed, since its tokens would be those of another one;
-/// and a waiter whose turn cannot come is told so.
+/// Goal: a session grants nothing in a directory whose identity has changed, since its tokens would be those of another one; and
+/// a waiter whose turn cannot come is told so.
 #[tokio::test]
 async fn a_directory_that_becomes_another_one() {
     let lab = FileLab::new();
@@ -435,7 +433,8 @@ async fn a_directory_that_becomes_another_one() {
     drop(lab.mutex("a").await.lock().await.unwrap());
 }
 
-/// Goal: a queue that cannot be looked at ends no session, and hides from no other holder that its claim is gone.
+/// Goal: a queue that cannot be read ends no session, and does not keep the holders of other names from learning that their
+/// claims are gone.
 #[tokio::test]
 async fn a_queue_that_cannot_be_looked_at() {
     let lab = FileLab::new();
@@ -456,8 +455,8 @@ async fn a_queue_that_cannot_be_looked_at() {
     assert!(!guards[0].is_lost() && !session.is_lost());
 }
 
-/// Goal: a process that is stopped in the midst of changing a queue stands in the way of that name only, and requests
-/// still end. Method: the queue's directory is locked, as it would be.
+/// Goal: a process that is stopped while it changes a queue stands in the way of that name only, and requests still end. Method:
+/// the test locks the queue's directory, as such a process would have.
 #[tokio::test]
 async fn a_queue_that_cannot_be_changed_now() {
     let lab = FileLab::new();
@@ -496,7 +495,7 @@ async fn a_holder_is_told_before_the_next_is_served() {
     }
 }
 
-/// Goal: no session stays behind: neither one whose opening nobody waits for, nor that of a backend which is dropped.
+/// Goal: no session stays behind, neither when nobody waits for its opening nor when its backend is dropped.
 #[tokio::test]
 async fn no_session_stays_behind() {
     let lab = FileLab::new();

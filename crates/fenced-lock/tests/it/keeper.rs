@@ -38,7 +38,7 @@ async fn an_error_says_what_and_for_how_long() {
     }
 }
 
-/// Goal: sessions that are lost as soon as they are opened, or before, do not follow each other without pause.
+/// Goal: when one session after another is lost as soon as it is opened, or even before, the keeper opens the next after a pause.
 #[tokio::test(start_paused = true)]
 async fn a_keeper_does_not_flood() {
     for grants_ttl in [Some(Duration::from_millis(1)), Some(Duration::ZERO)] {
@@ -60,7 +60,8 @@ async fn a_keeper_does_not_flood() {
     }
 }
 
-/// Goal: a lease that had run out when it was granted makes no session. A session that was born lost is not the keeper's last word: the next one is waited for.
+/// Goal: a lease that had run out by the time its grant arrived makes no session. After a session that is lost from the start,
+/// the keeper opens the next one.
 #[tokio::test(start_paused = true)]
 async fn a_keeper_tries_again_after_a_session_born_lost() {
     let backend = FaultyBackend::new();
@@ -71,8 +72,8 @@ async fn a_keeper_tries_again_after_a_session_born_lost() {
     assert!(!within("the next is opened", keeper.session()).await.unwrap().is_lost());
 }
 
-/// Goal: what waiting does not mend is told at once. A caller that wants a lock waits for a service that is away for a TTL,
-/// and is then told why it has none; and it gets the lock if the service comes back in time.
+/// Goal: an error that waiting does not mend is told at once. A caller that wants a lock waits for up to a TTL for a service that
+/// is away, and is then told why it has none; it gets the lock if the service comes back in time.
 #[tokio::test(start_paused = true)]
 async fn a_keeper_tries_for_a_ttl() {
     let backend = FaultyBackend::new();
@@ -113,7 +114,7 @@ async fn work_is_done_though_the_release_is_refused() {
     keeper.close().await;
 }
 
-/// Goal: a keeper that is being closed gives out no session, though the one that drains lives.
+/// Goal: a keeper that is being closed gives out no session, though the one that is finishing its releases still lives.
 #[tokio::test(start_paused = true)]
 async fn a_closing_keeper_gives_out_nothing() {
     let backend = FaultyBackend::new();
@@ -131,8 +132,8 @@ async fn a_closing_keeper_gives_out_nothing() {
     closing.await.unwrap();
 }
 
-/// Goal: a session that was closed by hand is followed by another one, and is no loss. A guard outlives the keeper that it came
-/// from; with the guard goes its session.
+/// Goal: when a caller closes the session, the keeper opens another one, and counts no loss. A guard outlives the keeper that it
+/// came from; its session ends with the guard.
 #[tokio::test(start_paused = true)]
 async fn a_closed_session_is_no_loss() {
     let backend = FaultyBackend::new();
@@ -149,8 +150,9 @@ async fn a_closed_session_is_no_loss() {
     eventually("it is closed", async || backend.close.count() == 2).await;
 }
 
-/// Goal: a service that refuses everything is not flooded: for want of rights it is asked once a minute in the end, and one that
-/// fails otherwise once a second; no more than that by all who wait together. What does not pass is told once.
+/// Goal: a service that refuses everything is not flooded: in the end a keeper asks once a minute after a permanent error, such
+/// as for want of rights, and once a second after others; all who wait together ask no more than that. A permanent error is
+/// logged once.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_refuses_everything_is_left_alone() {
     for (kind, opened, told) in [

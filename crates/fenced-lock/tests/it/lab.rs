@@ -37,7 +37,7 @@ pub(crate) fn number_of(token: impl GrantToken) -> i64 {
 
 /// A lock service that can be broken.
 pub(crate) trait Lab {
-    /// What its grants carry.
+    /// The token of its grants.
     type Token: GrantToken;
 
     /// A client of the service, as a process of its own would have one.
@@ -174,7 +174,7 @@ pub(crate) fn with<O>(mut options: O, set: impl FnOnce(&mut O)) -> O {
     options
 }
 
-/// What kind of error of the backend this is.
+/// The kind of the backend's error.
 pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> BackendErrorKind {
     match result.unwrap_err() {
         LockError::Backend(error) => error.kind,

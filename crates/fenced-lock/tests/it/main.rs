@@ -29,7 +29,7 @@ mod zookeeper;
 use contract::{basics, cancellation, loss, polling, queueing, reentry, resilience};
 use postgres::LockKind;
 
-/// Runs these tests of the contract against a backend, in a module of this name. Without a lab, its server is not
+/// Runs these tests of the contract against a backend, in a module of this name. `$lab` is `None` where the server is not
 /// installed.
 macro_rules! contract {
     ($module:ident, $attribute:meta, $lab:expr; $($area:ident: $($test:ident)*;)*) => {
@@ -47,7 +47,7 @@ macro_rules! contract {
     };
 }
 
-/// The same with what every lock with tokens and a queue must do, and with more tests.
+/// The same, with the tests for every lock with tokens and a queue, and with further tests.
 macro_rules! contract_with {
     ($module:ident, $attribute:meta, $lab:expr; $($more:tt)*) => {
         contract! {
@@ -89,7 +89,7 @@ macro_rules! contract_with {
     };
 }
 
-/// The same with the whole contract, and with these tests of its resilience.
+/// The same, with the whole contract, and with these tests of resilience.
 macro_rules! whole_contract {
     ($module:ident, $attribute:meta, $lab:expr; $($resilience:ident)*; $(polling: $($polling:ident)*)?) => {
         contract_with! {
@@ -103,7 +103,7 @@ macro_rules! whole_contract {
     };
 }
 
-/// The same for a service that is one server, which can be cut off, killed and watched.
+/// The same, for a service with one server, which can be cut off, killed and watched.
 macro_rules! server_contract {
     ($module:ident, $lab:expr; $($more:ident)*) => {
         whole_contract!(
@@ -164,7 +164,7 @@ server_contract!(
     zookeeper::ZooKeeperLab::shared().await;
 );
 
-// What a lock must do that has no order, no tokens and no queue to look at.
+// The tests for a lock without order, tokens or a queue that can be seen.
 contract! {
     on_redlock, tokio::test(flavor = "multi_thread", worker_threads = 2), Some(redlock::RedlockLab::shared().await);
     basics:
@@ -192,9 +192,9 @@ contract! {
         forked_processes_exclude_each_other;
 }
 
-// All but that a holder knows of those who wait, and that the claims of a session end at one moment: their
-// connections end one by one, and a claim can be granted in between. No other client can renew a session, so whether
-// an unused one closes has a test of its own.
+// All tests but three. A holder does not learn that others wait. A session's claims do not end at one moment: their connections
+// end one by one, and a claim can be granted in between. No other client can renew a session, so a test outside of the contract
+// shows that an unused session closes.
 contract_with! {
     on_postgres_advisory, tokio::test(flavor = "multi_thread", worker_threads = 2),
     postgres::PostgresLab::shared(LockKind::Advisory).await;

@@ -78,8 +78,8 @@ async fn everything_works(lab: &EtcdLab, session: Session) {
     session.close().await.unwrap();
 }
 
-/// Goal: with one endpoint of two dead, whichever it is, no call fails; nor with one that accepts connections and says
-/// nothing, from the start or from some moment on.
+/// Goal: no call fails while one endpoint of two is dead, whichever it is, or accepts connections and says nothing, from the
+/// start or later.
 #[tokio::test]
 async fn one_endpoint_of_two_will_do() {
     let lab = EtcdLab::shared().await;
@@ -101,8 +101,8 @@ async fn one_endpoint_of_two_will_do() {
     join_all(sessions.into_iter().map(|session| everything_works(&lab, session))).await;
 }
 
-/// Goal: the lease is renewed also when two members in a row freeze, and no other request is there
-/// to find out; and with the largest margin.
+/// Goal: the lease is renewed also when two members in a row freeze and no other request is there to find out; also with the
+/// largest margin.
 #[tokio::test]
 async fn renewals_find_the_member_that_answers() {
     let lab = EtcdLab::shared().await;
@@ -121,10 +121,9 @@ async fn renewals_find_the_member_that_answers() {
     assert_eq!(careful.lost_reason(), None);
 }
 
-/// Goal: what a session does not hear of, it does not make up. Method: the watch is on a member that
-/// is frozen; a release that only the other one is asked for must neither grant the lock to a waiter whose lease is
-/// gone nor pass for a release when the claim was gone; a try takes a free lock also when the watch has not told of it yet,
-/// and keys of a longer name are there.
+/// Goal: a session concludes nothing from a watch that is silent. Method: the watch is on a member that is frozen. A release goes
+/// to the other member alone: it must neither grant the lock to a waiter whose lease is gone, nor count as a release if the claim
+/// was gone before. A try takes a free lock also when the watch has not told of it yet, and when keys of a longer name are there.
 #[tokio::test]
 async fn nothing_is_concluded_from_a_watch_that_is_silent() {
     let (lab, proxy, session) = session_at_two().await;
@@ -157,9 +156,9 @@ async fn nothing_is_concluded_from_a_watch_that_is_silent() {
     assert!(ended.is_err(), "its claim went with the lease");
 }
 
-/// Goal: a queue that was read before its watcher existed is not believed in: what came in between
-/// would be missed. Method: the stream is on a frozen member, so the watcher of the second lock is
-/// not made, while everything else goes through the other member; that nobody waits is not known.
+/// Goal: a queue that was read before its watcher existed does not count, since it would miss what came in between. Method: the
+/// stream is on a frozen member, so the watcher of the second lock is not made, while everything else goes through the other
+/// member. The holder is not told that nobody waits.
 #[tokio::test]
 async fn no_list_counts_before_its_watcher() {
     let (lab, proxy, session) = session_at_two().await;
@@ -177,8 +176,8 @@ async fn no_list_counts_before_its_watcher() {
     eventually(what, async || !second.is_contended()).await;
 }
 
-/// Goal: `unlock` does not call a lock lost that it released itself, nor does a hand-over. Method: the member that is asked
-/// first carries the release out, its answer gets lost, and the other one finds the claim gone.
+/// Goal: neither `unlock` nor a hand-over reports a lock as lost that it released itself. Method: the member that is asked first
+/// carries the release out, its answer gets lost, and the other member finds the claim gone.
 #[tokio::test]
 async fn a_release_that_another_member_did_is_a_release() {
     for hands_over in [false, true].repeat(3) {
@@ -195,8 +194,8 @@ async fn a_release_that_another_member_did_is_a_release() {
     }
 }
 
-/// Goal: callers that go away do not break the connection that all share: more than a thousand streams
-/// that are reset while their answers are on the way would.
+/// Goal: callers that go away do not break the connection that all share. More than a thousand streams that are reset while their
+/// answers are on the way would break it.
 #[tokio::test]
 async fn many_aborted_reads_leave_the_connection_alone() {
     let (proxy, session, guard) = held_behind_proxy().await;
@@ -215,7 +214,7 @@ async fn many_aborted_reads_leave_the_connection_alone() {
     assert!(!guard.is_lost());
 }
 
-/// Goal: an etcd that stands still for a while costs nobody more than that while, however many wait.
+/// Goal: when etcd stands still for a while, nobody waits for longer than that while, however many wait.
 #[tokio::test]
 async fn a_pause_under_many_locks_costs_only_the_pause() {
     let (proxy, session, held) = held_behind_proxy().await;

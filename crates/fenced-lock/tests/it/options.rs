@@ -1,4 +1,4 @@
-//! Options: what must not be shown of them, what would not be used, and times that are too short or for ever.
+//! Options: secrets, settings without effect, and times that are too short or endless.
 
 use std::error::Error;
 use std::fmt::{Debug, Write as _};
@@ -61,9 +61,9 @@ async fn add<O: Debug + Clone, B: Backend + Debug>(
     keeper.close().await;
 }
 
-/// Goal: no secret of any option is shown, in whatever form of address it stands: by no `Debug`, no error with its causes and
-/// no event, where nobody listens, the password is refused, a key cannot be read or an address is malformed.
-/// Method: a process of its own, which records all events.
+/// Goal: no `Debug`, no error with its causes and no event shows a secret of any option, in whatever form of address it stands,
+/// when nobody listens, the password is refused, a key cannot be read or an address is malformed. Method: a process of its own,
+/// which records all events.
 #[tokio::test]
 async fn no_secret_is_shown() {
     let mut worker = Run::start(&mut run::worker(&[], "options::shows_everything"));
@@ -195,8 +195,8 @@ async fn shows_everything() {
     }
 }
 
-/// Goal: a part of an address that would not be used is refused, and so is anything that asks for encryption beside something
-/// that asks for none.
+/// Goal: a part of an address that would not be used is refused, and so is a setting for encryption where another setting asks
+/// for none.
 #[tokio::test]
 async fn what_would_not_be_used_is_refused() {
     let some = || Some(Vec::new());
@@ -275,8 +275,8 @@ async fn use_it<T: GrantToken>(
     within("an end", session.close()).await
 }
 
-/// Goal: no time that can be set breaks a backend: nothing, a nanosecond and for ever each serve, or are refused at once with
-/// a sentence.
+/// Goal: no time that can be set breaks a backend: zero, a nanosecond and for ever either serve, or are refused at once with a
+/// sentence.
 #[tokio::test]
 async fn a_time_serves_or_is_refused() {
     let second = Duration::from_secs(1);

@@ -18,8 +18,8 @@ fn the_package_builds_by_itself() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Goal: the oldest Rust that the crate names suffices. Method: no dependency of any backend asks for a later one; clippy
-/// knows of each item of the standard library that the crate uses whether that Rust has it.
+/// Goal: the crate builds with the oldest Rust that it names. Method: no dependency of any backend asks for a later one; and
+/// clippy knows of each item of the standard library that the crate uses whether that Rust has it.
 #[test]
 fn no_dependency_needs_a_later_rust() {
     // with all features, other packages of the workspace have dependencies that no test needs

@@ -64,8 +64,8 @@ async fn root_of(etcd: &PrivateEtcd) -> Client {
     Client::connect([etcd.endpoint()], Some(as_root)).await.unwrap()
 }
 
-/// Goal: a lock that was refused for want of permission is an error at once, and no obstacle once the
-/// permission is there: its queue is watched anew, though the first watcher was refused, also where it is only looked at.
+/// Goal: a lock that the user may not use is an error at once. Once the permission is there, the lock works: its queue is watched
+/// anew, though the first watcher was refused, also if the queue is only looked at.
 #[tokio::test]
 async fn a_permission_that_comes_later_counts() {
     let (etcd, mut client) = etcd_with_users().await;
@@ -92,8 +92,8 @@ async fn a_permission_that_comes_later_counts() {
     drop(within("the waiter is granted", waiter).await.unwrap().unwrap());
 }
 
-/// Goal: a name that is refused, at whatever moment, is no loss to the other names, and ends no watch of theirs. Method: one
-/// role for one name; other names are tried, and the role is taken away and given back under a holder.
+/// Goal: when one name is refused, at whatever moment, no other name is lost, nor does its watch end. Method: one role for each
+/// allowed name; other names are tried, and a role is taken away and given back under a holder.
 #[tokio::test]
 async fn a_refused_name_is_no_matter_to_the_others() {
     let (etcd, mut client) = etcd_with_users().await;
@@ -130,8 +130,8 @@ async fn a_refused_name_is_no_matter_to_the_others() {
     kept.unlock().await.unwrap();
 }
 
-/// Goal: many requests that are refused for their token, or whose password is wrong, make etcd authenticate them once, not
-/// each: it makes that cost time on purpose. Where no user was given, that is told as a session is opened.
+/// Goal: when etcd refuses many requests for their token, or a wrong password, the client authenticates once, not once for each:
+/// etcd makes that cost time on purpose. If no user was given, opening a session says so.
 #[tokio::test]
 async fn all_share_one_authentication() {
     let (etcd, mut client) = etcd_with_users().await;
@@ -158,7 +158,7 @@ async fn all_share_one_authentication() {
     }
 }
 
-/// Goal: authentication may be switched off and on again under a session.
+/// Goal: an operator may switch authentication off and on again while a session is open.
 #[tokio::test]
 async fn authentication_may_be_switched_off_and_on() {
     let (etcd, mut client) = etcd_with_users().await;
@@ -193,8 +193,8 @@ async fn secured_etcd(tokens: AuthTokens) -> (PrivateEtcd, EtcdOptions) {
     (etcd, options)
 }
 
-/// Goal: with tokens that tell of the roles at the time they were made, a role that changes is no
-/// matter to a holder, nor to an order that comes next.
+/// Goal: with tokens that carry the roles of the time they were made, a role that changes disturbs neither a holder nor the next
+/// request.
 #[tokio::test]
 async fn a_changed_role_is_no_matter_to_a_signed_token() {
     let (etcd, options) = secured_etcd(AuthTokens::Jwt(300)).await;
@@ -219,7 +219,7 @@ async fn a_changed_role_is_no_matter_to_a_signed_token() {
     assert_eq!(queue_of(&mutex).await.len(), 0);
 }
 
-/// Goal: an etcd whose certificate is not trusted is told, and not waited for.
+/// Goal: a certificate of etcd that is not trusted is an error at once.
 #[tokio::test]
 async fn a_certificate_that_is_not_trusted_is_told() {
     let (_etcd, options) = secured_etcd(AuthTokens::Simple(300)).await;
@@ -232,7 +232,7 @@ async fn a_certificate_that_is_not_trusted_is_told() {
     assert_eq!(kind_of(opened), BackendErrorKind::Permanent, "{text}");
 }
 
-/// Goal: a waiter at whose queue it may not look any more fails, and does not wait for ever.
+/// Goal: a waiter that may no longer read its queue fails, and does not wait for ever.
 #[tokio::test]
 async fn a_waiter_that_may_not_look_is_told() {
     let (mut etcd, mut root) = etcd_with_users().await;
@@ -247,8 +247,8 @@ async fn a_waiter_that_may_not_look_is_told() {
     assert!(within("the waiter is told", waiter).await.unwrap().is_err());
 }
 
-/// Goal: a key that a given-up request left behind, and that could not be deleted when it was found, is deleted later
-/// though its lock is not used meanwhile: other processes wait behind it.
+/// Goal: a key that a given-up request left behind, and that could not be deleted when it was found, is deleted later although
+/// nobody here uses its lock meanwhile: other processes wait behind it.
 #[tokio::test]
 async fn an_orphan_that_cannot_be_deleted_is_found_again() {
     let (etcd, mut root) = etcd_with_users().await;
@@ -301,8 +301,8 @@ async fn waiter_behind_a_key(
     waiter(&session.mutex(name).unwrap(), 2).await
 }
 
-/// Goal: when etcd has forgotten its tokens in a restart, a holder may hand over, waiters are granted and a holder is told of
-/// its loss all the same; and the watch is made anew once, however many names it watched.
+/// Goal: after a restart in which etcd has forgotten its tokens, a holder may hand over, waiters are granted and a holder is told
+/// of its loss; and one new stream serves the watch of all names, however many there are.
 #[tokio::test]
 async fn tokens_forgotten_in_a_restart_are_no_matter() {
     let mut etcd = PrivateEtcd::start(ServerOptions::default()).await.unwrap();
@@ -334,8 +334,8 @@ async fn tokens_forgotten_in_a_restart_are_no_matter() {
     assert!(streams <= 3, "{streams} streams");
 }
 
-/// Goal: a name that is new when the watch's token has ended is watched at once, and those that were watched before are
-/// watched again. Method: etcd refuses a watcher with each token that has ended, and each time one more stream is opened.
+/// Goal: a new name is watched at once although the watch's token has ended, and the names from before are watched again. Method:
+/// etcd refuses a watcher with each token that has ended, and each time one more stream is opened.
 #[tokio::test]
 async fn a_token_that_ended_stalls_no_new_name() {
     let (_dir, etcd) = with_short_tokens().await;

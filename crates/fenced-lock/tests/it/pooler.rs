@@ -24,7 +24,7 @@ fn lab(kind: LockKind, server: &PrivatePostgres, port: u16) -> PostgresLab {
     PostgresLab::at(&format!("{kind:?} {}", server.url_of("postgres", port)))
 }
 
-/// Goal: a pooler that gives a server process to several clients is refused, where it would give one lock to two (as in
+/// Goal: a pooler that gives a server process to several clients is refused, since it would give one lock to two clients (as in
 /// pgdog#1407): with one client or many, whichever process a statement is given.
 #[tokio::test]
 async fn a_pooler_that_shares_processes_is_refused() {
@@ -54,7 +54,7 @@ async fn a_pooler_that_shares_processes_is_refused() {
     }
 }
 
-/// So many clients that ask all the time, until these tasks are dropped.
+/// Clients that send statements all the time, until these tasks are dropped.
 async fn busy_clients(url: &str, count: usize) -> JoinSet<Result<(), tokio_postgres::Error>> {
     let mut clients = JoinSet::new();
     for _ in 0..count {
@@ -69,7 +69,7 @@ async fn busy_clients(url: &str, count: usize) -> JoinSet<Result<(), tokio_postg
     clients
 }
 
-/// Goal: a pooler in session mode serves, although it knows no settings for a connection.
+/// Goal: the lock works through a pooler in session mode, although that knows no settings for a connection.
 #[tokio::test]
 async fn a_pooler_in_session_mode_serves() {
     let settings = ["pool_mode=session", "default_pool_size=150", "max_client_conn=200"];
@@ -88,7 +88,7 @@ async fn a_pooler_in_session_mode_serves() {
     }
 }
 
-/// Goal: a pooler's refusal with the code of a protocol violation is for good, unless the pooler lacks room or its server.
+/// Goal: a pooler's refusal with the code of a protocol violation is permanent, unless the pooler lacks room or its server.
 #[tokio::test]
 async fn what_a_pooler_says_has_its_kind() {
     for (setting, parameters, expected) in [
@@ -111,8 +111,9 @@ async fn what_a_pooler_says_has_its_kind() {
     }
 }
 
-/// Goal: a pooler that comes between when sessions are open gives no lock to two, and one that puts another server process in
-/// the place of a holder's is found out by the next renewal. Method: a transaction of another client keeps that process busy.
+/// Goal: when a pooler comes in between while sessions are open, no lock is given to two; and when it puts another server process
+/// in the place of a holder's, the next renewal finds that out. Method: a transaction of another client keeps the holder's
+/// process busy.
 #[tokio::test]
 async fn a_pooler_that_comes_between_gives_no_lock_to_two() {
     let Some((server, pooler)) = pooled(&["pool_mode=transaction"]).await else { return };
@@ -132,7 +133,7 @@ async fn a_pooler_that_comes_between_gives_no_lock_to_two() {
     within("the loss is told", guard.lost()).await;
     connection.abort();
 
-    // what is asked for one after the other comes to different processes
+    // successive statements now reach different processes
     let _others = busy_clients(&url, 10).await;
     let mutex = session.mutex("b").unwrap();
     for _ in 0..40 {

@@ -213,8 +213,8 @@ impl ServerLab for PostgresLab {
     }
 }
 
-/// Goal: a name takes one connection for its requests, and a hundred share a few. Method: the session's requests for itself
-/// take one as well, and its messages another.
+/// Goal: one name takes one connection for its requests, and a hundred names share a few. Method: the session takes one more for
+/// requests of its own, and another one for its messages.
 #[tokio::test]
 async fn names_share_a_few_connections() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
@@ -247,10 +247,10 @@ async fn behind_a_locked_row(
     (mutex, operator)
 }
 
-/// Goal: what was sent on a connection that is lost is not carried out later; and a pooler that loses its connection to the
-/// server under a request (pgbouncer#714) leaves open whether that is done: the claim is not given up, and sent again.
-/// Method: a claim waits in the server for a row that an operator keeps locked; its connection, or the pooler's, is cut, which
-/// the server does not notice. When the library itself has connected again, the old server process is gone.
+/// Goal: what was sent on a connection that is lost is not carried out later. A pooler that loses its connection to the server
+/// under a request (pgbouncer#714) leaves open whether the request is done: the claim is sent again, not given up. Method: a
+/// claim waits in the server for a row that an operator keeps locked; its connection, or the pooler's, is cut, which the server
+/// does not notice. When the library itself has connected again, the old server process is gone.
 #[tokio::test]
 async fn nothing_is_carried_out_late() {
     for is_pooled in [false, true] {
@@ -283,8 +283,7 @@ async fn nothing_is_carried_out_late() {
     }
 }
 
-/// Goal: a statement that waits for a row that another program keeps locked ends with an answer, and holds up no
-/// renewal.
+/// Goal: a statement that waits for a row that another program keeps locked ends with an answer, and does not delay a renewal.
 #[tokio::test]
 async fn a_locked_row_ends_no_session() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
@@ -299,8 +298,8 @@ async fn a_locked_row_ends_no_session() {
     queue_length(&mutex, 0).await;
 }
 
-/// Goal: clients that come at once to a database without tables all find them. Tables that were made anew, by whichever process,
-/// are another cluster, also to one that knew those before.
+/// Goal: clients that come at once to a database without tables all find them. Tables that any process makes anew are another
+/// cluster, also to a client that knew the old ones.
 #[tokio::test]
 async fn tables_are_made_once() {
     for is_another in [false, true] {
@@ -318,8 +317,8 @@ async fn tables_are_made_once() {
     }
 }
 
-/// Goal: the rights that the tables' text names are enough where an operator made the tables, and without them it is
-/// an error that says so.
+/// Goal: the rights that the text of the tables names are enough where an operator made the tables; a user without them gets an
+/// error that says so.
 #[tokio::test]
 async fn rights_are_needed_and_enough() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
@@ -352,7 +351,7 @@ async fn rights_are_needed_and_enough() {
     drop(within("a grant", waiter).await.unwrap().unwrap());
     eventually("nothing is left", async || claims().await == 0).await;
 
-    // a release that was done and not synced is repeated, and told as no loss
+    // a release that was done but not synced is repeated, and not reported as a loss
     let guard = mutex.lock().await.unwrap();
     let sync = "FUNCTION pg_logical_emit_message(boolean, text, text)";
     operator.batch_execute(&format!("REVOKE EXECUTE ON {sync} FROM public")).await.unwrap();
@@ -367,8 +366,8 @@ async fn rights_are_needed_and_enough() {
     assert!(!session.is_lost(), "it is no loss to other names");
 }
 
-/// Goal: an address that is none and a database that is none can never work; a server that accepts no writes can
-/// later, and one that is no PostgreSQL cannot be told from one that breaks off.
+/// Goal: a malformed address and a missing database are permanent errors, the latter not while another host of the address may
+/// come back. A server that is no PostgreSQL cannot be told from one that breaks off, and is transient.
 #[tokio::test]
 async fn a_wrong_server_is_an_error() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
@@ -398,8 +397,8 @@ async fn replicated(is_synchronous: bool) -> Option<ReplicatedPostgres> {
     Some(ReplicatedPostgres::start(is_synchronous).await.unwrap())
 }
 
-/// Goal: a server that is set to accept no writes is told for good, with what to do about it, also when that is set while
-/// a session is open; a standby is not, since it may be promoted.
+/// Goal: a server that is set to accept no writes is a permanent error that says what to do, also when it is set so while a
+/// session is open; a standby is not, since it may be promoted.
 #[tokio::test]
 async fn a_server_without_writes() {
     let Some(servers) = replicated(false).await else { return };
@@ -474,9 +473,9 @@ async fn to_connect_may_take_longer_than_a_request() {
     eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
 }
 
-/// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks; a failover that takes a
-/// release back takes no grant with it. Method: the standby gets nothing, so a claim has its requests given up, and a release
-/// is seen by the next in the queue and not answered; then a failover.
+/// Goal: a synchronous standby has every token that was given, and nothing is granted that it lacks; when a failover undoes a
+/// release, the next grant still stands. Method: nothing is sent to the standby, so the requests of a claim are given up, and a
+/// release is seen by the next in the queue but not answered; then a failover.
 #[tokio::test]
 async fn a_synchronous_standby_repeats_no_token() {
     let Some(mut servers) = replicated(true).await else { return };
@@ -518,7 +517,7 @@ async fn a_synchronous_standby_repeats_no_token() {
     assert_eq!(queue_of(&session.mutex("released").unwrap()).await, [next.key()]);
 }
 
-/// Goal: what was answered stands after a crash. Method: a server that syncs only what it must, and a crash after each answer.
+/// Goal: what was answered survives a crash. Method: a server that syncs only what it must, and a crash after each answer.
 #[tokio::test]
 async fn a_crash_takes_no_answer_back() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
@@ -541,8 +540,8 @@ async fn a_crash_takes_no_answer_back() {
     queue_length(&crash().await, 0).await;
 }
 
-/// Goal: a standby that lags, and takes over, gives a number again, under another cluster id, so that a store can tell the two
-/// grants apart.
+/// Goal: a standby that lags and takes over grants a number for the second time, under another cluster id, so that a store can
+/// tell the two grants apart.
 #[tokio::test]
 async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
     let Some(mut servers) = replicated(false).await else { return };
@@ -560,8 +559,8 @@ async fn a_standby_that_lags_repeats_a_number_of_another_cluster() {
     assert_ne!(next.token().cluster(), held.token().cluster());
 }
 
-/// Goal: the check for SQL in the docs of `Token` accepts the largest token and later ones, and refuses an earlier one
-/// and another cluster's.
+/// Goal: the SQL in the docs of `Token` accepts the largest token and later ones, and refuses an earlier one and another
+/// cluster's.
 #[tokio::test]
 async fn the_documented_fence() {
     let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
@@ -580,7 +579,7 @@ async fn the_documented_fence() {
     assert!(write("7", 7).await);
 }
 
-/// Goal: in a database without Unicode any label and any name will do, and each name is a lock of its own.
+/// Goal: a database without Unicode takes any label and any name, and each name is a lock of its own.
 #[tokio::test]
 async fn a_database_without_unicode() {
     for encoding in ["LATIN1", "SQL_ASCII"] {

@@ -29,7 +29,7 @@ impl PostgresLab {
     }
 }
 
-/// Goal: `psql` and the library exclude each other, by the calls that the documentation names.
+/// Goal: `psql` and the library exclude each other, with the calls that the documentation names.
 #[tokio::test]
 async fn psql_takes_its_turns() {
     let Some(lab) = lab().await else { return };
@@ -47,8 +47,8 @@ async fn psql_takes_its_turns() {
     .await;
 }
 
-/// Goal: a stopped process takes one turn or two, however many of its claims wait. Method: counts those of its connections
-/// that have a lock and are idle, for longer than it takes to notice that the session has ended.
+/// Goal: a stopped process is granted the lock once or twice, however many of its claims wait. Method: the test counts which of
+/// its connections have the lock and are idle for longer than it takes to notice that the session has ended.
 #[tokio::test]
 async fn a_stopped_process_takes_no_turn_for_each_claim() {
     let Some(lab) = lab().await else { return };
@@ -77,8 +77,8 @@ async fn a_stopped_process_takes_no_turn_for_each_claim() {
     assert!((1..=2).contains(&holders.len()), "{holders:?}");
 }
 
-/// Goal: a hold that lasts longer than its TTL lives on, and so does one that waited for so long. A session that nobody uses
-/// any more ends all its connections; but a guard uses it.
+/// Goal: a hold that lasts longer than its TTL goes on, and so does one that waited for longer. A session that nobody uses any
+/// more ends all its connections; a guard counts as use.
 #[tokio::test]
 async fn a_long_hold_and_a_long_wait_live_on() {
     let Some(lab) = lab().await else { return };
@@ -100,8 +100,8 @@ async fn a_long_hold_and_a_long_wait_live_on() {
     eventually("all connections have ended", async || lab.connections().await == 0).await;
 }
 
-/// Goal: what is not promised: a crash of the server takes the locks with the connections. Their holders are told,
-/// and no token comes twice.
+/// Goal: as documented, a crash of the server ends the locks with the connections. Their holders are told, and no token comes
+/// twice.
 #[tokio::test]
 async fn a_crash_of_the_server_takes_the_locks() {
     let Some(lab) = lab().await else { return };
@@ -149,8 +149,8 @@ async fn a_cut_at_any_request_leaves_nothing_behind() {
     }
 }
 
-/// Goal: a limit: each claim takes a connection, and the server has only so many. Of a thousand names at once some are
-/// held and the others refused; none waits for ever, and no held lock is lost.
+/// Goal: each claim takes a connection, and the server has only so many: of a thousand names at once some are held and the others
+/// refused; none waits for ever, and no held lock is lost.
 #[tokio::test]
 async fn each_claim_takes_a_connection() {
     let Some(lab) = lab().await else { return };
@@ -218,8 +218,8 @@ async fn rights_are_needed_and_enough() {
     assert_eq!(mutex.queue().await.unwrap()[0].token, Some(guard.token()));
 }
 
-/// Goal: a server that is older than the statements need is an error that says so, at once and for all backends.
-/// Method: a function before the server's own one tells a lie about its version.
+/// Goal: a server that is too old for the statements is an error that says so, at once and for all backends. Method: a function
+/// that comes before the server's own one returns a wrong version.
 #[tokio::test]
 async fn a_server_that_is_too_old_is_an_error() {
     let Some(lab) = lab().await else { return };
@@ -235,8 +235,8 @@ async fn a_server_that_is_too_old_is_an_error() {
     }
 }
 
-/// Goal: where each answer takes longer than a tenth of the TTL, a claim is never known to be held in time: its caller is told,
-/// and nobody waits for it for ever.
+/// Goal: where each answer takes longer than a tenth of the TTL, a claim never knows in time that it is held: its caller is told
+/// so, and does not wait for ever.
 #[tokio::test]
 async fn a_server_too_far_away_for_the_ttl_is_told() {
     let Some(lab) = lab().await else { return };
@@ -248,8 +248,8 @@ async fn a_server_too_far_away_for_the_ttl_is_told() {
     within("an end", session.mutex("a").unwrap().lock()).await.unwrap_err();
 }
 
-/// Goal: a refusal is told with its kind by both locks, at once and in a session that is open, and hurts no other name.
-/// Method: real refusals, and a trigger that refuses with the other codes.
+/// Goal: both locks report a refusal with its kind, on opening and in an open session, and it affects no other name. Method: real
+/// refusals, and a trigger that refuses with the other codes.
 #[tokio::test]
 async fn refusals_have_their_kinds() {
     use BackendErrorKind::{Permanent, Refused, Transient};

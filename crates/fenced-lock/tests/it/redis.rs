@@ -112,8 +112,8 @@ pub(super) async fn volatile() -> PrivateRedis {
     PrivateRedis::start(options).await.unwrap()
 }
 
-/// Goal: a claim that nobody knows of, such as one of a request that came late, does not block the lock for as long
-/// as its session lives: neither waiters nor tries.
+/// Goal: a claim that nobody knows of, such as one from a request that came late, does not block the lock for as long as its
+/// session lives, neither for waiters nor for tries.
 #[tokio::test]
 async fn an_orphan_is_removed() {
     let lab = RedisLab::shared().await;
@@ -132,8 +132,8 @@ async fn an_orphan_is_removed() {
     assert!(!session.is_lost());
 }
 
-/// Goal: the claims of a process that died, however many, are removed in small steps: a script that ran for long would
-/// hold up everybody.
+/// Goal: the claims of a process that died, however many, are removed in small steps, since a script that runs for long delays
+/// everybody.
 #[tokio::test]
 async fn many_dead_claims_are_removed_in_steps() {
     let redis = volatile().await;
@@ -153,8 +153,8 @@ async fn many_dead_claims_are_removed_in_steps() {
     assert!((10..=100).contains(&requests), "{requests} scripts for 10,000 claims");
 }
 
-/// Goal: what is not promised is missing. A Redis that lost its data numbers its grants anew, so a token's number comes
-/// twice; the cluster tells the two tokens apart. The first holder learns of its loss.
+/// Goal: as documented, a Redis that lost its data begins again to number its grants, so a token's number comes twice; the
+/// cluster tells the two tokens apart. The first holder learns of its loss.
 #[tokio::test]
 async fn a_number_that_comes_twice_is_another_token() {
     let mut redis = volatile().await;
@@ -181,9 +181,9 @@ async fn a_number_that_comes_twice_is_another_token() {
     }
 }
 
-/// Goal: sentinels lead an open session to the new primary after a failover. It grants the lock under a token of another
-/// cluster, and a holder that it does not know is told of its loss. So is one at a primary that lives on when the
-/// sentinels name another one. A wrong name is told.
+/// Goal: sentinels lead an open session to the new primary after a failover. The new primary grants the lock under a token of
+/// another cluster, and a holder that it does not know is told of its loss. So is a holder at a primary that lives on when the
+/// sentinels name another one. A wrong name is an error.
 #[tokio::test]
 async fn sentinels_lead_to_the_new_primary() {
     let dir = OwnedDir::create().unwrap();
@@ -232,8 +232,8 @@ async fn a_lease_ends_by_the_wall_clock() {
     assert!(!redis.run::<bool>(&format!("EXISTS {key}")).await.unwrap());
 }
 
-/// Goal: the rights that are documented suffice, over TLS, with a certificate of ours, also by a sentinel; and without any
-/// one of them an error says which, and nothing is left behind.
+/// Goal: the documented rights suffice, over TLS, with a client certificate, also through a sentinel. Without any one of them an
+/// error says which, and nothing is left behind.
 #[tokio::test]
 async fn rights_and_certificates() {
     let options = ServerOptions { secured: true, ..ServerOptions::default() };
@@ -307,7 +307,7 @@ async fn rights_and_certificates() {
     }
 }
 
-/// Goal: a request that may take for ever is one that has no limit, with one Redis as with several.
+/// Goal: a request timeout of for ever works as no limit, with one Redis and with several.
 #[tokio::test]
 async fn no_limit_for_a_request() {
     let mut nodes = Vec::new();
@@ -358,8 +358,8 @@ async fn server_without_scripts(answer: &'static str) -> (SocketAddr, Arc<Atomic
     (address, scripts)
 }
 
-/// Goal: a server that never has the script, as behind a proxy that sends each request to another server, is asked for it
-/// once more, with its text; one that always has more to do is asked so many times. Then that is an error.
+/// Goal: a server that never has the script, as behind a proxy that sends each request to another server, is sent it once more,
+/// as text; a server that always has more to do is asked a thousand times. Then it is an error.
 #[tokio::test]
 async fn no_script_is_sent_for_ever() {
     for (answer, most) in [("-NOSCRIPT No matching script\r\n", 2), ("-MORE to do\r\n", 1000)] {
@@ -376,8 +376,8 @@ async fn no_script_is_sent_for_ever() {
     }
 }
 
-/// Goal: a Redis so far away that a handshake takes longer than a request may is reached all the same. Method: with TLS, the
-/// client library alone takes longer; sentinels have a part of the time.
+/// Goal: a Redis so far away that a handshake takes longer than a request may take is reached all the same. Method: with TLS, the
+/// client library alone takes longer; a sentinel gets only a part of the time.
 #[tokio::test]
 async fn a_handshake_may_take_longer_than_a_request() {
     for (secured, by_sentinel, delay) in [(false, false, 80), (false, true, 80), (true, false, 150)]
@@ -412,7 +412,7 @@ async fn a_handshake_may_take_longer_than_a_request() {
     }
 }
 
-/// Goal: a server that refuses connections is left alone for a while after each, however often it is asked.
+/// Goal: a server that refuses connections is left alone for a while after each refusal, however often it is asked for.
 #[tokio::test]
 async fn a_server_that_refuses_is_not_flooded() {
     let server = server_that_says("-ERR unknown command 'HELLO'\r\n").await;
@@ -424,7 +424,7 @@ async fn a_server_that_refuses_is_not_flooded() {
     assert!(proxy.connections() < 50, "{} connections", proxy.connections());
 }
 
-/// Goal: a server on which a lock would not hold is refused, with a sentence that says why.
+/// Goal: a server that would not keep a lock is refused, with a sentence that says why.
 #[tokio::test]
 async fn a_wrong_server_is_refused() {
     let (redis, replica) = (volatile().await, volatile().await);

@@ -179,8 +179,8 @@ async fn a_minority_may_fail() {
     tokio::join!(test(3), test(5));
 }
 
-/// Goal: a renewal that is slow puts nothing back that was released meanwhile. Method: one node has lost the key, and
-/// another one's answer to the renewal comes after the release; the next renewal comes after what the first one sends.
+/// Goal: a slow renewal does not put back a key that was released meanwhile. Method: one node has lost the key, and another one's
+/// answer to the renewal comes after the release. By the time of the next renewals, all that the slow one sends has arrived.
 #[tokio::test]
 async fn a_late_renewal_puts_nothing_back() {
     let nodes = nodes(3).await;
@@ -205,8 +205,8 @@ async fn a_late_renewal_puts_nothing_back() {
     assert_eq!(count(&nodes, "a").await, 0);
 }
 
-/// Goal: a key that comes to a slow node after its release is deleted there. Method: the node gets nothing until its
-/// connection was given up; what was sent on that one comes to it all the same.
+/// Goal: a key that reaches a slow node after its release is deleted there. Method: the node gets nothing until the client gives
+/// its connection up; what was sent on that connection still reaches the node.
 #[tokio::test]
 async fn a_key_that_comes_late_is_deleted() {
     let nodes = nodes(3).await;
@@ -236,9 +236,9 @@ async fn a_key_that_comes_late_is_deleted() {
     .await;
 }
 
-/// Goal: what takes an attempt back takes no later attempt's key, however late a node gets it. Method: the first attempt, which
-/// fails since others hold at the other nodes, comes to its node after the second one. It is held on a connection that was given
-/// up, while later ones pass it by.
+/// Goal: when an attempt is taken back, that deletes no later attempt's key, however late it reaches a node. Method: the first
+/// attempt fails, since others hold the lock at the other nodes, and reaches its node after the second one: it is held on a
+/// connection that was given up, while later connections go another way.
 #[tokio::test]
 async fn a_late_deletion_takes_no_later_attempt() {
     let nodes = nodes(3).await;
@@ -278,8 +278,8 @@ async fn a_late_deletion_takes_no_later_attempt() {
     guard.unlock().await.unwrap();
 }
 
-/// Goal: a release that some nodes have done, and others have refused for now, is told as done when it is repeated, not
-/// as a loss. Method: two nodes refuse to write, one after the other, as without a replica that they need.
+/// Goal: when some nodes have done a release and others refuse it for now, its repetition says that it is done, not that the lock
+/// was lost. Method: two nodes refuse to write, one after the other, as without a replica that they need.
 #[tokio::test]
 async fn a_release_in_parts_is_no_loss() {
     let nodes = nodes(3).await;
@@ -298,7 +298,7 @@ async fn a_release_in_parts_is_no_loss() {
     assert!(!session.is_lost());
 }
 
-/// Goal: scripts that the nodes forget, again and again, fail no request, and no release is told as a loss.
+/// Goal: while nodes forget the scripts, again and again, no request fails, and no release is reported as a loss.
 #[tokio::test]
 async fn forgotten_scripts_fail_no_request() {
     let nodes = nodes(3).await;
@@ -318,8 +318,8 @@ async fn forgotten_scripts_fail_no_request() {
     }
 }
 
-/// Goal: a node that will never take part is named when a session is opened, although the others would do: else it
-/// would be noticed when another one fails. One that is away or hangs is not waited for, however long a request may take.
+/// Goal: opening a session names a node that can never take part, although the others would suffice: else nobody would notice it
+/// until another node fails. A node that is away or hangs delays nothing, however long a request may take.
 #[tokio::test]
 async fn a_wrong_node_is_named() {
     let mut nodes = nodes(3).await;
@@ -347,8 +347,7 @@ async fn a_wrong_node_is_named() {
     refused(&urls, 1, "HELLO").await;
 }
 
-/// Goal: what is not promised is missing: one who came later is served before one who waits, whose next question is
-/// on its way.
+/// Goal: as documented, one who came later may overtake a waiter, whose next question is still on its way.
 #[tokio::test]
 async fn a_waiter_is_overtaken() {
     let nodes = nodes(3).await;

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
 use super::lab::{kind_of, queue_of};
 
-/// Goal: a TTL for ever is one of a day, with any backend, and is renewed; a margin that would leave no time for that does
-/// not end the session.
+/// Goal: a TTL of for ever becomes one of a day, with any backend, and is renewed. A margin that would leave no time for a
+/// renewal does not end the session.
 #[tokio::test(start_paused = true)]
 async fn an_endless_ttl_is_a_day() {
     let options = SessionOptions::new(Duration::MAX).margin(Duration::MAX);
@@ -27,8 +27,8 @@ async fn an_endless_ttl_is_a_day() {
     session.close().await.unwrap();
 }
 
-/// Goal: a lease that was long in coming, and has little left to live, is renewed in time; and one failed renewal, or two, do
-/// not end the session.
+/// Goal: a lease whose grant took long, so that little of it is left, is renewed in time; and neither one failed renewal nor two
+/// end the session.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_in_time() {
     let backend = FaultyBackend::new();
@@ -42,7 +42,7 @@ async fn a_lease_is_renewed_in_time() {
     assert_eq!(session.lost_reason(), None);
 }
 
-/// Goal: a renewal that grants less than before counts, and the next one comes in time.
+/// Goal: when a renewal grants less time than before, the lease ends that much earlier, and the next renewal comes in time.
 #[tokio::test(start_paused = true)]
 async fn a_shorter_renewal_counts() {
     let renews_for = Some(2 * SECOND);
@@ -79,8 +79,8 @@ fn a_session_ends_with_its_runtime() {
     runtime().block_on(async { lock(Arc::new(service)).await.unlock().await.unwrap() });
 }
 
-/// Goal: what was refused has put nothing into the queue, so nothing is withdrawn; a claim is, if an attempt before the
-/// refusal may have made it.
+/// Goal: a claim that was refused is not withdrawn, since nothing of it is in the queue; it is withdrawn if an attempt before the
+/// refusal may have put it there.
 #[tokio::test(start_paused = true)]
 async fn a_refused_claim_is_not_withdrawn() {
     let backend = FaultyBackend::new();
@@ -100,8 +100,8 @@ async fn a_refused_claim_is_not_withdrawn() {
     eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
 }
 
-/// Goal: a release that is refused ends no session; the claim goes when it may. A session with a claim that may not be
-/// withdrawn closes without waiting for that.
+/// Goal: a refused release ends no session, and the claim goes once the release is allowed. A session does not delay its closing
+/// for a claim that it may not withdraw.
 #[tokio::test(start_paused = true)]
 async fn a_refused_release_ends_no_session() {
     let backend = FaultyBackend::new();
@@ -126,8 +126,8 @@ async fn a_refused_release_ends_no_session() {
     assert!(began_at.elapsed() < SECOND);
 }
 
-/// Goal: `unlock` says `Lost` only if the claim was certainly gone before. Method: a release whose answer gets lost, and is
-/// repeated; then a claim that is deleted before its release is carried out, which is refused at first, or slow.
+/// Goal: `unlock` says `Lost` only if the claim was certainly gone before. Method: a release whose answer gets lost is repeated;
+/// then a claim is deleted before its release is carried out, which is refused at first, or slow.
 #[tokio::test(start_paused = true)]
 async fn a_release_whose_answer_got_lost_is_a_release() {
     let (backend, _, mutex, guard) = held().await;
@@ -143,8 +143,8 @@ async fn a_release_whose_answer_got_lost_is_a_release() {
     }
 }
 
-/// Goal: where the lease ends, by its clock or as the service says, while it is not known whether a release was done, the
-/// holder is told of the loss.
+/// Goal: if the lease ends, by the local clock or as the service says, while nobody knows whether a release was done, the holder
+/// is told of the loss.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_outlives_the_lease_is_a_loss() {
     for reason in [LostReason::Expired, LostReason::Revoked] {
@@ -177,8 +177,8 @@ async fn a_backend_that_panics_leaves_no_claim() {
     assert_eq!(session.lost_reason(), None);
 }
 
-/// Goal: the lease is believed in as counted from when its renewal was sent, not from when it was
-/// answered; and the loss comes by the clock when nothing is answered any more.
+/// Goal: a lease counts from when its renewal was sent, not from when that was answered; and when nothing is answered any more,
+/// the local clock ends the session.
 #[tokio::test(start_paused = true)]
 async fn a_slow_renewal_counts_from_when_it_was_sent() {
     let backend = FaultyBackend::new();
@@ -190,8 +190,8 @@ async fn a_slow_renewal_counts_from_when_it_was_sent() {
     assert_eq!(opened_at.elapsed().as_secs(), 3 + 9);
 }
 
-/// Goal: releases that are under way when the session is closed are seen to their end before the
-/// lease is revoked, also if they have to be repeated.
+/// Goal: closing a session first completes the releases that are under way, also if they have to be repeated, and then revokes
+/// the lease.
 #[tokio::test(start_paused = true)]
 async fn closing_drains_the_releases() {
     let (backend, session, _, guard) = held().await;
@@ -206,8 +206,7 @@ async fn closing_drains_the_releases() {
     drop(free.try_lock().await.unwrap().expect("the claim was withdrawn, not left to its lease"));
 }
 
-/// Goal: closing tries for a TTL and not without pause; a second one, and one at the same time, asks
-/// no more and tells the same.
+/// Goal: closing tries for a TTL, with pauses. A second close, later or at the same time, sends no request and returns the same.
 #[tokio::test(start_paused = true)]
 async fn a_second_close_tells_the_same() {
     let backend = FaultyBackend::new();
@@ -225,7 +224,7 @@ async fn a_second_close_tells_the_same() {
     assert_eq!(backend.close.count(), asked);
 }
 
-/// Goal: the lease of a lost session is given back, with patience, and not for ever.
+/// Goal: the lease of a lost session is revoked, with several attempts, but not for ever.
 #[tokio::test(start_paused = true)]
 async fn closing_after_a_loss_is_bounded() {
     let backend = FaultyBackend::new();
@@ -240,7 +239,7 @@ async fn closing_after_a_loss_is_bounded() {
     assert_eq!(backend.close.count(), asked);
 }
 
-/// Goal: a close that succeeds is asked for once, and no renewal outlives it, so nothing is left of the session in the backend.
+/// Goal: a close that succeeds sends one request, and no renewal outlives it, so nothing of the session is left in the backend.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_revoked_once() {
     let backend = FaultyBackend::new();

@@ -26,9 +26,9 @@ async fn works<T: GrantToken>(
     guard.unlock().await.unwrap();
 }
 
-/// Goal: a server that is silent hides no other behind it, as in asyncpg#1155 and pgconn#125. Method: the first of the
-/// addresses accepts connections that nobody reads, or drops the packets of new ones; each backend opens a session at its
-/// first attempt, with its usual limits.
+/// Goal: a silent server does not keep a client from the servers listed after it, as in asyncpg#1155 and pgconn#125. Method: the
+/// first of the addresses accepts connections that nobody reads, or drops the packets of new ones; each backend opens a session
+/// at its first attempt, with its usual limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_server_hides_no_other() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -38,7 +38,7 @@ pub(crate) struct ZooKeeperLab {
 }
 
 impl ZooKeeperLab {
-    /// A ZooKeeper that the tests of this process share, each with locks of its own; `None` where none is installed.
+    /// A ZooKeeper that the tests of this process share, each with locks of its own; `None` if ZooKeeper is not installed.
     pub(crate) async fn shared() -> Option<Self> {
         if !PrivateZooKeeper::can_test() {
             return None;
@@ -100,7 +100,7 @@ impl ZooKeeperLab {
         stream.write_all(&close).await?;
         let mut answers = Vec::new();
         stream.read_to_end(&mut answers).await?;
-        // the id is that of no session if there is no such session any more
+        // the id is 0 if the session has ended
         Ok(answers.get(12..20) == Some(&[0; 8]))
     }
 }
@@ -164,7 +164,7 @@ impl FoundLab for ZooKeeperLab {
 impl ServerLab for ZooKeeperLab {
     type Kind = testkit::zookeeper::ZooKeeper;
 
-    /// A claim, a release and what is asked between them; pings, renewals and the looks of the test come on top.
+    /// A claim, a release and the requests between them, with some room for pings, renewals and the looks of the test.
     const REQUESTS_OF_A_WAITER: u64 = 10;
 
     async fn start() -> (PrivateZooKeeper, Self) {
@@ -244,7 +244,7 @@ async fn a_killed_leader_ends_nothing() {
     assert!(!holder.is_lost() && !session.is_lost());
 }
 
-/// Goal: the lease is what the server grants, not what was asked for, and no shorter than that if it can be.
+/// Goal: the lease lasts for what the server grants, not for what was asked for, and that is no shorter if the server allows it.
 #[tokio::test]
 async fn the_lease_is_what_the_server_grants() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
@@ -275,7 +275,7 @@ async fn a_renewal_is_a_write() {
     assert_eq!(backend.renew(lease).await.unwrap_err().kind, BackendErrorKind::LeaseGone);
 }
 
-/// Goal: who may not use the root, or one lock in it, is told so, and the session goes on with the others.
+/// Goal: a user without rights to the root, or to one lock in it, is told so, and the session goes on with the other locks.
 #[tokio::test]
 async fn wrong_rights_are_refused() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
@@ -307,7 +307,7 @@ async fn wrong_rights_are_refused() {
     drop(session.mutex(&lab.name()).unwrap().lock().await.unwrap());
 }
 
-/// Goal: opening a session ends in time at a port that is silent, or where another program listens.
+/// Goal: opening a session ends in time when the port is silent, or when another program listens there.
 #[tokio::test]
 async fn another_server_opens_no_session() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -322,7 +322,7 @@ async fn another_server_opens_no_session() {
     assert_eq!(kind_of(opened), BackendErrorKind::Transient);
 }
 
-/// Goal: with TLS the lock is granted and released as without; with wrong certificates or settings no session opens, and the
+/// Goal: with TLS the lock is granted and released as without it; with wrong certificates or settings no session opens, and the
 /// attempt ends in time.
 #[tokio::test]
 async fn certificates() {
@@ -398,9 +398,9 @@ client.stop()
     })
 }
 
-/// Goal: another library's lock and ours are one: each waits for the other, first come, first served. The libraries are
-/// Curator, with its `InterProcessMutex`, `ZooKeeper`'s own recipe, whose nodes have names of another form, and kazoo, told
-/// by what it knows our claims.
+/// Goal: another library's lock and ours are the same lock: each waits for the other, first come, first served. The libraries are
+/// Curator, with its `InterProcessMutex`; `ZooKeeper`'s own recipe, whose nodes have names of another form; and kazoo, which is
+/// told how to recognise our claims.
 #[tokio::test]
 async fn other_libraries_take_their_turns() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
@@ -425,7 +425,7 @@ async fn other_libraries_take_their_turns() {
 }
 
 /// Goal: changes deeper in the tree, or of the lock's own node, do not change its queue. Method: a second backend has its root
-/// below the lock's node; in there, nodes with names like those of the claims come and go.
+/// below the lock's node, and nodes with names like those of the claims come and go there.
 #[tokio::test]
 async fn deeper_nodes_say_nothing() {
     let Some(lab) = ZooKeeperLab::shared().await else { return };
@@ -456,7 +456,7 @@ async fn deeper_nodes_say_nothing() {
     drop((guard, inner));
 }
 
-/// Goal: a missing node behind the servers' addresses, which only an operator makes, is not waited for.
+/// Goal: a missing chroot, the node that follows the servers' addresses, is an error at once, since only an operator makes it.
 #[tokio::test]
 async fn a_missing_chroot_is_told() {
     let Some(mut lab) = ZooKeeperLab::shared().await else { return };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::wait::{eventually, within};
 
-/// Answers each byte with the same one, and tells how many it got.
+/// Answers each byte with the same byte, and counts the bytes.
 async fn echo() -> (u16, Arc<AtomicU64>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -31,7 +31,7 @@ async fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap()
 }
 
-/// Goal: what was held up arrives, also when its client has given up meanwhile: a late packet.
+/// Goal: a held chunk arrives even if its client has given up meanwhile: a late packet.
 #[tokio::test]
 async fn what_was_held_arrives_late() {
     let (port, got) = echo().await;
@@ -46,8 +46,8 @@ async fn what_was_held_arrives_late() {
     eventually("it arrives", async || got.load(Ordering::Relaxed) == 1).await;
 }
 
-/// Goal: a delay adds latency, there and back, and takes no throughput: chunks do not wait for one another. One after the
-/// other, they would take longer than this test may.
+/// Goal: a delay adds latency in both directions and costs no throughput: chunks do not wait for one another. If they did, they
+/// would take longer than this test may.
 #[tokio::test]
 async fn delays_do_not_add_up() {
     let (port, _) = echo().await;

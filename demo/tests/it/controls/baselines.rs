@@ -1,5 +1,5 @@
-//! Goal: the usual ways to lock with etcd, which the service's lock is compared with, leave nothing behind; without a lock
-//! that all instances share, a unit is sold twice.
+//! Goal: the usual ways to lock with etcd, with which the service's lock is compared, leave nothing behind; without a lock that
+//! all instances share, a unit is sold twice.
 
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use rustix::process::Signal;

@@ -1,5 +1,4 @@
-//! Goal: each point of a tenure is where its name says. Method: the program is killed there, and Redis
-//! tells what was written.
+//! Goal: each point of a tenure is where its name says. Method: the program is killed there, and Redis shows what was written.
 
 use std::os::unix::process::ExitStatusExt;
 

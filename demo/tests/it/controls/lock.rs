@@ -1,5 +1,5 @@
-//! Goal: each safeguard of the lock can be removed. Method: the fault that it is there for, once without it,
-//! and once with it if that is quick.
+//! Goal: each safeguard of the lock can be removed. Method: the fault against which it protects, once without it, and once with
+//! it if that is quick.
 
 use fenced_lock::Session;
 use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};

@@ -1,5 +1,4 @@
-//! Goal: each safeguard of the sale and of the store can be removed. Method: the fault that it is there for,
-//! once.
+//! Goal: each safeguard of the sale and of the store can be removed. Method: the fault against which it protects, once.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -71,7 +70,8 @@ async fn without_careful_retry_a_lost_answer_buys_again() {
     .await;
 }
 
-/// Goal: by flags, a repetition gets its first answer, marked as such; and without a reload, a store that forgot ends the sale.
+/// Goal: with these flags a repetition still gets its first answer, marked as such; but without a reload, a store that forgot its
+/// scripts ends the sale.
 #[tokio::test]
 async fn without_script_reload_a_flush_ends_the_sale() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

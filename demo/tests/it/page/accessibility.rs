@@ -29,7 +29,7 @@ impl Tab {
     }
 }
 
-/// Goal: the page with everything on it: a verdict, orders, and then all that can be wrong with a sale.
+/// Goal: the audit passes on the page with everything on it: a verdict, orders, and then all that can be wrong with a sale.
 #[tokio::test]
 async fn a_full_page_is_accessible() {
     let demo = Demo::with(&[]).await;
@@ -44,7 +44,7 @@ async fn a_full_page_is_accessible() {
     }
 }
 
-/// Goal: the page before anything was sold has no defect, and the audit finds each one that it is there for.
+/// Goal: the page before the first sale has no defect, and the audit finds each kind of defect that it looks for.
 #[tokio::test]
 async fn the_audit_finds_defects() {
     let shop = Shop::empty(&[]).await;
@@ -78,7 +78,7 @@ async fn the_audit_finds_defects() {
     }
 }
 
-/// Goal: names and texts that come from outside are shown as they are, and are no part of the page.
+/// Goal: names and texts that come from outside appear literally, and do not become part of the page.
 #[tokio::test]
 async fn text_from_outside_is_text() {
     let shop = Shop::selling(5).await;

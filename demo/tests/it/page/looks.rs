@@ -78,7 +78,7 @@ async fn both_colour_schemes() {
     }
 }
 
-/// Goal: nothing jumps while the numbers change. Method: the browser reports what moves, all of a high page, during a sale.
+/// Goal: nothing jumps while the numbers change. Method: the browser reports what moves, on the whole page, during a sale.
 #[tokio::test]
 async fn nothing_jumps_during_a_sale() {
     let demo = Demo::with(&[]).await;

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::Shop;
 
-/// Goal: the page notices that its instance hangs, although the connection still stands, or is down; says so, with the age of
-/// its figures; and goes on by itself.
+/// Goal: the page notices that its instance hangs, although the connection still stands, or is down; it says so, with the age of
+/// its figures, and goes on by itself.
 #[tokio::test]
 async fn the_instance_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;

@@ -81,8 +81,8 @@ async fn a_sale_is_right_with_the_lock_and_wrong_without() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: under a lock without a ledger, whose queue is not watched, the page says so, and neither that etcd is down nor that
-/// the lock is free. A chapter that needs another lock is refused.
+/// Goal: under a lock without a ledger, whose queue is not watched, the page says so, and claims neither that etcd is down nor
+/// that the lock is free. A chapter that needs another lock is refused.
 #[tokio::test]
 async fn what_a_sale_keeps_no_record_of_is_said() {
     let shop = Shop::empty(&["--lock", "etcd-rpc"]).await;
@@ -126,7 +126,7 @@ async fn a_sale_of_ones_own() {
     assert_eq!(page.text("#form-error").await, "");
     assert_eq!(page.number("#lucky").await, Some(7));
 
-    // its verdict is not that of another sale, though the figures are the same
+    // another sale does not get the same verdict, though its figures are the same
     page.run_async(
         "await fetch('stock', { method: 'PUT', body: '{\"stock\":7}' });
         for (let sold = 0; sold < 7; sold += 1) await fetch('stock/reduce', { method: 'POST' });",

@@ -40,7 +40,7 @@ impl Tab {
     }
 }
 
-/// What a recording comes to: the orders sold, the units sold, those of them sold more than once, and how often the unit that
+/// The counts of a recording: the orders sold, the units sold, those of them sold more than once, and how often the unit that
 /// was sold most often.
 fn counts(recording: &Value) -> [usize; 4] {
     let mut owners = HashMap::new();
@@ -53,8 +53,8 @@ fn counts(recording: &Value) -> [usize; 4] {
     [owners.values().sum(), owners.len(), doubled, owners.values().copied().max().unwrap_or(0)]
 }
 
-/// Goal: on opening, the page tells the demo's first sale by itself, and each chapter tells what its run on the real servers
-/// came to: its counts are those of the recording.
+/// Goal: on opening, the page by itself replays the demo's first sale, and each chapter replays its run on the real servers: its
+/// counts are those of the recording.
 #[tokio::test]
 async fn each_chapter_tells_its_run() {
     let demo = Demo::with(&[]).await;
@@ -111,7 +111,7 @@ async fn each_chapter_tells_its_run() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
 }
 
-/// Goal: who got a unit is listed for a number and for a click on its square, and a shop can be paused.
+/// Goal: a click on a unit's square, or its number, lists the buyers that got it; and a shop can be paused.
 #[tokio::test]
 async fn a_unit_lists_its_owners() {
     let demo = Demo::with(&[]).await;
@@ -143,7 +143,7 @@ async fn a_unit_lists_its_owners() {
     page.until_reads(".shop:last-child p", "will fall asleep").await;
 }
 
-/// Goal: a saved file tells the same from the disk, without a server; a link does so in the page.
+/// Goal: a saved file replays the same from the disk, without a server; a link does so in the page.
 #[tokio::test]
 async fn a_replay_can_be_passed_on() {
     let demo = Demo::with(&[]).await;

@@ -24,11 +24,11 @@ pub(super) fn cases() -> Vec<Case> {
         proxied: Proxied::Clients,
         load_flags: &["--abandon", "0.01"],
         round: Duration::from_secs(3),
-        // the fault stops no instance: this is for a busy machine
+        // the fault stops no instance: this time is for a busy machine
         goes_on_within: Duration::from_secs(1),
         ..Case::new("client-gone", "clients go away in mid-request", &cut_clients)
     };
-    // a client may believe the answer that nothing was taken
+    // a client may believe an answer that says that nothing was taken
     let believing = Case { load_flags: &["--retries", "0"], ..gone };
 
     let fault =
@@ -73,7 +73,7 @@ pub(super) fn cases() -> Vec<Case> {
         flooded.without_safeguard("limits", &["limits"]),
         feeds,
         feeds.without_safeguard("limits", &["I5", "lease"]),
-        // without a control: it slows the sale and does not stop it
+        // no control: without the safeguard the sale becomes slower but does not stop
         looks,
         aborted,
         aborted.without_safeguard("see-through", &["I5", "lease"]),
@@ -94,8 +94,7 @@ async fn swallow_answers(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Cuts the client connections of an instance; every other time while the store is slow, so that many
-/// requests are in flight.
+/// Cuts the client connections of an instance. Every other time the store is slow before, so that many requests are in flight.
 async fn cut_clients(scene: &mut Scene) -> Result<()> {
     let is_slow = scene.turn(2) == 1;
     if is_slow {
@@ -112,7 +111,7 @@ async fn cut_clients(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// All floods at once against one instance, which sells meanwhile.
+/// All floods at once against one instance, which goes on selling.
 async fn flood(scene: &mut Scene) -> Result<()> {
     const SILENT: usize = 10_000;
     const DEAF: usize = 50;
@@ -140,7 +139,7 @@ async fn open_feeds(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Looks at the sale at one instance.
+/// Reads the sale at one instance.
 async fn look(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;

@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         proxied: Proxied::Etcd,
         crowded: true,
         round: TTL + Duration::from_secs(4),
-        // that of a killed holder, and the time to read the queue again
+        // the lease of a killed holder, and the time to read the queue again
         goes_on_within: TTL + Duration::from_secs(4),
         alone: true,
         ..Case::new("crowded", fault, &break_and_kill)
@@ -64,7 +64,7 @@ async fn count_handover(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Holds the locks one after the other.
+/// Holds the other locks one after the other.
 async fn hold_others(scene: &mut Scene) -> Result<()> {
     let session = etcd::session(&[scene.member().endpoint()]).await?;
     for name in ["a-b", "a/y"] {
@@ -75,8 +75,8 @@ async fn hold_others(scene: &mut Scene) -> Result<()> {
     Ok(session.close().await?)
 }
 
-/// Breaks all watches and kills the holder, so that the queue must be read again before anyone is granted the
-/// lock. It is read with the claims of the longer name.
+/// Breaks all watches and kills the holder, so that the queue must be read again before a claim is granted the lock. Without the
+/// safeguard it is read with the claims of the longer name.
 async fn break_and_kill(scene: &mut Scene) -> Result<()> {
     let (index, lease) = scene.holder(None).await?;
     let instances = &scene.cluster.instances;

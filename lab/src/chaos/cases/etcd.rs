@@ -62,9 +62,9 @@ pub(super) fn cases() -> Vec<Case> {
         etcd_members: 3,
         proxied: Proxied::Etcd,
         round: Duration::from_secs(3),
-        // the fault stops no instance: this is for a busy machine
+        // the fault stops no instance: this time is for a busy machine
         goes_on_within: Duration::from_secs(1),
-        // its control switches off a safeguard in the process of the suite as well
+        // its control also switches off a safeguard in the process of the suite
         alone: true,
         ..Case::new("release-unanswered", fault, &lose_answers)
     };
@@ -87,7 +87,7 @@ pub(super) fn cases() -> Vec<Case> {
 async fn lose_leader(scene: &mut Scene) -> Result<()> {
     let kills = scene.turn(2) == 0;
     let index = scene.leader().await?;
-    // an instance with one endpoint must lose that member
+    // an instance with one endpoint must lose that very member
     if scene.case.one_endpoint && index != 0 {
         scene.end_rounds();
         return Ok(());
@@ -120,14 +120,13 @@ async fn restart(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Restarts etcd once: a second restart may end the session and so repair what the first one broke.
+/// Restarts etcd once: a second restart may end the session and so repair the damage of the first.
 pub(super) async fn restart_once(scene: &mut Scene) -> Result<()> {
     scene.end_rounds();
     restart(scene).await
 }
 
-/// Compacts all the time, and cuts an instance off for some compactions, so that its watch cannot go on
-/// where it ended.
+/// Compacts all the time, and cuts an instance off for some compactions, so that its watch cannot go on where it ended.
 async fn compact(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     scene.cluster.instances[index].etcd_proxies.iter().for_each(Proxy::refuse);
@@ -150,8 +149,8 @@ async fn compact(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Loses the answer to a release. No instance waits for the answer to its release, so the suite takes the lock itself and
-/// loses its own answer. Answers to the instances are lost as well.
+/// Loses the answer to a release. No instance waits for the answer to its release, so the suite takes the lock itself and loses
+/// its own answer. Answers to the instances are lost as well.
 async fn lose_answers(scene: &mut Scene) -> Result<()> {
     // for the suite's own release, whose answer is lost in this case only
     Safeguard::UnknownRelease.set(scene.case.without != Some("unknown-release"));
@@ -194,7 +193,7 @@ async fn fill(scene: &mut Scene) -> Result<()> {
     }
     etcd::free_space(scene.member()).await?;
     scene.evidence.outage(began.elapsed());
-    // refused buyers wait this long before they retry: less would join two outages
+    // refused buyers wait this long before they retry: a shorter pause would join two outages
     sleep(RETRY_AFTER).await;
     Ok(())
 }

@@ -13,16 +13,16 @@ use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
 use demo::cluster::Proxied;
 
-/// Long enough to hold up the write, and too short to matter.
+/// Long enough to delay the write, and too short to matter.
 const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";
 
-/// Longer than a lease lives and etcd takes to notice.
+/// Longer than a lease lives and etcd takes to notice its end.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
 /// Longer than a call waits for the store.
 const SILENT: Duration = Duration::from_secs(14);
 
-/// The directions in which a line is silent, round by round.
+/// The directions in which a connection is silent, by round.
 const DIRECTIONS: [&[Direction]; 3] =
     [&[Direction::ToServer, Direction::ToClient], &[Direction::ToServer], &[Direction::ToClient]];
 
@@ -66,7 +66,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Holds up what the holder sends to Redis until another instance has sold.
+/// Holds up the holder's messages to Redis until another instance has sold.
 async fn hold_write(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let before = scene.stale_batches().await?;
@@ -82,8 +82,8 @@ async fn hold_write(scene: &mut Scene) -> Result<()> {
     scene.note_stale_batches(before).await
 }
 
-/// Cuts the holder off in one direction, the other, or both. No connection is closed, so it learns nothing.
-/// The other instance sleeps until then, so that the holder does not know that anything waits.
+/// Cuts the holder off in one direction, the other, or both. No connection is closed, so the holder learns nothing. The other
+/// instance is paused until then, so that the holder does not know of any waiter.
 async fn cut_off_holder(scene: &mut Scene) -> Result<()> {
     let other = scene.pick();
     let index = (other + 1) % scene.cluster.instances.len();
@@ -113,11 +113,11 @@ async fn cut_off_holder(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Another one than the sale that runs, and so refused.
+/// Starts another sale than the running one, which is refused.
 const START: &str = "PUT /stock HTTP/1.1\r\nhost: chaos\r\ncontent-type: application/json\r\n\
                      content-length: 28\r\n\r\n{\"sale\":\"another\",\"stock\":1}";
 
-/// Silences the way of an instance to Redis. Orders wait there, and the start of a sale: from the first moment, or once the
+/// Silences an instance's connection to Redis. Orders wait there, and the start of a sale: from the first moment, or after the
 /// instance has given up the lock that it held for orders.
 async fn silence_redis(scene: &mut Scene) -> Result<()> {
     let (instance, late) = (scene.pick(), scene.turn(2));

@@ -13,14 +13,14 @@ use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
 use demo::cluster::Proxied;
 
-/// A holder that keeps the lock: long enough for others to queue, and shorter than the lease.
+/// The holder keeps the lock: long enough for others to queue, and shorter than the lease.
 const KEEPS_LOCK: &str = "before-write:pause=1500ms";
 
-/// A holder all of whose workers are busy for [`STARVED`].
+/// All workers of the holder are busy for [`STARVED`].
 const STARVES: &str = "after-answer:starve=3s";
 const STARVED: Duration = Duration::from_secs(3);
 
-/// Buyers who pay, also around the end of the hold, give back, and die.
+/// Buyers who pay, some around the end of the hold, give back, or die.
 const PAY: &[&str] =
     &["--hold=2s", "--users=300", "--pay=0.4", "--pay-late=0.3", "--cancel=0.1", "--abandon=0.02"];
 
@@ -33,8 +33,8 @@ const KILLS: &[&str] = &[
     "before-release:kill",
 ];
 
-/// How long a dead holder's lock keeps the others waiting: the TTL, up to half a second until etcd looks
-/// for expired leases, and the time to sell again.
+/// How long a dead holder's lock makes the others wait: the TTL, up to half a second until etcd looks for expired leases, and the
+/// time to sell again.
 const TAKEOVER: Duration = Duration::from_millis(3500);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -81,7 +81,7 @@ pub(super) fn cases() -> Vec<Case> {
     let stopped = Case {
         round: Duration::from_secs(4),
         rounds: 4,
-        // less than the TTL, since it releases the lock
+        // less than the TTL, because the instance releases the lock
         goes_on_within: Duration::from_secs(1),
         proxied: Proxied::Clients,
         fault_points: &[KEEPS_LOCK],
@@ -140,7 +140,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
     let points = scene.case.fault_points;
     let point = points[scene.turn(points.len())];
     let index = scene.pick();
-    // it has no claim between two tenures
+    // the instance has no claim between two tenures
     let lease = scene.until_queued(index).await?;
     scene.trigger(index, point).await?;
     scene.has_ended(index).await?;
@@ -150,8 +150,8 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
     scene.start_again(index).await
 }
 
-/// Kills the holder when it has sent a batch, and at once Redis, which comes back with holds that have ended, and the
-/// connections of all clients.
+/// Kills the holder when it has sent a batch. At once also kills Redis, which comes back when holds have ended, and cuts all
+/// clients' connections.
 async fn kill_together(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let lease = scene.until_queued(index).await?;
@@ -167,8 +167,8 @@ async fn kill_together(scene: &mut Scene) -> Result<()> {
     scene.start_again(index).await
 }
 
-/// While one instance keeps the lock, another one queues for a few buyers. Then it is killed, or all of
-/// its buyers leave.
+/// While one instance keeps the lock, another one queues for a few buyers. Then the other one is killed, or all of its buyers
+/// leave.
 async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let waiter = scene.pick();
     let holder = (waiter + 1) % scene.cluster.instances.len();
@@ -178,7 +178,7 @@ async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let (port, mut buyers) = (scene.cluster.instances[waiter].port, Vec::new());
     let queued = scene
         .until("buyers have the instance queue", async || {
-            // while the item is sold out and no hold is due, they are refused without the lock
+            // while the item is sold out and no hold is over, they are refused without the lock
             buyers.extend(clients::buyers(port, 5).await?);
             scene.lease_of(waiter).await
         })
@@ -215,12 +215,12 @@ async fn starve(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Signals an instance that keeps the lock while orders wait. It must answer them all, release the lock
-/// and exit with status 0.
+/// Signals an instance that keeps the lock while orders wait. It must answer all of them, release the lock and exit with status
+/// 0.
 async fn signal_to_stop(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let signals: &[_] = if scene.turn(2) == 1 { &[Signal::HUP] } else { &[Signal::TERM; 2] };
-    // without other load, to know how many orders wait
+    // without other load, so that the number of waiting orders is known
     withdraw_load(scene, index).await?;
     let port = scene.cluster.instances[index].port;
     let mut buyers = Vec::new();

@@ -24,15 +24,15 @@ pub(super) fn cases() -> Vec<Case> {
     };
     let volatile = Case { redis_volatile: true, ..killed };
 
-    // The primary is alone for a moment, so the promoted replica lacks what it took last. With `--redis-replicas` that
-    // is not acknowledged. Without, the sale stops as soon as an instance sees the loss.
+    // The primary is alone for a moment, so the promoted replica lacks its last writes. With `--redis-replicas` these were not
+    // acknowledged. Without, the sale stops as soon as an instance sees the loss.
     let fault =
         "the primary of Redis dies, cut off from its replicas, and the sentinels promote one";
     let failed_over = Case {
         redis_replicas: 2,
         flags: &["--redis-replicas", "1"],
-        // a failover may last longer than a client waits, and what a reader saw as sold out may be undone: a batch that no
-        // replica confirmed was lost
+        // a failover may take longer than a client waits; and a batch that no replica confirmed is lost, which may undo that the
+        // sale was sold out for a reader
         tolerates: &["failed", "unanswered", "sold_out_too_early"],
         round: Duration::from_secs(12),
         rounds: 2,
@@ -45,7 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
     let fault = "Redis comes back without the last orders of each instance, then with them";
     let rolled_back = Case {
         others_order: true,
-        // clients do not retry what an operator must resolve
+        // clients do not retry an error that an operator must resolve
         tolerates: &["failed", "unanswered"],
         // every buyer waits a second before it retries
         goes_on_within: Duration::from_secs(3),
@@ -53,8 +53,8 @@ pub(super) fn cases() -> Vec<Case> {
     };
 
     let stopped = Case {
-        // where few units are left, an order reads the stock first; its buyer is refused when the read has failed, and asks
-        // again after up to three seconds
+        // when few units are left, an order reads the stock first; if that fails, its buyer is refused and asks again after up to
+        // three seconds
         goes_on_within: Duration::from_secs(4),
         ..Case::new("redis-stopped", "Redis stands still for 2 s", &stop)
     };
@@ -76,11 +76,11 @@ pub(super) fn cases() -> Vec<Case> {
 
     vec![
         killed,
-        // orders are lost; once that is detected, nothing is sold
+        // orders are lost; once an instance notices this, nothing is sold
         volatile.as_control("appendonly", &["I2", "I5"]),
         failed_over,
         unconfirmed.as_control("redis-replicas", &["I2", "I5"]),
-        // without a control: the scenario itself would find a sale that goes on from an older copy
+        // no control: the scenario itself would find a sale that goes on from an older copy
         rolled_back,
         stopped,
         stopped.without_safeguard("careful-retry", &["I2", "I3"]),
@@ -99,8 +99,8 @@ async fn kill(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Lets the sentinels replace a primary that dies after its replicas stopped following it. The former one comes back as
-/// a replica. Each failover begins when the sale has gone on after the one before, so that no pause has the time of two.
+/// Lets the sentinels replace a primary that dies after its replicas stopped following it. The former primary comes back as a
+/// replica. Each failover begins after the sale has gone on from the one before, so that no pause has the length of two.
 async fn fail_over(scene: &mut Scene) -> Result<()> {
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let alone = scene.random_millis(100, 400);
@@ -115,14 +115,15 @@ async fn fail_over(scene: &mut Scene) -> Result<()> {
     scene.evidence.outage(began.elapsed());
     former.restart().await?;
     follow(former, redis, redis.port()).await?;
-    // the sentinel that led this failover ends it after its promoted replica is named, and cannot if that dies before
+    // the sentinel that led this failover finishes it only after naming the promoted replica, and cannot if that replica dies
+    // earlier
     Ok(sentinels.until_settled(redis).await?)
 }
 
 /// Cuts off the end of the append-only file, as a power loss may. Each instance must report it and sell
 /// nothing until the whole file is back.
 async fn roll_back(scene: &mut Scene) -> Result<()> {
-    // an instance that sold none of the lost orders cannot detect the loss
+    // an instance that sold none of the lost orders cannot notice the loss
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let began = Instant::now();
     scene.cluster.redis.kill().await?;
@@ -142,7 +143,7 @@ async fn roll_back(scene: &mut Scene) -> Result<()> {
                     let message = format!("sold on without the last orders: {text}");
                     scene.evidence.broken("I2", message);
                 }
-                // not yet reconnected
+                // the instance has not reconnected yet
                 Ok(_) | Err(_) => {}
             }
         }
@@ -174,7 +175,7 @@ async fn flush(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Fills Redis. An order of an item that is not sold out must be refused at once, for that reason.
+/// Fills Redis. An order of an item that is not sold out must be refused at once, with this reason.
 async fn fill(scene: &mut Scene) -> Result<()> {
     let port = scene.cluster.instances[0].port;
     probe::http(Method::PUT, port, "/stock?item=left", r#"{"stock":9}"#).await?;

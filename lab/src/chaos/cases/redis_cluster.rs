@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::chaos::case::Case;
 use crate::chaos::scene::Scene;
 
-/// A key of the item that the load orders.
+/// A key of the item for which the load sends orders.
 const STOCK: &str = "stock:{tea}";
 
 /// The slots of a cluster, of which each primary has an equal share at first.
@@ -47,15 +47,15 @@ pub(super) fn cases() -> Vec<Case> {
 
     vec![
         killed,
-        // orders are lost; once that is detected, nothing is sold
+        // orders are lost; once an instance notices this, nothing is sold
         unconfirmed.as_control("redis-replicas", &["I2", "I5"]),
         moved,
         moved.without_safeguard("redirects", &["I5"]),
     ]
 }
 
-/// Cuts the replica off, so that it lacks the last orders, and kills the primary. When the replica was
-/// promoted, the killed node comes back as its replica.
+/// Cuts the replica off, so that it lacks the last orders, and kills the primary. After the replica was promoted, the killed node
+/// comes back as its replica.
 async fn kill(scene: &mut Scene) -> Result<()> {
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let began = Instant::now();
@@ -82,7 +82,7 @@ async fn kill(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Moves the slot on and on, and never back to where the instances have seen it first.
+/// Moves the slot on and on, but never back to where the instances first saw it.
 async fn move_slot(scene: &mut Scene) -> Result<()> {
     let began = Instant::now();
     let (slot, from) = place(scene).await?;

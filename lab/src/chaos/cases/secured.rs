@@ -14,7 +14,7 @@ use crate::chaos::scene::Scene;
 /// The life of tokens that outlast a run, in seconds.
 const LASTING: u64 = 300;
 
-/// The life of tokens that do not.
+/// The life of tokens that end during a run, in seconds.
 const SHORT: u64 = 2;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
     let tokens = AuthTokens::Simple(LASTING);
     let refused = Case {
         round: Duration::ZERO,
-        // the fault stops no instance: this is for a busy machine
+        // the fault stops no instance: this time is for a busy machine
         goes_on_within: Duration::from_secs(1),
         proof: "clear refusals",
         ..case("name-refused", fault, tokens, &refuse_name)
@@ -61,7 +61,7 @@ pub(super) fn cases() -> Vec<Case> {
         changed,
         changed.without_safeguard("reauthentication", &["I5"]),
         refused,
-        // the session ends some orders later
+        // the session ends only some orders later
         Case { rounds: 6, ..refused.without_safeguard("denials", &["session"]) },
         rotated,
     ]
@@ -80,12 +80,12 @@ async fn change_role(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Orders of the other item must be refused at once, for that reason.
+/// Orders of the other item must be refused at once, with this reason.
 async fn refuse_name(scene: &mut Scene) -> Result<()> {
     if scene.evidence.times == 1 {
         let port = scene.cluster.instances[0].port;
         probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await?;
-        // only once the sale runs: an instance does not get ready while a lock is refused
+        // only once the sale runs: an instance does not become ready while a lock is refused
         let all = RoleRevokePermissionOptions::new().with_prefix();
         let mut root = scene.member().root().await?;
         root.role_revoke_permission(etcd::USER, format!("{LOCK_NAME}:"), Some(all)).await?;

@@ -24,7 +24,7 @@ fn steps() -> Vec<Step> {
 
 /// Each question takes 5 ms.
 fn asked(at: u64, outcome: FinalOutcome) -> Order {
-    Order { sent: at * 1000, ended: at * 1000 + 5000, ..order(0, outcome) }
+    Order { sent: at * 1000, last_sent: at * 1000, ended: at * 1000 + 5000, ..order(0, outcome) }
 }
 
 fn run(steps: &[Step]) -> History {
@@ -76,7 +76,20 @@ fn stands(it: &mut History, last_sent: u64) {
         steps.insert(19, Step(432, Event::Reserved, 10, false));
         steps.push(Step(2440, Event::Expired, 10, false));
     });
-    (it.orders[10].in_doubt, it.orders[10].last_sent) = (true, last_sent * 1000);
+    it.orders[10] = Order { sent: 200_000, in_doubt: true, ..asked(last_sent, SoldOut) };
+}
+
+/// The only hold from before the run, of so many units, ends.
+fn end_earlier(it: &mut History, quantity: u64) {
+    let order = "another-client".to_owned();
+    it.ledger.push(LedgerEntry { order, quantity, ..it.ledger[20].clone() });
+    renumber(it);
+    (it.setup.before.held, it.setup.plan.alone) = (Some(1), true);
+}
+
+/// The order whose hold ended at 2200 ms gets its first answer once more.
+fn first_answer(it: &mut History) -> FinalOutcome {
+    FinalOutcome::Acknowledged(Acknowledgement { replayed: true, ..answer(it, 8).clone() })
 }
 
 const DAMAGES: &[Mutation] = &[
@@ -124,13 +137,9 @@ const DAMAGES: &[Mutation] = &[
         it.ledger.push(LedgerEntry { order, ..it.ledger[20].clone() });
         renumber(it);
     }),
-    // a hold from before the run
-    ("", "PASS", |it| {
-        let order = "another-client".to_owned();
-        it.ledger.push(LedgerEntry { order, ..it.ledger[20].clone() });
-        renumber(it);
-        it.setup.before.held = Some(1);
-    }),
+    // a hold from before the run, of one unit or of more than were taken
+    ("", "PASS", |it| end_earlier(it, 1)),
+    ("not_held", "such as another-client", |it| end_earlier(it, 100)),
     // nor does that one explain the end of an order that was refused
     ("not_held", "such as run-10", |it| {
         again(it, |steps| steps.push(Step(2500, Event::Expired, 10, false)));
@@ -139,7 +148,7 @@ const DAMAGES: &[Mutation] = &[
     // of changes without an answer
     ("wrong_quantity", "such as run-9", |it| {
         again(it, |steps| steps[20].1 = Event::Cancelled);
-        *it.orders[9].change(Event::Cancelled) = Order { abandoned: true, ..asked(2200, Unknown) };
+        *it.orders[9].change(Event::Cancelled) = Order { abandoned: true, ..asked(600, Unknown) };
         it.ledger[20].quantity = 2;
         renumber(it);
     }),
@@ -153,11 +162,10 @@ const DAMAGES: &[Mutation] = &[
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Expired], false)),
     // accepted, which another buyer's answer shows, and told otherwise to a later attempt
     ("", "PASS", |it| stands(it, 2100)),
-    ("untold", "such as run-10", |it| stands(it, 2300)),
+    ("untold sold_out_too_early", "such as run-10", |it| stands(it, 2300)),
     ("change_lost", "such as run-10, told that it is unknown", |it| {
         stands(it, 2100);
-        let asked = asked(2300, FinalOutcome::UnknownOrder);
-        *it.orders[10].change(Event::Cancelled) = Order { last_sent: asked.sent, ..asked };
+        *it.orders[10].change(Event::Cancelled) = asked(2300, FinalOutcome::UnknownOrder);
     }),
     // cancelled in vain, and what was accepted cannot be unknown
     ("", "PASS", |it| {
@@ -166,6 +174,19 @@ const DAMAGES: &[Mutation] = &[
     }),
     ("change_lost", "such as run-3, told that it is unknown", |it| {
         *it.orders[3].change(Event::Cancelled) = asked(2000, FinalOutcome::UnknownOrder);
+    }),
+    // sent, or sent again, after its hold had ended, and told that it is reserved
+    ("", "PASS", |it| {
+        let again = (Event::Reserved, asked(2199, first_answer(it)));
+        it.orders[8].changes.push(again);
+    }),
+    ("change_lost", "such as run-8, told that it is reserved after it was Expired", |it| {
+        let again = (Event::Reserved, asked(2206, first_answer(it)));
+        it.orders[8].changes.push(again);
+    }),
+    ("change_lost", "such as run-8, told that it is reserved after it was Expired", |it| {
+        let retried = Order { sent: 0, in_doubt: true, ..asked(2206, first_answer(it)) };
+        it.orders[8] = Order { changes: it.orders[8].changes.clone(), ..retried };
     }),
     // longer than is awaited: said, and not claimed
     ("", "3 orders were still held, and whether that ends was not awaited", |it| {
@@ -180,12 +201,34 @@ const DAMAGES: &[Mutation] = &[
         renumber(it);
     }),
     ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(2500, SoldOut)),
+    // it is the last attempt that was told so, not the one before
+    ("sold_out_too_early", "such as run-10, sent at 2.500000 s", |it| {
+        it.orders[10] = Order { sent: 200_000, ..asked(2500, SoldOut) };
+    }),
     // between the answer to a cancellation and the next order; and during that order
     ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(410, SoldOut)),
     ("", "PASS", |it| it.orders[10] = asked(425, SoldOut)),
     ("limited_too_early", "such as run-12", |it| it.setup.before.per_user = Some(2)),
-    ("hold_not_kept", "1 order was not held as long as it must", |it| {
-        again(it, |steps| steps[19].0 = 1900);
+    (
+        "hold_not_kept",
+        "1 order was not held as long as it must, such as run-8, Expired before",
+        |it| {
+            again(it, |steps| steps[19].0 = 1900);
+        },
+    ),
+    // told of a cancellation before its buyer asked for it
+    ("hold_not_kept", "such as run-6, Cancelled before 0.400000 s, told at 0.380000 s", |it| {
+        let early = asked(375, FinalOutcome::Over(Event::Cancelled));
+        it.orders[6].changes.insert(0, (Event::Confirmed, early));
+    }),
+    // too late, also if its buyer got no answer
+    ("hold_not_kept", "such as run-9, Confirmed after 2.200000 s, held until 2.135000 s", |it| {
+        again(it, |steps| steps[20].1 = Event::Confirmed);
+        *it.orders[9].change(Event::Confirmed) = Order { abandoned: true, ..asked(2200, Unknown) };
+    }),
+    // paid, and told so after seven seconds
+    ("paused slow_order", "such as run-3: for 7.005 s", |it| {
+        it.orders[3].changes[0].1.ended += 7_000_000;
     }),
     ("hold_not_kept", "such as run-5", |it| {
         again(it, |steps| steps[15..].rotate_left(1));

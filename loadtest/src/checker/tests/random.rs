@@ -57,7 +57,9 @@ impl Run {
         let late = if fate == Fate::Lost { 300 } else { 0 };
         let in_doubt = matches!(fate, Fate::Resolved | Fate::Lost);
         let (sent, at) = (sent * 1000, random.random_range(sent..ended + late));
-        let asked = Order { attempts: 1, in_doubt, sent, ended: ended * 1000, ..Order::default() };
+        let ended = ended * 1000;
+        let asked =
+            Order { attempts: 1, in_doubt, sent, last_sent: sent, ended, ..Order::default() };
         (asked, at, fate)
     }
 

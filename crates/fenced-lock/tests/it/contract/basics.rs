@@ -34,7 +34,8 @@ pub(crate) async fn a_later_grant_has_a_larger_token(lab: &impl Lab<Token = Toke
     }
 }
 
-/// Goal: a label may have any characters, and any number of them. What the service cannot keep is shown in another way.
+/// Goal: a label may have any characters, and any number of them. Characters that the service cannot keep are shown in another
+/// form.
 pub(crate) async fn any_label_will_do(lab: &impl Lab) {
     let label = format!("ü \0\n% x{}", "y".repeat(2_000_000));
     let mutex = lab.session_called(&label).await.mutex(&lab.name()).unwrap();
@@ -66,8 +67,8 @@ pub(crate) async fn one_holder_at_a_time(lab: &impl Lab) {
     assert_eq!(sum.load(Ordering::SeqCst), 100);
 }
 
-/// Goal: a try takes the lock if nobody has it, says so otherwise, and leaves no claim that would stand in somebody's way:
-/// one that has just failed is no reason for the next one to fail.
+/// Goal: a try takes the lock if nobody has it, and says so if somebody has. It leaves no claim that would make the next try
+/// fail.
 pub(crate) async fn try_takes_a_free_lock_only(lab: &impl Lab) {
     let [mutex, other] = lab.two_mutexes().await;
     for _ in 0..20 {
@@ -98,7 +99,7 @@ pub(crate) async fn closing_releases_everything(lab: &impl Lab) {
     assert!(queue_of(&other.mutex(mutex.name()).unwrap()).await.is_empty());
 }
 
-/// Goal: a session that nobody uses any more does not hold on to its lease; but a guard uses it.
+/// Goal: a session that nobody uses any more gives up its lease; a guard counts as use.
 pub(crate) async fn an_unused_session_closes_by_itself(lab: &impl Lab) {
     let name = lab.name();
     let watching = lab.mutex(&name).await;
@@ -121,9 +122,9 @@ pub(crate) async fn an_unused_session_closes_by_itself(lab: &impl Lab) {
     assert!(queue_of(&watching).await.is_empty());
 }
 
-/// Goal: no name is a path, a pattern, another name's claim or an order to the service: each is a lock of its own,
-/// which is held, waited for, looked at and released as any other, and none touches another one's claims. A name that would
-/// mix up queues is refused before anything is sent.
+/// Goal: the service takes no name for a path, a pattern, another name's claim or a command: each name is a lock of its own,
+/// which is held, waited for, looked at and released as any other, and none touches another one's claims. A name that would mix
+/// up queues is refused before anything is sent.
 pub(crate) async fn any_name_will_do(lab: &impl Lab) {
     let own = lab.name();
     let long = |end: &str| format!("{}{end}", "z".repeat(200));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::lab::{Lab, queue_length, waiter};
 
-/// Goal: a future that is dropped while it waits takes its claim along; those behind it go on. A hand-over that is dropped
-/// gives up both the old claim and the new one.
+/// Goal: a future that is dropped while it waits withdraws its claim, and those behind it go on. A hand-over that is dropped
+/// withdraws both the old claim and the new one.
 pub(crate) async fn a_caller_that_goes_away_leaves_no_claim(lab: &impl Lab) {
     let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();

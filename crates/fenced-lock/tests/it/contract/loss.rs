@@ -35,8 +35,8 @@ pub(crate) async fn a_revoked_lease_is_told_to_holder_and_waiters(lab: &impl Lab
     assert!(!others.is_lost());
 }
 
-/// Goal: an operator who deletes the holder's key takes the lock away, and the holder is told though
-/// its session lives. An unlock that comes right behind the deletion, before anybody was told, says that the lock was lost.
+/// Goal: an operator who deletes the holder's key takes the lock away, and the holder is told although its session lives. An
+/// unlock right after the deletion, before anybody was told, says that the lock was lost.
 pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
     let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
@@ -55,8 +55,7 @@ pub(crate) async fn a_deleted_claim_is_told_to_its_holder(lab: &impl Lab) {
     }
 }
 
-/// Goal: an unlock right behind the end of the lease grants nothing to a waiter of the same lease,
-/// whose claim went with it.
+/// Goal: an unlock right after the end of the lease grants nothing to a waiter of the same lease, whose claim ended with it.
 pub(crate) async fn a_revoked_lease_grants_nothing_while_unlocking(lab: &impl Lab) {
     for _ in 0..5 {
         let session = lab.session().await;
@@ -70,7 +69,7 @@ pub(crate) async fn a_revoked_lease_grants_nothing_while_unlocking(lab: &impl La
     }
 }
 
-/// Goal: a request that finds its lease gone takes the session along at once.
+/// Goal: a request that finds its lease gone ends the session at once.
 pub(crate) async fn queueing_on_a_revoked_lease_loses_the_session(lab: &impl Lab) {
     let reason = LostReason::Revoked;
     for tries in [false, true] {
@@ -119,8 +118,8 @@ pub(crate) async fn a_lost_hold_is_of_no_use(lab: &impl Lab) {
     assert!(matches!(guard.unlock().await, Err(LockError::Lost { .. })));
 }
 
-/// Goal: an owner that lost its hold takes the lock anew while its old guard lives, with a claim of its own,
-/// which the end of the old guard leaves alone.
+/// Goal: an owner that lost its hold takes the lock anew while its old guard lives. The new hold has a claim of its own, which
+/// the end of the old guard does not touch.
 pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab<Token = Token>) {
     let mutex = lab.mutex(&lab.name()).await;
     let mut owner = Owner::new();
@@ -139,9 +138,9 @@ pub(crate) async fn an_owner_takes_the_lock_anew_after_a_loss(lab: &impl Lab<Tok
     new.unlock().await.unwrap();
 }
 
-/// Goal: what this process gave up blocks no other: a session that is lost by the local clock is closed at the service, though
-/// the lease has long to live there, and a guard still lives here. But not before the margin is over, in which a holder that
-/// looked at the clock may still act.
+/// Goal: a session that this process has lost blocks no other process: when the local clock ends a session, the process closes it
+/// at the service, although the lease would live there for long, and although a guard still lives here. It does so only when the
+/// margin is over, in which a holder that looked at the clock may still act.
 pub(crate) async fn a_session_lost_here_is_closed_there<T: GrantToken>(lab: &impl Lab<Token = T>) {
     let name = lab.name();
     // its leases are believed in for two seconds, and its renewals are not answered
@@ -159,8 +158,8 @@ pub(crate) async fn a_session_lost_here_is_closed_there<T: GrantToken>(lab: &imp
     next.unlock().await.unwrap();
 }
 
-/// Goal: a lock that is waited for is granted though the session was lost meanwhile; what is done under it is told apart from
-/// what was lost in the middle, and the lock is free afterwards. A keeper that was closed has no session any more.
+/// Goal: a keeper's wait for a lock survives the loss of its session: the lock is granted in the next one. Work that was done is
+/// told apart from work that a loss stopped, and the lock is free after both. A closed keeper has no session any more.
 pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
     let name = lab.name();
     let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));

@@ -23,7 +23,7 @@ type Kept = Pin<Box<dyn Future<Output = ()>>>;
 /// More than may be under way at once on any connection.
 const MANY: u64 = 70;
 
-/// A new future of each request of a backend. What may be left in a queue is in that of another name.
+/// A new future of each request of a backend. A claim that may be left is in the queue of another name.
 fn requests<T: GrantToken>(
     backend: &Arc<dyn Backend<Token = T>>,
     lease: Lease,
@@ -92,7 +92,7 @@ pub(crate) async fn a_request_that_nobody_polls_delays_nobody<T: GrantToken>(
     join_all((0..9).map(requests)).await;
 }
 
-/// Goal: the same for the futures of the handles: each that waits for a lock waits for one of its own.
+/// Goal: the same for the futures of the handles. Method: each one waits for a lock of its own.
 pub(crate) async fn a_handle_that_nobody_polls_delays_nobody<T: GrantToken>(
     lab: &impl Lab<Token = T>,
 ) {
@@ -143,7 +143,7 @@ pub(crate) async fn a_handle_that_nobody_polls_delays_nobody<T: GrantToken>(
     others_go_on(&format!("{polled:?}"), &session, &name).await;
 }
 
-/// Goal: a look that nobody polls any more, at a service to which the connection broke, keeps nobody from a new one.
+/// Goal: a look at a service over a broken connection, once nobody polls it any more, keeps nobody from making a new one.
 pub(crate) async fn a_look_at_a_broken_connection_delays_nobody<T: GrantToken>(
     lab: &impl FoundLab<Token = T>,
 ) {
@@ -165,8 +165,8 @@ pub(crate) async fn a_look_at_a_broken_connection_delays_nobody<T: GrantToken>(
     others_go_on("a look", &session, &name).await;
 }
 
-/// Goal: a backend outlives the runtime on which it was asked first, and a session with a thread of its own that on which it
-/// was opened: grants come at once. Method: leases that outlive the test, so that no timer helps.
+/// Goal: a backend outlives the runtime that first asked it, and a session with a thread of its own outlives the runtime that
+/// opened it: grants come at once. Method: leases that outlive the test, so that no timer helps.
 pub(crate) async fn the_runtime_of_the_first_caller_may_end<T: GrantToken>(
     lab: &impl Lab<Token = T>,
 ) {

@@ -9,8 +9,8 @@ use testkit::wait::{eventually, within};
 
 use crate::lab::{LONG, Lab, queue_length, queue_of, unseen_waiter, waiter};
 
-/// Goal: first come, first served, across sessions, by ever larger tokens; each once where the order is not promised.
-/// Method: a hundred waiters queue one after the other, each seen in the queue before the next comes, and note their turns.
+/// Goal: first come, first served, across sessions, with ever larger tokens; a backend that promises no order serves each waiter
+/// once. Method: a hundred waiters queue one after the other, each seen in the queue before the next comes, and note their turns.
 pub(crate) async fn a_hundred_waiters_are_served_in_their_order(lab: &impl Lab<Token = Token>) {
     let (name, sessions) = (lab.name(), [lab.session_for(LONG).await, lab.session_for(LONG).await]);
     let mutexes = sessions.each_ref().map(|session| session.mutex(&name).unwrap());
@@ -56,8 +56,8 @@ pub(crate) async fn the_queue_can_be_seen(lab: &impl Lab<Token = Token>) {
     assert!(queue[1].token.is_none_or(|known| known == token), "it is the right one, if shown");
 }
 
-/// Goal: a hand-over lets the next in the queue have its turn, and gets the lock back behind it, as a
-/// new tenure, with a claim that is shown behind the other one.
+/// Goal: a hand-over gives the next in the queue its turn. The one that handed over gets the lock back after that, as a new
+/// tenure, with a claim that is shown behind the other one.
 pub(crate) async fn a_hand_over_goes_to_the_next_and_comes_back(lab: &impl Lab<Token = Token>) {
     let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
@@ -94,7 +94,7 @@ pub(crate) async fn a_hand_over_with_entries_left_keeps_the_lock(lab: &impl Lab)
     outer.unlock().await.unwrap();
 }
 
-/// Goal: the holder learns without asking when somebody begins and ceases to wait.
+/// Goal: the holder is told, without asking, when somebody begins to wait and when nobody waits any more.
 pub(crate) async fn contention_is_known_to_the_holder(lab: &impl Lab) {
     let [mutex, other] = lab.two_mutexes().await;
     let guard = mutex.lock().await.unwrap();
@@ -163,8 +163,9 @@ pub(crate) async fn a_standby_asks_for_no_turn(lab: &impl Lab<Token = Token>) {
     assert!(mutex.standby("no address").is_err() && standby.standby("n".repeat(257)).is_err());
 }
 
-/// Goal: another program's lock and ours are one: each waits for the other, first come, first served, and one that dies is
-/// succeeded. Method: `start` has it take the lock of this name, or wait for it; when it has it, it says `granted`.
+/// Goal: another program's lock and ours are the same lock: each waits for the other, first come, first served, and when one
+/// dies, the next gets the lock. Method: `start` has the other program take the lock of this name, or wait for it; once it has
+/// it, it says `granted`.
 pub(crate) async fn a_peer_takes_its_turns(
     lab: &impl Lab,
     start: impl Fn(&str) -> Run,

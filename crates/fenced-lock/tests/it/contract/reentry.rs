@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use crate::lab::{Lab, queue_of};
 
-/// Goal: an owner is let in again, by name, by guard and through another mutex of the name, a thousand entries deep, under
-/// the same token and without a request; the lock is released with the last guard, in whichever order they go. Method:
-/// entering again is done at its first poll, before any request could have been answered.
+/// Goal: an owner is let in again, by name, by guard and through another mutex of the name, a thousand entries deep, under the
+/// same token and without a request. The last guard to go releases the lock, in whichever order they go. Method: entering again
+/// is done at its first poll, before any request could have been answered.
 pub(crate) async fn an_owner_enters_again(lab: &impl Lab) {
     let (name, session) = (lab.name(), lab.session().await);
     let mutexes = [session.mutex(&name).unwrap(), session.mutex(&name).unwrap()];
@@ -34,7 +34,7 @@ pub(crate) async fn an_owner_enters_again(lab: &impl Lab) {
     drop(other.try_lock().await.unwrap().expect("the last entry was given back"));
 }
 
-/// Goal: the same session, the same mutex, the same task: another owner is somebody else.
+/// Goal: another owner waits, even in the same session, with the same mutex and in the same task.
 pub(crate) async fn another_owner_waits(lab: &impl Lab) {
     let mutex = lab.mutex(&lab.name()).await;
     let (mut one, mut other) = (Owner::new(), Owner::new());

@@ -33,7 +33,7 @@ async fn start_holder<L: FoundLab>(lab: &L, name: &str, ttl: Duration) -> (Run, 
     (holder, token)
 }
 
-/// What a process of its own does for a test.
+/// The work of a separate process of a test.
 #[tokio::test]
 #[ignore = "run by the contract"]
 async fn worker() {
@@ -110,9 +110,9 @@ async fn hold<L: FoundLab>(lab: &L) {
     let _ = guard.unlock().await;
 }
 
-/// Goal: a holder that is stopped beyond its lease is succeeded, by a grant with a larger token, and knows of its loss
-/// when it goes on. But it can write before it looks: a store that takes every write has the older one then, and its
-/// smaller token shows it. Method: the holder is a process of its own, stopped and continued by signals.
+/// Goal: when a holder is stopped beyond its lease, the next one is granted a larger token, and the holder knows of its loss when
+/// it goes on. But it can write before it looks: a store that takes every write then has the older one, and its smaller token
+/// shows that. Method: the holder is a process of its own, stopped and continued by signals.
 pub(crate) async fn a_stopped_holder_can_write_late<L: FoundLab>(lab: &L) {
     let mutex = lab.session_for(LONG).await.mutex(&lab.name()).unwrap();
     let (mut holder, token) = start_holder(lab, mutex.name(), TTL).await;
@@ -130,8 +130,8 @@ pub(crate) async fn a_stopped_holder_can_write_late<L: FoundLab>(lab: &L) {
     assert_eq!(queue_of(&mutex).await, [guard.key()], "the earlier holder took nothing with it");
 }
 
-/// Goal: a holder that is killed is succeeded. A service that sees the end of a process does not wait for a TTL. (How soon
-/// another one is done after the TTL, the fault suite measures under load.)
+/// Goal: when a holder is killed, the next one is granted. A service that sees the end of a process does not wait for a TTL. (How
+/// soon after the TTL the next one is granted, the fault suite measures under load.)
 pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
     let mutex = lab.mutex(&lab.name()).await;
     let promises = lab.backend().promises();
@@ -144,8 +144,8 @@ pub(crate) async fn a_killed_holder_is_succeeded<L: FoundLab>(lab: &L) {
     assert_eq!(queue_of(&mutex).await, [guard.key()]);
 }
 
-/// Goal: what is begun and not waited for leaves no session behind. Method: sessions that are given up after different
-/// times, with leases that outlive the test.
+/// Goal: an opening that is given up leaves no session behind. Method: openings are dropped after different times, with leases
+/// that outlive the test.
 pub(crate) async fn an_open_that_was_given_up_leaves_no_session<L: ServerLab>(_: &L) {
     let (server, lab) = L::start().await;
     let backend = lab.backend();
@@ -216,7 +216,8 @@ pub(crate) async fn a_grant_is_pushed(lab: &impl Lab) {
     assert!(guard.is_lost());
 }
 
-/// Goal: a guard tells how long its claim took to queue, the way to the service and back included, also after a hand-over.
+/// Goal: a guard tells how long its claim took to get into the queue, including the way to the service and back, also after a
+/// hand-over.
 pub(crate) async fn the_way_to_the_service_is_measured(lab: &impl FoundLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let mutex = proxied.session_for(LONG).await.mutex(&lab.name()).unwrap();
@@ -256,8 +257,8 @@ pub(crate) async fn a_cut_connection_hides_nothing(lab: &impl ServerLab) {
     waiter.abort();
 }
 
-/// Goal: a service that is far away is reached again in time by nothing but the renewals, though a connection takes many
-/// times as long as an answer.
+/// Goal: the renewals alone reach a service that is far away again in time, though a connection takes many times as long as an
+/// answer.
 pub(crate) async fn a_far_service_is_reached_again(lab: &impl ServerLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let session = proxied.session_for(Duration::from_secs(8)).await;
@@ -283,8 +284,8 @@ pub(crate) async fn a_silent_connection_hides_no_grant(lab: &impl ServerLab) {
     assert!(!session.is_lost());
 }
 
-/// Goal: a request whose answer got lost has been carried out once: a claim is found again, a release counts, a try
-/// leaves nothing behind.
+/// Goal: a request whose answer got lost has been carried out only once: the lock finds its claim again, counts the release as
+/// done, and a try leaves nothing behind.
 pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let session = proxied.session_for(HOUR).await;
@@ -338,8 +339,8 @@ async fn lose_request<T>(proxy: &Proxy, request: impl Future<Output = T>) -> T {
     done
 }
 
-/// Goal: a server that keeps its data, killed and started again: holds and places in the queue stand, tokens go on, and
-/// what is asked while it is away is done when it is back, except for a try, which does not wait.
+/// Goal: when a server that keeps its data is killed and started again, holds and places in the queue stand, and tokens go on.
+/// What is asked for while it is away is done when it is back, except for a try, which does not wait.
 pub(crate) async fn a_server_killed_and_started_again<L: ServerLab>(_: &L) {
     let (mut server, lab) = L::start().await;
     let (holder, session) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
@@ -389,8 +390,8 @@ pub(crate) async fn an_error_leaves_its_cause_to_its_source<L: ServerLab>(_: &L)
     assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Transient);
 }
 
-/// Goal: when the service says nothing, holder and waiter know by their own clock that they cannot believe in their lease
-/// any more, and another one is granted only then. What the service says afterwards does not bring it back.
+/// Goal: when the service says nothing, holder and waiter know by their own clock when they cannot rely on their lease any more,
+/// and another claim is granted only after that. What the service says afterwards does not bring the lease back.
 pub(crate) async fn silence_means_loss_in_time(lab: &impl ServerLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
     let (session, bystander) = (proxied.session().await, lab.session_for(LONG).await);
@@ -428,9 +429,9 @@ pub(crate) async fn a_hundred_waiters_make_few_requests<L: ServerLab>(_: &L) {
     assert!(requests <= 100 * L::REQUESTS_OF_A_WAITER + 1, "{requests} requests");
 }
 
-/// Goal: a thousand names that are held cost nothing while nothing happens, are lost by none, and leave nothing behind when
-/// their session is closed. Method: while the lease is renewed three times, the server counts fewer requests than a tenth
-/// of the names.
+/// Goal: a thousand names that are held cost no requests while nothing happens, none of them is lost, and closing their session
+/// leaves nothing behind. Method: while the lease is renewed three times, the server counts fewer requests than a tenth of the
+/// names.
 pub(crate) async fn a_thousand_names_cost_no_requests<L: ServerLab>(_: &L) {
     let (server, lab) = L::start().await;
     let session = lab.session_for(Duration::from_secs(6)).await;
@@ -452,8 +453,8 @@ pub(crate) async fn a_thousand_names_cost_no_requests<L: ServerLab>(_: &L) {
     assert_eq!(lab.claims_and_sessions(&server).await, (0, 0));
 }
 
-/// Goal: a session whose locks have so long names that what it has to say after a reconnect is more than one request can hold
-/// lives on, as in go-zookeeper#167, and is told of what happens to the first and to the last of them.
+/// Goal: a session lives on although its locks have such long names that what it has to say after a reconnect exceeds one
+/// request, as in go-zookeeper#167, and it is told of what happens to the first and to the last of them.
 pub(crate) async fn many_long_names_outlive_a_reconnect<L: ServerLab>(lab: &L) {
     let (proxy, lab) = lab.behind_proxy().await;
     let session = lab.session_for(LONG).await;
@@ -485,7 +486,7 @@ pub(crate) async fn many_long_names_outlive_a_reconnect<L: ServerLab>(lab: &L) {
     within("all are released", session.close()).await.unwrap();
 }
 
-/// Goal: a claim whose request was given up can be withdrawn by a process that does not know it.
+/// Goal: a process can withdraw a claim that it does not know, of a request that was given up.
 pub(crate) async fn a_claim_of_another_process_is_withdrawn(lab: &impl Lab<Token = Token>) {
     let session = lab.session_for(LONG).await;
     let claim = Claim::new(lab.name(), session.lease().id, 99);
