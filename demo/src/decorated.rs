@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fenced_lock::{
-    Backend, BackendError, Claim, GrantToken, Lease, Promises, PutMode, QueueEntry, Released,
-    Ticket, Token,
+    Backend, BackendError, Claim, GrantToken, Lease, ObservedClaim, Promises, PutMode, QueueEntry,
+    Released, Ticket, Token,
 };
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// The addition to a lock service.
 pub trait Decoration<T: GrantToken>: Send + Sync + 'static {
@@ -79,6 +80,14 @@ impl<T: GrantToken, D: Decoration<T>> Backend for Decorated<T, D> {
 
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
         self.lock.close(lease).await
+    }
+
+    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
+        self.lock.ask_for_turn(claim).await
+    }
+
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        self.lock.watch_holder(name)
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {

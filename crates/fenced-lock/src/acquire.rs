@@ -1,9 +1,10 @@
 //! From a call to a grant.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
 
@@ -11,6 +12,7 @@ use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::inner::{SessionInner, UnderWay};
+use super::mutex::Standby;
 use super::owner::OwnerId;
 use super::{
     BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, PutMode, Session, Ticket,
@@ -26,6 +28,7 @@ pub(super) async fn acquire<T: GrantToken>(
     name: &Arc<str>,
     owner: OwnerId,
     mode: PutMode,
+    standby: Option<&Standby>,
 ) -> Result<Option<Guard<T>>, LockError> {
     let inner = &session.inner;
     if let Err(error) = inner.check() {
@@ -36,9 +39,11 @@ pub(super) async fn acquire<T: GrantToken>(
     }
     let waiting = tracing::debug_span!("lock", %name);
     let (reply, answer) = oneshot::channel();
-    let claim = inner.new_claim(name);
+    let claim = inner.new_claim(name, standby);
     let session = session.clone();
-    let attempt = Attempt { session, claim, may_exist: false, owner, mode, reply, under_way: None };
+    let standby = standby.map(|standby| (standby.clone(), standby.asks.subscribe()));
+    let attempt =
+        Attempt { session, claim, may_exist: false, owner, mode, standby, reply, under_way: None };
     inner.spawn_tracked(attempt.run().instrument(waiting));
     // only a runtime that shuts down drops the task without an answer
     answer.await.unwrap_or_else(|_| Err(inner.ended()))
@@ -51,6 +56,8 @@ struct Attempt<T: GrantToken> {
     may_exist: bool,
     owner: OwnerId,
     mode: PutMode,
+    /// What tells the claim to ask for a turn, if it stands by.
+    standby: Option<(Standby, watch::Receiver<()>)>,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
     /// Until the claim's request is answered.
     under_way: Option<UnderWay<T>>,
@@ -90,18 +97,28 @@ impl<T: GrantToken> Attempt<T> {
         if !self.reply.is_closed() {
             self.under_way = None;
         }
+        let (standby, asked) = self.standby.take().unzip();
+        let asking = ask_for_turn(Arc::clone(&inner), self.claim.clone(), asked);
+        let granted = async {
+            tokio::select! {
+                biased;
+                // an error means that the backend forgot the claim: it is not in the queue any more
+                reached = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting) => {
+                    reached.map_or(ClaimStatus::Gone, |status| *status)
+                }
+                never = asking => match never {},
+            }
+        };
         // this is where a waiter waits
-        let granted = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
         let reached = self.unless_over(granted).await?;
-        // an error means that the backend forgot the claim: it is not in the queue any more
-        let reached = reached.map_or(ClaimStatus::Gone, |status| *status);
         inner.check()?;
         let ClaimStatus::Granted(token) = reached else {
             let (name, after) = (Arc::clone(&self.claim.name), asked_at.elapsed());
             return Err(LockError::Lost { name, after });
         };
         observe::granted(&self.claim, token, asked_at.elapsed());
-        let hold = Hold::begin(&inner, self.claim.clone(), self.owner, token, enqueued_in, ticket);
+        let claim = self.claim.clone();
+        let hold = Hold::begin(&inner, claim, standby, self.owner, token, enqueued_in, ticket);
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
@@ -156,4 +173,26 @@ impl<T: GrantToken> Attempt<T> {
             () = self.reply.closed() => Err(inner.ended()),
         }
     }
+}
+
+/// Has the claim ask for a turn, once it is told to. Never ends.
+async fn ask_for_turn<T: GrantToken>(
+    inner: Arc<SessionInner<T>>,
+    claim: Claim,
+    told: Option<watch::Receiver<()>>,
+) -> Infallible {
+    // an error means that nobody is left who could tell it
+    if let Some(mut told) = told
+        && told.changed().await.is_ok()
+    {
+        let mut backoff = Backoff::default();
+        while let Err(error) = inner.ask(async { inner.backend.ask_for_turn(&claim).await }).await {
+            tracing::debug!(%claim, ?error, "could not ask for a turn");
+            if !error.kind.may_pass() {
+                break;
+            }
+            sleep(backoff.next()).await;
+        }
+    }
+    std::future::pending().await
 }

@@ -135,6 +135,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::own_thread::{OnThread, OwnThread};
@@ -143,7 +144,7 @@ use super::random::random_id;
 pub use super::waiters::{Answer, Waiters};
 use super::{
     Backend, BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, GrantToken, Lease,
-    Promises, PutMode, QueueEntry, Released, Ticket,
+    ObservedClaim, Promises, PutMode, QueueEntry, Released, Ticket,
 };
 
 /// The requests to a service that must be asked where a claim stands. The implementation also notes, in its [`Waiters`], the
@@ -179,6 +180,16 @@ pub trait Asked: Send + Sync + 'static {
 
     /// At most `most` claims of the queue of this name, the holder first.
     async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>>;
+
+    /// As [`Backend::ask_for_turn`].
+    async fn ask_for_turn(&self, _claim: &Claim) -> Answered<()> {
+        Ok(())
+    }
+
+    /// As [`Backend::watch_holder`].
+    fn watch_holder(&self, _name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        None
+    }
 }
 
 /// The result of a request.
@@ -286,6 +297,14 @@ impl<A: Asked> Backend for Engine<A> {
         let released = self.service.release(claim).await?;
         self.service.waiters().note(claim, ClaimStatus::Gone);
         Ok(released)
+    }
+
+    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
+        self.service.ask_for_turn(claim).await
+    }
+
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        self.service.watch_holder(name)
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
-use super::{BackendError, Claim, GrantToken, Lease, Promises, QueueEntry, Ticket};
+use super::{BackendError, Claim, GrantToken, Lease, ObservedClaim, Promises, QueueEntry, Ticket};
 
 /// How to put a claim into its queue.
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ pub enum Released {
 /// at any time. A put that was sent must run to its end: otherwise a claim could appear after it was withdrawn.
 ///
 /// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did. Futures of `open`,
-/// `renew`, `queue` and `close` may be dropped at any point.
+/// `renew`, `ask_for_turn`, `queue` and `close` may be dropped at any point.
 ///
 /// No future may hold anything that other requests need, such as a permit or a connection that it makes: its caller may keep the
 /// future without polling it. The requests of this crate's backends run in separate tasks, see [`OnThread`](super::OnThread).
@@ -51,9 +52,11 @@ pub enum Released {
 /// ```
 /// use std::time::Duration;
 /// use fenced_lock::{
-///     Backend, BackendError, Claim, Lease, Promises, PutMode, QueueEntry, Released, Ticket, async_trait,
+///     Backend, BackendError, Claim, Lease, ObservedClaim, Promises, PutMode, QueueEntry, Released, Ticket,
+///     async_trait,
 /// };
 /// use tokio::runtime::Handle;
+/// use tokio::sync::watch;
 ///
 /// /// The locks of one tenant: each name stands below the tenant's.
 /// struct Tenant<B> {
@@ -111,8 +114,16 @@ pub enum Released {
 ///         self.locks.release(&self.claim(claim)).await
 ///     }
 ///
+///     async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
+///         self.locks.ask_for_turn(&self.claim(claim)).await
+///     }
+///
 ///     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
 ///         self.locks.queue(&self.name(name)).await
+///     }
+///
+///     fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+///         self.locks.watch_holder(&self.name(name))
 ///     }
 ///
 ///     async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
@@ -154,6 +165,23 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Takes the claim out of its queue, wherever it stands.
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError>;
+
+    /// Has a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. A claim that is not
+    /// in its queue is not put there. A backend that does not [tell](Promises::standby) such claims from others has nothing to do.
+    async fn ask_for_turn(&self, _claim: &Claim) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Shows the holder of `name`, and each new one, as far as this process knows it: no request is made, so it is as late as
+    /// what shows this backend the queue, and a holder from before an interruption is shown until there is news. `None` in it
+    /// means that nobody holds, or that nothing is known yet. The queue is watched for as long as the receiver lives. It is
+    /// closed when the backend is gone.
+    ///
+    /// `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can;
+    /// [`HolderWatch`](super::HolderWatch) helps another one.
+    fn watch_holder(&self, _name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        None
+    }
 
     /// The queue of `name` now, the holder first.
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError>;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::chaos::Safeguard;
 use super::{ClusterId, GrantToken, Token};
@@ -39,9 +40,17 @@ pub struct Claim {
     pub number: u64,
     /// Who makes it, for a human who looks at the queue.
     pub label: Arc<str>,
+    /// The note of a claim that [stands by](super::Mutex::standby): the holder is not contended by it before it asks for a
+    /// turn. `None` for a claim that asks from the start.
+    pub standby: Option<Arc<str>>,
 }
 
 impl Claim {
+    /// A claim without a label, which asks for a turn.
+    pub fn new(name: impl Into<Arc<str>>, lease: i64, number: u64) -> Self {
+        Self { name: name.into(), lease, number, label: "".into(), standby: None }
+    }
+
     /// The claim's key.
     pub fn key(&self) -> String {
         if !Safeguard::OwnerByClaim.is_on() {
@@ -74,7 +83,7 @@ pub enum ClaimStatus<T = Token> {
 pub struct Ticket<T = Token> {
     /// Where the claim stands.
     pub status: watch::Receiver<ClaimStatus<T>>,
-    /// Whether another claim waits behind it while it is granted; `true` where that is not known.
+    /// Whether another claim waits behind it, and asks for a turn, while it is granted; `true` where that is not known.
     pub contended: watch::Receiver<bool>,
 }
 
@@ -142,11 +151,54 @@ pub struct QueueEntry {
     /// How long ago it was made, if this library made it, by the wall clocks of its maker and of this
     /// process.
     pub age: Option<Duration>,
+    /// The note of its [standby](super::Mutex::standby), if it has one.
+    pub note: Option<String>,
+    /// Whether it stands by and does not ask for a turn, where that can be told.
+    pub is_standby: bool,
 }
 
 impl QueueEntry {
     /// A claim of which no more is known.
     pub fn new(lease: i64, key: impl Into<String>) -> Self {
-        Self { token: None, lease, key: key.into(), label: None, age: None }
+        let key = key.into();
+        Self { token: None, lease, key, label: None, age: None, note: None, is_standby: false }
+    }
+}
+
+/// A claim, as what watches its queue has shown it.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedClaim {
+    /// Its key.
+    pub key: Arc<[u8]>,
+    /// Its place: the revision of its token, once granted.
+    pub revision: i64,
+    /// The lease that it hangs on.
+    pub lease: i64,
+    /// Who made it, if this library did.
+    pub label: Option<Arc<str>>,
+    /// When it was made, if this library made it, by the wall clock of its maker; not later than now.
+    pub made_at: Option<SystemTime>,
+    /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
+    pub since: Instant,
+    /// The note of its [standby](super::Mutex::standby), if it has one.
+    pub note: Option<Arc<str>>,
+    /// Whether it stands by and does not ask for a turn.
+    pub is_standby: bool,
+}
+
+impl ObservedClaim {
+    /// A claim that was made now, at this place.
+    pub fn of(claim: &Claim, revision: i64) -> Self {
+        Self {
+            key: claim.key().as_bytes().into(),
+            revision,
+            lease: claim.lease,
+            label: Some(Arc::clone(&claim.label)),
+            made_at: Some(SystemTime::now()),
+            since: Instant::now(),
+            note: claim.standby.clone(),
+            is_standby: claim.standby.is_some(),
+        }
     }
 }

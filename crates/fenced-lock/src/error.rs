@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most bytes that a lock's name may have.
+/// The most bytes that a lock's name may have, and a claim's note.
 pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 
 /// Why a lock was not granted, kept or released.
@@ -17,7 +17,7 @@ pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 /// | `Lost` from `run`, `unlock`, `requeue` or `with` | stop the work; writes that the store accepted with the token stand |
 /// | `SessionLost` | use a [`SessionKeeper`](super::SessionKeeper); if it was closed, end |
 /// | `Backend` | if [`is_retryable`](Self::is_retryable), try again after a pause; else settings or rights are wrong |
-/// | `InvalidName` | correct the caller |
+/// | `InvalidName`, `InvalidNote` | correct the caller |
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -53,6 +53,12 @@ pub enum LockError {
         /// The name.
         name: String,
     },
+    /// The note cannot be a claim's.
+    #[error("a note has {} bytes of visible ASCII at most, unlike {note:?}", MAX_NAME_LENGTH_BYTES)]
+    InvalidNote {
+        /// The note.
+        note: String,
+    },
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -66,7 +72,7 @@ impl LockError {
         match self {
             Self::Timeout { .. } | Self::Lost { .. } => true,
             Self::Backend(error) => error.kind.may_pass(),
-            Self::SessionLost { .. } | Self::InvalidName { .. } => false,
+            Self::SessionLost { .. } | Self::InvalidName { .. } | Self::InvalidNote { .. } => false,
         }
     }
 }

@@ -147,13 +147,13 @@ impl<T: GrantToken> Guard<T> {
         }
     }
 
-    /// Whether another claim waits for this lock, as far as this process knows; `true` if it does not know. Makes
-    /// no request.
+    /// Whether another claim waits for this lock and asks for a turn, as far as this process knows; `true` if it does not
+    /// know. Makes no request. Claims that [stand by](super::Mutex::standby) do not ask.
     pub fn is_contended(&self) -> bool {
         *self.hold.contended.borrow()
     }
 
-    /// Waits until another claim waits for this lock, as far as this process knows.
+    /// Waits until another claim asks for a turn, as far as this process knows: see [`is_contended`](Self::is_contended).
     ///
     /// # Cancel safety
     /// Safe.
@@ -193,7 +193,8 @@ impl<T: GrantToken> Guard<T> {
 
     /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the backend can,
     /// then waits for the next grant, which has a new token. While the owner has other guards of this tenure,
-    /// it keeps the lock, and this guard is returned at once.
+    /// it keeps the lock, and this guard is returned at once. If its claim [stood by](super::Mutex::standby) before it was
+    /// granted, so does the next one.
     ///
     /// # Cancel safety
     /// When the future is dropped, the lock is released and the new claim withdrawn.
@@ -206,8 +207,8 @@ impl<T: GrantToken> Guard<T> {
         }
         self.armed = false;
         let (owner, name) = (self.hold.owner, &self.hold.claim.name);
-        let mode = PutMode::After(self.hold.claim.clone());
-        acquire(&self.session, name, owner, mode).await?.ok_or_else(|| self.hold.loss())
+        let (mode, standby) = (PutMode::After(self.hold.claim.clone()), self.hold.standby.as_ref());
+        acquire(&self.session, name, owner, mode, standby).await?.ok_or_else(|| self.hold.loss())
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::inner::SessionInner;
+use super::mutex::Standby;
 use super::owner::OwnerId;
 use super::process::spawn_on;
 use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket, observe};
@@ -17,6 +18,8 @@ use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket, observe};
 pub(super) struct Hold<T: GrantToken> {
     pub(super) inner: Arc<SessionInner<T>>,
     pub(super) claim: Claim,
+    /// How the claim stood by, and so does the next one.
+    pub(super) standby: Option<Standby>,
     pub(super) token: T,
     pub(super) owner: OwnerId,
     /// How long the request took that queued the claim.
@@ -37,6 +40,7 @@ impl<T: GrantToken> Hold<T> {
     pub(super) fn begin(
         inner: &Arc<SessionInner<T>>,
         claim: Claim,
+        standby: Option<Standby>,
         owner: OwnerId,
         token: T,
         enqueued_in: Duration,
@@ -52,6 +56,7 @@ impl<T: GrantToken> Hold<T> {
             }),
             inner: Arc::clone(inner),
             claim,
+            standby,
             token,
             owner,
             enqueued_in,

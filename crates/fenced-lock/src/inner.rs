@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
+use super::mutex::Standby;
 use super::process::spawn_on;
 use super::validity::Validity;
 use super::{
@@ -97,12 +98,12 @@ impl<T: GrantToken> SessionInner<T> {
         spawn_on(&self.runtime, self.tasks.track_future(task))
     }
 
-    pub(super) fn new_claim(&self, name: &Arc<str>) -> Claim {
+    pub(super) fn new_claim(&self, name: &Arc<str>, standby: Option<&Standby>) -> Claim {
+        let number = self.next_claim.fetch_add(1, Ordering::Relaxed);
         Claim {
-            name: Arc::clone(name),
-            lease: self.lease.id,
-            number: self.next_claim.fetch_add(1, Ordering::Relaxed),
             label: Arc::clone(&self.label),
+            standby: standby.map(|standby| Arc::clone(&standby.note)),
+            ..Claim::new(Arc::clone(name), self.lease.id, number)
         }
     }
 

@@ -1,5 +1,6 @@
 //! A session that is replaced when it is lost.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::Backoff;
 use super::process::spawn_on;
 use super::session::runtime_of;
-use super::{Backend, GrantToken, Guard, LockError, LostReason, Session, SessionOptions, Token};
+use super::{
+    Backend, GrantToken, Guard, LockError, LostReason, ObservedClaim, Session, SessionOptions,
+    Token,
+};
 
 /// Locks for the life of a service: opens a session, and the next one whenever it is lost.
 ///
@@ -50,8 +54,9 @@ use super::{Backend, GrantToken, Guard, LockError, LostReason, Session, SessionO
 ///
 /// # Panics
 /// `lock`, `try_lock` and `with` outside of a tokio runtime with timers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SessionKeeper<T: GrantToken = Token> {
+    backend: Arc<dyn Backend<Token = T>>,
     state: watch::Receiver<State<T>>,
     /// For how long [`lock`](Self::lock) tries again.
     patience: Duration,
@@ -79,9 +84,15 @@ impl<T: GrantToken> SessionKeeper<T> {
         let runtime = runtime_of(&*backend);
         let losses = Arc::default();
         let patience = options.ttl;
-        let task = keep_open(backend, options, publish, stop.clone(), Arc::clone(&losses));
+        let opened = Arc::clone(&backend);
+        let task = keep_open(opened, options, publish, stop.clone(), Arc::clone(&losses));
         spawn_on(&runtime, task);
-        Self { state, patience, stop, losses }
+        Self { backend, state, patience, stop, losses }
+    }
+
+    /// Shows the holder of this lock, also while there is no session: see [`Backend::watch_holder`].
+    pub fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        self.backend.watch_holder(name)
     }
 
     /// Takes the lock of this name, waiting for as long as others hold it: bound that with [`tokio::time::timeout`].
@@ -214,6 +225,14 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.stop.cancel();
         let mut state = self.state.clone();
         while state.changed().await.is_ok() {}
+    }
+}
+
+impl<T: GrantToken> fmt::Debug for SessionKeeper<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionKeeper")
+            .field("state", &*self.state.borrow())
+            .finish_non_exhaustive()
     }
 }
 

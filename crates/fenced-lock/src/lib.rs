@@ -97,6 +97,7 @@
 //! | `hold` | one tenure with its entries |
 //! | `renewal`, `validity` | what keeps the lease alive, and the local deadline |
 //! | `backend`, `promises`, `claim` | what a lock service must do; what it promises; leases, claims and their places |
+//! | `holder` | tells who holds, to those who watch |
 //! | `watched` | the engine for a service that shows each change: its queue, without I/O, and why no waiter is forgotten |
 //! | `asked`, `waiters` | the engine for a service that is asked: its driver, with the same, and its state without I/O |
 //! | `etcd`, `zookeeper` | the backends that are watched |
@@ -128,6 +129,7 @@ pub mod etcd;
 pub mod file;
 mod guard;
 mod hold;
+mod holder;
 mod inner;
 mod keeper;
 mod memory;
@@ -167,13 +169,14 @@ pub mod zookeeper;
 /// The attribute that an implementation of [`Backend`] takes.
 pub use async_trait::async_trait;
 pub use backend::{Backend, PutMode, Released};
-pub use claim::{Claim, ClaimStatus, Lease, QueueEntry, Ticket};
+pub use claim::{Claim, ClaimStatus, Lease, ObservedClaim, QueueEntry, Ticket};
 pub use error::{BackendError, BackendErrorKind, LockError, LostReason};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, ObservedClaim, QueueSnapshot};
+pub use etcd::{EtcdBackend, EtcdOptions, EtcdUser, QueueSnapshot};
 #[cfg(feature = "file")]
 pub use file::{FileBackend, FileOptions};
 pub use guard::Guard;
+pub use holder::HolderWatch;
 pub use keeper::SessionKeeper;
 pub use memory::MemoryBackend;
 pub use mutex::Mutex;

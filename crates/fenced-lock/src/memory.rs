@@ -11,8 +11,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::asked::Waiters;
 use super::{
-    Backend, BackendError, Claim, ClaimStatus, ClusterId, Lease, Promises, PutMode, QueueEntry,
-    Released, Ticket, Token, TokenLife,
+    Backend, BackendError, Claim, ClaimStatus, ClusterId, HolderWatch, Lease, ObservedClaim,
+    Promises, PutMode, QueueEntry, Released, Ticket, Token, TokenLife,
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's clock, so leases expire in paused
@@ -59,12 +59,13 @@ struct State {
     /// When each lease ends, and its TTL.
     leases: HashMap<i64, (Instant, Duration)>,
     queues: BTreeMap<Arc<str>, Queue>,
+    holders: BTreeMap<Arc<str>, HolderWatch>,
     /// Tells each claim its place in the queue.
     waiters: Waiters<Token>,
 }
 
-/// The claims on one lock by their revisions, and when each was made.
-type Queue = BTreeMap<i64, (Claim, Instant)>;
+/// The claims on one lock by their revisions, and how each is seen.
+type Queue = BTreeMap<i64, (Claim, ObservedClaim)>;
 
 impl MemoryBackend {
     /// A service without leases and claims.
@@ -116,7 +117,15 @@ impl State {
             grant_first(queue, &self.waiters);
         }
         self.queues.retain(|_, queue| !queue.is_empty());
+        self.note_holders();
         removed
+    }
+
+    fn note_holders(&mut self) {
+        self.holders.retain(|name, holder| {
+            holder.note(self.queues.get(name).and_then(first));
+            holder.is_watched()
+        });
     }
 
     fn put(&mut self, claim: &Claim) -> Result<Ticket, BackendError> {
@@ -126,18 +135,24 @@ impl State {
         let queue = self.queues.entry(Arc::clone(&claim.name)).or_default();
         if !queue.values().any(|(known, _)| known == claim) {
             self.revision += 1;
-            queue.insert(self.revision, (claim.clone(), Instant::now()));
+            let observed = ObservedClaim::of(claim, self.revision);
+            queue.insert(self.revision, (claim.clone(), observed));
         }
         let ticket = self.waiters.expect(claim);
         grant_first(queue, &self.waiters);
+        self.note_holders();
         Ok(ticket)
     }
+}
+
+fn first(queue: &Queue) -> Option<&ObservedClaim> {
+    queue.values().next().map(|(_, observed)| observed)
 }
 
 fn grant_first(queue: &Queue, waiters: &Waiters<Token>) {
     if let Some((revision, (first, _))) = queue.first_key_value() {
         waiters.note(first, ClaimStatus::Granted(Token::new(CLUSTER, *revision)));
-        waiters.note_contended(first, queue.len() > 1);
+        waiters.note_contended(first, queue.values().skip(1).any(|(_, it)| !it.is_standby));
     }
 }
 
@@ -199,16 +214,39 @@ impl Backend for MemoryBackend {
         Ok(if was_there { Released::Done } else { Released::Gone })
     }
 
+    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
+        self.answering().await;
+        let mut state = self.state.lock();
+        let State { queues, waiters, .. } = &mut *state;
+        if let Some(queue) = queues.get_mut(&claim.name) {
+            if let Some((_, own)) = queue.values_mut().find(|(known, _)| known == claim) {
+                own.is_standby = false;
+            }
+            grant_first(queue, waiters);
+        }
+        state.note_holders();
+        Ok(())
+    }
+
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        let mut state = self.state.lock();
+        let State { queues, holders, .. } = &mut *state;
+        let holder = holders.entry(name.into()).or_default();
+        holder.note(queues.get(name).and_then(first));
+        Some(holder.watch())
+    }
+
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         self.answering().await;
         let state = self.state.lock();
-        let claims = state.queues.get(name).into_iter().flatten();
-        let entry = |(revision, (claim, made_at)): (&i64, &(Claim, Instant))| QueueEntry {
-            token: Some(Token::new(CLUSTER, *revision)),
-            lease: claim.lease,
-            key: claim.key(),
+        let claims = state.queues.get(name).into_iter().flat_map(Queue::values);
+        let entry = |(claim, observed): &(Claim, ObservedClaim)| QueueEntry {
+            token: Some(Token::new(CLUSTER, observed.revision)),
             label: Some(claim.label.to_string()),
-            age: Some(made_at.elapsed()),
+            age: Some(observed.since.elapsed()),
+            note: observed.note.as_deref().map(str::to_owned),
+            is_standby: observed.is_standby,
+            ..QueueEntry::new(claim.lease, claim.key())
         };
         Ok(claims.map(entry).collect())
     }

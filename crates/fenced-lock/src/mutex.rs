@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::acquire::acquire;
@@ -34,6 +35,15 @@ use super::{GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, T
 pub struct Mutex<T: GrantToken = Token> {
     session: Session<T>,
     name: Arc<str>,
+    standby: Option<Standby>,
+}
+
+/// How the claims of a mutex stand by.
+#[derive(Clone, Debug)]
+pub(super) struct Standby {
+    pub(super) note: Arc<str>,
+    /// Tells the claims that wait that they shall ask for a turn.
+    pub(super) asks: watch::Sender<()>,
 }
 
 impl<T: GrantToken> Mutex<T> {
@@ -43,7 +53,40 @@ impl<T: GrantToken> Mutex<T> {
         if !valid {
             return Err(LockError::InvalidName { name: name.to_owned() });
         }
-        Ok(Self { session, name: name.into() })
+        Ok(Self { session, name: name.into(), standby: None })
+    }
+
+    /// The same lock, for claims that stand by: they wait in the queue as all others do, and are granted in their order, but
+    /// do not ask the holder for a turn. The holder is not [contended](Guard::is_contended) because of them, and keeps the
+    /// lock for as long as it likes. When it is gone, the next in the queue takes over at once. Processes that have a holder do
+    /// their work, and only want to succeed it, use this.
+    ///
+    /// [`ask_for_turn`](Self::ask_for_turn) ends the standby of claims that wait. Later claims, also those of
+    /// [`Guard::requeue`], stand by again.
+    ///
+    /// `note` is shown with each claim, to [all who see the queue](QueueEntry::note) or [watch the
+    /// holder](super::Backend::watch_holder), such as the address at which this process can be reached.
+    ///
+    /// Not every backend can tell such claims from others: see [`Promises::standby`](super::Promises::standby). Where it
+    /// cannot, they ask for a turn from the start.
+    ///
+    /// # Errors
+    /// [`LockError::InvalidNote`], unless `note` has at most 256 bytes, of visible ASCII.
+    pub fn standby(mut self, note: impl Into<Arc<str>>) -> Result<Self, LockError> {
+        let note = note.into();
+        if note.len() > MAX_NAME_LENGTH_BYTES || !note.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(LockError::InvalidNote { note: note.to_string() });
+        }
+        self.standby = Some(Standby { note, asks: watch::Sender::new(()) });
+        Ok(self)
+    }
+
+    /// Has those claims of this mutex and its clones that wait now ask for a turn, if they [stand by](Self::standby). They keep
+    /// their places. The backend is told in the background, again and again until it answers.
+    pub fn ask_for_turn(&self) {
+        if let Some(standby) = &self.standby {
+            standby.asks.send_replace(());
+        }
     }
 
     /// The name.
@@ -152,6 +195,6 @@ impl<T: GrantToken> Mutex<T> {
         {
             return Ok(Some(Guard::new(hold, self.session.clone())));
         }
-        acquire(&self.session, &self.name, owner.id, mode).await
+        acquire(&self.session, &self.name, owner.id, mode, self.standby.as_ref()).await
     }
 }

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::chaos::Safeguard;
 use super::process::spawn_on;
-use super::{Backend, BackendError, Claim, Lease, Promises, PutMode, QueueEntry, Released, Ticket};
+use super::{
+    Backend, BackendError, Claim, Lease, ObservedClaim, Promises, PutMode, QueueEntry, Released,
+    Ticket,
+};
 
 /// A current-thread runtime on a separate thread, which renews leases on time, however busy the program's runtime is. Dropping it
 /// ends the thread without blocking, so a backend may be dropped anywhere.
@@ -117,6 +120,15 @@ impl<B: Backend> Backend for OnThread<B> {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let claim = claim.clone();
         self.run(move |backend| async move { backend.release(&claim).await }).await
+    }
+
+    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
+        let claim = claim.clone();
+        self.run(move |backend| async move { backend.ask_for_turn(&claim).await }).await
+    }
+
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        self.backend.watch_holder(name)
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {

@@ -30,6 +30,9 @@ pub struct Promises {
     pub loss: Loss,
     /// Which part of a queue can be seen.
     pub queue: QueueView,
+    /// Whether a claim that [stands by](super::Mutex::standby) is no contention for the holder. If not, it is as any other
+    /// claim, and asks for a turn from the start.
+    pub standby: bool,
 }
 
 impl Promises {
@@ -41,6 +44,7 @@ impl Promises {
         ends: Ends::Lease(Clock::Monotonic),
         loss: Loss::Pushed,
         queue: QueueView::Whole,
+        standby: true,
     };
 
     /// The least that a lock promises; a backend adds its further promises:
@@ -58,6 +62,7 @@ impl Promises {
         ends: Ends::Lease(Clock::Wall),
         loss: Loss::Never,
         queue: QueueView::HolderOnly,
+        standby: false,
     };
 }
 

@@ -218,7 +218,7 @@ mod tests {
     /// Goal: a permanent refusal ends the wait.
     #[tokio::test(start_paused = true)]
     async fn a_refused_waiter_is_told() {
-        let claim = Claim { name: "a".into(), lease: 1, number: 1, label: "".into() };
+        let claim = Claim::new("a", 1, 1);
         let (waiters, waiting) =
             (Waiters::<Unfenced>::default(), Answer::new(ClaimStatus::Waiting, Duration::ZERO));
         let ticket = waiters.expect(&claim);

@@ -1,17 +1,18 @@
 //! The simulated lock service: leases and queues in memory, in simulated time. It answers as the one on Redis does, also
 //! in that a claim whose lease has ended goes with the next request for its queue, and that a message goes to the holder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use fenced_lock::asked::{Answer, Answered, Asked, AskedBackend, Waiters};
 use fenced_lock::{
-    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Loss, Order, Promises,
-    PutMode, QueueEntry, Released, Token, TokenLife, Wake, async_trait,
+    BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, HolderWatch, Lease, Loss,
+    ObservedClaim, Order, Promises, PutMode, QueueEntry, Released, Token, TokenLife, Wake,
+    async_trait,
 };
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
@@ -41,6 +42,13 @@ struct State {
     leases: BTreeMap<i64, LeaseState>,
     /// The claims of each name by their tickets.
     queues: BTreeMap<Arc<str>, BTreeMap<i64, Claim>>,
+    /// The tickets of claims that stood by and ask for a turn since.
+    asking: BTreeSet<i64>,
+    /// Who watches the holder of each name, and the names whose holder is news to them.
+    watchers: BTreeMap<Arc<str>, Vec<Weak<Client>>>,
+    new_heads: BTreeSet<Arc<str>>,
+    /// Counts the looks at a holder.
+    looks: u64,
     /// The claims and leases that a fault took away, and when.
     taken: BTreeMap<String, Instant>,
     taken_leases: BTreeMap<i64, Instant>,
@@ -90,6 +98,16 @@ impl State {
         self.queues.get(name).map_or(0, BTreeMap::len)
     }
 
+    fn stands_by(&self, ticket: i64, claim: &Claim) -> bool {
+        claim.standby.is_some() && !self.asking.contains(&ticket)
+    }
+
+    /// Whether a claim behind the holder asks for a turn.
+    fn is_contended(&self, name: &str) -> bool {
+        let behind = self.queues.get(name).into_iter().flatten().skip(1);
+        behind.into_iter().any(|(ticket, claim)| !self.stands_by(*ticket, claim))
+    }
+
     fn ticket_of(&self, claim: &Claim) -> Option<i64> {
         let mut queue = self.queues.get(&claim.name)?.iter();
         queue.find(|(_, other)| *other == claim).map(|(ticket, _)| *ticket)
@@ -110,21 +128,25 @@ impl State {
         tells_anyway: impl FnOnce(usize) -> bool,
         work: impl FnOnce(&mut Self) -> A,
     ) -> A {
-        let (head_before, length_before) = (self.head(name).map(|it| it.0), self.length(name));
+        let head_before = self.head(name).map(|it| it.0);
+        let was_contended = self.is_contended(name);
         let mut queue = self.queues.remove(name).unwrap_or_default();
         queue.retain(|_, claim| self.lives(claim));
         self.queues.insert(Arc::clone(name), queue);
         let answer = work(self);
-        let length = self.length(name);
+        let (length, is_contended) = (self.length(name), self.is_contended(name));
         let head = self.head(name).map(|(ticket, claim)| (ticket, claim.clone()));
+        if head.as_ref().map(|it| it.0) != head_before {
+            self.new_heads.insert(Arc::clone(name));
+        }
         if let Some((ticket, claim)) = head
             && Some(&claim) != by
         {
-            let is_news = Some(ticket) != head_before || (length > 1) != (length_before > 1);
+            let is_news = Some(ticket) != head_before || is_contended != was_contended;
             if (is_news || tells_anyway(length))
                 && let Some(lease) = self.leases.get(&claim.lease)
             {
-                let (to, is_contended) = (Weak::clone(&lease.client), length > 1);
+                let to = Weak::clone(&lease.client);
                 self.outbox.push(Message { to, claim, ticket, is_contended });
             }
         }
@@ -132,7 +154,13 @@ impl State {
         answer
     }
 
-    /// What the service says of a claim, and whether others wait.
+    fn observed(&self, (ticket, claim): (i64, &Claim)) -> ObservedClaim {
+        let mut observed = ObservedClaim::of(claim, ticket);
+        observed.is_standby = self.stands_by(ticket, claim);
+        observed
+    }
+
+    /// What the service says of a claim, and whether others ask for a turn.
     fn standing(&self, claim: &Claim) -> (Answer<Token>, bool) {
         let Some(ticket) = self.ticket_of(claim) else {
             return (Answer::new(ClaimStatus::Gone, SHORTEST_PAUSE), false);
@@ -145,7 +173,7 @@ impl State {
             }
             _ => {
                 let status = ClaimStatus::Granted(Token::new(CLUSTER, ticket));
-                (Answer::new(status, SHORTEST_PAUSE), self.length(&claim.name) > 1)
+                (Answer::new(status, SHORTEST_PAUSE), self.is_contended(&claim.name))
             }
         }
     }
@@ -196,6 +224,10 @@ impl LockService {
             ticket: 0,
             leases: BTreeMap::new(),
             queues: BTreeMap::new(),
+            asking: BTreeSet::new(),
+            watchers: BTreeMap::new(),
+            new_heads: BTreeSet::new(),
+            looks: 0,
             taken: BTreeMap::new(),
             taken_leases: BTreeMap::new(),
             silent_until: Instant::now(),
@@ -229,9 +261,14 @@ impl LockService {
         Way { there, back, arrives: !is_lost && !is_away, is_late, is_answered, is_cut, has_room }
     }
 
-    /// Sends the messages that are due, each with its own fate.
+    /// Sends the messages that are due, each with its own fate, and shows new holders to those who watch.
     fn deliver(&self) {
         let mut state = locked(&self.state);
+        for name in std::mem::take(&mut state.new_heads) {
+            for watcher in state.watchers.get(&name).cloned().unwrap_or_default() {
+                self.show_holder(&mut state, &name, watcher);
+            }
+        }
         for message in std::mem::take(&mut state.outbox) {
             let is_lost = self.faults.strikes(Fault::MessageLost);
             let times = 1 + u32::from(self.faults.strikes(Fault::MessageTwice));
@@ -258,6 +295,44 @@ impl LockService {
                     }
                 });
             }
+        }
+    }
+
+    /// Shows a client the holder, as it is when the news arrive: as a watch does, late at times, and in the end.
+    fn show_holder(&self, state: &mut State, name: &Arc<str>, watcher: Weak<Client>) {
+        let is_late = self.faults.strikes(Fault::MessageLate);
+        let on_the_way = state.chance.millis(0, if is_late { 2000 } else { self.latency });
+        let name = Arc::clone(name);
+        self.network.spawn(async move {
+            sleep(on_the_way).await;
+            // a process that was killed is not kept
+            let ways = watcher.upgrade();
+            let ways = ways.map(|it| (Arc::clone(&it.process), Arc::clone(&it.service)));
+            let Some((process, service)) = ways else { return };
+            let (look, head) = service.look(&process.name, &name).await;
+            // once the process runs
+            process.spawn(async move {
+                if let Some(client) = watcher.upgrade() {
+                    client.shown(&name, look, head.as_ref());
+                }
+            });
+        });
+    }
+
+    /// The holder, as soon as this process reaches the service, and the number of this look.
+    async fn look(&self, process: &str, name: &str) -> (u64, Option<ObservedClaim>) {
+        loop {
+            let until = {
+                let mut state = locked(&self.state);
+                let cut_off = state.cut_off.get(process).copied();
+                let until = cut_off.map_or(state.silent_until, |at| at.max(state.silent_until));
+                if until <= Instant::now() {
+                    state.looks += 1;
+                    return (state.looks, state.head(name).map(|it| state.observed(it)));
+                }
+                until
+            };
+            sleep_until(until).await;
         }
     }
 
@@ -368,7 +443,7 @@ impl LockService {
         let lease = (state.chance.next() >> 1).cast_signed();
         let ends_at = Instant::now() + ttl;
         state.leases.insert(lease, LeaseState { ends_at, ttl, client: Weak::new() });
-        let claim = Claim { name: Arc::clone(name), lease, number: 1, label: "other".into() };
+        let claim = Claim::new(Arc::clone(name), lease, 1);
         note("locks", || format!("another program queues: {claim}"));
         state.on_queue(name, Some(&claim), never, |state| {
             state.ticket += 1;
@@ -385,6 +460,8 @@ pub struct Client {
     service: Arc<LockService>,
     process: Arc<Simulated>,
     waiters: Waiters<Token>,
+    /// The holders that are watched, each with the number of the latest look.
+    holders: Mutex<BTreeMap<Arc<str>, (u64, HolderWatch)>>,
     this: Weak<Self>,
 }
 
@@ -395,6 +472,7 @@ impl Client {
             service: Arc::clone(service),
             process: Arc::clone(process),
             waiters: Waiters::default(),
+            holders: Mutex::default(),
             this: Weak::clone(this),
         });
         Arc::new(backend.expect("it starts no thread"))
@@ -475,6 +553,15 @@ impl Client {
         answer
     }
 
+    fn shown(&self, name: &str, look: u64, head: Option<&ObservedClaim>) {
+        if let Some((latest, holder)) = locked(&self.holders).get_mut(name)
+            && look > *latest
+        {
+            *latest = look;
+            holder.note(head);
+        }
+    }
+
     fn on_message(self: &Arc<Self>, claim: &Claim, ticket: i64, is_contended: bool) {
         if let Some(known) = self.waiters.find(claim.lease, claim.number) {
             if self.waiters.status(&known) == ClaimStatus::Waiting {
@@ -501,6 +588,7 @@ impl Asked for Client {
         promises.wake = Wake::Pushed;
         promises.token = TokenLife::Durable;
         promises.loss = Loss::AtRenewal;
+        promises.standby = true;
         promises
     };
 
@@ -527,7 +615,9 @@ impl Asked for Client {
             let known = known.ok_or_else(lease_gone)?;
             known.ends_at = now + known.ttl;
             let holds = |claim: &Claim| match state.head(&claim.name) {
-                Some((_, head)) if head == claim => state.length(&claim.name).min(2),
+                Some((_, head)) if head == claim => {
+                    1 + usize::from(state.is_contended(&claim.name))
+                }
                 _ => 0,
             };
             Ok(asked.iter().map(holds).collect::<Vec<_>>())
@@ -618,9 +708,44 @@ impl Asked for Client {
         self.call("list", None, REQUEST_LIMIT, move |state| {
             Ok(state.on_queue(&name, None, never, |state| {
                 let claims = state.queues.get(&name).into_iter().flatten().take(most);
-                claims.map(|(_, claim)| QueueEntry::new(claim.lease, claim.key())).collect()
+                let entry = |(ticket, claim): (&i64, &Claim)| {
+                    let mut entry = QueueEntry::new(claim.lease, claim.key());
+                    entry.note = claim.standby.as_deref().map(str::to_owned);
+                    entry.is_standby = state.stands_by(*ticket, claim);
+                    entry
+                };
+                claims.map(entry).collect()
             }))
         })
         .await
+    }
+
+    async fn ask_for_turn(&self, claim: &Claim) -> Answered<()> {
+        let asks = claim.clone();
+        self.call("ask for a turn of", Some(claim), REQUEST_LIMIT, move |state| {
+            let name = Arc::clone(&asks.name);
+            state.on_queue(&name, Some(&asks), never, |state| {
+                state.check_lease(&asks)?;
+                let ticket = state.ticket_of(&asks);
+                state.asking.extend(ticket);
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        let mut holders = locked(&self.holders);
+        let (_, holder) = holders.entry(name.into()).or_default();
+        let (is_new, name) = (!holder.is_watched(), name.into());
+        if is_new {
+            let (service, this) = (&self.service, Weak::clone(&self.this));
+            let mut state = locked(&service.state);
+            let watchers = state.watchers.entry(Arc::clone(&name)).or_default();
+            watchers.retain(|watcher| watcher.strong_count() > 0 && !watcher.ptr_eq(&this));
+            watchers.push(Weak::clone(&this));
+            service.show_holder(&mut state, &name, this);
+        }
+        Some(holder.watch())
     }
 }

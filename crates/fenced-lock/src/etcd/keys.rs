@@ -39,18 +39,73 @@ pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {
     rest.is_some_and(|rest| !rest.contains(&b'/') || !Safeguard::ExactPrefix.is_on())
 }
 
-/// The value of a claim's key: when it was made, in milliseconds since 1970, and by whom. Nothing
-/// but the queue view reads it.
-pub(super) fn value(claim: &Claim) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{} {}", now.as_millis(), claim.label)
+/// The value of a claim's key: `MILLISECONDS LABEL`, the time since 1970 at which it was made, and its maker. A claim with a
+/// note has a tab and `standby NOTE` or `asks NOTE` behind that, which earlier versions of this library take for a part of the
+/// label. Nothing but [`parse_value`] reads the value.
+pub(super) fn value(claim: &Claim, made_at: SystemTime, is_standby: bool) -> String {
+    let made_at = made_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let value = format!("{} {}", made_at.as_millis(), claim.label);
+    match &claim.standby {
+        Some(note) => format!("{value}\t{} {note}", if is_standby { STANDBY } else { ASKS }),
+        // what stands in the label is no mark
+        None if claim.label.contains('\t') => format!("{value}\t"),
+        None => value,
+    }
 }
 
-/// Who made the claim with this value, and how long ago; nothing for a claim of another library.
-pub(super) fn parse_value(value: &[u8]) -> Option<(String, Duration)> {
+/// The words before a note: its claim stands by, or asks for a turn.
+const STANDBY: &str = "standby";
+const ASKS: &str = "asks";
+
+/// The parts of the value of a claim's key.
+pub(super) struct Value {
+    /// Who made it.
+    pub(super) label: String,
+    /// How long ago it was made.
+    pub(super) age: Duration,
+    pub(super) note: Option<String>,
+    pub(super) is_standby: bool,
+}
+
+/// The parts of this value; nothing for a claim of another library.
+pub(super) fn parse_value(value: &[u8]) -> Option<Value> {
     let (made_at_ms, label) = std::str::from_utf8(value).ok()?.split_once(' ')?;
     let made_at = UNIX_EPOCH.checked_add(Duration::from_millis(made_at_ms.parse().ok()?))?;
     // a clock that runs ahead of ours is no reason for an error
     let age = SystemTime::now().duration_since(made_at).unwrap_or_default();
-    Some((label.to_owned(), age))
+    let (label, note, is_standby) = match label.rsplit_once('\t') {
+        Some((label, "")) => (label, None, false),
+        Some((before, mark)) => match mark.split_once(' ') {
+            Some((STANDBY, note)) => (before, Some(note), true),
+            Some((ASKS, note)) => (before, Some(note), false),
+            _ => (label, None, false),
+        },
+        None => (label, None, false),
+    };
+    Some(Value { label: label.to_owned(), age, note: note.map(str::to_owned), is_standby })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a label and a note come back unchanged, also a label that looks like a note. An earlier version shows the label
+    /// first, and its own labels are no notes.
+    #[test]
+    fn labels_and_notes_come_back() {
+        let labels = ["", "app 1", "app\tstandby a:1", "tab\t", "\t\t"];
+        for label in labels {
+            for (note, is_standby) in [(None, false), (Some("a:1"), true), (Some("a:1"), false)] {
+                let standby = note.map(Into::into);
+                let claim = Claim { label: label.into(), standby, ..Claim::new("a", 1, 1) };
+                let value = value(&claim, SystemTime::now(), is_standby);
+                assert!(value.split_once(' ').is_some_and(|(_, rest)| rest.starts_with(label)));
+                let parsed = parse_value(value.as_bytes()).expect("it is one of ours");
+                assert_eq!((&*parsed.label, parsed.note.as_deref()), (label, note));
+                assert_eq!(parsed.is_standby, is_standby);
+            }
+        }
+        let earlier = parse_value(b"1 tab\tin a label").expect("it is one of ours");
+        assert_eq!((&*earlier.label, earlier.note), ("tab\tin a label", None));
+    }
 }

@@ -41,7 +41,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub use options::{EtcdOptions, EtcdUser};
-pub use queue::{ObservedClaim, QueueSnapshot};
+pub use queue::QueueSnapshot;
 
 use self::endpoints::Endpoints;
 use self::queue::NameQueue;
@@ -144,8 +144,7 @@ mod tests {
         let backend = EtcdBackend::new(EtcdOptions::new([address]));
         let backend = backend.expect("a valid address");
         let lease = Lease { id: 1, ttl: Duration::from_secs(2), cluster: ClusterId(0) };
-        let claims =
-            [1, 2, 3].map(|number| Claim { name: "a".into(), lease: 1, number, label: "".into() });
+        let claims = [1, 2, 3].map(|number| Claim::new("a", 1, number));
         let modes = [PutMode::AtEnd, PutMode::IfEmpty, PutMode::After(claims[0].clone())];
         for (claim, mode) in claims.iter().zip(&modes) {
             assert!(backend.put(claim, mode).await.is_err());
@@ -158,7 +157,8 @@ mod tests {
         assert_eq!(is_used(), Some(false));
     }
 
-    /// Goal: names that are not used any more are given back as fast as others may come, however many there are.
+    /// Goal: names that are not used any more are given back as fast as others may come, however many there are. One whose
+    /// holder is watched is kept for as long as that.
     #[tokio::test]
     async fn idle_names_are_given_back_as_fast_as_they_come() {
         const NAMES: usize = 40_000;
@@ -168,8 +168,12 @@ mod tests {
         for number in 0..NAMES {
             backend.queue_snapshot(&format!("idle-{number}"));
         }
+        let holder = backend.watch_holder("watched");
         let unwatched = async || backend.backend.queues.count(|queue| !queue.claims.is_current());
         eventually("all are watched", async || unwatched().await == 0).await;
-        eventually("none is watched", async || backend.backend.queues.count(|_| true) == 0).await;
+        let watched = || backend.backend.queues.count(|_| true);
+        eventually("one is watched", async || watched() == 1).await;
+        drop(holder);
+        eventually("none is watched", async || watched() == 0).await;
     }
 }

@@ -1,12 +1,13 @@
 //! The queue of one lock, as its watch has shown it, and how it is watched.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::keys;
-use crate::watched::{Event, Key, WatchedQueue};
+use crate::watched::{About, Event, Key, WatchedQueue};
+use crate::{HolderWatch, ObservedClaim};
 
 /// How often a queue in use is read again in case its watcher has fallen silent, and how much later for each
 /// claim in it.
@@ -21,24 +22,6 @@ pub struct QueueSnapshot {
     pub is_current: bool,
     /// The claims in the queue, the holder first.
     pub queue: Vec<ObservedClaim>,
-}
-
-/// A claim in a [`QueueSnapshot`].
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedClaim {
-    /// Its key.
-    pub key: Arc<[u8]>,
-    /// Its place: the revision of its token, once granted.
-    pub revision: i64,
-    /// The lease that it hangs on.
-    pub lease: i64,
-    /// Who made it, if this library did.
-    pub label: Option<Arc<str>>,
-    /// When it was made, if this library made it, by the wall clock of its maker; not later than now.
-    pub made_at: Option<SystemTime>,
-    /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
-    pub since: Instant,
 }
 
 /// The watcher of a queue.
@@ -59,8 +42,7 @@ pub(super) struct NameQueue {
     prefix: String,
     pub(super) watcher: Watcher,
     pub(super) claims: WatchedQueue<ObservedClaim>,
-    /// The revision of the first claim, and since when it is the first.
-    holder: Option<(i64, Instant)>,
+    holder: HolderWatch,
     last_used: Instant,
     last_read: Instant,
 }
@@ -71,7 +53,7 @@ impl NameQueue {
             prefix: keys::prefix(name),
             watcher: Watcher::None,
             claims: WatchedQueue::default(),
-            holder: None,
+            holder: HolderWatch::default(),
             last_used: Instant::now(),
             last_read: Instant::now(),
         }
@@ -166,25 +148,43 @@ impl NameQueue {
 
     /// Whether it need not be watched any more.
     pub(super) fn is_idle(&self, linger: Duration) -> bool {
-        let is_kept = self.is_used() || self.watcher == Watcher::Asked;
+        let is_kept = self.is_used() || self.holder.is_watched() || self.watcher == Watcher::Asked;
         !is_kept && self.last_used.elapsed() >= linger
     }
 
     /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
     pub(super) fn snapshot(&mut self) -> QueueSnapshot {
         let mut queue: Vec<_> = self.used().claims().cloned().collect();
-        if let (Some(first), Some((_, since))) = (queue.first_mut(), self.holder) {
-            first.since = since;
+        if let (Some(first), Some(holder)) = (queue.first_mut(), self.holder.holder()) {
+            first.since = holder.since;
         }
         QueueSnapshot { is_current: self.claims.is_current(), queue }
     }
 
-    /// Notes since when the first claim is the first.
+    /// A receiver that shows the holder. The queue is watched for as long as it lives.
+    pub(super) fn watch_holder(&mut self) -> watch::Receiver<Option<ObservedClaim>> {
+        self.last_used = Instant::now();
+        self.holder.watch()
+    }
+
+    /// When this claim was made, as far as the watch has shown it.
+    pub(super) fn made_at(&self, key: &[u8]) -> Option<SystemTime> {
+        self.claims.get(key)?.made_at
+    }
+
     fn note_holder(&mut self) {
-        let first = self.claims.claims().next().map(|first| first.revision);
-        if first != self.holder.map(|(revision, _)| revision) {
-            self.holder = first.map(|revision| (revision, Instant::now()));
-        }
+        self.holder.note(self.claims.claims().next());
+    }
+}
+
+impl About for ObservedClaim {
+    fn asks(&self) -> bool {
+        !self.is_standby
+    }
+
+    /// It is seen since it was first seen.
+    fn renew(&mut self, newer: Self) {
+        *self = Self { since: self.since, ..newer };
     }
 }
 
@@ -203,6 +203,8 @@ mod tests {
             label: Some("a".into()),
             made_at: None,
             since,
+            note: None,
+            is_standby: false,
         };
         Event { key, change: revision, put: Some((revision, claim)) }
     }

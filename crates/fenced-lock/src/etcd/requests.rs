@@ -1,22 +1,24 @@
 //! The requests.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use etcd_client::{
     Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, ResponseHeader, SortOrder,
     SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use tokio::sync::watch;
 
 use super::endpoints::Answer;
 use super::failure::{code, header_of, is_refused_with};
 use super::list::list;
+use super::queue::NameQueue;
 use super::{Etcd, keys};
 use crate::chaos::Safeguard;
 use crate::watched::{Key, Made};
 use crate::{
-    Backend, BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, Promises,
-    PutMode, QueueEntry, Released, Ticket, Token,
+    Backend, BackendError, BackendErrorKind, Claim, ClaimStatus, ClusterId, Lease, ObservedClaim,
+    Promises, PutMode, QueueEntry, Released, Ticket, Token,
 };
 
 /// How a claim stands after the transaction that was to put it.
@@ -111,6 +113,22 @@ impl Backend for Etcd {
             false if may_be_done => Released::Unknown,
             false => Released::Gone,
         })
+    }
+
+    /// Puts the same key again: it keeps its place, since that is the revision in which it was created.
+    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
+        let key = claim.key();
+        let made_at = self.queues.with(&claim.name, |queue| queue.made_at(key.as_bytes()));
+        let value = keys::value(claim, made_at.flatten().unwrap_or_else(SystemTime::now), false);
+        let on_lease = PutOptions::new().with_lease(claim.lease);
+        let condition = self.is_held(claim);
+        let put = TxnOp::put(key, value, Some(on_lease));
+        // one that is not there is not put
+        self.endpoints.txn(&Txn::new().when([condition]).and_then([put])).await.map(drop)
+    }
+
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        Some(self.queues.with_or_new(&name.into(), NameQueue::watch_holder))
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
@@ -216,7 +234,8 @@ impl Etcd {
         let first = asks_first.then(|| first_of(&claim.name));
         let delete = held.map(|held| TxnOp::delete(held.key(), None));
         let on_lease = PutOptions::new().with_lease(claim.lease);
-        let put = TxnOp::put(key, keys::value(claim), Some(on_lease));
+        let value = keys::value(claim, SystemTime::now(), claim.standby.is_some());
+        let put = TxnOp::put(key, value, Some(on_lease));
         // finds the claim if it is there already, from a request whose answer got lost
         let own = TxnOp::get(key, None);
         let changes: Vec<_> = delete.into_iter().chain([put]).chain(first.clone()).collect();
@@ -312,12 +331,14 @@ fn token(header: &ResponseHeader, revision: i64) -> Token {
 }
 
 fn entry(header: &ResponseHeader, kv: &KeyValue) -> QueueEntry {
-    let (label, age) = keys::parse_value(kv.value()).unzip();
-    QueueEntry {
-        token: Some(token(header, kv.create_revision())),
-        lease: kv.lease(),
-        key: String::from_utf8_lossy(kv.key()).into_owned(),
-        label,
-        age,
+    let key = String::from_utf8_lossy(kv.key()).into_owned();
+    let mut entry = QueueEntry::new(kv.lease(), key);
+    entry.token = Some(token(header, kv.create_revision()));
+    if let Some(value) = keys::parse_value(kv.value()) {
+        entry.label = Some(value.label);
+        entry.age = Some(value.age);
+        entry.note = value.note;
+        entry.is_standby = value.is_standby;
     }
+    entry
 }

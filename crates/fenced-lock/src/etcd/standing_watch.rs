@@ -21,13 +21,13 @@ use super::endpoints::Endpoints;
 use super::failure::{code, is_refused_with};
 use super::keys;
 use super::list::list;
-use super::queue::{NameQueue, ObservedClaim, Watcher};
+use super::queue::{NameQueue, Watcher};
 use super::queues::Queues;
 use super::watch_stream::WatchedStream;
-use crate::BackendError;
 use crate::backoff::Backoff;
 use crate::chaos::Safeguard;
 use crate::watched::{Event as QueueEvent, Key};
+use crate::{BackendError, ObservedClaim};
 
 /// How often to look for what is not used, late or to be read again.
 const CLEAN_UP_EVERY: Duration = Duration::from_secs(1);
@@ -305,15 +305,17 @@ fn key_event(event: &Event) -> Option<QueueEvent<ObservedClaim>> {
 }
 
 fn listed_key(kv: &KeyValue) -> QueueEvent<ObservedClaim> {
-    let (label, age) = keys::parse_value(kv.value()).unzip();
+    let value = keys::parse_value(kv.value());
     let (key, revision, since) = (Key::from(kv.key()), kv.create_revision(), Instant::now());
     let claim = ObservedClaim {
         key: Arc::clone(&key),
         revision,
         lease: kv.lease(),
-        label: label.map(Into::into),
-        made_at: age.and_then(|age| SystemTime::now().checked_sub(age)),
+        made_at: value.as_ref().and_then(|value| SystemTime::now().checked_sub(value.age)),
         since,
+        is_standby: value.as_ref().is_some_and(|value| value.is_standby),
+        note: value.as_ref().and_then(|value| value.note.as_deref()).map(Into::into),
+        label: value.map(|value| value.label.into()),
     };
     QueueEvent { key, change: kv.mod_revision(), put: Some((revision, claim)) }
 }

@@ -201,7 +201,13 @@ impl Backend for FileBackend {
     type Token = Token;
 
     fn promises(&self) -> Promises {
-        Promises { wake: self.wake, ends: Ends::Process, loss: Loss::AtRenewal, ..Promises::MOST }
+        Promises {
+            wake: self.wake,
+            ends: Ends::Process,
+            loss: Loss::AtRenewal,
+            standby: false,
+            ..Promises::MOST
+        }
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
@@ -260,7 +266,7 @@ mod tests {
     use crate::ClaimStatus;
 
     fn claim(name: &str, lease: Lease) -> Claim {
-        Claim { name: name.into(), lease: lease.id, number: 1, label: "".into() }
+        Claim::new(name, lease.id, 1)
     }
 
     /// Goal: a panic of the files' thread ends all holds before another process can have the locks, and then the session; the

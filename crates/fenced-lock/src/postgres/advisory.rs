@@ -330,6 +330,7 @@ impl Asked for Advisory {
         order: Order::Arrival,
         wake: Wake::ServerWait,
         ends: Ends::Lease(Clock::Wall),
+        standby: false,
         ..Promises::MOST
     };
 

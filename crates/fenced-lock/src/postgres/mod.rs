@@ -252,8 +252,12 @@ async fn notify_first(
 impl Asked for Postgres {
     type Token = Token;
 
-    const PROMISES: Promises =
-        Promises { ends: Ends::Lease(Clock::Wall), loss: Loss::AtRenewal, ..Promises::MOST };
+    const PROMISES: Promises = Promises {
+        ends: Ends::Lease(Clock::Wall),
+        loss: Loss::AtRenewal,
+        standby: false,
+        ..Promises::MOST
+    };
 
     fn waiters(&self) -> &Waiters<Token> {
         &self.waiters
@@ -371,12 +375,12 @@ impl Asked for Postgres {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let queue = async { conn.query(QUEUE, &[&&*conn.name(name), &most]).await };
         let ((), rows) = try_join(self.reap(&conn), conn.ask(queue)).await?;
+        let key = |row: &Row| format!("{name}/{:x}-{}", row.get::<_, i64>(1), row.get::<_, i64>(2));
         let entry = |row: &Row| QueueEntry {
             token: Some(Token::new(conn.cluster, row.get(0))),
-            lease: row.get(1),
-            key: format!("{name}/{:x}-{}", row.get::<_, i64>(1), row.get::<_, i64>(2)),
             label: Some(row.get(3)),
             age: Duration::try_from_secs_f64(row.get(4)).ok(),
+            ..QueueEntry::new(row.get(1), key(row))
         };
         Ok(rows.iter().map(entry).collect())
     }

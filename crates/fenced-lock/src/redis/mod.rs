@@ -187,6 +187,7 @@ impl Asked for Redis {
         token: TokenLife::Volatile,
         ends: Ends::Lease(Clock::Wall),
         loss: Loss::AtRenewal,
+        standby: false,
         ..Promises::MOST
     };
 
@@ -259,10 +260,9 @@ impl Asked for Redis {
             Some(QueueEntry {
                 // a waiter's token changes if the server fails over before the grant
                 token: (place == 0).then(|| Token::new(cluster, ticket)),
-                lease: parse_id(&id)?.0,
-                key: format!("{name}/{id}"),
                 label,
                 age: age_ms.map(Duration::from_millis),
+                ..QueueEntry::new(parse_id(&id)?.0, format!("{name}/{id}"))
             })
         };
         Ok(entries.into_iter().enumerate().filter_map(entry).collect())
@@ -305,7 +305,7 @@ fn parse_message(message: &str) -> Option<(Claim, Standing)> {
     let (lease, number) = parse_id(parts.next()?)?;
     let (ticket, cluster) = (parts.next()?.parse().ok()?, parts.next()?.to_owned());
     let is_contended = parts.next()? == "1";
-    let claim = Claim { name: parts.next()?.into(), lease, number, label: "".into() };
+    let claim = Claim::new(parts.next()?, lease, number);
     Some((claim, (GRANTED, ticket, cluster, is_contended)))
 }
 

@@ -34,13 +34,31 @@ const MAX_EARLY: usize = 16_384;
 /// The name of a claim at the service. Those of other clients need not be text.
 pub(crate) type Key = Arc<[u8]>;
 
-/// A change of one claim, or a claim in a list. `M` is what a backend wants to know of a claim besides.
+/// What a backend wants to know of a claim besides its place.
+pub(crate) trait About {
+    /// Whether it asks for a turn. One that does not is no contention for the holder.
+    fn asks(&self) -> bool;
+
+    /// Takes over what is told of the claim later.
+    fn renew(&mut self, newer: Self);
+}
+
+/// Nothing: each claim asks.
+impl About for () {
+    fn asks(&self) -> bool {
+        true
+    }
+
+    fn renew(&mut self, (): Self) {}
+}
+
+/// A change of one claim, or a claim in a list. `M` is what a backend wants to know [about](About) it.
 #[derive(Clone, Debug)]
 pub(crate) struct Event<M> {
     pub(crate) key: Key,
     /// The number of the change.
     pub(crate) change: i64,
-    /// The claim's place; `None` if the event is its deletion.
+    /// The claim's place; `None` if the event is its deletion. One that is put anew keeps its place.
     pub(crate) put: Option<(i64, M)>,
 }
 
@@ -66,6 +84,8 @@ pub(crate) struct WatchedQueue<M> {
     /// The key is there for claims that another client made in one change, at one place.
     claims: BTreeMap<(i64, Key), M>,
     places: HashMap<Key, i64>,
+    /// How many of the claims ask for a turn.
+    asking: usize,
     /// `claims` is complete as of this change; 0: nothing is known.
     known: i64,
     /// Events that came before the list that they belong on top of; `None` once there is a list.
@@ -80,6 +100,7 @@ impl<M> Default for WatchedQueue<M> {
         Self {
             claims: BTreeMap::new(),
             places: HashMap::new(),
+            asking: 0,
             known: 0,
             early: Some(Vec::new()),
             dropped: 0,
@@ -88,7 +109,7 @@ impl<M> Default for WatchedQueue<M> {
     }
 }
 
-impl<M> WatchedQueue<M> {
+impl<M: About> WatchedQueue<M> {
     /// Makes a claim known before its request is sent, so that no event about it is missed.
     pub(crate) fn expect(&mut self, key: &[u8]) -> Ticket {
         let unmade = || OwnClaim { made: None, reporter: Reporter::new() };
@@ -165,6 +186,12 @@ impl<M> WatchedQueue<M> {
         self.places.keys()
     }
 
+    /// What is known of this claim, if it is in the queue.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&M> {
+        let (key, place) = self.places.get_key_value(key)?;
+        self.claims.get(&(*place, Arc::clone(key)))
+    }
+
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         self.places.contains_key(key)
     }
@@ -226,10 +253,11 @@ impl<M> WatchedQueue<M> {
         }
         let mut before = std::mem::take(&mut self.claims);
         self.places.clear();
+        self.asking = 0;
         for Event { key, put, .. } in list {
             let Some((place, more)) = put else { continue };
-            let more = before.remove(&(place, Arc::clone(&key))).unwrap_or(more);
-            self.insert(&key, place, more);
+            let known = before.remove(&(place, Arc::clone(&key)));
+            self.insert(&key, place, renewed(known, more));
         }
         shrink(&mut self.places);
         self.known = as_of;
@@ -265,20 +293,25 @@ impl<M> WatchedQueue<M> {
     }
 
     fn insert(&mut self, key: &Key, place: i64, more: M) {
-        match self.places.insert(Arc::clone(key), place) {
-            // it was only put anew
-            Some(earlier) if earlier == place => return,
-            Some(earlier) => drop(self.claims.remove(&(earlier, Arc::clone(key)))),
-            None => {}
-        }
+        // if it is there at this place, it was only put anew
+        let known = self.take(key).filter(|(earlier, _)| *earlier == place);
+        let more = renewed(known.map(|(_, known)| known), more);
+        self.asking += usize::from(more.asks());
+        self.places.insert(Arc::clone(key), place);
         self.claims.insert((place, Arc::clone(key)), more);
     }
 
     fn remove(&mut self, key: &[u8]) {
-        if let Some((key, place)) = self.places.remove_entry(key) {
-            self.claims.remove(&(place, key));
+        if self.take(key).is_some() {
             shrink(&mut self.places);
         }
+    }
+
+    fn take(&mut self, key: &[u8]) -> Option<(i64, M)> {
+        let (key, place) = self.places.remove_entry(key)?;
+        let more = self.claims.remove(&(place, key))?;
+        self.asking -= usize::from(more.asks());
+        Some((place, more))
     }
 
     /// Tells one of this process's claims if it is gone or granted.
@@ -301,10 +334,10 @@ impl<M> WatchedQueue<M> {
 
     /// The first claim may now be one of ours.
     fn settle_first(&self) {
-        if let Some(((_, key), _)) = self.claims.first_key_value() {
+        if let Some(((_, key), first)) = self.claims.first_key_value() {
             self.settle(key);
             if let Some(own) = self.own.get(key).filter(|_| self.early.is_none()) {
-                own.reporter.report_contended(self.claims.len() > 1);
+                own.reporter.report_contended(self.asking > usize::from(first.asks()));
             }
         }
     }
@@ -313,6 +346,17 @@ impl<M> WatchedQueue<M> {
 impl OwnClaim {
     fn is_waiting(&self) -> bool {
         self.reporter.status() == ClaimStatus::Waiting
+    }
+}
+
+/// What is known of a claim, after this was told of it.
+fn renewed<M: About>(known: Option<M>, told: M) -> M {
+    match known {
+        Some(mut known) => {
+            known.renew(told);
+            known
+        }
+        None => told,
     }
 }
 

@@ -1,18 +1,29 @@
 use super::*;
 use crate::ClusterId;
 
+/// Whether a claim asks for a turn.
+impl About for bool {
+    fn asks(&self) -> bool {
+        *self
+    }
+
+    fn renew(&mut self, newer: Self) {
+        *self = newer;
+    }
+}
+
 /// The key of an own claim, and of foreign ones.
 const OWN: &[u8] = b"1-1";
 
-fn put(key: &str, change: i64) -> Event<()> {
-    Event { key: key.as_bytes().into(), change, put: Some((change, ())) }
+fn put(key: &str, change: i64) -> Event<bool> {
+    Event { key: key.as_bytes().into(), change, put: Some((change, true)) }
 }
 
-fn delete(key: &str, change: i64) -> Event<()> {
+fn delete(key: &str, change: i64) -> Event<bool> {
     Event { put: None, ..put(key, change) }
 }
 
-fn load(queue: &mut WatchedQueue<()>, list: &[(&str, i64)], as_of: i64, latest: i64) -> bool {
+fn load(queue: &mut WatchedQueue<bool>, list: &[(&str, i64)], as_of: i64, latest: i64) -> bool {
     queue.load(list.iter().map(|(key, at)| put(key, *at)).collect(), as_of, latest)
 }
 
@@ -24,7 +35,7 @@ const fn made(change: i64) -> Made {
 const GRANTED: ClaimStatus = ClaimStatus::Granted(made(7).token);
 
 /// A queue with a foreign holder at 5 and an own claim at 7, known as of 7.
-fn waiting() -> (WatchedQueue<()>, Ticket) {
+fn waiting() -> (WatchedQueue<bool>, Ticket) {
     let mut queue = WatchedQueue::default();
     let ticket = queue.expect(OWN);
     assert!(load(&mut queue, &[("9-1", 5)], 6, 0));
@@ -119,9 +130,9 @@ struct Model {
     random: u64,
     /// Whether its events have no numbers, and are counted as they come.
     counts: bool,
-    queue: WatchedQueue<()>,
+    queue: WatchedQueue<bool>,
     /// Every change so far; its number is its place here, from 1 on.
-    log: Vec<Event<()>>,
+    log: Vec<Event<bool>>,
     /// The claims of this process, and their answers that are under way.
     own: Vec<(Key, Ticket)>,
     answers: Vec<(Key, Made)>,
@@ -143,26 +154,35 @@ impl Model {
     }
 
     /// The claims after so many changes.
-    fn state(&self, changes: usize) -> Vec<Event<()>> {
-        let mut state: Vec<Event<()>> = Vec::new();
+    fn state(&self, changes: usize) -> Vec<Event<bool>> {
+        let mut state: Vec<Event<bool>> = Vec::new();
         for event in &self.log[..changes] {
-            match event.put {
-                Some(_) => state.push(event.clone()),
-                None => state.retain(|claim| claim.key != event.key),
+            let known = state.iter_mut().find(|claim| claim.key == event.key);
+            match (event.put, known) {
+                (Some(_), Some(known)) => known.put = event.put,
+                (Some(_), None) => state.push(event.clone()),
+                (None, _) => state.retain(|claim| claim.key != event.key),
             }
         }
         state
     }
 
+    /// Puts a claim at the end, or deletes it.
     fn change(&mut self, key: &Key, is_put: bool) -> Made {
+        let place = i64::try_from(self.log.len() + 1).expect("small");
+        let asks = self.random(2) == 0;
+        self.log(key, is_put.then_some((place, asks)));
+        made(place)
+    }
+
+    fn log(&mut self, key: &Key, put: Option<(i64, bool)>) {
         let change = i64::try_from(self.log.len() + 1).expect("small");
-        self.log.push(Event { key: Arc::clone(key), change, put: is_put.then_some((change, ())) });
-        made(change)
+        self.log.push(Event { key: Arc::clone(key), change, put });
     }
 
     fn step(&mut self) {
         let all = self.log.len();
-        match self.random(12) {
+        match self.random(13) {
             0 => {
                 let key = format!("9-{all}").as_bytes().into();
                 self.change(&key, true);
@@ -214,6 +234,14 @@ impl Model {
                     (self.asked, self.read) = (None, None);
                 }
             },
+            // a claim begins to ask for a turn, or stands by again
+            11 => {
+                let state = self.state(all);
+                if !state.is_empty() {
+                    let Event { key, put, .. } = &state[self.random(state.len())];
+                    self.log(key, put.map(|(place, asks)| (place, !asks)));
+                }
+            }
             _ => {}
         }
     }
@@ -255,14 +283,16 @@ impl Model {
                 ClaimStatus::Waiting => assert!(!all || place.is_some_and(|place| place > 0)),
             }
             if all && place == Some(0) {
-                assert_eq!(*ticket.contended.borrow(), state.len() > 1);
+                let asks = |claim: &Event<bool>| claim.put.is_some_and(|(_, asks)| asks);
+                assert_eq!(*ticket.contended.borrow(), state[1..].iter().any(asks));
             }
         }
     }
 }
 
 /// Goal: no claim is told that it is granted while another one holds, or gone while it is there; and once all news have
-/// come, each one knows where it stands. Method: a service that changes at random; answers, events and lists that come
+/// come, each one knows where it stands, and the holder whether another one asks for a turn. Method: a service that changes at
+/// random, and claims that begin to ask or stand by again; answers, events and lists that come
 /// late, in any order between them, and events twice; a watch that breaks, with what happens meanwhile unseen. Half of the
 /// services number their changes; the events of the others are counted, and do not come twice.
 #[test]

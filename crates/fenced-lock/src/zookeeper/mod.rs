@@ -198,7 +198,7 @@ impl Backend for ZooKeeper {
     type Token = Token;
 
     fn promises(&self) -> Promises {
-        Promises::MOST
+        Promises { standby: false, ..Promises::MOST }
     }
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {

@@ -146,7 +146,7 @@ mod tests {
     const TOKEN: Token = Token::new(ClusterId(1), 7);
 
     fn claim(number: u64) -> Claim {
-        Claim { name: "a".into(), lease: 1, number, label: "".into() }
+        Claim::new("a", 1, number)
     }
 
     fn node(prefix: &str, sequence: i32) -> Node {

@@ -608,7 +608,7 @@ mod tests {
     #[test]
     fn what_the_watch_on_the_root_missed_grants_nothing() {
         let (mut open, missed) = (Open::default(), Arc::<Notify>::default());
-        let claim = Claim { name: "a".into(), lease: 1, number: 1, label: "".into() };
+        let claim = Claim::new("a", 1, 1);
         let node = |prefix: &str, number| {
             Node::new(&format!("{prefix}{number:010}")).expect("it has a number")
         };

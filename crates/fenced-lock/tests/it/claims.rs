@@ -8,7 +8,7 @@ use testkit::wait::{eventually, within};
 use tokio::time::timeout;
 
 use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
-use super::lab::queue_of;
+use super::lab::{queue_of, waiter};
 
 /// Goal: as documented, a drop returns before the release is done, so a try right after it may still find the lock taken;
 /// `unlock` waits.
@@ -48,6 +48,28 @@ async fn a_hand_over_survives_a_lost_answer() {
     backend.release.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
     assert!(guard.requeue().await.is_err());
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
+}
+
+/// Goal: a request for a turn that gets lost is repeated, and one that is refused for good ends no wait.
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_turn_is_repeated() {
+    let (backend, _, mutex, guard) = held().await;
+    let standby = mutex.standby("a:1").unwrap();
+    let next = waiter(&standby, 2).await;
+    let asked = &backend.ask_for_turn;
+    asked.next(Some(Fault::Fails(BackendErrorKind::Transient))).next(Some(Fault::AnswerLost));
+    standby.ask_for_turn();
+    eventually("it asks again", async || asked.count() == 3).await;
+    let handing_over = tokio::spawn(guard.requeue());
+    let theirs = next.await.unwrap().unwrap();
+    asked.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
+    let again = tokio::spawn(theirs.requeue());
+    let guard = handing_over.await.unwrap().unwrap();
+    standby.ask_for_turn();
+    eventually("it was refused", async || asked.count() == 4).await;
+    assert!(!guard.is_contended());
+    guard.unlock().await.unwrap();
+    drop(again.await.unwrap().unwrap());
 }
 
 /// Goal: a claim that cannot be withdrawn does not block the lock for as long as the process lives:

@@ -56,6 +56,31 @@ async fn etcdctl_takes_its_turns() {
     .await;
 }
 
+/// Goal: a claim of `etcdctl`, which has no value, asks for a turn, and so does one of an earlier version of this library. A
+/// mark that turns is followed both ways, by the watch and, after it broke, by the list.
+#[tokio::test]
+async fn the_marks_of_claims_are_followed() {
+    let shared = EtcdLab::shared().await;
+    let (proxy, proxied) = shared.behind_proxy().await;
+    let mutex = proxied.session_for(LONG).await.mutex(&shared.name()).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    eventually("nobody waits", async || !guard.is_contended()).await;
+    let (key, mut client) = (format!("{}/other", mutex.name()), shared.client().await);
+    let standby = "1700000000000 app 1\tstandby a:1";
+    for asking in ["", "1700000000000 app 1", "1700000000000 app 1\tasks a:1"] {
+        client.put(&*key, asking, None).await.unwrap();
+        eventually("it asks", async || guard.is_contended()).await;
+        client.put(&*key, standby, None).await.unwrap();
+        eventually("it stands by", async || !guard.is_contended()).await;
+    }
+    client.put(&*key, "", None).await.unwrap();
+    eventually("it asks", async || guard.is_contended()).await;
+    proxy.refuse();
+    client.put(&*key, standby, None).await.unwrap();
+    proxy.accept();
+    eventually("it stands by", async || !guard.is_contended()).await;
+}
+
 /// Goal: while etcd is away, a holder cannot know that nobody waits, and is told that somebody may.
 #[tokio::test]
 async fn contention_is_not_known_while_etcd_is_away() {
@@ -181,7 +206,7 @@ async fn a_new_leader_renews_a_dead_holders_lease() {
         Session::open(Arc::clone(&backend) as _, SessionOptions::new(LONG)).await.unwrap();
     let lease = backend.open(3 * TTL).await.unwrap();
     let opened_at = Instant::now();
-    let claim = Claim { name: "a".into(), lease: lease.id, number: 1, label: "".into() };
+    let claim = Claim::new("a", lease.id, 1);
     backend.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap();
     let waiter = waiter(&session.mutex("a").unwrap(), 2).await;
     let mut client = Client::connect(&endpoints, None).await.unwrap();

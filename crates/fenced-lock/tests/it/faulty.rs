@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fenced_lock::{
     Backend, BackendError, BackendErrorKind, Claim, Clock, Ends, Guard, Lease, MemoryBackend,
-    Mutex, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket,
+    Mutex, ObservedClaim, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket,
 };
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// The TTL in paused time.
@@ -123,6 +124,7 @@ pub(crate) struct FaultyBackend<B: ?Sized = MemoryBackend> {
     pub(crate) close: Faults,
     pub(crate) put: Faults,
     pub(crate) release: Faults,
+    pub(crate) ask_for_turn: Faults,
     /// The TTL that the client is told, instead of the one that it asked for.
     pub(crate) grants_ttl: Option<Duration>,
     /// The same for renewals.
@@ -137,8 +139,9 @@ impl FaultyBackend {
 
 impl<B: ?Sized> FaultyBackend<B> {
     pub(crate) fn of(service: Arc<B>) -> Self {
-        let [open, renew, close, put, release] = [(); 5].map(|()| Faults::default());
-        Self { service, open, renew, close, put, release, grants_ttl: None, renews_for: None }
+        let [open, renew, close, put, release, ask_for_turn] = [(); 6].map(|()| Faults::default());
+        let (grants_ttl, renews_for) = (None, None);
+        Self { service, open, renew, close, put, release, ask_for_turn, grants_ttl, renews_for }
     }
 }
 
@@ -190,6 +193,14 @@ impl<B: Backend + ?Sized> Backend for FaultyBackend<B> {
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         self.release.apply(self.service.release(claim)).await
+    }
+
+    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
+        self.ask_for_turn.apply(self.service.ask_for_turn(claim)).await
+    }
+
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        self.service.watch_holder(name)
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {

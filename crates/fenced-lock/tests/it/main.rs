@@ -95,7 +95,7 @@ macro_rules! whole_contract {
         contract_with! {
             $module, $attribute, $lab;
             basics: an_unused_session_closes_by_itself;
-            queueing: contention_is_known_to_the_holder;
+            queueing: contention_is_known_to_the_holder a_standby_asks_for_no_turn;
             loss: a_revoked_lease_grants_nothing_while_unlocking;
             resilience: $($resilience)*;
             $(polling: $($polling)*;)?

@@ -10,8 +10,14 @@ use fenced_lock::{ZooKeeperBackend, ZooKeeperOptions};
 fn row(name: &str, backend: &impl Backend) -> String {
     let promises = backend.promises();
     format!(
-        "| `{name}` | {:?} | {:?} | {:?} | {:?} | {:?} | {:?} |",
-        promises.order, promises.wake, promises.token, promises.ends, promises.loss, promises.queue
+        "| `{name}` | {:?} | {:?} | {:?} | {:?} | {:?} | {:?} | {:?} |",
+        promises.order,
+        promises.wake,
+        promises.token,
+        promises.ends,
+        promises.loss,
+        promises.queue,
+        promises.standby
     )
 }
 

@@ -255,8 +255,7 @@ async fn rights_and_certificates() {
         let (one, other) = (open().await?, open().await?);
         let (mutex, other) = (one.mutex("a")?, other.mutex("a")?);
         let guard = mutex.lock().await?;
-        let claim =
-            Claim { name: "a".into(), lease: one.lease().id, number: 1 << 40, label: "".into() };
+        let claim = Claim::new("a", one.lease().id, 1 << 40);
         let backend = backend();
         backend.put(&claim, &PutMode::AtEnd).await?;
         backend.release(&claim).await?;

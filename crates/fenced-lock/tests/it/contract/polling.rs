@@ -30,8 +30,7 @@ fn requests<T: GrantToken>(
     name: &str,
     number: u64,
 ) -> [(&'static str, Kept); 9] {
-    let claim =
-        |name: String| Claim { name: name.into(), lease: lease.id, number, label: "".into() };
+    let claim = |name: String| Claim::new(name, lease.id, number);
     let other = |which: &str| claim(format!("{name}-{which}"));
     let (put, tried, held, next) = (other("other"), other("try"), other("held"), other("held"));
     let released = claim(name.to_owned());

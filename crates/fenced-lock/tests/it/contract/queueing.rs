@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
-use fenced_lock::{Order, Owner, Token};
+use fenced_lock::{Guard, ObservedClaim, Order, Owner, Token};
 use testkit::Run;
 use testkit::wait::{eventually, within};
 
@@ -103,6 +103,64 @@ pub(crate) async fn contention_is_known_to_the_holder(lab: &impl Lab) {
     eventually("somebody waits", async || guard.is_contended()).await;
     waiter.abort();
     eventually("alone again", async || !guard.is_contended()).await;
+}
+
+/// Goal: a claim that stands by is no contention until it is told to ask for a turn, which moves it from its place in no way;
+/// it takes over at once when the holder is gone, and stands by again once it has handed over. Who watches the holder is told of
+/// each, with its note. Where a standby is not promised, it asks as any other claim.
+pub(crate) async fn a_standby_asks_for_no_turn(lab: &impl Lab<Token = Token>) {
+    let (name, backend, note) = (lab.name(), lab.backend(), "10.0.0.1:7000");
+    let (first, second) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
+    let mutex = first.mutex(&name).unwrap();
+    let standby = second.mutex(&name).unwrap().standby(note).unwrap();
+    if !backend.promises().standby {
+        let guard = mutex.lock().await.unwrap();
+        eventually("alone in the queue", async || !guard.is_contended()).await;
+        let waiter = unseen_waiter(&standby);
+        eventually("it asks", async || guard.is_contended()).await;
+        guard.unlock().await.unwrap();
+        return drop(within("its turn", waiter).await.unwrap().unwrap());
+    }
+    let mut holder = backend.watch_holder(&name).unwrap();
+    let mut holder_is = async |guard: Option<&Guard>| {
+        let key = guard.map(Guard::key);
+        let is_key = |key: &String, claim: &ObservedClaim| *claim.key == *key.as_bytes();
+        let shown = holder.wait_for(|holder| match (holder, &key) {
+            (Some(holder), Some(key)) => is_key(key, holder),
+            (holder, key) => holder.is_none() && key.is_none(),
+        });
+        within("the holder is shown", shown).await.unwrap().clone()
+    };
+    let guard = mutex.lock().await.unwrap();
+    assert_eq!(holder_is(Some(&guard)).await.unwrap().note, None);
+    let next = waiter(&standby, 2).await;
+    // who comes later, and goes, shows that the standby was seen
+    let asking = unseen_waiter(&mutex);
+    eventually("somebody asks", async || guard.is_contended()).await;
+    asking.abort();
+    eventually("nobody asks any more", async || !guard.is_contended()).await;
+    let waiting = async || mutex.queue().await.unwrap().remove(1);
+    let before = waiting().await;
+    assert_eq!((before.note.as_deref(), before.is_standby), (Some(note), true));
+    standby.ask_for_turn();
+    eventually("it asks", async || guard.is_contended()).await;
+    let after = waiting().await;
+    assert_eq!((after.note.as_deref(), after.is_standby), (Some(note), false));
+    assert_eq!((&after.key, after.token), (&before.key, before.token));
+    let handing_over = tokio::spawn(guard.requeue());
+    let theirs = within("its turn", next).await.unwrap().unwrap();
+    assert_eq!(holder_is(Some(&theirs)).await.unwrap().note.as_deref(), Some(note));
+    let again = tokio::spawn(theirs.requeue());
+    let guard = within("our turn again", handing_over).await.unwrap().unwrap();
+    eventually("it stands by again", async || !guard.is_contended()).await;
+    assert!(waiting().await.is_standby);
+    lab.revoke(first.lease().id).await;
+    let theirs = within("it takes over", again).await.unwrap().unwrap();
+    assert!(theirs.token() > guard.token());
+    assert_eq!(holder_is(Some(&theirs)).await.unwrap().revision, theirs.token().revision());
+    theirs.unlock().await.unwrap();
+    holder_is(None).await;
+    assert!(mutex.standby("no address").is_err() && standby.standby("n".repeat(257)).is_err());
 }
 
 /// Goal: another program's lock and ours are the same lock: each waits for the other, first come, first served, and when one

@@ -489,8 +489,7 @@ pub(crate) async fn many_long_names_outlive_a_reconnect<L: ServerLab>(lab: &L) {
 /// Goal: a process can withdraw a claim that it does not know, of a request that was given up.
 pub(crate) async fn a_claim_of_another_process_is_withdrawn(lab: &impl Lab<Token = Token>) {
     let session = lab.session_for(LONG).await;
-    let (lease, label) = (session.lease().id, Arc::from(""));
-    let claim = Claim { name: lab.name().into(), lease, number: 99, label };
+    let claim = Claim::new(lab.name(), session.lease().id, 99);
     lab.backend().put(&claim, &PutMode::AtEnd).await.unwrap();
     let another = lab.backend();
     assert_eq!(another.release(&claim).await.unwrap(), Released::Done);
