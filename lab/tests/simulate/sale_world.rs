@@ -182,6 +182,7 @@ impl World {
                 tenure: Duration::from_millis(100),
                 wait_timeout: self.shape.wait_timeout,
                 etcd: None,
+                peers: None,
             };
             (keeper.clone(), Sale::guarded(inventory, keeper, options))
         });
