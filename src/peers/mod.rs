@@ -23,7 +23,6 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::wire::{Clock, Done, Forwarded, Frame, Line, NotDone, Tenure, Watermark};
-use crate::backoff::Backoff;
 use crate::inventory::Item;
 use crate::process::random_id;
 use crate::sale::BoxError;
@@ -40,6 +39,10 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// How old a frame may be when it arrives, by the holder's clock. A buyer who had no answer has not asked elsewhere for a
 /// refusal before that: what comes later takes nothing.
 pub(crate) const FRAME_LIFE: Duration = Duration::from_secs(2);
+
+/// How long an address rests after a failure, and after many.
+const REFUSED_RESTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+const SILENT_RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
 /// The most bytes of a frame, and of an answer.
 const MAX_BYTES: usize = 4 << 20;
@@ -114,8 +117,19 @@ impl fmt::Debug for Peers {
 struct Known {
     /// What the clock there said, and when.
     clock: Option<(Clock, Instant)>,
-    pauses: Backoff,
+    /// How often it failed since its last sign.
+    failures: u32,
     rests_until: Option<Instant>,
+}
+
+impl Known {
+    /// The address rests for a pause that grows. A silence costs buyers far more than a connection that is refused.
+    fn rest(&mut self, is_silent: bool) {
+        let (first, most) = if is_silent { SILENT_RESTS } else { REFUSED_RESTS };
+        let pause = first.saturating_mul(1 << self.failures.min(16)).min(most);
+        self.failures += 1;
+        self.rests_until = Some(Instant::now() + pause);
+    }
 }
 
 /// A batch that leaves this instance.
@@ -173,6 +187,28 @@ impl Peers {
         batch: Outgoing<'_>,
         over: impl Future<Output = ()>,
     ) -> Result<Done, SendError> {
+        let address = batch.address;
+        let mut is_over = false;
+        let over = async {
+            over.await;
+            is_over = true;
+        };
+        let sent = self.exchange(batch, over).await;
+        match &sent {
+            Err(SendError::Link(error)) if !is_over => {
+                let is_silent = matches!(error, LinkError::NoAnswer(_));
+                self.note(address, |known| known.rest(is_silent));
+            }
+            _ => {}
+        }
+        sent
+    }
+
+    async fn exchange(
+        &self,
+        batch: Outgoing<'_>,
+        over: impl Future<Output = ()>,
+    ) -> Result<Done, SendError> {
         let Outgoing { address, tenure, item, instance, watermark, orders, patience } = batch;
         let wanted = orders.len();
         let frame = Frame {
@@ -193,12 +229,7 @@ impl Peers {
                 return Err(SendError::no_answer("the holder gave no sign"));
             }
         };
-        let mut pieces = sent.map_err(|error| {
-            self.note(address, |known| {
-                known.rests_until = Some(Instant::now() + known.pauses.next());
-            });
-            SendError::Link(error)
-        })?;
+        let mut pieces = sent.map_err(SendError::Link)?;
         let mut text = Vec::new();
         loop {
             let end = text.iter().position(|byte| *byte == b'\n');
@@ -214,6 +245,10 @@ impl Peers {
                     *known = Known { clock: Some((line.clock, now)), ..Known::default() };
                 });
                 match (line.not_done, line.done) {
+                    // the other one may have been carried out
+                    (Some(NotDone::Repeated), _) => {
+                        return Err(SendError::no_answer("a frame of this number came before"));
+                    }
                     (Some(reason), _) => return Err(SendError::NotDone(reason)),
                     (_, Some(done)) if done.fates.len() == wanted => return Ok(done),
                     (_, Some(_)) => return Err(SendError::no_answer("fates of other orders")),

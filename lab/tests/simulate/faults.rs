@@ -80,6 +80,16 @@ faults! {
     StoreFull = "store refuses to write",
     /// The store forgets its scripts.
     ScriptsFlushed = "scripts flushed",
+    /// An instance cannot connect to another one.
+    LinkRefused = "link refused",
+    /// A batch for the holder does not arrive.
+    FrameLost = "frame lost",
+    /// A batch for the holder comes late.
+    FrameLate = "frame late",
+    /// A batch for the holder comes again.
+    FrameTwice = "frame twice",
+    /// The holder's answer does not arrive.
+    FatesLost = "fates lost",
     /// A process is paused for less than a TTL.
     PausedBriefly = "paused briefly",
     /// A process is paused for longer than a TTL.

@@ -21,6 +21,8 @@ mod chance;
 #[cfg(fenced_lock_chaos)]
 mod faults;
 #[cfg(fenced_lock_chaos)]
+mod link;
+#[cfg(fenced_lock_chaos)]
 mod lock_world;
 #[cfg(fenced_lock_chaos)]
 mod locks;

@@ -11,6 +11,7 @@ use flash_sale::inventory::{
     Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
     OrderId, Outcome, Quantity, Replaces, Started, Stock, Terms, User,
 };
+use flash_sale::peers::Peers;
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
 use loadtest::Limits;
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Setup;
 use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
+use crate::link::SimulatedLink;
 use crate::locks::{Client, LockService};
 use crate::process::{Scheduler, Simulated};
 use crate::shop::{self, BEGIN, Shop};
@@ -54,6 +56,8 @@ struct Shape {
     /// When the next sale is started, if one is.
     next_sale_in: Option<Duration>,
     faults_last: Duration,
+    /// Which instances have peers.
+    peers: Vec<bool>,
 }
 
 impl Shape {
@@ -82,6 +86,10 @@ impl Shape {
             pause: *chance.pick(&[0, 20, 200]),
             next_sale_in: chance.one_in(4).then(|| chance.millis(0, 3 * ttl)),
             faults_last: chance.millis(ttl, 6 * ttl),
+            peers: {
+                let share = *chance.pick(&[0, 1000, 1000, 700]);
+                (0..4).map(|_| chance.per_mille(share)).collect()
+            },
         }
     }
 
@@ -91,13 +99,13 @@ impl Shape {
     }
 }
 
-struct World {
+pub struct World {
     shape: Shape,
     scheduler: Arc<Scheduler>,
-    network: Arc<Simulated>,
+    pub network: Arc<Simulated>,
     locks: Arc<LockService>,
     shop: Arc<Shop>,
-    faults: Arc<Faults>,
+    pub faults: Arc<Faults>,
     began_at: Instant,
     state: Mutex<State>,
     lives: AtomicU64,
@@ -182,7 +190,10 @@ impl World {
                 tenure: Duration::from_millis(100),
                 wait_timeout: self.shape.wait_timeout,
                 etcd: None,
-                peers: None,
+                peers: self.shape.peers[number].then(|| {
+                    let link = SimulatedLink(Arc::downgrade(self));
+                    Arc::new(Peers::new(&format!("p{number}"), Arc::new(link)))
+                }),
             };
             (keeper.clone(), Sale::guarded(inventory, keeper, options))
         });
@@ -190,7 +201,17 @@ impl World {
         locked(&self.state).instances[number] = Some(running);
     }
 
-    fn instance(&self, number: usize) -> Option<(Arc<Simulated>, Sale)> {
+    /// How long a message takes from one instance to another.
+    pub fn latency(&self) -> Duration {
+        locked(&self.state).chance.millis(0, self.shape.latency)
+    }
+
+    /// Whether an instance listens.
+    pub fn is_up(&self, number: usize) -> bool {
+        locked(&self.state).instances[number].is_some()
+    }
+
+    pub fn instance(&self, number: usize) -> Option<(Arc<Simulated>, Sale)> {
         let state = locked(&self.state);
         let running = state.instances[number].as_ref()?;
         Some((Arc::clone(&running.process), running.sale.clone()?))
@@ -665,7 +686,11 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     }
     // each instance decides a new order in time
     let healed_at = Instant::now();
-    let within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
+    let mut within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
+    if world.shape.peers.contains(&true) {
+        // until a frame that was lost before is noticed
+        within += Duration::from_secs(3);
+    }
     let decided = Arc::new(AtomicU64::new(0));
     for number in 0..world.shape.instances {
         let (world, decided) = (Arc::clone(world), Arc::clone(&decided));
