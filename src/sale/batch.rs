@@ -15,6 +15,11 @@ use super::lock::STORE_PAUSE;
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError};
 use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
+use crate::safeguard::{
+    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, REPEAT_FOR_SOMEBODY, REPEAT_IF_IT_MAY_PASS,
+    REPEAT_IN_TENURE, REPEAT_IN_TIME, REPEAT_UNLESS_ENDING, REPEAT_UNLESS_REFUSED,
+    REPEAT_WHILE_HELD, UNKNOWN_ANSWER, UNKNOWN_KEPT,
+};
 
 /// The pause before the lock is asked for again after it was lost.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
@@ -43,10 +48,11 @@ impl Sent {
         unanswered: Option<&Arc<InventoryError>>,
         latest: Option<&Arc<InventoryError>>,
     ) {
-        let first = self.first();
+        let first = self.first().filter(|_| FIRST_TOKEN.is_on());
         if let Some(error) = unanswered.cloned() {
-            *self = Self::Unknown { first: first.unwrap_or(token), last: token, error };
-        } else if first.is_none() {
+            let last = if LAST_TOKEN.is_on() { token } else { first.unwrap_or(token) };
+            *self = Self::Unknown { first: first.unwrap_or(token), last, error };
+        } else if self.first().is_none() || !UNKNOWN_KEPT.is_on() {
             let stale = latest.filter(|error| is_stale(error));
             *self = stale.map_or(Self::Unsent, |error| Self::Stale(Arc::clone(error)));
         }
@@ -94,7 +100,9 @@ impl WaitingOrder {
 
     fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
         match &self.sent {
-            Sent::Unknown { error, .. } => SaleError::of_order(Arc::clone(error), &self.order),
+            Sent::Unknown { error, .. } if UNKNOWN_ANSWER.is_on() => {
+                SaleError::of_order(Arc::clone(error), &self.order)
+            }
             _ => error(self),
         }
     }
@@ -167,8 +175,10 @@ impl<'a> Batch<'a> {
             }
             self.lock.note_answer(self.item(), Some(error), self.hold.is_contended());
             self.can_repeat(error, deadline)
-                && !self.hold.is_lost()
-                && !(self.hold.is_contended() && Instant::now() >= self.ends_at)
+                && !(self.hold.is_lost() && REPEAT_WHILE_HELD.is_on())
+                && !(self.hold.is_contended()
+                    && Instant::now() >= self.ends_at
+                    && REPEAT_IN_TENURE.is_on())
         };
         let (ran, unanswered) = until_known(|| self.send(), may_repeat).await;
         for waiting in &mut self.orders {
@@ -195,7 +205,9 @@ impl<'a> Batch<'a> {
         let mut ending = None;
         let fate = |(outcome, waiting): (Outcome, &WaitingOrder)| match outcome {
             // a larger token makes the attempt stale that could carry it out
-            outcome if outcome.may_change(has_holds) && may_arrive(waiting) => {
+            outcome
+                if outcome.may_change(has_holds) && may_arrive(waiting) && LARGER_TOKEN.is_on() =>
+            {
                 ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
                 Fate::AgainUnderALargerToken
             }
@@ -246,11 +258,12 @@ impl<'a> Batch<'a> {
     /// Whether to send the batch again: if it got no answer. A store that refused it would refuse again.
     fn can_repeat(&self, error: &InventoryError, deadline: Instant) -> bool {
         let is_refused = matches!(error, InventoryError::Refused { .. });
-        error.is_retryable()
-            && !is_refused
-            && Instant::now() < deadline
-            && !self.lock.context.gives_up(error)
-            && !self.orders.iter().all(WaitingOrder::is_disconnected)
+        (error.is_retryable() || !REPEAT_IF_IT_MAY_PASS.is_on())
+            && !(is_refused && REPEAT_UNLESS_REFUSED.is_on())
+            && (Instant::now() < deadline || !REPEAT_IN_TIME.is_on())
+            && !(self.lock.context.gives_up(error) && REPEAT_UNLESS_ENDING.is_on())
+            && !(self.orders.iter().all(WaitingOrder::is_disconnected)
+                && REPEAT_FOR_SOMEBODY.is_on())
     }
 }
 

@@ -14,6 +14,7 @@ use super::SaleError;
 use super::batch::{Answer, Fate, Sent, WaitingOrder};
 use crate::inventory::{Action, Item, Order};
 use crate::process::random_id;
+use crate::safeguard::{IN_FLIGHT, PUT_BACK_IN_ORDER};
 
 /// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
 /// delays other instances.
@@ -152,8 +153,9 @@ impl OrderQueue {
     pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
         let lines = &mut *self.lines.lock();
         let in_flight = std::mem::take(&mut lines.in_flight);
-        let is_free =
-            |first: &WaitingOrder| in_flight.is_empty() || !in_flight.contains(&first.order.key());
+        let is_free = |first: &WaitingOrder| {
+            in_flight.is_empty() || !in_flight.contains(&first.order.key()) || !IN_FLIGHT.is_on()
+        };
         let mut batch = Vec::with_capacity(most.min(lines.len()));
         while batch.len() < most {
             let order: &[usize] = if !lines.deques[PUT_BACK].is_empty() {
@@ -194,8 +196,9 @@ impl OrderQueue {
                 Fate::Again | Fate::AgainUnderALargerToken => {
                     tally.added(PUT_BACK, &waiting);
                     let arrival = |order: &WaitingOrder| (order.deadline, order.request);
-                    let place =
-                        put_back.partition_point(|other| arrival(other) < arrival(&waiting));
+                    let place = put_back.partition_point(|other| {
+                        arrival(other) < arrival(&waiting) || !PUT_BACK_IN_ORDER.is_on()
+                    });
                     put_back.insert(place, waiting);
                 }
             }
@@ -265,6 +268,8 @@ impl OrderQueue {
                 }
                 let count = line.partition_point(|order| order.deadline <= now);
                 expired.extend(line.drain(..count).inspect(|order| tally.removed(number, order)));
+                let is_in_time = |order: &WaitingOrder| order.deadline > now;
+                assert!(!cfg!(fenced_lock_chaos) || line.iter().all(is_in_time), "it is in order");
             }
             drop(guard);
             for order in expired {
