@@ -480,7 +480,7 @@ impl Buyer {
                 locked(&world.state).instances[to].as_ref().map(|it| Arc::clone(&it.process));
             let said =
                 world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
-            let is_final = self.record(number, change, to, sent, &said);
+            let is_final = self.record(number, change, to, (sent, world.now()), &said);
             let is_waited_for = !matches!(said, Err(NoAnswer::Refused | NoAnswer::Broken));
             if let Some(process) = process.filter(|_| is_waited_for && !leaves) {
                 world.check_times(to, &process, sent_at, said.as_ref().ok());
@@ -517,10 +517,14 @@ impl Buyer {
             Ok(both) => both.map(Ok),
             Err(why) => [Err(why), Err(why)],
         };
-        for (action, said) in calls.into_iter().zip(&said) {
-            self.record(number, Some(action), to, sent, said);
-        }
+        let times = (sent, world.now());
         happened(Rare::OpposedChanges);
+        // the judge knows one change after the other
+        for (action, said) in calls.into_iter().zip(&said) {
+            if !self.record(number, Some(action), to, times, said) {
+                self.decide(number, Some(action), false).await;
+            }
+        }
         let [confirmed, cancelled] = said;
         let is_cancelled = |change: &Accepted| change.event == Event::Cancelled;
         if matches!(confirmed, Ok(Ok(Outcome::Over { event: Event::Cancelled, .. })))
@@ -536,7 +540,7 @@ impl Buyer {
         number: u64,
         change: Option<Action>,
         to: usize,
-        sent: u64,
+        (sent, ended): (u64, u64),
         said: &Result<Result<Outcome, SaleError>, NoAnswer>,
     ) -> bool {
         let world = &self.world;
@@ -567,7 +571,7 @@ impl Buyer {
         };
         let told = said.as_ref().ok().and_then(accepted).filter(|(_, replayed)| !replayed);
         let told = told.map(|(entry, _)| (entry.position, entry.instance.clone()));
-        let (action, ended) = (change.unwrap_or_default(), world.now());
+        let action = change.unwrap_or_default();
         if action == Action::Confirm && self.hold_ends.is_some_and(|at| sent <= at && at <= ended) {
             happened(Rare::ConfirmedAsItExpires);
         }
