@@ -170,7 +170,10 @@ pub async fn serve_with(
 /// What others should dial, of an instance that listens for its peers at `bound`.
 fn peer_address(config: &Config, bound: SocketAddr) -> Result<String, BoxError> {
     if config.peer_token_file.is_none() && !bound.ip().is_loopback() {
-        return Err("--peer-listen is not a loopback address: give all instances one --peer-token-file".into());
+        return Err(
+            "--peer-listen is not a loopback address: give all instances one --peer-token-file"
+                .into(),
+        );
     }
     match &config.peer_address {
         Some(address) => Ok(address.clone()),

@@ -410,8 +410,7 @@ impl Outcome {
             };
             return Some((outcome, Some(entry)));
         }
-        let numbers: Vec<u64> =
-            rest.split('\t').filter_map(|number| number.parse().ok()).collect();
+        let numbers: Vec<u64> = rest.split('\t').filter_map(|number| number.parse().ok()).collect();
         let outcome = match (word, &numbers[..]) {
             ("sold-out", [remaining]) => Self::SoldOut { remaining: *remaining },
             ("holds-due", _) => Self::HoldsDue,

@@ -16,8 +16,8 @@ use super::shards::{Shards, slot_of};
 use super::stock::began;
 use super::watermark::Watermarks;
 use super::{
-    Attempt, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess, Replicas,
-    SaleId, Stock,
+    Attempt, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
+    Replicas, SaleId, Stock,
 };
 
 /// The number of connections on which writes wait for replicas.

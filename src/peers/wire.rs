@@ -177,7 +177,8 @@ impl Frame {
             version: u32,
         }
         // what else there is in another version is unknown
-        let other = serde_json::from_slice(text).is_ok_and(|Version { version }| version != VERSION);
+        let other =
+            serde_json::from_slice(text).is_ok_and(|Version { version }| version != VERSION);
         let frame: Self = serde_json::from_slice(text).map_err(|error| {
             tracing::debug!(%error, "a frame of a peer cannot be read");
             NotDone::Format

@@ -18,6 +18,11 @@ use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError};
 use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
 use crate::peers::wire::{Forwarded, Tenure};
+use crate::safeguard::{
+    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, PEER_LARGER_TOKEN, PEER_TENURE, REPEAT_FOR_SOMEBODY,
+    REPEAT_IF_IT_MAY_PASS, REPEAT_IN_TENURE, REPEAT_IN_TIME, REPEAT_UNLESS_ENDING,
+    REPEAT_UNLESS_REFUSED, REPEAT_WHILE_HELD, UNKNOWN_ANSWER, UNKNOWN_KEPT,
+};
 
 /// How many batches of an item may be on their way to the store at a time, or to the holder. While it runs one, the buyers that
 /// the other one answered order again; more than two sell less, as they are smaller.
@@ -50,10 +55,11 @@ impl Sent {
         unanswered: Option<&Arc<InventoryError>>,
         latest: Option<&Arc<InventoryError>>,
     ) {
-        let first = self.first();
+        let first = self.first().filter(|_| FIRST_TOKEN.is_on());
         if let Some(error) = unanswered.cloned() {
-            *self = Self::Unknown { first: first.unwrap_or(token), last: token, error };
-        } else if first.is_none() {
+            let last = if LAST_TOKEN.is_on() { token } else { first.unwrap_or(token) };
+            *self = Self::Unknown { first: first.unwrap_or(token), last, error };
+        } else if self.first().is_none() || !UNKNOWN_KEPT.is_on() {
             let stale = latest.filter(|error| is_stale(error));
             *self = stale.map_or(Self::Unsent, |error| Self::Stale(Arc::clone(error)));
         }
@@ -101,12 +107,13 @@ impl WaitingOrder {
     /// that is wrong.
     pub(super) fn may_be_sent_under(&self, tenure: &Tenure) -> bool {
         let order = self.above.and_then(|above| above.partial_cmp(&tenure.token));
-        order.is_none_or(Ordering::is_lt)
+        order.is_none_or(Ordering::is_lt) || !PEER_LARGER_TOKEN.is_on()
     }
 
     /// The order, unless a peer sent it for another tenure: then it is not done, and is answered so.
     pub(super) fn unless_bound_to_another(self, tenure: &Tenure) -> Option<Self> {
-        if self.bound.as_ref().is_none_or(|bound| *bound.tenure == *tenure) {
+        let is_bound = |bound: &Bound| *bound.tenure == *tenure || !PEER_TENURE.is_on();
+        if self.bound.as_ref().is_none_or(is_bound) {
             return Some(self);
         }
         self.fail(|_| SaleError::tenure_over());
@@ -131,7 +138,9 @@ impl WaitingOrder {
 
     pub(super) fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
         match &self.sent {
-            Sent::Unknown { error, .. } => SaleError::of_order(Arc::clone(error), &self.order),
+            Sent::Unknown { error, .. } if UNKNOWN_ANSWER.is_on() => {
+                SaleError::of_order(Arc::clone(error), &self.order)
+            }
             _ => error(self),
         }
     }
@@ -248,8 +257,8 @@ impl<'a> Batch<'a> {
             let To::Store { hold, ends_at, .. } = &self.to else { return false };
             self.lock.note_answer(self.item(), Some(error), self.others_wait());
             self.can_repeat(error, deadline)
-                && !hold.is_lost()
-                && !(self.others_wait() && Instant::now() >= *ends_at)
+                && !(hold.is_lost() && REPEAT_WHILE_HELD.is_on())
+                && !(self.others_wait() && Instant::now() >= *ends_at && REPEAT_IN_TENURE.is_on())
         };
         let (ran, unanswered) = until_known(|| self.send(), may_repeat).await;
         let token = self.to.token();
@@ -282,12 +291,14 @@ impl<'a> Batch<'a> {
         }
         let (token, item) = (self.to.token(), self.item().clone());
         let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(token);
-        let has_holds = self.orders.iter().any(may_arrive)
-            && inventory.items_with_holds().contains(&item);
+        let has_holds =
+            self.orders.iter().any(may_arrive) && inventory.items_with_holds().contains(&item);
         let mut ending = None;
         let fate = |(answer, waiting): (Result<Outcome, Missing>, &mut WaitingOrder)| match answer {
             // a larger token makes the attempt stale that could carry it out
-            Ok(outcome) if outcome.may_change(has_holds) && may_arrive(waiting) => {
+            Ok(outcome)
+                if outcome.may_change(has_holds) && may_arrive(waiting) && LARGER_TOKEN.is_on() =>
+            {
                 ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
                 Fate::AgainUnderALargerToken
             }
@@ -359,11 +370,12 @@ impl<'a> Batch<'a> {
     /// Whether to send the batch again: if it got no answer. A store that refused it would refuse again.
     fn can_repeat(&self, error: &InventoryError, deadline: Instant) -> bool {
         let is_refused = matches!(error, InventoryError::Refused { .. });
-        error.is_retryable()
-            && !is_refused
-            && Instant::now() < deadline
-            && !self.lock.context.gives_up(error)
-            && !self.orders.iter().all(WaitingOrder::is_disconnected)
+        (error.is_retryable() || !REPEAT_IF_IT_MAY_PASS.is_on())
+            && !(is_refused && REPEAT_UNLESS_REFUSED.is_on())
+            && (Instant::now() < deadline || !REPEAT_IN_TIME.is_on())
+            && !(self.lock.context.gives_up(error) && REPEAT_UNLESS_ENDING.is_on())
+            && !(self.orders.iter().all(WaitingOrder::is_disconnected)
+                && REPEAT_FOR_SOMEBODY.is_on())
     }
 }
 

@@ -21,6 +21,7 @@ use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Order, Outcome};
 use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure};
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
+use crate::safeguard::{PEER_SILENCE, PEER_WATERMARK};
 
 /// How long orders wait for a holder that takes them before this instance asks for a turn: as long as others keep the lock
 /// where all take turns.
@@ -95,7 +96,7 @@ impl Forwarding {
         let mut state = self.state.lock();
         let again_at = match found {
             Ok(remote) => {
-                let is_silent = state.silent == Some(remote.tenure.token);
+                let is_silent = state.silent == Some(remote.tenure.token) && PEER_SILENCE.is_on();
                 let rests = state.rests.filter(|(token, _)| *token == remote.tenure.token);
                 match rests {
                     None if !is_silent => {
@@ -208,7 +209,9 @@ impl Remote {
             }
         };
         // before a buyer has an answer that only the holder remembers
-        lock.context.inventory.learn(&orders[0].order.item, watermark);
+        if PEER_WATERMARK.is_on() {
+            lock.context.inventory.learn(&orders[0].order.item, watermark);
+        }
         let unread = || io_error("the answer of the holder cannot be read", &std::fmt::Error);
         let answer = |(fate, waiting): (Fate, &WaitingOrder)| {
             let outcome = match fate {
@@ -271,7 +274,8 @@ impl Receiver for EtcdLock {
         let order = |order: &Forwarded| order.order(&frame.item).map_err(|_| NotDone::Format);
         let orders: Vec<Order> = frame.orders.iter().map(order).collect::<Result<_, _>>()?;
         let queue = self.queues.lock().get(&frame.item).cloned();
-        let queue = queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
+        let queue =
+            queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
         // before any of it is in a batch
         inventory.learn(&frame.item, frame.watermark.clone());
         let (answers, place) = queue.receive(&frame, orders.clone())?;
@@ -294,8 +298,7 @@ impl Receiver for EtcdLock {
             Done { fates, watermark: context.inventory.watermark(&item) }
         };
         let began_at = Instant::now();
-        let store_answered_at =
-            Box::new(move || queue.store_answered_at().unwrap_or(began_at));
+        let store_answered_at = Box::new(move || queue.store_answered_at().unwrap_or(began_at));
         Ok(Received { done: Box::pin(done), store_answered_at })
     }
 }

@@ -17,6 +17,7 @@ use crate::inventory::{Action, Item, Order};
 use crate::peers::FRAME_LIFE;
 use crate::peers::wire::{Forwarded, Frame, NotDone, Tenure};
 use crate::process::random_id;
+use crate::safeguard::{IN_FLIGHT, PEER_IN_ORDER, PEER_ONCE, PEER_TENURE, PUT_BACK_IN_ORDER};
 
 /// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
 /// delays other instances.
@@ -86,7 +87,7 @@ impl Source {
             }
             self.numbers.pop_first();
         }
-        self.numbers.insert(number)
+        self.numbers.insert(number) || !PEER_ONCE.is_on()
     }
 
     /// Whether it can be forgotten: a frame that comes again would be too old.
@@ -156,9 +157,9 @@ impl Lines {
     /// whatever source; else a confirmation or cancellation goes first.
     fn add(&mut self, of_source: usize, waiting: WaitingOrder) {
         let line = match self.tally.others.get(&waiting.order.key()) {
-            Some((_, line)) => *line,
-            None if is_follow_up(&waiting.order) => FIRST,
-            None => of_source,
+            Some((_, line)) if PEER_IN_ORDER.is_on() => *line,
+            _ if is_follow_up(&waiting.order) => FIRST,
+            _ => of_source,
         };
         self.tally.added(line, &waiting);
         self.deques[line].push_back(waiting);
@@ -197,7 +198,7 @@ impl Lines {
             let key = waiting.order.key();
             let is_sendable = batch.len() < most
                 && waiting.may_be_sent_under(under)
-                && !in_flight.contains(&key)
+                && !(in_flight.contains(&key) && IN_FLIGHT.is_on())
                 && !held_back.contains(&key);
             if is_sendable {
                 batch.extend(waiting.unless_bound_to_another(under));
@@ -214,7 +215,9 @@ impl Lines {
     fn put_back(&mut self, line: usize, waiting: WaitingOrder) {
         let arrival = |order: &WaitingOrder| (order.deadline, order.request);
         let deque = &mut self.deques[line];
-        let place = deque.partition_point(|other| arrival(other) < arrival(&waiting));
+        let place = deque.partition_point(|other| {
+            arrival(other) < arrival(&waiting) || !PUT_BACK_IN_ORDER.is_on()
+        });
         self.tally.added(line, &waiting);
         deque.insert(place, waiting);
     }
@@ -305,7 +308,7 @@ impl OrderQueue {
     pub(super) fn end(&self) {
         let mut guard = self.lines.lock();
         let lines = &mut *guard;
-        if lines.serving.take().is_none() {
+        if lines.serving.take().is_none() || !PEER_TENURE.is_on() {
             return;
         }
         let mut own = Vec::new();
@@ -409,7 +412,7 @@ impl OrderQueue {
                 return true;
             }
             let key = first.order.key();
-            !in_flight.contains(&key) && !held_back.contains(&key)
+            !(in_flight.contains(&key) && IN_FLIGHT.is_on()) && !held_back.contains(&key)
         };
         while batch.len() < most {
             let first_goes = lines.taken_first < SHARE - 1;
@@ -438,7 +441,9 @@ impl OrderQueue {
         let mut answers = Vec::with_capacity(batch.len());
         for (waiting, fate) in batch {
             lines.in_flight.remove(&waiting.order.key());
-            let is_over = waiting.bound.is_some() && matches!(fate, Fate::AgainUnderALargerToken);
+            let is_over = waiting.bound.is_some()
+                && matches!(fate, Fate::AgainUnderALargerToken)
+                && PEER_TENURE.is_on();
             match fate {
                 Fate::Answered(outcome) => answers.push((waiting, Ok(outcome))),
                 Fate::Failed(error) => answers.push((waiting, Err(error))),
@@ -531,6 +536,8 @@ impl OrderQueue {
                 }
                 let count = line.partition_point(|order| order.deadline <= now);
                 expired.extend(line.drain(..count).inspect(|order| tally.removed(number, order)));
+                let is_in_time = |order: &WaitingOrder| order.deadline > now;
+                assert!(!cfg!(fenced_lock_chaos) || line.iter().all(is_in_time), "it is in order");
             }
             drop(guard);
             for order in expired {
@@ -824,8 +831,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_frame_is_taken_once() {
         let queue = began(1);
-        let take =
-            |sender: &str, number: u64| receive(&queue, sender, number, 1, &[order("1")]);
+        let take = |sender: &str, number: u64| receive(&queue, sender, number, 1, &[order("1")]);
         let first = take("a", 8).expect("it is the first one");
         assert_eq!(take("a", 8).err(), Some(NotDone::Repeated));
         let second = take("a", 7).expect("it was overtaken");

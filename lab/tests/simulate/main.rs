@@ -19,6 +19,8 @@
 #[cfg(fenced_lock_chaos)]
 mod chance;
 #[cfg(fenced_lock_chaos)]
+mod controls;
+#[cfg(fenced_lock_chaos)]
 mod faults;
 #[cfg(fenced_lock_chaos)]
 mod link;

@@ -226,11 +226,9 @@ const MUTATIONS: &[Mutation] = &[
         it.gone = it.after.drain(..).map(|(url, _)| url).collect();
     }),
     ("", "PASS", |it| it.ledger[3].instance = None),
-    (
-        "misreported",
-        "1 order was answered otherwise than the ledger has it, such as run-3",
-        |it| it.ledger[3].instance = Some("8090".to_owned()),
-    ),
+    ("misreported", "1 order was answered otherwise than the ledger has it, such as run-3", |it| {
+        it.ledger[3].instance = Some("8090".to_owned())
+    }),
     ("misreported", "such as run-3", |it| answer(it, 3).instance = "8090".to_owned()),
     ("", "PASS", |it| answer(it, 3).position = None),
     ("misreported", "such as run-3", |it| answer(it, 3).position = Some(5)),

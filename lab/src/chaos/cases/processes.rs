@@ -104,8 +104,14 @@ pub(super) fn cases() -> Vec<Case> {
     let peers_paused = Case { name: "peers-paused", fault, instances: 4, flags: PEERS, ..paused };
     let fault = "the holder is killed while three others send it their orders";
     let points = &KILLS[..4];
-    let peers_killed =
-        Case { name: "peers-killed", fault, instances: 4, flags: PEERS, fault_points: points, ..killed };
+    let peers_killed = Case {
+        name: "peers-killed",
+        fault,
+        instances: 4,
+        flags: PEERS,
+        fault_points: points,
+        ..killed
+    };
 
     vec![
         peers_paused,
