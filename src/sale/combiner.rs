@@ -15,7 +15,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::Guard;
+use fenced_lock::{Guard, Mutex};
 use futures_util::StreamExt as _;
 use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
@@ -79,7 +79,7 @@ impl Combiner {
                 biased;
                 () = stopping.cancelled() => return,
                 locked = lock.take(&queue.item, forwarding.as_deref()) => match locked {
-                    Ok(guard) => self.hold(guard, &mut policy, asked_at).await,
+                    Ok((guard, mutex)) => self.hold(guard, &mutex, &mut policy, asked_at).await,
                     Err(error) => {
                         let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                         let error = Arc::new(error);
@@ -151,11 +151,16 @@ impl Combiner {
     async fn hold(
         &self,
         mut guard: Guard,
+        mutex: &Mutex,
         policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let Self { lock, queue, .. } = self;
+        let Self { lock, queue, forwarding } = self;
         let SaleContext { metrics, stopping, .. } = &*lock.context;
+        let asking = async || match forwarding {
+            Some(forwarding) => forwarding.ask_for_turn(mutex).await,
+            None => pending().await,
+        };
         loop {
             let tenure = metrics.granted(asked_at, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
@@ -182,6 +187,7 @@ impl Combiner {
                 (next, ()) = join(guard.requeue().instrument(span), async { deliver(answers) }) => next,
                 () = stopping.cancelled() => return None,
                 () = self.forward() => return None,
+                () = asking() => return None,
             };
             match next {
                 Ok(next) => guard = next,

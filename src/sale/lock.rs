@@ -108,13 +108,13 @@ impl EtcdLock {
     /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help. After a tenure without an
     /// answer of the store, no claim is made before the store answers, and none once the sale [ends](super::Sale::finish):
     /// other instances may reach it. With peers, the claim stands by: it asks for a turn only if orders cannot go to the
-    /// holder.
+    /// holder. Returns the guard, and what makes its claims.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(
         &self,
         item: &Item,
         forwarding: Option<&Forwarding>,
-    ) -> Result<Guard, LockError> {
+    ) -> Result<(Guard, Mutex), LockError> {
         if !self.until_the_store_answers(item).await {
             return Err(LockError::SessionLost { reason: LostReason::Closed });
         }
@@ -136,7 +136,7 @@ impl EtcdLock {
                 Err(LockError::Lost { .. } | LockError::SessionLost { .. }) => {
                     sleep(LOCK_PAUSE).await;
                 }
-                locked => return locked,
+                locked => return locked.map(|guard| (guard, mutex)),
             }
         }
     }
@@ -260,7 +260,7 @@ impl SaleGuard for EtcdLock {
             let locked = timeout_at(deadline, self.take(item, None)).await;
             let locked = locked.map_err(|_| self.not_granted(item));
             let guard = match locked.and_then(|locked| locked.map_err(unavailable)) {
-                Ok(guard) => guard,
+                Ok((guard, _)) => guard,
                 Err(error) => {
                     let sent = unanswered.map(|error| SaleError::of_start(error, item));
                     return Err(sent.unwrap_or(error));
