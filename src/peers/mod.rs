@@ -195,12 +195,11 @@ impl Peers {
             is_over = true;
         };
         let sent = self.exchange(batch, over).await;
-        match &sent {
-            Err(SendError::Link(error)) if !is_over => {
-                let is_silent = matches!(error, LinkError::NoAnswer(_));
-                self.note(address, |known| known.rest(is_silent));
-            }
-            _ => {}
+        if let Err(SendError::Link(error)) = &sent
+            && !is_over
+        {
+            let is_silent = matches!(error, LinkError::NoAnswer(_));
+            self.note(address, |known| known.rest(is_silent));
         }
         sent
     }

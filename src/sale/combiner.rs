@@ -140,6 +140,7 @@ impl Combiner {
                 }
             };
             tokio::select! {
+                biased;
                 Ok(()) = holder.changed() => {}
                 () = queue.arrived.notified() => {}
                 () = look => {}

@@ -126,6 +126,7 @@ impl EtcdLock {
                 Some(forwarding) => {
                     mutex = mutex.standby(Arc::clone(forwarding.peers.address()))?;
                     tokio::select! {
+                        biased;
                         locked = mutex.lock() => locked,
                         () = forwarding.ask_for_turn(&mutex) => continue,
                     }
