@@ -219,9 +219,11 @@ impl Combiner {
         let in_flight = if inventory.replicas().is_some() { 1 } else { BATCHES_IN_FLIGHT };
         let mut batches = FuturesUnordered::new();
         let (mut answers, mut ending, mut gives_way) = (Answers::new(), None, false);
+        // whether all that wait must wait: for a batch that went to the last holder with the same order
+        let mut all_wait = false;
         loop {
             let is_contended = guard.is_contended();
-            let is_idle = batches.is_empty() && queue.len() == 0;
+            let is_idle = batches.is_empty() && (all_wait || queue.len() == 0);
             gives_way |= is_contended && policy.is_over(Instant::now(), is_idle);
             let is_over = gives_way || ending.is_some();
             let can_send = !is_over && batches.len() < in_flight;
@@ -233,6 +235,10 @@ impl Combiner {
                     let (ends_at, has_peers) = (policy.ends_at(), queue.has_peers());
                     let to = To::Store { hold, ends_at, has_peers };
                     batches.push(Batch { lock, to, orders }.run(tenure));
+                    continue;
+                }
+                if !all_wait && queue.len() > 0 {
+                    all_wait = true;
                     continue;
                 }
             }
@@ -249,6 +255,7 @@ impl Combiner {
                 biased;
                 // sends the latest batch, too
                 Some(ran) = batches.next() => {
+                    all_wait = false;
                     policy.ran(Instant::now(), ran.took);
                     if ran.ending.is_none() {
                         queue.store_answered();
@@ -258,7 +265,7 @@ impl Combiner {
                 }
                 // while the next batch is on its way
                 () = ready(()), if !answers.is_empty() => deliver(mem::take(&mut answers)),
-                () = queue.arrived.notified(), if can_send => {}
+                () = queue.arrived.notified(), if can_send => all_wait = false,
                 () = stopping.cancelled(), if at_rest => return Err(None),
                 () = guard.lost(), if at_rest => {
                     metrics.lost_tenures.add(1);
