@@ -38,6 +38,10 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_FENCE")]
     pub fence: Option<Fence>,
 
+    /// Have the instances send their orders to the one that holds the lock, in place of taking turns: for the guard `etcd`.
+    #[arg(long, env = "FLASH_SALE_DEMO_FORWARD", value_parser = FalseyValueParser::new())]
+    pub forward: bool,
+
     /// Use mutual TLS and users for etcd and Redis.
     #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = FalseyValueParser::new())]
     pub secure: bool,

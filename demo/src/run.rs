@@ -49,6 +49,9 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 /// Returns errors before the start; prints later ones, and then stops everything.
 async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
     let ports = options.ports()?;
+    if options.forward && options.lock != LockMode::Etcd {
+        bail!("--forward needs the guard etcd");
+    }
     check_ports(&ports)?;
     // the sale takes a file for each connection; if this fails, opening too many says so
     let _ = rlimit::increase_nofile_limit(u64::MAX);
@@ -169,12 +172,16 @@ impl Show<'_> {
     }
 
     async fn instances(&self, cluster: &mut Cluster, control: u16) -> Result<()> {
-        let DemoOptions { lock, fence, .. } = *self.options;
+        let DemoOptions { lock, fence, forward, .. } = *self.options;
         let mut flags = vec![format!("--control={}", cluster::url(control))];
         if lock.is_shared() {
             flags.push(format!("--lock-ttl={LOCK_TTL}"));
         }
         flags.extend(fence.map(|fence| format!("--fence={}", fence.name())));
+        if forward {
+            flags.push("--peer-listen=127.0.0.1:0".to_owned());
+            say("orders go to the instance that holds the lock");
+        }
         say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
         let instances = self.ports.len();
         let spec = Spec { lock, instances, flags: &flags, ..Spec::default() };

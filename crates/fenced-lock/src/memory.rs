@@ -220,8 +220,9 @@ impl Backend for MemoryBackend {
         let mut state = self.state.lock();
         let State { queues, waiters, .. } = &mut *state;
         if let Some(queue) = queues.get_mut(&claim.name) {
-            let own = queue.values_mut().find(|(known, _)| known == claim);
-            own.into_iter().for_each(|(_, observed)| observed.is_standby = false);
+            if let Some((_, own)) = queue.values_mut().find(|(known, _)| known == claim) {
+                own.is_standby = false;
+            }
             grant_first(queue, waiters);
         }
         state.note_holders();

@@ -25,6 +25,10 @@ const ORDER_TIMEOUT: &str = "10m";
 /// The slow contenders need more than the defaults to answer hundreds of waiting orders.
 const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
 
+/// Those that are compared at distances: the product, and the sales without a lock.
+pub(super) const DISTANT: [Contender; 4] =
+    [Contender::Combined, Contender::Forwarded, Contender::BatchedScript, Contender::AtomicScript];
+
 /// One load.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Case {
@@ -37,6 +41,8 @@ pub(super) struct Case {
     pub(super) stock: u64,
     /// The round trip to etcd and to Redis in milliseconds, if they are behind proxies.
     pub(super) far: Option<(u64, u64)>,
+    /// Orders a second, if they are paced.
+    pub(super) rate: Option<usize>,
 }
 
 /// A case with its reports, one of each round.
@@ -53,12 +59,13 @@ type Stage = Vec<Measured>;
 /// Everything that is wanted: stages that take turns, in so many rounds.
 pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     let contenders = Contender::value_variants().iter().copied();
-    let wanted = &options.contenders;
-    let contenders = contenders.filter(|one| wanted.is_empty() || wanted.contains(one));
     let compared = contenders.flat_map(|one| compared(one, options)).collect();
-    let all = [(options.rounds(5), compared), (options.rounds(1), distances(options))];
+    let mut distances = distances(options);
+    distances.extend(paced(options));
+    let all = [(options.rounds(5), compared), (options.rounds(1), distances)];
     all.map(|(rounds, stages): (usize, Vec<Vec<Case>>)| {
-        let wanted = |case: &Case| options.measures(case.measure);
+        let wanted =
+            |case: &Case| options.measures(case.measure) && options.compares(case.contender);
         let measured = |case| Measured { case, loads: Vec::new() };
         let stage = |cases: Vec<Case>| -> Stage {
             cases.into_iter().filter(wanted).map(measured).collect()
@@ -90,11 +97,9 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
     vec![all, vec![Case { connections: INSTANCES, ..handovers }]]
 }
 
-/// The product and the sales without a lock, which follow each other: while etcd and Redis are far away, and, while both are
+/// [`DISTANT`], which follow each other: while etcd and Redis are far away, and, while both are
 /// near, with other numbers of connections and of instances.
 fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
-    const DISTANT: [Contender; 3] =
-        [Contender::Combined, Contender::BatchedScript, Contender::AtomicScript];
     const FAR: [(u64, u64); 8] = [(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)];
     let loads: &[_] = options.full_or_short(
         &[(CONNECTIONS, INSTANCES), (CONNECTIONS, 8), (5000, INSTANCES), (5000, 8)],
@@ -118,6 +123,23 @@ fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
     all.flat_map(stages).collect()
 }
 
+/// The same at a pace that each of them keeps, for ten seconds.
+fn paced(options: &BenchOptions) -> impl Iterator<Item = Vec<Case>> {
+    let rate = options.full_or_short(2000, 100);
+    let places: &[_] = options.full_or_short(
+        &[((0, 0), INSTANCES), ((0, 0), 8), ((6, 2), INSTANCES), ((6, 2), 8)],
+        &[((4, 2), INSTANCES)],
+    );
+    let stages = move |(far, instances)| {
+        DISTANT.map(|contender| {
+            let usual = Case::usual(Measure::Paced, contender, options);
+            let requests = options.full_or_short(rate * 10, 20);
+            vec![Case { requests, instances, far: Some(far), rate: Some(rate), ..usual }]
+        })
+    };
+    places.iter().copied().flat_map(stages)
+}
+
 impl Case {
     fn usual(measure: Measure, contender: Contender, options: &BenchOptions) -> Self {
         Self {
@@ -128,6 +150,7 @@ impl Case {
             instances: INSTANCES,
             stock: ENDLESS_STOCK,
             far: None,
+            rate: None,
         }
     }
 
@@ -146,7 +169,7 @@ impl Case {
     /// over all deleted claims of a lock when it lists the queue, and a load pays for earlier ones.
     async fn run(&self, cluster: &Cluster) -> Result<Report> {
         compact(&cluster.etcd[0]).await?;
-        let Self { requests, connections, stock, .. } = self;
+        let Self { requests, connections, stock, rate, .. } = self;
         let (etcd, redis) = (cluster.etcd[0].pid(), cluster.redis.pid());
         let load = format!(
             "--requests {requests} --concurrency {connections} --timeout {ORDER_TIMEOUT} \
@@ -159,6 +182,7 @@ impl Case {
         } else {
             "--probe-path /healthz".to_owned()
         });
+        flags.extend(rate.map(|rate| format!("--rate {rate}")));
         let keeps_ledger = self.contender.lock().keeps_ledger();
         flags.extend((!keeps_ledger).then(|| "--without-ledger".to_owned()));
         let words = flags.iter().flat_map(|flag| flag.split(' ')).map(str::to_owned);
@@ -209,7 +233,8 @@ async fn start(cluster: &mut Cluster, first: &Case, options: &BenchOptions) -> R
     let Case { contender, instances, far, .. } = *first;
     // the lock passes as often as it can
     let tenure = ["--tenure", "0ms"].into_iter().filter(|_| first.measure == Measure::Handovers);
-    let flags: Vec<_> = FLAGS.into_iter().chain(tenure).map(str::to_owned).collect();
+    let flags = FLAGS.iter().chain(contender.flags()).copied().chain(tenure);
+    let flags: Vec<_> = flags.map(str::to_owned).collect();
     let proxied = if far.is_some() { Proxied::Servers } else { Proxied::Nothing };
     let lock = contender.lock();
     let spec = Spec { lock, instances, flags: &flags, proxied, ..Spec::default() };
@@ -229,5 +254,5 @@ async fn start(cluster: &mut Cluster, first: &Case, options: &BenchOptions) -> R
     if contender.locks_each_request() {
         (requests, connections) = (20.min(requests), 20.min(connections));
     }
-    Case { requests, connections, ..first.clone() }.run(cluster).await.map(drop)
+    Case { requests, connections, rate: None, ..first.clone() }.run(cluster).await.map(drop)
 }

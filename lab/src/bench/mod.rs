@@ -44,12 +44,13 @@ impl Results {
     /// The case of this contender at this distance.
     fn distant(
         &self,
+        measure: Measure,
         contender: Contender,
         far: Option<(u64, u64)>,
         instances: usize,
         connections: usize,
     ) -> Option<&Measured> {
-        self.of(Measure::Distance).find(|Measured { case, .. }| {
+        self.of(measure).find(|Measured { case, .. }| {
             (case.contender, case.far) == (contender, far)
                 && (case.instances, case.connections) == (instances, connections)
         })

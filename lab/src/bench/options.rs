@@ -51,11 +51,17 @@ pub enum Measure {
     /// Throughput and latency with etcd and Redis some milliseconds away, and by the numbers of connections and instances,
     /// guarded and not.
     Distance,
+    /// Latency at 2,000 orders a second, which no contender finds too many, with two and with eight instances.
+    Paced,
 }
 
 impl BenchOptions {
     pub(super) fn measures(&self, measure: Measure) -> bool {
         self.only.is_empty() || self.only.contains(&measure)
+    }
+
+    pub(super) fn compares(&self, contender: Contender) -> bool {
+        self.contenders.is_empty() || self.contenders.contains(&contender)
     }
 
     /// `full`, or `short` for a smoke test.
@@ -75,6 +81,8 @@ impl BenchOptions {
 pub enum Contender {
     /// The product: the holder of the lock runs all waiting orders of its process.
     Combined,
+    /// The product with `--peer-listen`: the instances send their orders to the one that holds the lock.
+    Forwarded,
     /// The same batches, script, order ids and ledger, and no lock.
     BatchedScript,
     /// The same script with the same order ids and ledger, for each order alone, and no lock.
@@ -91,12 +99,17 @@ impl Contender {
     /// The guard of its instances.
     pub(super) fn lock(self) -> LockMode {
         match self {
-            Self::Combined | Self::NoStore => LockMode::Etcd,
+            Self::Combined | Self::Forwarded | Self::NoStore => LockMode::Etcd,
             Self::BatchedScript => LockMode::BatchedScript,
             Self::AtomicScript => LockMode::AtomicScript,
             Self::EtcdRecipe => LockMode::EtcdRecipe,
             Self::EtcdRpc => LockMode::EtcdRpc,
         }
+    }
+
+    /// Further flags of its instances.
+    pub(super) fn flags(self) -> &'static [&'static str] {
+        if self == Self::Forwarded { &["--peer-listen", "127.0.0.1:0"] } else { &[] }
     }
 
     /// Whether it sells anything.

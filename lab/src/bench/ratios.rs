@@ -20,8 +20,8 @@ pub(super) struct Finding {
 
 /// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
-    use Contender::{AtomicScript, BatchedScript, Combined, EtcdRecipe, NoStore};
-    use Measure::{Burst, Handovers, SoldOut, Throughput};
+    use Contender::{AtomicScript, BatchedScript, Combined, EtcdRecipe, Forwarded, NoStore};
+    use Measure::{Burst, Distance, Handovers, Paced, SoldOut, Throughput};
 
     let mut all = Vec::new();
     let mut add = |name: &str, spread: Option<Spread>, goal| {
@@ -45,12 +45,12 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
         ("throughput, 8 instances : 2, etcd 2 ms away", 2, 8, CONNECTIONS, 0.8),
     ] {
         let at = |instances, connections| {
-            results.distant(Combined, Some((etcd, 0)), instances, connections)
+            results.distant(Distance, Combined, Some((etcd, 0)), instances, connections)
         };
         add(name, ratio(rate, at(instances, connections), at(INSTANCES, CONNECTIONS)), goal);
     }
     let far = |figure, far, connections, other| {
-        let of = |one| results.distant(one, Some(far), INSTANCES, connections);
+        let of = |one| results.distant(Distance, one, Some(far), INSTANCES, connections);
         ratio(figure, of(Combined), of(other))
     };
     for (distance, connections, other, goal) in [
@@ -68,6 +68,29 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
     }
     let tails = far(per_p99, (20, 0), CONNECTIONS, AtomicScript);
     add("p99, atomic script : guarded, etcd 20 ms away", tails, 0.25);
+    let forwarded = results.case(Throughput, Forwarded);
+    let add_forwarded = |figure, other| ratio(figure, forwarded, results.case(Throughput, other));
+    add("throughput, forwarded : batched script", add_forwarded(rate, BatchedScript), 0.9);
+    add("orders by CPU time, forwarded : guarded", add_forwarded(per_cpu, Combined), 0.87);
+    for (distance, instances, goal) in [
+        ((0, 0), INSTANCES, 0.9),
+        ((0, 0), 8, 0.9),
+        ((6, 2), INSTANCES, 0.9),
+        ((6, 2), 8, 0.85),
+        ((20, 2), INSTANCES, 0.85),
+        ((20, 2), 8, 0.9),
+    ] {
+        let (etcd, redis) = distance;
+        let of = |one| results.distant(Distance, one, Some(distance), instances, CONNECTIONS);
+        let place = format!("etcd {etcd}, Redis {redis} ms away, {instances} instances");
+        let name = format!("throughput, forwarded : batched script, {place}");
+        add(&name, ratio(rate, of(Forwarded), of(BatchedScript)), goal);
+    }
+    let of = |instances| results.distant(Distance, Forwarded, Some((0, 0)), instances, CONNECTIONS);
+    add("throughput, forwarded, 8 instances : 2", ratio(rate, of(8), of(INSTANCES)), 0.9);
+    let of = |one| results.distant(Paced, one, Some((6, 2)), 8, CONNECTIONS);
+    let tails = ratio(per_p99, of(Forwarded), of(BatchedScript));
+    add("p99 at 2,000 orders/s, batched script : forwarded, 8 instances", tails, 0.8);
     let steady = results.case(Throughput, Combined);
     let smaller = steady.and_then(|steady| steady.spread(smaller_share));
     add("share of the instance that sold less", smaller, 0.45);
@@ -111,6 +134,11 @@ pub(super) fn p99(load: &Report) -> Option<f64> {
 /// More is better, as with the other figures.
 fn per_p99(load: &Report) -> Option<f64> {
     Some(1.0 / p99(load).filter(|p99| *p99 > 0.0)?)
+}
+
+/// Orders for each second of the instances' CPU time.
+fn per_cpu(load: &Report) -> Option<f64> {
+    Some(float(load.requests) / load.cpu_seconds.get("instances").filter(|used| **used > 0.0)?)
 }
 
 fn smaller_share(load: &Report) -> Option<f64> {

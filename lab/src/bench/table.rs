@@ -24,6 +24,7 @@ pub(super) fn text(results: &Results) -> String {
     add("CPU time for each request", cpu(results, Measure::Throughput));
     add("CPU time for each request, sold out", cpu(results, Measure::SoldOut));
     add("By distance, guarded : without a lock", far(results));
+    add("At 2,000 orders/s", paced(results));
     // writing to a string cannot fail
     for fault in &results.faults {
         let _ = writeln!(text, "FAULT: {fault}");
@@ -69,22 +70,36 @@ fn cpu(results: &Results, measure: Measure) -> String {
 }
 
 fn far(results: &Results) -> String {
-    let table = results.of(Measure::Distance).filter_map(|other| {
-        let Case { contender, far, instances, connections, .. } = other.case;
-        let guarded = (contender != Contender::Combined)
-            .then(|| results.distant(Contender::Combined, far, instances, connections))??;
+    const GUARDED: [Contender; 2] = [Contender::Combined, Contender::Forwarded];
+    let others = results.of(Measure::Distance).filter(|one| !GUARDED.contains(&one.case.contender));
+    let pairs = others.flat_map(|other| GUARDED.map(|guarded| (guarded, other)));
+    let table = pairs.filter_map(|(guarded, other)| {
+        let Case { measure, contender, far, instances, connections, .. } = other.case;
+        let title = format!("{} : {}", value_name(&guarded), value_name(&contender));
+        let guarded = results.distant(measure, guarded, far, instances, connections)?;
         let (etcd, redis) = far.unwrap_or_default();
         let ratio = ratio(rate, Some(guarded), Some(other))?;
-        let (title, median, range) = (value_name(&contender), figure(ratio.median), range(ratio));
+        let (median, range) = (figure(ratio.median), range(ratio));
         let rates = [guarded, other].map(|one| middle(one.spread(rate), 1.0)).join(" | ");
         let tails = [guarded, other].map(|one| middle(one.spread(p99), 1e-3)).join(" | ");
         Some(format!(
             "{title} | {etcd} | {redis} | {instances} | {connections} | {rates} | {median} | {range} | {tails}"
         ))
     });
-    let head = "beside | etcd ms | Redis ms | instances | connections | guarded, orders/s | other | ratio \
+    let head = "guarded : other | etcd ms | Redis ms | instances | connections | guarded, orders/s | other | ratio \
                 | min to max | guarded, p99 ms | other, p99 ms";
     rows(head, table)
+}
+
+fn paced(results: &Results) -> String {
+    let table = results.of(Measure::Paced).filter_map(|one| {
+        let Case { contender, far, instances, .. } = one.case;
+        let (etcd, redis) = far.unwrap_or_default();
+        let [p50, p99] = [p50, p99].map(|of: Figure| middle(one.spread(of), 1e-3));
+        let place = format!("{} | {etcd} | {redis} | {instances}", value_name(&contender));
+        one.spread(rate).map(|_| format!("{place} | {p50} | {p99}"))
+    });
+    rows(" | etcd ms | Redis ms | instances | p50 ms | p99 ms", table)
 }
 
 /// Milliseconds from the first request to the last answer.

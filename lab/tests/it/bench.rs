@@ -12,8 +12,15 @@ use super::{ended, lab, results};
 /// Everything once takes much longer than anything else here, and more so on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
-const CONTENDERS: [&str; 6] =
-    ["combined", "batched-script", "atomic-script", "etcd-recipe", "etcd-rpc", "no-store"];
+const CONTENDERS: [&str; 7] = [
+    "combined",
+    "forwarded",
+    "batched-script",
+    "atomic-script",
+    "etcd-recipe",
+    "etcd-rpc",
+    "no-store",
+];
 
 /// The load of this measure and contender, of which there is one.
 fn only_load<'a>(results: &'a Value, measure: &str, contender: &str) -> Option<&'a Value> {
@@ -48,7 +55,7 @@ async fn short_run_measures_everything() {
         let sold_out = only_load(&results, "sold-out", contender);
         match contender {
             "no-store" => assert_eq!(sold_out.unwrap()["acknowledged"], 60),
-            "combined" | "batched-script" | "atomic-script" => {
+            "combined" | "forwarded" | "batched-script" | "atomic-script" => {
                 let sold_out = sold_out.unwrap();
                 let counts = (&sold_out["acknowledged"], &sold_out["sold_out"]);
                 assert_eq!(counts, (&6.into(), &54.into()), "{contender}");
@@ -65,9 +72,10 @@ async fn short_run_measures_everything() {
     }
 
     let cases = results["cases"].as_array().unwrap();
-    let far: Vec<_> = cases.iter().filter(|case| case["measure"] == "distance").collect();
-    assert_eq!(far.len(), 9, "three contenders at two distances, and with fewer connections");
-    for case in far {
+    let of = |measure| cases.iter().filter(move |case| case["measure"] == measure);
+    assert_eq!(of("distance").count(), 12, "four contenders: two distances, few connections");
+    assert_eq!(of("paced").count(), 4, "the same");
+    for case in of("distance").chain(of("paced")) {
         let load = &case["loads"][0];
         assert_eq!((&load["pass"], &load["acknowledged"]), (&true.into(), &load["requests"]));
     }

@@ -49,7 +49,7 @@ impl About for () {
         true
     }
 
-    fn renew(&mut self, _: Self) {}
+    fn renew(&mut self, (): Self) {}
 }
 
 /// A change of one claim, or a claim in a list. `M` is what a backend wants to know [about](About) it.
