@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::StreamExt as _;
@@ -52,13 +52,13 @@ pub struct Doorkeeper {
 
 impl Doorkeeper {
     fn admits(&self, headers: &HeaderMap) -> Result<(), StatusCode> {
-        static REFUSED: Throttle = Throttle::new(Duration::from_secs(60));
+        static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
         let Some(token) = &self.token else { return Ok(()) };
         let token = token.read().map_err(|error| {
             tracing::error!(%error, "cannot read the token of the peers");
             StatusCode::UNAUTHORIZED
         })?;
-        let sent = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let sent = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         if sent.and_then(|sent| sent.strip_prefix(b"Bearer ")).is_some_and(|it| token.matches(it)) {
             return Ok(());
         }

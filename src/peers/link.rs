@@ -37,8 +37,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// Connections to peers, each opened when it is first used.
 pub struct HttpLink {
     token: Option<SecretSource>,
-    connections: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Option<Sender>>>>>,
+    connections: Mutex<HashMap<Box<str>, Arc<Place>>>,
 }
+
+/// A connection, once one was opened. It is locked while another one is opened.
+type Place = tokio::sync::Mutex<Option<Sender>>;
 
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -86,7 +89,7 @@ impl HttpLink {
 #[async_trait]
 impl Link for HttpLink {
     async fn send(&self, address: &str, frame: Vec<u8>) -> Result<Pieces, LinkError> {
-        static REFUSED: Throttle = Throttle::new(Duration::from_secs(60));
+        static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
         let not_sent = |error: BoxError| LinkError::NotSent(error);
         let mut request = Request::post(format!("http://{address}{PATH}"))
             .header(header::CONTENT_TYPE, "application/json");

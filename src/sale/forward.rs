@@ -76,7 +76,7 @@ impl Forwarding {
         if self.asks.subscribe().wait_for(|asks| *asks).await.is_ok() {
             lock.ask_for_turn();
         }
-        pending().await
+        pending::<()>().await;
     }
 
     /// This instance has the lock: the claims that it makes next ask for nothing yet.
@@ -101,7 +101,7 @@ impl Forwarding {
                 match rests {
                     None if !is_silent => {
                         state.stuck_since = None;
-                        self.asks.send_if_modified(|asks| std::mem::take(asks));
+                        self.asks.send_if_modified(std::mem::take);
                         let place = Arc::clone(&self.places).try_acquire_owned();
                         return place.map(|place| (remote, place)).map_err(|_| None);
                     }
